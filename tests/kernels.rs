@@ -16,7 +16,7 @@ use std::process::Command;
 
 use common::{complete, model, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -73,10 +73,10 @@ fn request(index: usize) -> Value {
 }
 
 /// Tokens and probabilities: they change if a bit of a logit does.
-fn outputs(system: &System, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
+fn outputs(engine: &Engine, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
     (0..4)
         .map(|index| {
-            let answer = complete(system, endpoint, &request(index));
+            let answer = complete(engine, endpoint, &request(index));
             json!([answer["tokens"], answer["completion_probabilities"]])
         })
         .collect()
@@ -84,8 +84,8 @@ fn outputs(system: &System, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
 
 #[test]
 fn every_replacement_is_linked_and_called() {
-    let system = start(json!({"n_threads": 2, "n_threads_batch": 2}));
-    let kernels = &system.status()["cpu"]["kernels"];
+    let engine = start(json!({"n_threads": 2, "n_threads_batch": 2}));
+    let kernels = &engine.status()["cpu"]["kernels"];
     let expected = if HAS_KERNELS { "foredraft" } else { "ggml" };
     for kernel in ["matmul", "attention", "barrier"] {
         assert_eq!(kernels[kernel], expected, "{kernel}");
@@ -120,15 +120,15 @@ fn all_levels_compute_the_same_bits_in_every_format() {
             // The number of threads must not matter either.
             let init =
                 json!({"model": path, "cpu_level": level, "n_threads": 1 + at % 2, "n_threads_batch": 1 + at % 2});
-            let system = start(init.clone());
-            let status = system.status();
+            let engine = start(init.clone());
+            let status = engine.status();
             assert_eq!(status["cpu"]["level"], *level);
             let falls_back = name == "iq3_s" || !HAS_KERNELS;
             let fallback = status["cpu"]["fallback_tensors"].as_object().expect("an object");
             assert_eq!(fallback.is_empty(), !falls_back, "{name}: {fallback:?}");
-            let plain = outputs(&system, Completion);
+            let plain = outputs(&engine, Completion);
             if HAS_KERNELS {
-                assert!(plain == outputs(&system, Speculative), "{name} at {level}: with a draft");
+                assert!(plain == outputs(&engine, Speculative), "{name} at {level}: with a draft");
             }
             match &first {
                 None => first = Some(plain),
@@ -162,19 +162,19 @@ fn a_real_model_gives_the_same_in_four_slots_with_drafts_and_at_every_level() {
         let mut first: Option<Vec<Value>> = None;
         for level in [levels[0], levels[levels.len() - 1]] {
             let threads = json!({"n_threads": 2, "n_threads_batch": 2, "cpu_level": level.name()});
-            let system =
+            let engine =
                 start(with(&threads, json!({"model": path, "model_draft": draft, "n_ctx": 256, "n_parallel": 4})));
-            assert_eq!(system.status()["cpu"]["fallback_tensors"], json!({}), "{name}");
+            assert_eq!(engine.status()["cpu"]["fallback_tensors"], json!({}), "{name}");
             let of = |endpoint| -> Vec<Value> {
                 (0..4)
-                    .map(|index| complete(&system, endpoint, &request(index))["completion_probabilities"].clone())
+                    .map(|index| complete(&engine, endpoint, &request(index))["completion_probabilities"].clone())
                     .collect()
             };
             let alone = of(Completion);
             assert!(alone == of(Speculative), "{name} at {level}: with a draft");
-            let ids: Vec<u64> = (0..4).map(|index| common::submit(&system, Speculative, &request(index))).collect();
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Speculative, &request(index))).collect();
             for (index, id) in ids.into_iter().enumerate() {
-                let last = common::drain(&system, Speculative, id).pop().expect("an update");
+                let last = common::drain(&engine, Speculative, id).pop().expect("an update");
                 assert!(alone[index] == last["completion_probabilities"], "{name} at {level}: beside others");
             }
             match &first {
@@ -201,15 +201,15 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
         let mut first: Option<Vec<Value>> = None;
         for level in llama::levels() {
             let init = with(&more, json!({"cpu_level": level.name(), "n_parallel": 4, "n_ctx": 512, "warmup": false}));
-            let system = start(init);
-            let alone = outputs(&system, Completion);
+            let engine = start(init);
+            let alone = outputs(&engine, Completion);
             if more.get("flash_attn").is_none() {
-                assert_eq!(system.status()["attention"]["target"]["kernel"], "foredraft", "{more}");
+                assert_eq!(engine.status()["attention"]["target"]["kernel"], "foredraft", "{more}");
             }
-            assert!(alone == outputs(&system, Speculative), "{more} at {level}: with a draft");
-            let ids: Vec<u64> = (0..4).map(|index| common::submit(&system, Speculative, &request(index))).collect();
+            assert!(alone == outputs(&engine, Speculative), "{more} at {level}: with a draft");
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Speculative, &request(index))).collect();
             for (index, id) in ids.into_iter().enumerate() {
-                let last = common::drain(&system, Speculative, id).pop().expect("an update");
+                let last = common::drain(&engine, Speculative, id).pop().expect("an update");
                 assert_eq!(last["stop"], true);
                 assert_eq!(alone[index][1], last["completion_probabilities"], "{more} at {level}: beside others");
             }
@@ -223,18 +223,18 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
 
 #[test]
 fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
-    let refused = |init: Value| System::new().init(init.to_string().as_bytes()).unwrap_err().message().to_owned();
+    let refused = |init: Value| Engine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
     let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
     let message = refused(json!({"model": model("draft"), "cpu_level": "mmx"}));
     assert_eq!(message, format!("cpu_level: this processor's levels are {}, got \"mmx\"", levels.join(", ")));
     if let [least, .., best] = levels[..] {
-        let system = start(json!({"cpu_level": least}));
+        let engine = start(json!({"cpu_level": least}));
         let message = refused(json!({"model": model("draft"), "cpu_level": best}));
         assert_eq!(message, format!("cpu_level: the loaded models of this process use {least}, got {best}"));
         // An engine that asks for nothing takes the level in use.
         let second = start(json!({}));
         assert_eq!(second.status()["cpu"]["level"], least);
-        drop((system, second));
+        drop((engine, second));
         assert_eq!(start(json!({})).status()["cpu"]["level"], best);
     }
 }
@@ -244,9 +244,9 @@ fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
 fn the_variable_forces_a_level() {
     if let Ok(expected) = std::env::var("FOREDRAFT_TEST_EXPECTED") {
         let init = json!({"model": model("draft")});
-        let system = System::new();
-        match system.init(init.to_string().as_bytes()) {
-            Ok(()) => assert_eq!(system.status()["cpu"]["level"], expected.as_str()),
+        let engine = Engine::new();
+        match engine.load(init.to_string().as_bytes()) {
+            Ok(()) => assert_eq!(engine.status()["cpu"]["level"], expected.as_str()),
             Err(error) => assert!(error.message().contains(&expected), "{error}"),
         }
         return;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{complete, n, output_fields, results, start, with};
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 use toolchain::{folder, root, run};
 
@@ -28,7 +28,7 @@ fn made(path: &str) -> Option<PathBuf> {
 }
 
 /// SmolLM2 with the draft that lacks a block.
-fn smollm2(more: Value) -> Option<System> {
+fn smollm2(more: Value) -> Option<Engine> {
     let target = made("models/smollm2-135m-q4_1.gguf")?;
     let draft = made("models/smollm2-far-q4_1.gguf")?;
     Some(start(with(&json!({"model": target, "model_draft": draft, "n_ctx": 2048}), more)))
@@ -54,10 +54,10 @@ fn request(message: &str, n_predict: usize) -> Value {
 
 #[test]
 fn it_answers_through_its_own_template() {
-    let Some(system) = smollm2(json!({})) else { return };
+    let Some(engine) = smollm2(json!({})) else { return };
     let [moon, _, median, ..] = messages();
     for (message, word) in [(moon, "moon"), (median, "def ")] {
-        let answer = complete(&system, Endpoint::Completion, &request(&message, 48));
+        let answer = complete(&engine, Endpoint::Completion, &request(&message, 48));
         let text = answer["content"].as_str().expect("text").to_lowercase();
         assert!(text.contains(word), "{answer}");
         // The template puts a system message before the conversation.
@@ -68,14 +68,14 @@ fn it_answers_through_its_own_template() {
 
 #[test]
 fn speculation_changes_no_answer() {
-    let Some(system) = smollm2(json!({})) else { return };
+    let Some(engine) = smollm2(json!({})) else { return };
     let (mut drafted, mut accepted) = (0, 0);
     for message in messages() {
         for temperature in [0.0, 0.7] {
             let plain = with(&request(&message, 28), json!({"temperature": temperature, "seed": 7}));
-            let expected = complete(&system, Endpoint::Completion, &plain);
+            let expected = complete(&engine, Endpoint::Completion, &plain);
             for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
-                let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
+                let answer = complete(&engine, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
                 assert_eq!(
                     output_fields(&answer),
                     output_fields(&expected),
@@ -94,7 +94,7 @@ fn speculation_changes_no_answer() {
 
 #[test]
 fn answers_in_four_slots_are_those_of_one() {
-    let Some(system) = smollm2(json!({"n_parallel": 4})) else { return };
+    let Some(engine) = smollm2(json!({"n_parallel": 4})) else { return };
     let [first, second, third, fourth, _] = messages();
     let messages = [first, second, third, fourth];
     let prompts: Vec<Value> = messages
@@ -104,29 +104,29 @@ fn answers_in_four_slots_are_those_of_one() {
     let drafting = json!({"type": "draft", "adaptive": false, "n_max": 3});
     let common = json!({"temperature": 0, "repeat_penalty": 1, "n_predict": 32, "return_tokens": true});
     let together = complete(
-        &system,
+        &engine,
         Endpoint::Speculative,
         &with(&common, json!({"prompts": prompts, "speculative": drafting, "cache_prompt": false})),
     );
     for (prompt, answer) in prompts.iter().zip(results(&together, prompts.len())) {
         let alone = with(&common, json!({"prompt": prompt, "speculative": false, "cache_prompt": false}));
-        assert_eq!(output_fields(answer), output_fields(&complete(&system, Endpoint::Completion, &alone)), "{prompt}");
+        assert_eq!(output_fields(answer), output_fields(&complete(&engine, Endpoint::Completion, &alone)), "{prompt}");
     }
 }
 
 /// A completion that copies a file is drafted from the prompt.
 #[test]
 fn an_edited_file_is_drafted_from_the_prompt() {
-    let Some(system) = smollm2(json!({})) else { return };
+    let Some(engine) = smollm2(json!({})) else { return };
     let message = format!("Repeat this file word for word.\n\n```python\n{FILE}```");
     let plain = with(&request(&message, 96), json!({"ignore_eos": true}));
-    let expected = complete(&system, Endpoint::Completion, &plain);
+    let expected = complete(&engine, Endpoint::Completion, &plain);
     for drafter in ["suffix", "ngram-cache"] {
         let speculative = json!({"type": drafter, "adaptive": false, "n_max": 8});
-        system
-            .with_server(|server| server.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
+        engine
+            .with_loaded(|loaded| loaded.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
             .expect("the cache is cleared");
-        let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
+        let answer = complete(&engine, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
         assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}");
         assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{drafter}: {}", answer["speculative"]);
     }
@@ -135,24 +135,24 @@ fn an_edited_file_is_drafted_from_the_prompt() {
 /// A decision about a conversation: as probable as each choice is when it is generated token by token.
 #[test]
 fn a_decision_agrees_with_each_choice_alone() {
-    let Some(system) = smollm2(json!({})) else { return };
+    let Some(engine) = smollm2(json!({})) else { return };
     let messages = json!([{"role": "user", "content": "Is the sky blue on a clear day? Answer with yes or no."}]);
     let choices = ["Yes", "No", "I do not know.", "The sky is green"];
     let request = json!({"messages": messages, "choices": choices, "temperature": 1});
-    let answer = complete(&system, Endpoint::Speculative, &request);
+    let answer = complete(&engine, Endpoint::Speculative, &request);
     let logprobs: Vec<f64> =
         (0..choices.len()).map(|index| answer["choices"][index]["logprob"].as_f64().expect("a number")).collect();
     let call = |request: Value| request.to_string().into_bytes();
-    let rendered = system.with_server(|server| server.apply_template(&call(json!({"messages": messages}))));
+    let rendered = engine.with_loaded(|loaded| loaded.apply_template(&call(json!({"messages": messages}))));
     let prompt = rendered.expect("a prompt")["prompt"].clone();
     for (choice, found) in choices.iter().zip(&logprobs) {
         let tokenized =
-            system.with_server(|server| server.tokenize(&call(json!({"text": choice, "add_special": false}))));
+            engine.with_loaded(|loaded| loaded.tokenize(&call(json!({"text": choice, "add_special": false}))));
         let (mut context, mut alone) = (vec![prompt.clone()], 0.0);
         for token in tokenized.expect("tokens")["ids"].as_array().expect("ids") {
             let next =
                 json!({"prompt": context, "n_predict": 1, "n_probs": 50_000, "temperature": 0, "repeat_penalty": 1});
-            let next = complete(&system, Endpoint::Completion, &next);
+            let next = complete(&engine, Endpoint::Completion, &next);
             let all = next["completion_probabilities"][0]["top_logprobs"].as_array().expect("all tokens").clone();
             let own = all.iter().find(|entry| entry["id"] == *token).expect("all tokens are listed");
             alone += own["logprob"].as_f64().expect("a number");
@@ -182,10 +182,10 @@ fn an_enlarged_model_predicts_the_same_tokens() {
         command.arg("models/inflate.py").arg(&source).arg(&result);
         command.args(["--embd", embd, "--layers", layers, "--ff", ff, "--type", "F16"]);
         run(&mut command, "");
-        let system = start(json!({"model": result, "model_draft": "", "n_ctx": 512}));
+        let engine = start(json!({"model": result, "model_draft": "", "n_ctx": 512}));
         let answers = ["Why is the sky blue?", "Write a haiku about the sea."]
-            .map(|message| complete(&system, Endpoint::Completion, &request(message, 24))["tokens"].clone());
-        drop(system);
+            .map(|message| complete(&engine, Endpoint::Completion, &request(message, 24))["tokens"].clone());
+        drop(engine);
         std::fs::remove_file(result).expect("it was written above");
         answers
     };

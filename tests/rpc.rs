@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 
 use common::{complete, drain, start, submit, text};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// An RPC server on this machine's CPU, in a child process that is killed on drop.
-struct Server(Child);
+struct LocalEngine(Child);
 
-impl Drop for Server {
+impl Drop for LocalEngine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn serve(address: &str) -> Server {
+fn serve(address: &str) -> LocalEngine {
     let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", "child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_RPC", address)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn();
-    let server = Server(child.expect("the child starts"));
+    let server = LocalEngine(child.expect("the child starts"));
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(600), "the server did not start");
@@ -79,8 +79,8 @@ fn content(answer: &Value) -> String {
     answer["content"].as_str().expect("a text").to_owned()
 }
 
-fn refused(system: &System, init: &Value) -> String {
-    let error = system.init(init.to_string().as_bytes()).expect_err("no server answers");
+fn refused(engine: &Engine, init: &Value) -> String {
+    let error = engine.load(init.to_string().as_bytes()).expect_err("no server answers");
     error.message().to_owned()
 }
 
@@ -114,7 +114,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         }
     });
     for there in [address(), at_silent.to_string(), at_closing.to_string(), at_slow.to_string()] {
-        let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
+        let error = refused(&Engine::new(), &common::with(&base, json!({"rpc": there})));
         assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     }
     drop(silent);
@@ -122,25 +122,25 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
     let there = address();
     let server = serve(&there);
     for _ in 0..2 {
-        let system = start(json!({"rpc": there, "n_gpu_layers": 99}));
-        let devices = system.status()["devices"].as_array().expect("devices").clone();
+        let engine = start(json!({"rpc": there, "n_gpu_layers": 99}));
+        let devices = engine.status()["devices"].as_array().expect("devices").clone();
         let remote = devices.iter().find(|device| device["name"].as_str().is_some_and(|name| name.contains("RPC")));
         assert!(remote.is_some_and(|device| device["memory_total"].as_u64() > Some(0)), "{devices:?}");
-        assert_eq!(content(&complete(&system, Completion, &request)), expected);
-        let answer = complete(&system, Speculative, &request);
+        assert_eq!(content(&complete(&engine, Completion, &request)), expected);
+        let answer = complete(&engine, Speculative, &request);
         assert_eq!(content(&answer), expected);
         assert!(answer["speculative"]["n_steps"].as_u64() > Some(0), "{answer}");
-        let id = submit(&system, Completion, &request);
-        assert_eq!(text(&drain(&system, Completion, id)), expected);
-        system.deinit();
+        let id = submit(&engine, Completion, &request);
+        assert_eq!(text(&drain(&engine, Completion, id)), expected);
+        engine.unload();
     }
     drop(server);
 
     // The server is gone: an init that names it fails, and one that does not name it succeeds.
-    let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
+    let error = refused(&Engine::new(), &common::with(&base, json!({"rpc": there})));
     assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     for more in [json!({}), json!({"devices": "none"}), json!({"devices": ["CPU"]})] {
-        let system = start(more.clone());
-        assert_eq!(content(&complete(&system, Completion, &request)), expected, "{more}");
+        let engine = start(more.clone());
+        assert_eq!(content(&complete(&engine, Completion, &request)), expected, "{more}");
     }
 }

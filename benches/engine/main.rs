@@ -56,7 +56,7 @@ fn run() -> Result<()> {
     let host = Host::open()?;
     for pair in common::pairs(&args, false) {
         println!("## {} ({}; {})\n", pair.name, pair.target.display(), pair.about);
-        host.init(&pair.target, &pair.draft)?;
+        host.load(&pair.target, &pair.draft)?;
         let status = host.call("poll_system_status", &Value::Null)?;
         println!("{}\n", status["system_info"].as_str().unwrap_or_default());
         plain(&host, &pair, repetitions)?;

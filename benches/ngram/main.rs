@@ -55,7 +55,7 @@ fn run() -> Result<()> {
     args.rest()?;
     println!("{}", common::machine());
     let host = Host::open()?;
-    host.init(&root().join("models/stories-target.gguf"), &root().join("models/stories-draft.gguf"))?;
+    host.load(&root().join("models/stories-target.gguf"), &root().join("models/stories-draft.gguf"))?;
     let corpus = texts::corpus::tokens(&host)?;
     drop(host);
     let mut rest = corpus.as_slice();

@@ -39,7 +39,7 @@ impl Host {
     }
 
     /// Loads the models.
-    pub fn init(&self, model: &Path, draft: &Path) -> Result<()> {
+    pub fn load(&self, model: &Path, draft: &Path) -> Result<()> {
         self.start(&json!({ "model": model, "model_draft": draft }))
     }
 

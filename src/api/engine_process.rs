@@ -1,4 +1,4 @@
-//! The engine's process: an ordinary [`System`] that is called through a connection.
+//! The engine's process: an ordinary [`Engine`] that is called through a connection.
 //!
 //! The thread that reads the connection executes what returns at once. Calls that wait have a thread each. One more thread, the pusher, polls
 //! every request that has an update and sends its updates, so the host's process can answer polls by itself.
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::api::calls::Taken;
 use crate::api::isolation::{Frame, FrameKind, FrameSender};
 use crate::api::registry::RequestRecord;
-use crate::api::{Function, Server, System, error_json};
+use crate::api::{Engine, Function, LocalEngine, error_json};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{CpuSet, process};
@@ -37,7 +37,7 @@ struct KnownEngine {
 }
 
 struct EngineChild {
-    system: System,
+    engine: Engine,
     sender: FrameSender,
     /// Locked while a request is submitted, so that the pusher finds each request that has an update.
     known: Mutex<KnownEngine>,
@@ -53,7 +53,7 @@ pub fn serve(arguments: &[String]) -> ! {
     }
     let Ok(stream) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { process::end_now(1) };
     let Ok(sender) = stream.try_clone().map(FrameSender::new) else { process::end_now(1) };
-    let child = Arc::new(EngineChild { system: System::new(), sender, known: Mutex::default() });
+    let child = Arc::new(EngineChild { engine: Engine::new(), sender, known: Mutex::default() });
     let logger = Arc::clone(&child);
     log::set_sink(Some(Box::new(move |level, text| {
         // The host has gone if it fails, and so will this process.
@@ -63,7 +63,7 @@ pub fn serve(arguments: &[String]) -> ! {
         log::write(Level::Warn, &failure);
     }
     let (news, pushed) = crossbeam_channel::unbounded();
-    child.system.set_update_hook(Some(Box::new(move |id| _ = news.send(id))));
+    child.engine.set_update_hook(Some(Box::new(move |id| _ = news.send(id))));
     let pusher = Arc::clone(&child);
     if std::thread::Builder::new().name("foredraft-push".into()).spawn(move || pusher.push(&pushed)).is_err() {
         process::end_now(1);
@@ -104,7 +104,7 @@ impl EngineChild {
         match Function::named(name) {
             Some(Function::Submit(endpoint)) => {
                 let mut known = self.known.lock();
-                let answer = self.system.with_server(|server| server.submit_record(endpoint, argument));
+                let answer = self.engine.with_loaded(|loaded| loaded.submit_record(endpoint, argument));
                 let answer = answer.map(|(record, answer)| {
                     known.add(number, record);
                     answer
@@ -126,20 +126,20 @@ impl EngineChild {
     fn run(self: &Arc<Self>, frame: &Frame) {
         let Some((name, argument)) = frame.as_call() else { return };
         let answer = match (Function::named(name), name) {
-            (Some(Function::Complete(endpoint)), _) => self.system.with_server(|server| {
+            (Some(Function::Complete(endpoint)), _) => self.engine.with_loaded(|loaded| {
                 let record = {
                     let mut known = self.known.lock();
-                    let record = server.begin_awaited(endpoint, argument)?;
+                    let record = loaded.begin_awaited(endpoint, argument)?;
                     known.add(frame.number, Arc::clone(&record));
                     record
                 };
-                let answer = server.finish_awaited(&record);
+                let answer = loaded.finish_awaited(&record);
                 self.known.lock().remove(record.handle.id());
                 answer
             }),
-            (Some(function), _) => self.system.call(function, argument),
-            (None, "init") => self.load(frame.number, || self.system.init(argument)),
-            (None, "old_init") => self.load(frame.number, || self.system.old_init(argument)),
+            (Some(function), _) => self.engine.call(function, argument),
+            (None, "init") => self.load(frame.number, || self.engine.load(argument)),
+            (None, "old_init") => self.load(frame.number, || self.engine.load_by_old_name(argument)),
             (None, "status") => Ok(self.status()),
             (None, "stop") => {
                 self.stop();
@@ -161,7 +161,7 @@ impl EngineChild {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 while wait.recv_timeout(PROGRESS_INTERVAL) == Err(crossbeam_channel::RecvTimeoutError::Timeout) {
-                    let progress = self.system.status().get("progress").and_then(Value::as_f64).unwrap_or(0.0);
+                    let progress = self.engine.status().get("progress").and_then(Value::as_f64).unwrap_or(0.0);
                     let thousandths = (progress * 1e3).clamp(0.0, 1e3) as u64;
                     let _ = self.sender.send(&Frame::new(FrameKind::Progress, number, thousandths.to_string()));
                 }
@@ -174,7 +174,7 @@ impl EngineChild {
 
     /// The status, with the requests' numbers in the host's process.
     fn status(&self) -> Value {
-        let mut status = self.system.status();
+        let mut status = self.engine.status();
         let known = self.known.lock();
         let slots = status.get_mut("slots").and_then(Value::as_array_mut);
         for id in slots.into_iter().flatten().filter_map(|slot| slot.get_mut("request_id")) {
@@ -186,14 +186,14 @@ impl EngineChild {
     fn end_reasoning(&self, number: u64) {
         let record = self.known.lock().records.get(&number).cloned();
         if let Some(record) = record {
-            let _ = self.system.with_server(|server| server.end_reasoning_of(&record));
+            let _ = self.engine.with_loaded(|loaded| loaded.end_reasoning_of(&record));
         }
     }
 
     fn cancel(&self, number: u64) {
         let record = self.known.lock().records.get(&number).cloned();
         if let Some(record) = record {
-            let _ = self.system.with_server(|server| server.cancel_record(&record));
+            let _ = self.engine.with_loaded(|loaded| loaded.cancel_record(&record));
         }
     }
 
@@ -215,22 +215,22 @@ impl EngineChild {
             ids.dedup();
             for id in ids {
                 // A request may have ended with its last update.
-                let _ = self.system.with_server(|server| {
-                    self.push_updates(server, id);
+                let _ = self.engine.with_loaded(|loaded| {
+                    self.push_updates(loaded, id);
                     Ok(())
                 });
             }
         }
     }
 
-    fn push_updates(&self, server: &Server, id: u64) {
+    fn push_updates(&self, loaded: &LocalEngine, id: u64) {
         let (number, record) = {
             let known = self.known.lock();
             let Some(number) = known.numbers.get(&id) else { return };
             let Some(record) = known.records.get(number) else { return };
             (*number, Arc::clone(record))
         };
-        let Taken { answer, mut tokens, is_finished } = server.take_updates_of(&record, Duration::ZERO);
+        let Taken { answer, mut tokens, is_finished } = loaded.take_updates_of(&record, Duration::ZERO);
         if record.is_awaited {
             // All tokens so far.
             let mut known = self.known.lock();

@@ -1,20 +1,21 @@
 //! The engine that hosts talk to, in safe Rust. The only layer that knows JSON.
 //!
-//! [`System`] is what the C interface wraps: the life cycle of at most one loaded [`Server`]. A Rust host can create servers
-//! directly, and any number of them.
+//! [`Engine`] is what the C interface wraps: the life cycle of at most one loaded [`LocalEngine`]. A Rust host can create any number of
+//! them.
 //!
 //! A call passes these modules, from the top to the bottom:
 //!
 //! ```text
-//! system      load, unload; finds the loaded server
-//! calls       the functions of a loaded server: completions, polls, text, sessions     lookup   n-gram caches
-//! server      the loaded models, the engine and the registry of requests
-//! request     JSON to a validated request                                              init     the same for a load
-//! prompts     prompts to tokens                                                        chat     messages to a prompt
-//! chat_format completions to messages: reasoning, tool calls
-//! registry    live requests by id                                                      schema   JSON schema to grammar
-//! response    the engine's events to JSON                                              status
-//! fields      reading JSON objects
+//! life_cycle    load, unload; finds the loaded engine                                    isolation  an engine in a process of its own
+//! calls         the functions of a loaded engine: completions, polls, text, sessions     lookup     n-gram caches
+//! local_engine  the loaded models, the worker and the registry of requests
+//! request       JSON to a validated request                                              load       the same for a load
+//! legacy        keys and values that only the old names accept
+//! prompts       prompts to tokens                                                        chat       messages to a prompt
+//! chat_format   completions to messages: reasoning, tool calls
+//! registry      live requests by id                                                      schema     JSON schema to grammar
+//! response      the worker's events to JSON                                              status
+//! fields        reading JSON objects
 //! ```
 
 mod calls;
@@ -24,27 +25,28 @@ mod chat_format;
 mod engine_process;
 mod fields;
 mod function;
-mod init;
 #[cfg(target_os = "linux")]
 mod isolation;
+mod legacy;
+mod life_cycle;
+mod load;
+mod local_engine;
 mod lookup;
 mod prompts;
 mod registry;
 mod request;
 mod response;
 mod schema;
-mod server;
 mod status;
-mod system;
 
 pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]
 pub use self::engine_process::serve as serve_isolated;
 pub use self::function::Function;
-pub use self::init::InitRequest;
+pub(crate) use self::life_cycle::stop_all;
+pub use self::life_cycle::{Engine, LlamaStage};
+pub use self::load::LoadRequest;
+pub use self::local_engine::LocalEngine;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::request::{CompletionRequest, Endpoint};
 pub use self::response::error_json;
-pub use self::server::Server;
-pub(crate) use self::system::stop_all;
-pub use self::system::{LlamaStage, System};

@@ -1,4 +1,4 @@
-//! The requests of a server by id: running ones, and finished ones that have not been polled to their end. What the answers to them need
+//! The requests of an engine by id: running ones, and finished ones that have not been polled to their end. What the answers to them need
 //! besides the engine's events, and the signal that wakes polls of several requests.
 
 use std::collections::{BTreeMap, VecDeque};

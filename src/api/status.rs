@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::init::{CACHE_TYPES, GivenModels, InitRequest};
+use super::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::{self, AttentionCost, AttentionReport, Models, SlotStatus};
 use crate::error::Error;
 use crate::llama::{self, Model};
@@ -35,7 +35,7 @@ impl LoadPhase {
 /// The answer. `model`, `model_alias` and `model_draft` are those of the newest load; what a model itself reports is null, 0 or
 /// empty while none is loaded.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct SystemStatus {
+pub(super) struct EngineStatus {
     success: bool,
     /// 1: ready, 0: not yet, -1: failed.
     init_success: i8,
@@ -69,16 +69,16 @@ pub(super) struct SystemStatus {
     version: &'static str,
 }
 
-impl SystemStatus {
+impl EngineStatus {
     /// The status while no model is loaded.
-    pub(super) fn not_loaded(phase: &LoadPhase, given: &GivenModels) -> SystemStatus {
+    pub(super) fn not_loaded(phase: &LoadPhase, given: &GivenModels) -> EngineStatus {
         let (init_success, progress, error) = match phase {
             LoadPhase::Uninitialized => (0, 0.0, None),
             LoadPhase::Loading(progress) => (0, *progress, None),
             LoadPhase::Failed(error) => (-1, 0.0, Some(error)),
         };
         let GivenModels { model, model_alias, model_draft } = given.clone();
-        SystemStatus {
+        EngineStatus {
             success: true,
             init_success,
             state: phase.name(),
@@ -93,15 +93,15 @@ impl SystemStatus {
             cpu: Some(cpu(&[])),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
-            ..SystemStatus::default()
+            ..EngineStatus::default()
         }
     }
 
     /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
-    pub(super) fn loaded(models: &Models, init: &InitRequest) -> SystemStatus {
+    pub(super) fn loaded(models: &Models, init: &LoadRequest) -> EngineStatus {
         let config = &init.config;
         let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
-        SystemStatus {
+        EngineStatus {
             success: true,
             init_success: 1,
             state: "ready",
@@ -126,14 +126,14 @@ impl SystemStatus {
             warnings: init.warnings.clone(),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
-            ..SystemStatus::default()
+            ..EngineStatus::default()
         }
     }
 
     /// The same status with the engine's current slots and queue.
-    pub(super) fn with_engine(&self, engine: &engine::EngineStatus) -> SystemStatus {
+    pub(super) fn with_engine(&self, engine: &engine::WorkerStatus) -> EngineStatus {
         let slots = engine.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
-        SystemStatus { slots, queue: engine.queue, n_threads_now: engine.n_threads_now, ..self.clone() }
+        EngineStatus { slots, queue: engine.queue, n_threads_now: engine.n_threads_now, ..self.clone() }
     }
 
     /// As JSON.

@@ -354,5 +354,4 @@ fn speculate(
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

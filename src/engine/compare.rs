@@ -139,5 +139,4 @@ impl SecondRun {
 }
 
 #[cfg(test)]
-#[path = "compare_tests.rs"]
 mod tests;

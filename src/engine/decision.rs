@@ -271,5 +271,4 @@ impl TokenScale {
 }
 
 #[cfg(test)]
-#[path = "decision_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use super::builder::{self, Builder};
 use super::load_progress::LoadMeter;
 use super::report::StepReport;
 use super::worker::Worker;
-use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
+use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::{self, Model, ModelParams};
 use crate::speculative::{CacheKind, Caches, read_cache};
@@ -24,7 +24,7 @@ pub fn load(
     config: &Config,
     notify: Arc<Notify>,
     mut report: impl FnMut(f32) -> bool,
-) -> Result<(Models, Option<Engine>)> {
+) -> Result<(Models, Option<WorkerHandle>)> {
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
@@ -70,7 +70,7 @@ fn start(
     mtp_failure: Option<Error>,
     notify: Arc<Notify>,
     progress: &mut LoadMeter<'_>,
-) -> Result<Engine> {
+) -> Result<WorkerHandle> {
     // The host's thread, which decodes while costs are measured.
     let keep = llama::KeepPlacement::default();
     let builder = Builder::new(config)?;
@@ -113,7 +113,7 @@ fn start(
         .name("foredraft-work".into())
         .spawn(move || worker.run())
         .map_err(|error| Error::exhausted(format!("the engine's thread cannot be started: {error}")))?;
-    Ok(Engine {
+    Ok(WorkerHandle {
         commands: sender,
         shared,
         thread: Mutex::new(Some(thread)),

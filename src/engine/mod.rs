@@ -1,6 +1,6 @@
 //! The engine: one thread that owns all contexts and generates for all requests.
 //!
-//! [`Engine`] is the handle. [`Request`]s go in through a channel, and their results come out of a [`RequestHandle`]. Nothing here
+//! [`WorkerHandle`] is the handle. [`Request`]s go in through a channel, and their results come out of a [`RequestHandle`]. Nothing here
 //! knows JSON.
 //!
 //! - `load`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
@@ -22,8 +22,6 @@ mod draft_only;
 mod embedder;
 mod ending;
 mod event;
-#[cfg(test)]
-mod fake_backend_tests;
 mod follow_up;
 mod load;
 mod load_progress;
@@ -37,6 +35,8 @@ mod sessions;
 mod slots;
 mod space;
 mod step;
+#[cfg(test)]
+mod tests;
 mod text;
 mod trace;
 mod worker;
@@ -87,7 +87,7 @@ fn newest_id() -> u64 {
 }
 
 /// A running engine. Usable from all threads. Dropping it stops it.
-pub struct Engine {
+pub struct WorkerHandle {
     commands: Sender<Command>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -116,7 +116,7 @@ impl Shared {
 
 /// The state of slots and queue.
 #[derive(Debug, Clone, Default)]
-pub struct EngineStatus {
+pub struct WorkerStatus {
     /// The slots, as of the engine's last step.
     pub slots: Vec<SlotStatus>,
     /// Completions that wait for a slot.
@@ -140,14 +140,14 @@ pub struct SlotStatus {
     pub lora: Vec<f32>,
 }
 
-impl Engine {
+impl WorkerHandle {
     /// Reserves places for the completions of a request, all of them or none. Tokens and settings must be valid for the model.
     ///
-    /// Not `is_prepared`: the completions are without their prompts, which follow by [`Engine::prepared_sender`]. Until then they keep
+    /// Not `is_prepared`: the completions are without their prompts, which follow by [`WorkerHandle::prepared_sender`]. Until then they keep
     /// their places: later requests get no slot that one of them could take.
     ///
     /// # Errors
-    /// As [`Engine::check_room`]; or the engine has ended.
+    /// As [`WorkerHandle::check_room`]; or the engine has ended.
     pub fn reserve(&self, requests: Vec<Request>, is_prepared: bool) -> Result<Reservation<'_>> {
         let id = new_request_id();
         let closed = self.shared.closed.lock();
@@ -292,8 +292,8 @@ impl Engine {
     }
 
     /// The state of slots and queue. Never waits for a decode.
-    pub fn status(&self) -> EngineStatus {
-        EngineStatus {
+    pub fn status(&self) -> WorkerStatus {
+        WorkerStatus {
             slots: self.shared.slots.lock().clone(),
             queue: self.counts.queued(),
             n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
@@ -321,7 +321,7 @@ impl Engine {
 /// A request that has its places in the engine's queue, but is not sent yet. The engine can report nothing about it, so the caller can
 /// register its handle first. The engine's thread does not end before this is sent or dropped. Dropping it ends the request.
 pub struct Reservation<'a> {
-    engine: &'a Engine,
+    engine: &'a WorkerHandle,
     handle: Arc<RequestHandle>,
     requests: Vec<Request>,
     is_prepared: bool,
@@ -363,7 +363,7 @@ impl Drop for Reservation<'_> {
     }
 }
 
-impl Drop for Engine {
+impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.stop();
     }

@@ -344,5 +344,4 @@ impl CompletionSink {
 }
 
 #[cfg(test)]
-#[path = "request_handle_tests.rs"]
 mod tests;

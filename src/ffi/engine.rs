@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::engines;
 use super::guard::{answer, bytes, required, run};
 use super::types::{FOREDRAFT_ABI_VERSION, foredraft_engine};
-use crate::api::System;
+use crate::api::Engine;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 
@@ -25,7 +25,7 @@ pub extern "C" fn foredraft_engine_new() -> *mut foredraft_engine {
 pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
     run((), || {
         if !engine.is_null() {
-            log_failure("foredraft_engine_free", engines::remove(engine).map(|system| system.close()));
+            log_failure("foredraft_engine_free", engines::remove(engine).map(|engine| engine.close()));
         }
     });
 }
@@ -44,7 +44,7 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {
     // SAFETY: see "Safety" in the module's documentation.
-    run(Code::Internal.init_number(), || load(engines::find(engine), unsafe { required(config) }, System::init))
+    run(Code::Internal.init_number(), || load(engines::find(engine), unsafe { required(config) }, Engine::load))
 }
 
 /// As `foredraft_load`, on another thread. Returns at once; `foredraft_status` has the progress and the result. `config` can be freed
@@ -52,7 +52,7 @@ pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load_async(engine: *mut foredraft_engine, config: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
-    let load = |system: System| system.init_async(unsafe { bytes(config) }.unwrap_or(b""));
+    let load = |engine: Engine| engine.load_async(unsafe { bytes(config) }.unwrap_or(b""));
     run((), || log_failure("foredraft_load_async", engines::find(engine).map(load)));
 }
 
@@ -62,7 +62,7 @@ pub extern "C" fn foredraft_load_async(engine: *mut foredraft_engine, config: *c
 /// the same, for at most 5 seconds, and calls no more callbacks.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_unload(engine: *mut foredraft_engine) {
-    run((), || log_failure("foredraft_unload", engines::find(engine).map(|system| system.deinit())));
+    run((), || log_failure("foredraft_unload", engines::find(engine).map(|engine| engine.unload())));
 }
 
 /// The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,
@@ -95,9 +95,9 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
 }
 
 /// Loads by `init`, and returns the number for C hosts.
-pub(super) fn load(system: Result<System>, config: Result<&[u8]>, init: fn(&System, &[u8]) -> Result<()>) -> i32 {
+pub(super) fn load(engine: Result<Engine>, config: Result<&[u8]>, init: fn(&Engine, &[u8]) -> Result<()>) -> i32 {
     // NULL becomes an empty text, which the load refuses, so that the status reports the error.
-    let result = system.and_then(|system| init(&system, config.unwrap_or(b"")));
+    let result = engine.and_then(|engine| init(&engine, config.unwrap_or(b"")));
     result.map_or_else(|error| error.code().init_number(), |()| 0)
 }
 

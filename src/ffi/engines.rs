@@ -20,17 +20,17 @@ use super::exit::at_exit;
 use super::guard::run;
 use super::notify_fd;
 use super::types::foredraft_engine;
-use crate::api::{LlamaStage, System, stop_all};
+use crate::api::{Engine, LlamaStage, stop_all};
 use crate::error::{Code, Error, Result};
 
 /// The default engine: NULL, and the engine of the old names. It lives as long as the process.
-static DEFAULT: LazyLock<System> = LazyLock::new(|| System::with_callbacks(register_exit_handler, notify_fd::open));
+static DEFAULT: LazyLock<Engine> = LazyLock::new(|| Engine::with_callbacks(register_exit_handler, notify_fd::open));
 
 static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
 #[derive(Default)]
 struct EngineTable {
-    engines: BTreeMap<usize, System>,
+    engines: BTreeMap<usize, Engine>,
     /// The number of handles created so far.
     n_created: u32,
 }
@@ -51,18 +51,18 @@ pub(super) fn create() -> *mut foredraft_engine {
     let handle = handle(table.n_created);
     if let Some(n_created) = table.n_created.checked_add(1) {
         table.n_created = n_created;
-        table.engines.insert(handle, System::with_callbacks(register_exit_handler, notify_fd::open));
+        table.engines.insert(handle, Engine::with_callbacks(register_exit_handler, notify_fd::open));
     }
     without_provenance_mut(handle)
 }
 
 /// Removes an engine from the table. NULL, the default engine, is not in the table.
-pub(super) fn remove(engine: *mut foredraft_engine) -> Result<System> {
+pub(super) fn remove(engine: *mut foredraft_engine) -> Result<Engine> {
     TABLE.write().engines.remove(&engine.addr()).ok_or_else(|| invalid(engine))
 }
 
 /// The engine of a handle.
-pub(super) fn find(engine: *mut foredraft_engine) -> Result<System> {
+pub(super) fn find(engine: *mut foredraft_engine) -> Result<Engine> {
     if engine.is_null() {
         return Ok(DEFAULT.clone());
     }
@@ -96,7 +96,7 @@ fn end() {
 }
 
 /// All engines. In a fork, the lock may be held by a thread that does not exist there.
-fn all() -> Vec<System> {
+fn all() -> Vec<Engine> {
     let table = TABLE.try_read_for(Duration::from_secs(1));
     let created = table.iter().flat_map(|table| table.engines.values().cloned());
     std::iter::once(DEFAULT.clone()).chain(created).collect()

@@ -1,6 +1,6 @@
-//! The C interface. Each function converts its arguments, calls [`System`](crate::api::System), and converts the result.
+//! The C interface. Each function converts its arguments, calls [`Engine`](crate::api::Engine), and converts the result.
 //!
-//! `foredraft_*` functions take the handle of an engine (`engines`). The old names (`rpcserver`, a cargo feature) call the same
+//! `foredraft_*` functions take the handle of an engine (`engines`). The old names (`legacy`, cargo feature `rpcserver`) call the same
 //! functions with the default engine, whose handle is NULL.
 //!
 //! # Safety
@@ -13,10 +13,10 @@ mod engine;
 mod engines;
 mod exit;
 mod guard;
+#[cfg(feature = "rpcserver")]
+mod legacy;
+#[cfg(feature = "rpcserver")]
+mod legacy_added;
 mod notify_fd;
 mod requests;
-#[cfg(feature = "rpcserver")]
-mod rpcserver;
-#[cfg(feature = "rpcserver")]
-mod rpcserver_all;
 mod types;

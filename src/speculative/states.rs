@@ -88,5 +88,4 @@ impl States {
 }
 
 #[cfg(test)]
-#[path = "states_tests.rs"]
 mod tests;

@@ -48,12 +48,12 @@ fn theirs(name: &str, messages: &[(&str, &str)], begins_answer: bool) -> String 
 fn named_templates_render_as_in_llama_cpp() {
     let names = names();
     assert!(names.len() > 50, "{names:?}");
-    let (system, user, assistant) = ("system", "user", "assistant");
+    let (engine, user, assistant) = ("system", "user", "assistant");
     let chats: &[&[(&str, &str)]] = &[
         &[(user, "Hi")],
-        &[(system, "Be brief."), (user, "Hi")],
+        &[(engine, "Be brief."), (user, "Hi")],
         &[
-            (system, " Be\nbrief.\n "),
+            (engine, " Be\nbrief.\n "),
             (user, " a 'quoted' \\n \"text\" {{ x }} "),
             (assistant, " yes\n"),
             (user, "é🦀"),
@@ -69,7 +69,7 @@ fn named_templates_render_as_in_llama_cpp() {
     for name in &names {
         let template = ChatTemplate::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         for (chat, begins_answer) in chats.iter().flat_map(|chat| [(chat, false), (chat, true)]) {
-            if chat[0].0 == system && drops_system.contains(&name.as_str()) {
+            if chat[0].0 == engine && drops_system.contains(&name.as_str()) {
                 continue;
             }
             let messages: Vec<Value> =

@@ -4,20 +4,20 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::llama::Model;
 use serde_json::{Value, json};
 
 use crate::library::{config, exclusive, with_draft};
 
-fn system(config: &Value) -> System {
-    let system = System::new();
-    system.init(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
-    system
+fn engine(config: &Value) -> Engine {
+    let engine = Engine::new();
+    engine.load(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
+    engine
 }
 
-fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
-    let models = system.with_server(|server| Ok(server.models().clone())).expect("loaded");
+fn models(engine: &Engine) -> (Arc<Model>, Option<Arc<Model>>) {
+    let models = engine.with_loaded(|loaded| Ok(loaded.models().clone())).expect("loaded");
     (models.target, models.draft)
 }
 
@@ -25,29 +25,29 @@ fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
 fn engines_share_a_model_loaded_with_the_same_settings() {
     let _guard = exclusive();
     let both = config("target", with_draft());
-    let (one, other) = (system(&both), system(&both));
+    let (one, other) = (engine(&both), engine(&both));
     let ((target, draft), (same_target, same_draft)) = (models(&one), models(&other));
     assert!(Arc::ptr_eq(&target, &same_target));
     let draft = draft.expect("a draft");
     assert!(Arc::ptr_eq(&draft, &same_draft.expect("a draft")));
     // The draft of one engine is the target of another; context settings do not matter.
-    let small = system(&config("draft", json!({"n_ctx": 64, "n_parallel": 2})));
+    let small = engine(&config("draft", json!({"n_ctx": 64, "n_parallel": 2})));
     assert!(Arc::ptr_eq(&models(&small).0, &draft));
     // Through another path to the same file.
     let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join("linked.gguf");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
-    assert!(Arc::ptr_eq(&models(&system(&config("draft", json!({"model": link})))).0, &draft));
+    assert!(Arc::ptr_eq(&models(&engine(&config("draft", json!({"model": link})))).0, &draft));
     // Through two descriptors of the same file.
     let by_descriptor = || {
         let file = std::fs::File::open(crate::host::root().join("models/stories-draft.gguf")).expect("a model");
-        models(&system(&config("draft", json!({"model": {"fd": file.as_raw_fd()}})))).0
+        models(&engine(&config("draft", json!({"model": {"fd": file.as_raw_fd()}})))).0
     };
     let first = by_descriptor();
     assert!(Arc::ptr_eq(&first, &by_descriptor()));
     // Model settings do matter.
     for more in [json!({"use_mmap": false}), json!({"override_kv": ["general.name=str:other"]})] {
-        let changed = system(&config("draft", more.clone()));
+        let changed = engine(&config("draft", more.clone()));
         assert!(!Arc::ptr_eq(&models(&changed).0, &draft), "{more}");
     }
     // The model is freed with its last engine.
@@ -55,7 +55,7 @@ fn engines_share_a_model_loaded_with_the_same_settings() {
     drop((target, same_target));
     drop(one);
     assert!(weak.strong_count() > 0, "the other engine still uses it");
-    other.deinit();
+    other.unload();
     assert_eq!(weak.strong_count(), 0);
 }
 
@@ -69,9 +69,9 @@ fn changed_file_is_loaded_as_a_different_model() {
         std::fs::rename(&beside, &path).expect("the file is replaced atomically");
     };
     copy("draft");
-    let before = system(&config("draft", json!({"model": path})));
+    let before = engine(&config("draft", json!({"model": path})));
     copy("target");
-    let after = system(&config("draft", json!({"model": path})));
+    let after = engine(&config("draft", json!({"model": path})));
     assert_ne!(models(&before).0.n_params(), models(&after).0.n_params());
 }
 
@@ -80,20 +80,20 @@ fn changed_file_is_loaded_as_a_different_model() {
 fn concurrent_loads_of_one_model_share_it() {
     let _guard = exclusive();
     let config = config("target", json!({"warmup": false}));
-    let systems: Vec<System> = std::thread::scope(|scope| {
-        let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| system(&config))).collect();
+    let systems: Vec<Engine> = std::thread::scope(|scope| {
+        let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| engine(&config))).collect();
         loading.into_iter().map(|thread| thread.join().expect("loaded")).collect()
     });
     let first = models(&systems[0]).0;
-    assert!(systems.iter().all(|system| Arc::ptr_eq(&models(system).0, &first)));
+    assert!(systems.iter().all(|engine| Arc::ptr_eq(&models(engine).0, &first)));
     drop(systems);
     assert_eq!(Arc::strong_count(&first), 1);
     for _ in 0..5 {
-        let systems: Vec<System> = (0..4).map(|_| System::new()).collect();
-        for system in &systems {
-            system.init_async(config.to_string().as_bytes());
+        let systems: Vec<Engine> = (0..4).map(|_| Engine::new()).collect();
+        for engine in &systems {
+            engine.load_async(config.to_string().as_bytes());
         }
-        systems.iter().for_each(System::deinit);
-        assert!(systems.iter().all(|system| system.status()["state"] == "uninitialized"));
+        systems.iter().for_each(Engine::unload);
+        assert!(systems.iter().all(|engine| engine.status()["state"] == "uninitialized"));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 
 use crate::library::{config, exclusive, with_draft};
@@ -41,16 +41,16 @@ fn this_thread() -> Thread {
     thread("/proc/thread-self".as_ref()).expect("this thread")
 }
 
-fn start(more: Value) -> System {
-    let system = System::new();
+fn start(more: Value) -> Engine {
+    let engine = Engine::new();
     let config = config("target", more);
-    system.init(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
-    system
+    engine.load(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
+    engine
 }
 
-fn complete(system: &System, request: &Value) -> Value {
+fn complete(engine: &Engine, request: &Value) -> Value {
     let bytes = request.to_string();
-    system.with_server(|server| server.complete(Endpoint::Speculative, bytes.as_bytes())).expect("an answer")
+    engine.with_loaded(|loaded| loaded.complete(Endpoint::Speculative, bytes.as_bytes())).expect("an answer")
 }
 
 fn story(more: Value) -> Value {
@@ -83,18 +83,18 @@ fn threads_have_the_priority_and_cpus_that_init_says() {
     let placed = |name: &str| Thread { name: name.to_owned(), cpus: cpu.clone(), policy: LOW };
     let range = format!("{cpu}-{cpu}");
     let settings = json!({"prio": -1, "cpu_range": range, "n_threads": 2, "speculative": false});
-    let system = start(settings);
-    complete(&system, &story(json!({})));
+    let engine = start(settings);
+    complete(&engine, &story(json!({})));
     assert_eq!(low_threads(), [placed("foredraft-cpu"), placed("foredraft-work")]);
     assert_eq!(this_thread(), own, "the host's thread keeps its own");
-    drop(system);
+    drop(engine);
     gone();
     // As a mask, by flags, and strictly: the first thread has the first CPU.
     let mask = format!("{:x}", 1_u128 << cpu.parse::<u32>().expect("a number"));
-    let system = System::new();
+    let engine = Engine::new();
     let model = config("target", json!({}))["model"].as_str().expect("a path").to_owned();
-    system.init(format!("-m {model} --prio -1 -C {mask} --cpu-strict 1 -t 1 -tb 1").as_bytes()).expect("loaded");
-    complete(&system, &story(json!({})));
+    engine.load(format!("-m {model} --prio -1 -C {mask} --cpu-strict 1 -t 1 -tb 1").as_bytes()).expect("loaded");
+    complete(&engine, &story(json!({})));
     assert_eq!(low_threads(), [placed("foredraft-work")]);
     assert_eq!(this_thread(), own);
 }
@@ -104,8 +104,8 @@ fn settings_for_one_token_and_for_several_hold_in_turn() {
     let _guard = exclusive();
     gone();
     let own = this_thread();
-    let system = start(json!({"prio_batch": -1, "n_threads": 2, "speculative": false, "flash_attn": "on"}));
-    complete(&system, &story(json!({})));
+    let engine = start(json!({"prio_batch": -1, "n_threads": 2, "speculative": false, "flash_attn": "on"}));
+    complete(&engine, &story(json!({})));
     // There are threads for one token and threads for several. The engine's own thread is as the last decode's, which had one token.
     assert_eq!(low_threads(), [Thread { name: "foredraft-cpu".to_owned(), cpus: own.cpus, policy: LOW }]);
 }
@@ -113,8 +113,8 @@ fn settings_for_one_token_and_for_several_hold_in_turn() {
 #[test]
 fn cpus_that_the_process_may_not_use_are_refused() {
     let _guard = exclusive();
-    let system = System::new();
-    let error = system.init(config("target", json!({"cpu_range": "511-511"})).to_string().as_bytes());
+    let engine = Engine::new();
+    let error = engine.load(config("target", json!({"cpu_range": "511-511"})).to_string().as_bytes());
     let error = error.expect_err("no machine of the tests has so many CPUs").to_string();
     assert!(error.contains("cpu_mask, cpu_range: this process cannot use any of the CPUs 511"), "{error}");
 }
@@ -127,8 +127,8 @@ fn frame_budget_changes_no_completion() {
     let outputs = |more: Value| -> Vec<Value> {
         let mut settings = with_draft();
         settings.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        let system = start(settings);
-        requests.iter().map(|request| complete(&system, request)["tokens"].clone()).collect()
+        let engine = start(settings);
+        requests.iter().map(|request| complete(&engine, request)["tokens"].clone()).collect()
     };
     let plain = outputs(json!({}));
     assert_eq!(outputs(json!({"frame_budget": {"busy_ms": 1, "per_ms": 3}})), plain);
@@ -143,19 +143,19 @@ fn frame_budget_changes_no_completion() {
 fn cancel_ends_a_pause_of_the_frame_budget() {
     let _guard = exclusive();
     let budget = json!({"busy_ms": 0.5, "per_ms": 1_000_000});
-    let system = start(json!({"frame_budget": budget, "warmup": false, "speculative": false}));
+    let engine = start(json!({"frame_budget": budget, "warmup": false, "speculative": false}));
     let begin = Instant::now();
     let request = story(json!({"n_predict": 1000, "ignore_eos": true})).to_string();
-    let answer = system.with_server(|server| server.submit(Endpoint::Speculative, request.as_bytes()));
+    let answer = engine.with_loaded(|loaded| loaded.submit(Endpoint::Speculative, request.as_bytes()));
     let id = answer.expect("queued")["id"].as_u64().expect("an id");
     let command = json!({"id": id, "timeout_ms": 1000}).to_string();
     let poll = || {
-        system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes()))).expect("an answer")
+        engine.with_loaded(|loaded| loaded.poll(Endpoint::Speculative, Some(command.as_bytes()))).expect("an answer")
     };
     // Long enough for the pause to begin. It is right as well if it has not.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(poll()["finished"], false);
-    let cancelled = system.with_server(|server| server.cancel(Endpoint::Speculative, Some(command.as_bytes())));
+    let cancelled = engine.with_loaded(|loaded| loaded.cancel(Endpoint::Speculative, Some(command.as_bytes())));
     assert_eq!(cancelled.expect("an answer")["cancelled"], true);
     while poll()["finished"] == false {
         assert!(begin.elapsed() < Duration::from_secs(300), "the pause goes on");

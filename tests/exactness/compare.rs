@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{cancel, complete, drain, merge, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// The fields of a final response that `compare` must not change.
@@ -51,7 +51,7 @@ fn skipped(why: &str) -> Vec<(String, Value)> {
 
 #[test]
 fn compare_finds_no_difference_and_returns_the_first_run() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let settings = [
         json!({"temperature": 0}),
         json!({"temperature": 1.2, "seed": 5, "n_probs": 2}),
@@ -67,15 +67,15 @@ fn compare_finds_no_difference_and_returns_the_first_run() {
         });
         merge(&mut request, setting);
         let request = |compare| with(&request, json!({"speculative": speculating(compare)}));
-        let once = complete(&system, Speculative, &request(false));
+        let once = complete(&engine, Speculative, &request(false));
         assert_eq!(comparison(&once), []);
         for endpoint in [Completion, Speculative] {
-            let answer = complete(&system, endpoint, &request(true));
+            let answer = complete(&engine, endpoint, &request(true));
             assert_eq!(comparison(&answer), no_difference(), "{setting}: {answer}");
             if setting.get("t_max_predict_ms").is_none() {
                 assert_eq!(output_fields(&answer), output_fields(&once), "{setting}");
             }
-            let updates = drain(&system, endpoint, submit(&system, endpoint, &request(true)));
+            let updates = drain(&engine, endpoint, submit(&engine, endpoint, &request(true)));
             let last = updates.last().expect("a final response");
             assert_eq!(comparison(last), no_difference(), "{setting}: {last}");
             assert_eq!(last["speculative"]["compare"], Value::Null);
@@ -90,14 +90,14 @@ fn compare_finds_no_difference_and_returns_the_first_run() {
 /// The second run uses the seed that was drawn, and as much of the cached prompt as the first run found.
 #[test]
 fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
-    let system = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
+    let engine = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
     let prompt = prompts().iter().take(12).cloned().collect::<Vec<_>>().join("\n");
     let mut longer = prompt.clone();
     for turn in 0..4 {
         let request = json!({
             "prompt": longer, "n_predict": 24, "temperature": 1, "return_tokens": true, "speculative": speculating(true),
         });
-        let answer = complete(&system, Speculative, &request);
+        let answer = complete(&engine, Speculative, &request);
         assert_eq!(comparison(&answer), no_difference(), "{answer}");
         if turn > 0 {
             assert!(answer["timings"]["cache_n"].as_u64() > Some(150), "{answer}");
@@ -109,16 +109,16 @@ fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
 
 #[test]
 fn each_completion_of_a_request_is_compared_separately() {
-    let system = start(json!({"n_ctx": 2048, "n_parallel": 3}));
+    let engine = start(json!({"n_ctx": 2048, "n_parallel": 3}));
     let request = json!({
         "prompts": [prompts()[0], prompts()[3]], "n_cmpl": 3, "n_predict": 24, "temperature": 0.9, "return_tokens": true,
         "speculative": speculating(true),
     });
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     let results = answer["results"].as_array().expect("results");
     assert_eq!(results.len(), 6);
     assert!(results.iter().all(|result| comparison(result) == no_difference()), "{answer}");
-    let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+    let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
     let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
     assert_eq!(ends.len(), 6);
     assert!(ends.iter().all(|end| comparison(end) == no_difference()), "{ends:?}");
@@ -127,16 +127,16 @@ fn each_completion_of_a_request_is_compared_separately() {
 /// `rejection` and `block` preserve the distribution, not the tokens of a seed.
 #[test]
 fn first_difference_points_at_the_differing_token() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let mut differed = 0;
     for (seed, verify) in (0..4).flat_map(|seed| [(seed, "rejection"), (seed, "block")]) {
         let request = json!({
             "prompt": prompts()[seed], "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": seed,
             "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&system, Completion, &with(&request, json!({"n_probs": 1536})));
+        let plain = complete(&engine, Completion, &with(&request, json!({"n_probs": 1536})));
         let settings = with(&speculating(true), json!({"verify": verify}));
-        let answer = complete(&system, Speculative, &with(&request, json!({"speculative": settings})));
+        let answer = complete(&engine, Speculative, &with(&request, json!({"speculative": settings})));
         let tokens = |answer: &Value| -> Vec<u64> {
             answer["tokens"].as_array().expect("tokens").iter().map(|token| token.as_u64().expect("an id")).collect()
         };
@@ -165,39 +165,39 @@ fn first_difference_points_at_the_differing_token() {
 /// The context shifts in both runs.
 #[test]
 fn long_outputs_are_compared_across_context_shifts() {
-    let system = start(json!({"n_ctx": 128}));
+    let engine = start(json!({"n_ctx": 128}));
     let request = json!({
         "prompt": prompts()[1], "n_predict": 300, "temperature": 0.7, "seed": 11, "ignore_eos": true,
         "speculative": speculating(true),
     });
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     assert_eq!((&answer["truncated"], answer["tokens_predicted"].as_u64()), (&json!(true), Some(300)));
     assert_eq!(comparison(&answer), no_difference());
 }
 
 #[test]
 fn plain_and_unfinished_runs_are_not_compared() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let none = skipped("the request did not speculate");
     let plain = json!({"prompt": "Once upon a time", "n_predict": 4});
     for more in
         [json!({"speculative": {"type": "none", "compare": true}}), json!({"speculative.compare": true, "n_beams": 2})]
     {
-        assert_eq!(comparison(&complete(&system, Completion, &with(&plain, more))), none);
+        assert_eq!(comparison(&complete(&engine, Completion, &with(&plain, more))), none);
     }
     let off = with(&plain, json!({"speculative": false, "speculative.compare": true}));
-    assert!(complete(&system, Completion, &off).get("speculative").is_none());
-    assert_eq!(comparison(&complete(&system, Speculative, &off)), []);
+    assert!(complete(&engine, Completion, &off).get("speculative").is_none());
+    assert_eq!(comparison(&complete(&engine, Speculative, &off)), []);
 
     let endless = json!({"prompt": "Once", "ignore_eos": true, "speculative": speculating(true)});
-    let late = complete(&system, Speculative, &with(&endless, json!({"timeout_ms": 20})));
+    let late = complete(&engine, Speculative, &with(&endless, json!({"timeout_ms": 20})));
     assert_eq!(
         (&late["stop_type"], comparison(&late)),
         (&json!("timeout"), skipped("the request was ended before it was complete"))
     );
-    let id = submit(&system, Speculative, &endless);
-    assert!(cancel(&system, Speculative, id));
-    let updates = drain(&system, Speculative, id);
+    let id = submit(&engine, Speculative, &endless);
+    assert!(cancel(&engine, Speculative, id));
+    let updates = drain(&engine, Speculative, id);
     let last = updates.last().expect("a final response");
     assert_eq!(
         (&last["stop_type"], comparison(last)),
@@ -209,13 +209,13 @@ fn plain_and_unfinished_runs_are_not_compared() {
 #[test]
 fn drafters_learn_nothing_from_the_second_run() {
     let learnt = |compare| {
-        let system = start(json!({"n_ctx": 256}));
+        let engine = start(json!({"n_ctx": 256}));
         let request = json!({
             "prompt": prompts()[0], "n_predict": 32, "temperature": 0, "speculative": speculating(compare),
         });
-        complete(&system, Speculative, &request);
+        complete(&engine, Speculative, &request);
         let stats = json!({"action": "stats", "cache": "dynamic"}).to_string();
-        let stats = system.with_server(|server| server.lookup_cache(stats.as_bytes())).expect("statistics");
+        let stats = engine.with_loaded(|loaded| loaded.lookup_cache(stats.as_bytes())).expect("statistics");
         stats["n_observations"].as_u64().expect("a number")
     };
     assert!(learnt(false) > 10);
@@ -225,25 +225,25 @@ fn drafters_learn_nothing_from_the_second_run() {
 #[test]
 fn saved_session_is_from_the_first_run() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.session");
-    let system = start(json!({"n_ctx": 128}));
+    let engine = start(json!({"n_ctx": 128}));
     let first = json!({
         "prompt": prompts()[0], "n_predict": 20, "temperature": 0.9, "seed": 4, "ignore_eos": true, "return_tokens": true,
         "speculative": speculating(true), "session_save": path,
     });
-    let answer = complete(&system, Speculative, &first);
+    let answer = complete(&engine, Speculative, &first);
     assert_eq!(comparison(&answer), no_difference());
     assert_eq!(answer["session_save"]["n_saved"], answer["tokens_cached"]);
     // Both runs of the next request continue the seed's random numbers.
     let prompt = format!("{}{}", prompts()[0], answer["content"].as_str().expect("a text"));
     let next = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 20});
-    let next = complete(&system, Speculative, &with(&first, next));
+    let next = complete(&engine, Speculative, &with(&first, next));
     assert_eq!(comparison(&next), no_difference(), "{next}");
     let position = next["generation_settings"]["seed_position"].as_u64();
     assert!(position > Some(10), "{position:?}");
     assert!(next["timings"]["cache_n"].as_u64() > Some(20), "{next}");
     // The first run shifts the session's tokens out, so the second run cannot start from them.
     let long = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 200});
-    let long = complete(&system, Speculative, &with(&first, long));
+    let long = complete(&engine, Speculative, &with(&first, long));
     assert_eq!(long["tokens_predicted"], 200);
     let why = "the run without speculation failed: what the first run found in the cache is no longer there";
     assert_eq!(comparison(&long), skipped(why));
@@ -253,13 +253,13 @@ fn saved_session_is_from_the_first_run() {
 /// Calls `act` on the engine's thread when a request after `last` has decoded its prompt, before its first token. For a request
 /// of one token, `act` takes effect in the second run.
 fn after_the_prompt(
-    system: &System,
+    engine: &Engine,
     last: &Value,
     n_batches: usize,
-    act: impl Fn(&System, u64) + Send + Sync + 'static,
+    act: impl Fn(&Engine, u64) + Send + Sync + 'static,
 ) {
-    let (n_updates, inner, last) = (AtomicUsize::new(0), system.clone(), last["id"].as_u64().expect("a number"));
-    system.set_update_hook(Some(Box::new(move |id| {
+    let (n_updates, inner, last) = (AtomicUsize::new(0), engine.clone(), last["id"].as_u64().expect("a number"));
+    engine.set_update_hook(Some(Box::new(move |id| {
         // The callback for the end of `last` may arrive only now. The start of a request is reported as well.
         if id > last && n_updates.fetch_add(1, Ordering::Relaxed) == n_batches {
             act(&inner, id);
@@ -275,8 +275,8 @@ fn interrupted_second_run_still_returns_the_first_run() {
         "prompt": prompts()[..4].concat(), "n_predict": 1, "cache_prompt": false, "temperature": 0, "return_progress": true,
         "speculative": speculating(true),
     });
-    let system = begin();
-    let whole = complete(&system, Speculative, &request);
+    let engine = begin();
+    let whole = complete(&engine, Speculative, &request);
     assert_eq!(comparison(&whole), no_difference());
     let n_batches = whole["tokens_evaluated"].as_u64().expect("a number").div_ceil(n_batch);
     let n_batches = usize::try_from(n_batches).expect("it fits");
@@ -288,17 +288,17 @@ fn interrupted_second_run_still_returns_the_first_run() {
         assert_eq!(comparison(answer), skipped("the run without speculation was cancelled"), "{answer}");
     };
 
-    after_the_prompt(&system, &whole, n_batches, |system, id| {
-        assert!(cancel(system, Speculative, id));
+    after_the_prompt(&engine, &whole, n_batches, |engine, id| {
+        assert!(cancel(engine, Speculative, id));
     });
-    let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+    let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
     check(&with(updates.last().expect("a final response"), json!({"content": text(&updates)})));
-    system.set_update_hook(None);
-    let last = complete(&system, Speculative, &request);
+    engine.set_update_hook(None);
+    let last = complete(&engine, Speculative, &request);
     assert_eq!(comparison(&last), no_difference());
 
-    after_the_prompt(&system, &last, n_batches, |system, _| system.deinit());
-    let system = Arc::new(system);
-    check(&complete(&system, Speculative, &request));
-    system.set_update_hook(None);
+    after_the_prompt(&engine, &last, n_batches, |engine, _| engine.unload());
+    let engine = Arc::new(engine);
+    check(&complete(&engine, Speculative, &request));
+    engine.set_update_hook(None);
 }

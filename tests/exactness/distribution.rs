@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::common::{complete, prompts, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// The count of each continuation.
@@ -16,7 +16,7 @@ type Counts = BTreeMap<Vec<i64>, f64>;
 const AT_ONCE: usize = 8;
 
 /// One system per core.
-fn systems() -> Vec<System> {
+fn systems() -> Vec<Engine> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let start = || start(json!({"n_ctx": 256, "n_parallel": AT_ONCE, "kv_unified": true}));
     std::iter::repeat_with(start).take(cores).collect()
@@ -47,20 +47,20 @@ impl Sample {
 }
 
 /// Continuations of the request, one per seed, with speculation if the request has `speculative`.
-fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
+fn counts(systems: &[Engine], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
     let endpoint = if request.get("speculative").is_some() { Speculative } else { Completion };
     let seeds = std::sync::Mutex::new(seeds);
     let next = || seeds.lock().expect("no thread has panicked").next();
-    let sample = |system: &System| {
+    let sample = |engine: &Engine| {
         let mut sample = Sample::default();
         while let Some(seed) = next() {
-            sample.add(&complete(system, endpoint, &with(request, json!({"seed": seed}))));
+            sample.add(&complete(engine, endpoint, &with(request, json!({"seed": seed}))));
         }
         sample
     };
     let Sample { counts, drafted, accepted } = std::thread::scope(|scope| {
-        let callers = systems.iter().flat_map(|system| std::iter::repeat_n(system, AT_ONCE));
-        let threads: Vec<_> = callers.map(|system| scope.spawn(move || sample(system))).collect();
+        let callers = systems.iter().flat_map(|engine| std::iter::repeat_n(engine, AT_ONCE));
+        let threads: Vec<_> = callers.map(|engine| scope.spawn(move || sample(engine))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a sample")).fold(Sample::default(), Sample::merge)
     });
     if endpoint == Speculative {
@@ -124,9 +124,9 @@ fn speculation_preserves_the_output_distribution() {
 }
 
 /// The probabilities of the token after `prompt`, by token.
-fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
+fn row(engine: &Engine, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
     let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_probs": 10_000});
-    let answer = complete(system, Speculative, &with(&request, more));
+    let answer = complete(engine, Speculative, &with(&request, more));
     let row = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("a row");
     row.iter().map(|x| (x["id"].as_u64().expect("an id"), x["logprob"].as_f64().expect("a number").exp())).collect()
 }
@@ -135,16 +135,16 @@ fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
 /// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x).
 #[test]
 fn coupled_acceptance_matches_the_prediction() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let (mut checked, mut accepted, mut predicted, mut at_once) = (0.0, 0.0, 0.0, 0.0);
     for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
         let request = json!({
             "prompt": prompt, "n_predict": 40, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": seed, "ignore_eos": true,
             "return_tokens": true, "speculative": {"type": "draft", "adaptive": false, "n_max": 1},
         });
-        let answer = complete(&system, Speculative, &request);
-        let tokenized = system.with_server(|server| {
-            server.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes())
+        let answer = complete(&engine, Speculative, &request);
+        let tokenized = engine.with_loaded(|loaded| {
+            loaded.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes())
         });
         let mut text = tokenized.expect("tokens")["tokens"].as_array().expect("tokens").clone();
         let tokens = answer["tokens"].as_array().expect("tokens");
@@ -153,8 +153,8 @@ fn coupled_acceptance_matches_the_prediction() {
         let mut is_drafted = false;
         for (token, source) in tokens.iter().zip(sources) {
             if is_drafted {
-                let p = row(&system, &text, json!({"speculative": false}));
-                let q = row(&system, &text, json!({"speculative": {"model": "draft"}}));
+                let p = row(&engine, &text, json!({"speculative": false}));
+                let q = row(&engine, &text, json!({"speculative": {"model": "draft"}}));
                 assert!((p.values().sum::<f64>() - 1.0).abs() < 1e-3 && p.len() == q.len(), "whole rows");
                 let wins_both = |x: &u64| 1.0 / p.iter().map(|(y, p_y)| (p_y / p[x]).max(q[y] / q[x])).sum::<f64>();
                 predicted += p.keys().map(wins_both).sum::<f64>();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
 use foredraft::session::SelfExtend;
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ fn steady(n_max: usize) -> Value {
 }
 
 /// The tokens of a familiar prompt that has at least `n_tokens`.
-fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
+fn long_prompt(engine: &Engine, n_tokens: usize) -> Vec<i64> {
     let text = prompts().iter().filter(|prompt| !prompt.contains("<|")).cycle().take(200).cloned().collect::<Vec<_>>();
     let request = json!({"text": text.join("\n"), "add_special": true}).to_string();
-    let answer = system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens");
+    let answer = engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens");
     let ids: Vec<i64> = answer["ids"].as_array().expect("ids").iter().filter_map(Value::as_i64).collect();
     assert!(ids.len() >= n_tokens, "{}", ids.len());
     ids[..n_tokens].to_vec()
@@ -25,42 +25,42 @@ fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
 
 #[test]
 fn full_context_ends_the_request_when_shifts_are_off() {
-    let system = start(json!({"n_ctx": 96, "ctx_shift": false}));
+    let engine = start(json!({"n_ctx": 96, "ctx_shift": false}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Mia.", "temperature": 0.6, "seed": 3, "ignore_eos": true,
         "return_tokens": true, "cache_prompt": false,
     });
-    let plain = complete(&system, Completion, &request);
+    let plain = complete(&engine, Completion, &request);
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!((&plain["stopped_limit"], &plain["stopped_eos"]), (&json!(true), &json!(false)));
     assert_eq!(n(&plain["tokens_predicted"]) + n(&plain["tokens_evaluated"]), 96, "every cell was used");
     for n_max in [1, 2, 3, 5, 8, 12] {
-        let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
+        let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{fast}");
     }
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
-    let answer = system.with_server(|server| server.complete(Completion, long.as_bytes())).expect("an answer");
+    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, long.as_bytes())).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
     // A limit that is reached first does not count as a full context.
-    let short = complete(&system, Speculative, &with(&request, json!({"n_predict": 5})));
+    let short = complete(&engine, Speculative, &with(&request, json!({"n_predict": 5})));
     assert_eq!((&short["stop_type"], &short["truncated"]), (&json!("limit"), &json!(false)));
 }
 
 /// Each draft length reaches the end of the context at a different point of a step.
 #[test]
 fn context_shift_inside_a_step_does_not_change_output() {
-    let system = start(json!({"n_ctx": 80}));
+    let engine = start(json!({"n_ctx": 80}));
     for n_keep in [0, 7, -1] {
         let request = json!({
             "prompt": "Nora was 7 years old and lived near the cave.", "n_predict": 200, "temperature": 0.6, "seed": 21,
             "ignore_eos": true, "n_keep": n_keep, "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&system, Completion, &request);
+        let plain = complete(&engine, Completion, &request);
         assert_eq!(plain["truncated"], true);
         assert!(n(&plain["tokens_predicted"]) >= 200, "more tokens only to complete the last character");
         for n_max in [1, 3, 8] {
-            let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
+            let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{n_keep} {n_max}");
             assert_eq!(fast["speculative"].get("disabled"), None, "{fast}");
             let sources = fast["sources"].as_array().expect("sources");
@@ -74,23 +74,23 @@ fn context_shift_inside_a_step_does_not_change_output() {
 /// Decodes of the other slot are interrupted while this slot's keys are rotated to their new positions.
 #[test]
 fn cancelling_another_slot_does_not_spoil_a_shift() {
-    let system = start(json!({"n_ctx": 64, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 64, "n_parallel": 2}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Tom.", "n_predict": 500, "temperature": 0.6, "seed": 4,
         "ignore_eos": true, "cache_prompt": false, "id_slot": 0,
     });
-    let alone = complete(&system, Completion, &request);
-    let id = submit(&system, Completion, &request);
+    let alone = complete(&engine, Completion, &request);
+    let id = submit(&engine, Completion, &request);
     let (mut cancelled, mut updates) = (0, Vec::new());
     loop {
-        let answer = poll(&system, Completion, id, 3);
+        let answer = poll(&engine, Completion, id, 3);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
         if answer["finished"] == true {
             break;
         }
         let other = json!({"prompt": "Karl", "ignore_eos": true, "id_slot": 1});
-        let other = json!({"id": submit(&system, Completion, &other)}).to_string();
-        let answer = system.with_server(|server| server.cancel(Completion, Some(other.as_bytes())));
+        let other = json!({"id": submit(&engine, Completion, &other)}).to_string();
+        let answer = engine.with_loaded(|loaded| loaded.cancel(Completion, Some(other.as_bytes())));
         cancelled += u32::from(answer.expect("an answer")["cancelled"] == true);
     }
     assert!(cancelled > 5, "{cancelled}");
@@ -98,29 +98,29 @@ fn cancelling_another_slot_does_not_spoil_a_shift() {
 }
 
 /// A system with self-extend; the prompts below contain 4 groups of 48 tokens.
-fn extended(more: Value) -> System {
+fn extended(more: Value) -> Engine {
     start(with(&json!({"n_ctx": 700, "grp_attn_n": 4, "grp_attn_w": 48}), more))
 }
 
 #[test]
 fn self_extend_output_does_not_depend_on_batch_size_and_draft() {
-    let system = extended(json!({}));
-    let prompt = long_prompt(&system, 200);
+    let engine = extended(json!({}));
+    let prompt = long_prompt(&engine, 200);
     let request = json!({
         "prompt": prompt, "n_predict": 150, "temperature": 0.7, "seed": 9, "ignore_eos": true, "return_tokens": true,
         "cache_prompt": false,
     });
-    let plain = complete(&system, Completion, &request);
+    let plain = complete(&engine, Completion, &request);
     // Generation continues until a character that the last token began is complete.
     assert!((150..=153).contains(&n(&plain["tokens_predicted"])), "{plain}");
     assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
-        let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
+        let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert_eq!(fast["speculative"].get("disabled"), None);
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{}", fast["speculative"]);
     }
-    drop(system);
+    drop(engine);
     let ungrouped = complete(&start(json!({"n_ctx": 700})), Completion, &request);
     assert_ne!(ungrouped["content"], plain["content"], "self-extend changes the output");
     for batches in [json!({"n_batch": 7}), json!({"n_batch": 64, "n_ubatch": 16}), json!({"n_parallel": 3})] {
@@ -131,12 +131,12 @@ fn self_extend_output_does_not_depend_on_batch_size_and_draft() {
 
 #[test]
 fn self_extend_cache_is_reused_as_far_as_positions_match() {
-    let system = extended(json!({}));
-    let prompt = long_prompt(&system, 260);
+    let engine = extended(json!({}));
+    let prompt = long_prompt(&engine, 260);
     let extend = SelfExtend::new(4, 48).expect("it comes out even");
     let cold = |prompt: &[i64], more: &Value| {
         let request = json!({"prompt": prompt, "n_predict": 12, "temperature": 0, "cache_prompt": false});
-        complete(&system, Completion, &with(&request, more.clone()))
+        complete(&engine, Completion, &with(&request, more.clone()))
     };
     for common in [259, 258, 245, 241, 240, 239, 200, 192, 100, 48, 47, 3] {
         for more in [json!({}), steady(4)] {
@@ -149,7 +149,7 @@ fn self_extend_cache_is_reused_as_far_as_positions_match() {
             let shared = common + prompt[common..].iter().zip(&other[common..]).take_while(|(a, b)| a == b).count();
             let reused = extend.cut(extend.blocks(cached - 1), shared);
             let request = json!({"prompt": other, "n_predict": 12, "temperature": 0});
-            let answer = complete(&system, Speculative, &with(&request, more.clone()));
+            let answer = complete(&engine, Speculative, &with(&request, more.clone()));
             assert_eq!(answer["content"], expected["content"], "{common} {more}");
             assert_eq!(n(&answer["timings"]["cache_n"]), reused, "{common}");
         }
@@ -158,27 +158,27 @@ fn self_extend_cache_is_reused_as_far_as_positions_match() {
 
 #[test]
 fn self_extend_context_ends_when_full_and_can_be_saved() {
-    let system = extended(json!({"n_ctx": 256}));
+    let engine = extended(json!({"n_ctx": 256}));
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped.session");
     let request = json!({
-        "prompt": long_prompt(&system, 120), "temperature": 0.7, "seed": 9, "ignore_eos": true, "return_tokens": true,
+        "prompt": long_prompt(&engine, 120), "temperature": 0.7, "seed": 9, "ignore_eos": true, "return_tokens": true,
     });
-    let plain = complete(&system, Completion, &request);
+    let plain = complete(&engine, Completion, &request);
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!(n(&plain["tokens_predicted"]), 256 - 120);
-    let fast = complete(&system, Speculative, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
+    let fast = complete(&engine, Speculative, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
     assert_eq!(output_fields(&fast), output_fields(&plain));
     let half = with(&request, json!({"n_predict": 60, "session_save": path}));
-    let half = complete(&system, Speculative, &with(&half, steady(5)));
+    let half = complete(&engine, Speculative, &with(&half, steady(5)));
     assert_eq!(half["session_save"]["success"], true, "{half}");
-    drop(system);
-    let system = extended(json!({"n_ctx": 256}));
+    drop(engine);
+    let engine = extended(json!({"n_ctx": 256}));
     let tokens = [
-        long_prompt(&system, 120),
+        long_prompt(&engine, 120),
         half["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect(),
     ];
     let rest = with(&request, json!({"prompt": tokens.concat(), "session_load": path}));
-    let answer = complete(&system, Speculative, &with(&rest, steady(5)));
+    let answer = complete(&engine, Speculative, &with(&rest, steady(5)));
     assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
     let whole = half["content"].as_str().expect("content").to_owned() + answer["content"].as_str().expect("content");
     assert_eq!(Some(whole.as_str()), plain["content"].as_str());
@@ -186,8 +186,8 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
 
 #[test]
 fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
-    let pieces = |system: &System| {
-        let tokens = long_prompt(system, 240);
+    let pieces = |engine: &Engine| {
+        let tokens = long_prompt(engine, 240);
         let [a, b, c] = [&tokens[..80], &tokens[80..140], &tokens[140..]];
         ([a, b, c].concat(), [a, c].concat(), [a, &b[..5], &b[50..], c].concat())
     };
@@ -202,20 +202,20 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
         (json!({"n_cache_reuse": 30, "grp_attn_n": 2, "grp_attn_w": 64}), json!({}), false),
     ] {
         // Batches of 64 tokens and more use another kernel, whose last bits differ.
-        let system = start(with(&json!({"n_ctx": 512, "n_ubatch": 32}), init.clone()));
-        let (whole, less, little_less) = pieces(&system);
+        let engine = start(with(&json!({"n_ctx": 512, "n_ubatch": 32}), init.clone()));
+        let (whole, less, little_less) = pieces(&engine);
         for (prompt, moved) in [(&less, less.len() - 1), (&little_less, 80 + 5)] {
             complete(
-                &system,
+                &engine,
                 Speculative,
                 &with(&json!({"prompt": whole, "n_predict": 8, "temperature": 0}), steady(3)),
             );
             let second = with(&json!({"prompt": prompt, "n_predict": 20, "temperature": 0}), request.clone());
-            let answer = complete(&system, Speculative, &with(&second, steady(3)));
+            let answer = complete(&engine, Speculative, &with(&second, steady(3)));
             let cached = n(&answer["timings"]["cache_n"]);
             assert_eq!(cached >= moved.max(86), moves, "{init} {request} {cached}");
             assert_eq!(n(&answer["tokens_predicted"]), 20);
-            let again = complete(&system, Completion, &second);
+            let again = complete(&engine, Completion, &second);
             if request["cache_prompt"] != false {
                 let whole = again["timings"]["prompt_n"] == 1;
                 assert!(
@@ -237,10 +237,10 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
 #[test]
 fn unsupported_key_types_end_the_request_instead_of_shifting() {
     for (kind, shifts) in [("f16", true), ("f32", true), ("bf16", false), ("q8_0", false), ("q4_0", false)] {
-        let system = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
+        let engine = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
         let request = json!({"prompt": "Once upon a time", "n_predict": 200, "temperature": 0, "ignore_eos": true});
         for endpoint in [Completion, Speculative] {
-            let answer = complete(&system, endpoint, &request);
+            let answer = complete(&engine, endpoint, &request);
             let n = answer["tokens_predicted"].as_u64().expect("a count");
             assert_eq!((n == 200, &answer["truncated"]), (shifts, &json!(true)), "{kind}: {n} tokens");
             assert!(n > 80, "{kind}: {n}");

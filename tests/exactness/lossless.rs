@@ -29,16 +29,16 @@ fn sampling_rules() -> Vec<Value> {
 
 #[test]
 fn greedy_output_is_unchanged_on_fifty_prompts() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let prompts = prompts();
     assert_eq!(prompts.len(), 50);
     let mut accepted = 0;
     for (index, prompt) in prompts.iter().enumerate() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
-        let plain = complete(&system, Completion, &request);
+        let plain = complete(&engine, Completion, &request);
         let speculative = &[speculative_settings(), sampling_rules()].concat()[index % 11];
-        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+        let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {speculative}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         assert!(plain.get("speculative").is_none());
@@ -56,16 +56,16 @@ fn speculation_is_exact_with_and_without_flash_attention() {
         json!({"flash_attn": "off", "n_parallel": 2}),
         json!({"flash_attn": "off", "n_parallel": 2, "kv_unified": true, "n_ctx": 1024}),
     ] {
-        let system = start(with(&json!({"n_ctx": 512}), more));
+        let engine = start(with(&json!({"n_ctx": 512}), more));
         let mut accepted = 0;
         for (seed, prompt) in prompts().iter().enumerate().skip(1).step_by(4) {
             let request = json!({
                 "prompt": prompt, "n_predict": 120, "temperature": seed / 4 % 2, "seed": seed, "ignore_eos": true, "return_tokens": true,
                 "cache_prompt": false,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{request} {speculative}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -78,17 +78,17 @@ fn speculation_is_exact_with_and_without_flash_attention() {
 fn long_outputs_are_exact_with_several_threads() {
     let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "off"}), json!({"cache_type_v": "f32"})] {
-        let system = start(with(&threads, more.clone()));
+        let engine = start(with(&threads, more.clone()));
         for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.5)] {
             let request = json!({
                 "prompt": "Once upon a time there was a child named", "n_predict": 500, "temperature": temperature, "seed": seed,
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             for speculative in
                 [json!({"type": "auto"}), speculative_settings()[1].clone(), speculative_settings()[4].clone()]
             {
-                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed} {speculative}");
             }
         }
@@ -99,17 +99,17 @@ fn long_outputs_are_exact_with_several_threads() {
 #[test]
 fn longest_drafts_do_not_change_output() {
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
-        let system = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
+        let engine = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
         let mut accepted = 0;
         for seed in 0..4 {
             let request = json!({
                 "prompt": "Once upon a time there was a child named", "n_predict": 300, "temperature": 1.5, "seed": seed,
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             // The suffix drafter has learned the plain output.
             let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
-            let fast = complete(&system, Speculative, &with(&request, speculative));
+            let fast = complete(&engine, Speculative, &with(&request, speculative));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -119,17 +119,17 @@ fn longest_drafts_do_not_change_output() {
 
 #[test]
 fn sampled_output_is_unchanged_for_a_seed() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     for (index, prompt) in prompts().iter().enumerate().step_by(4) {
         for temperature in [0.5, 1.0, 1.5] {
             let request = json!({
                 "prompt": prompt, "n_predict": 48, "temperature": temperature, "seed": 1000 + index,
                 "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
                 let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
-                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {temperature} {speculative}");
                 assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
             }
@@ -139,7 +139,7 @@ fn sampled_output_is_unchanged_for_a_seed() {
 
 #[test]
 fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let mut accepted = [0, 0];
     for (seed, prompt) in prompts().iter().enumerate() {
         for (verify, accepted) in ["coupled", "match"].into_iter().zip(&mut accepted) {
@@ -148,7 +148,7 @@ fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
                 "prompt": prompt, "n_predict": 32, "temperature": 1.0, "top_k": 0, "top_p": 1, "seed": seed,
                 "speculative": speculative,
             });
-            let answer = complete(&system, Speculative, &request);
+            let answer = complete(&engine, Speculative, &request);
             *accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
         }
     }
@@ -174,7 +174,7 @@ fn samplings() -> Vec<Value> {
 
 #[test]
 fn speculation_is_lossless_with_every_sampler() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let settings = samplings();
     let (mut drafted, mut accepted) = (0, 0);
     for (seed, setting) in settings.iter().enumerate() {
@@ -183,10 +183,10 @@ fn speculation_is_lossless_with_every_sampler() {
             "return_tokens": true, "cache_prompt": false,
         });
         let request = with(&base, setting.clone());
-        let plain = complete(&system, Completion, &request);
+        let plain = complete(&engine, Completion, &request);
         for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
             let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{setting} {verify}");
             drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
@@ -198,14 +198,14 @@ fn speculation_is_lossless_with_every_sampler() {
 /// Another branch may be right where the first is wrong: of two drafts of equal depth, the one with branches gains more.
 #[test]
 fn tokens_on_draft_branches_are_accepted() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let per_step = |speculative: Value| {
         let (mut tokens, mut steps) = (0.0, 0.0);
         for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
             let request = json!({
                 "prompt": prompt, "n_predict": 48, "temperature": 1, "top_k": 0, "seed": seed, "speculative": speculative,
             });
-            let answer = complete(&system, Speculative, &request);
+            let answer = complete(&engine, Speculative, &request);
             assert_eq!(answer["speculative"].get("disabled"), None, "{answer}");
             tokens += answer["tokens_predicted"].as_f64().expect("a count");
             steps += answer["speculative"]["n_steps"].as_f64().expect("a count");
@@ -221,24 +221,24 @@ fn tokens_on_draft_branches_are_accepted() {
 /// Without a unified KV cache, branches cannot share the cells of their common prefix.
 #[test]
 fn response_reports_why_branches_are_unavailable() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let ask = |speculative: Value| {
         let request =
             json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "speculative": speculative});
-        complete(&system, Speculative, &request)
+        complete(&engine, Speculative, &request)
     };
     let answer = ask(json!({"type": "draft", "adaptive": false, "n_branches": 3}));
     let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
     assert!(why.starts_with("n_branches"), "{answer}");
     assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "a single branch is still drafted: {answer}");
     assert_eq!(ask(json!({"type": "draft", "adaptive": false}))["speculative"].get("disabled"), None);
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
     let request = json!({
         "prompt": "Once upon a time", "n_predict": 60, "temperature": 1, "speculative": {"type": "draft", "adaptive": false, "n_branches": 3},
     });
-    let ids = [(); 4].map(|()| submit(&system, Speculative, &request));
+    let ids = [(); 4].map(|()| submit(&engine, Speculative, &request));
     for id in ids {
-        let answer = drain(&system, Speculative, id).pop().expect("a final response");
+        let answer = drain(&engine, Speculative, id).pop().expect("a final response");
         assert_eq!((&answer["success"], answer["speculative"].get("disabled")), (&json!(true), None), "{answer}");
     }
 }
@@ -247,7 +247,7 @@ fn response_reports_why_branches_are_unavailable() {
 /// `distribution.rs` and by the tests of `speculative::verify`.
 #[test]
 fn rejection_and_block_work_with_every_sampler() {
-    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let mut accepted = 0;
     for (seed, setting) in samplings().iter().enumerate() {
         let base = json!({
@@ -256,8 +256,8 @@ fn rejection_and_block_work_with_every_sampler() {
         });
         for speculative in sampling_rules() {
             let request = with(&with(&base, setting.clone()), json!({"speculative": speculative}));
-            let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
-            let updates = ids.map(|id| drain(&system, Speculative, id));
+            let ids = [(); 2].map(|()| submit(&engine, Speculative, &request));
+            let updates = ids.map(|id| drain(&engine, Speculative, id));
             let probs = updates.each_ref().map(|updates| -> Vec<Value> {
                 let of = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
                 // The last update repeats the probabilities of the whole completion.
@@ -292,10 +292,10 @@ fn rejection_and_block_work_with_every_sampler() {
 
 #[test]
 fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
-    let plain = complete(&system, Completion, &request);
-    let fast = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
+    let plain = complete(&engine, Completion, &request);
+    let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
     assert!(fast["speculative"]["n_accepted"].as_u64() > Some(10), "{fast}");
     let probs = |answer: &Value| answer["completion_probabilities"].as_array().expect("probabilities").clone();
     let (plain, fast) = (probs(&plain), probs(&fast));
@@ -315,7 +315,7 @@ fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
 
 #[test]
 fn eight_concurrent_requests_match_each_alone() {
-    let system = start(json!({"n_ctx": 2048, "n_parallel": 4}));
+    let engine = start(json!({"n_ctx": 2048, "n_parallel": 4}));
     let requests: Vec<Value> = prompts()
         .iter()
         .step_by(6)
@@ -332,12 +332,12 @@ fn eight_concurrent_requests_match_each_alone() {
     assert_eq!(requests.len(), 8);
     let alone: Vec<String> = requests
         .iter()
-        .map(|request| complete(&system, Completion, request)["content"].as_str().expect("content").to_owned())
+        .map(|request| complete(&engine, Completion, request)["content"].as_str().expect("content").to_owned())
         .collect();
     for _ in 0..3 {
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            assert_eq!(&text(&drain(&system, Completion, id)), alone);
+            assert_eq!(&text(&drain(&engine, Completion, id)), alone);
         }
     }
 }
@@ -346,7 +346,7 @@ fn eight_concurrent_requests_match_each_alone() {
 #[test]
 fn concurrent_long_prompts_match_each_alone() {
     for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
-        let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
+        let engine = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
         let mut requests: Vec<Value> = (0..8)
             .map(|seed| {
                 // Between 70 and 600 tokens.
@@ -358,15 +358,15 @@ fn concurrent_long_prompts_match_each_alone() {
                 })
             })
             .collect();
-        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, Completion, request)).collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&engine, Completion, request)).collect();
         let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
         assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
         for (index, request) in requests.iter_mut().enumerate() {
             request["speculative"] = speculative_settings()[index % 4].clone();
         }
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            assert_eq!(text(&drain(&system, Speculative, id)), alone["content"].as_str().unwrap(), "{more}");
+            assert_eq!(text(&drain(&engine, Speculative, id)), alone["content"].as_str().unwrap(), "{more}");
         }
     }
 }
@@ -374,7 +374,7 @@ fn concurrent_long_prompts_match_each_alone() {
 /// The unified KV cache has space for one of the requests; the engine pauses the others and resumes them.
 #[test]
 fn requests_sharing_too_few_cells_all_finish() {
-    let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
     let requests: Vec<Value> = (0..6)
         .map(|seed| {
             json!({
@@ -383,9 +383,9 @@ fn requests_sharing_too_few_cells_all_finish() {
             })
         })
         .collect();
-    let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+    let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
     for id in ids {
-        let updates = drain(&system, Completion, id);
+        let updates = drain(&engine, Completion, id);
         let last = updates.last().expect("a final response");
         assert_eq!((&last["success"], &last["tokens_predicted"]), (&json!(true), &json!(200)), "{last}");
         assert_eq!(last["truncated"], false, "{last}");
@@ -398,17 +398,17 @@ fn requests_sharing_too_few_cells_all_finish() {
 
 #[test]
 fn context_shifts_do_not_change_speculative_output() {
-    let system = start(json!({"n_ctx": 128}));
+    let engine = start(json!({"n_ctx": 128}));
     for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
         let request = json!({
             "prompt": prompt, "n_predict": 400, "temperature": 0.7, "seed": 11, "ignore_eos": true, "n_keep": n_keep,
             "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&system, Completion, &request);
+        let plain = complete(&engine, Completion, &request);
         assert_eq!(plain["tokens_predicted"], 400);
         assert_eq!(plain["truncated"], true);
         for speculative in speculative_settings() {
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{speculative}");
             // With adaptive lengths, whether drafting pays depends on the machine.
             let accepted = fast["speculative"]["n_accepted"].as_u64();
@@ -420,18 +420,18 @@ fn context_shifts_do_not_change_speculative_output() {
 /// Text that may become part of a stop string is withheld, also inside an accepted draft; so are its probabilities.
 #[test]
 fn polled_probabilities_match_the_polled_text() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let mut held = 0;
     for prompt in prompts() {
         let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
-        let whole = complete(&system, Speculative, &request);
+        let whole = complete(&engine, Speculative, &request);
         let content = whole["content"].as_str().expect("text");
         // A stop string that begins and ends inside tokens.
         for from in (5..content.len().saturating_sub(12)).step_by(29) {
             let Some(stop) = content.get(from..from + 9) else { continue };
             let request = with(&request, json!({"stop": [stop]}));
-            let expected = complete(&system, Speculative, &request);
-            let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+            let expected = complete(&engine, Speculative, &request);
+            let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
             let (last, partial) = updates.split_last().expect("a final response");
             let ids = |updates: &[Value]| -> Vec<Value> {
                 let probs = updates.iter().filter_map(|update| update["completion_probabilities"].as_array());

@@ -3,7 +3,7 @@
 
 use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// Each kind of model, with its `init` keys.
@@ -18,7 +18,7 @@ fn kinds() -> [(&'static str, Value); 4] {
 }
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(init: &Value, more: Value) -> System {
+fn load(init: &Value, more: Value) -> Engine {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
@@ -31,20 +31,20 @@ fn request(prompt: &[usize]) -> Value {
     })
 }
 
-fn cold(system: &System, prompt: &[usize]) -> Value {
-    complete(system, Completion, &with(&request(prompt), json!({"cache_prompt": false})))
+fn cold(engine: &Engine, prompt: &[usize]) -> Value {
+    complete(engine, Completion, &with(&request(prompt), json!({"cache_prompt": false})))
 }
 
 #[test]
 fn prompt_reuse_does_not_change_output() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({}));
+        let engine = load(&init, json!({}));
         // Longer than the smallest cache that llama.cpp creates for a sliding window, 256 cells.
         let base = tokens(1, 450);
-        let answer = cold(&system, &base);
-        let other = cold(&system, &[&base[..449], &[777]].concat());
+        let answer = cold(&engine, &base);
+        let other = cold(&engine, &[&base[..449], &[777]].concat());
         assert_ne!(answer["tokens"], other["tokens"], "{kind}: the output must depend on the prompt's last token");
-        let other = cold(&system, &[&base[..447], &[777], &base[448..]].concat());
+        let other = cold(&engine, &[&base[..447], &[777], &base[448..]].concat());
         assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on the tokens before it");
         let generated: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         let prompts: [(&str, Vec<usize>, usize); 6] = [
@@ -56,13 +56,13 @@ fn prompt_reuse_does_not_change_output() {
             ("a prefix of the prompt", base[..140].to_vec(), 60),
         ];
         for (name, prompt, least) in prompts {
-            let expected = cold(&system, &prompt);
-            cold(&system, &base);
-            let answer = complete(&system, Completion, &request(&prompt));
+            let expected = cold(&engine, &prompt);
+            cold(&engine, &base);
+            let answer = complete(&engine, Completion, &request(&prompt));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind}: {name}");
             let reused = n(&answer["timings"]["cache_n"]);
             assert!(reused >= least, "{kind}: {name}: {reused}");
-            let again = complete(&system, Completion, &request(&prompt));
+            let again = complete(&engine, Completion, &request(&prompt));
             assert_eq!(again["tokens"], expected["tokens"], "{kind}: {name}, again");
             assert!(n(&again["timings"]["cache_n"]) + 1 >= prompt.len(), "{kind}: {name}, again: {}", again["timings"]);
         }
@@ -73,13 +73,13 @@ fn prompt_reuse_does_not_change_output() {
 fn speculation_is_exact_or_disabled_with_a_reason() {
     for (kind, init) in kinds() {
         // The model is its own draft, so most drafts are right.
-        let system = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
+        let engine = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
         let prompt = tokens(6, 290);
-        let expected = cold(&system, &prompt);
+        let expected = cold(&engine, &prompt);
         for n_max in [1, 3, 8] {
             let more =
                 json!({"cache_prompt": false, "speculative": {"type": "draft", "adaptive": false, "n_max": n_max}});
-            let answer = complete(&system, Speculative, &with(&request(&prompt), more));
+            let answer = complete(&engine, Speculative, &with(&request(&prompt), more));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind} {n_max}");
             let report = &answer["speculative"];
             if kind.starts_with("sliding") {
@@ -94,11 +94,11 @@ fn speculation_is_exact_or_disabled_with_a_reason() {
         let ids = [2, 5].map(|n_max| {
             let more =
                 json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max, "verify": "match"}});
-            submit(&system, Speculative, &with(&request(&prompt), more))
+            submit(&engine, Speculative, &with(&request(&prompt), more))
         });
         for id in ids {
             assert_eq!(
-                text(&drain(&system, Speculative, id)),
+                text(&drain(&engine, Speculative, id)),
                 expected["content"].as_str().expect("content"),
                 "{kind}"
             );
@@ -109,19 +109,19 @@ fn speculation_is_exact_or_disabled_with_a_reason() {
 #[test]
 fn cancelling_another_slot_keeps_recurrent_state_intact() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({"n_parallel": 2}));
+        let engine = load(&init, json!({"n_parallel": 2}));
         let long = with(&request(&tokens(7, 260)), json!({"n_predict": 100, "cache_prompt": false, "id_slot": 0}));
-        let alone = complete(&system, Completion, &long);
-        let id = submit(&system, Completion, &long);
+        let alone = complete(&engine, Completion, &long);
+        let id = submit(&engine, Completion, &long);
         let mut updates = Vec::new();
         loop {
-            let answer = crate::common::poll(&system, Completion, id, 5);
+            let answer = crate::common::poll(&engine, Completion, id, 5);
             updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
             if answer["finished"] == true {
                 break;
             }
-            let other = submit(&system, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
-            crate::common::cancel(&system, Completion, other);
+            let other = submit(&engine, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
+            crate::common::cancel(&engine, Completion, other);
         }
         assert_eq!(text(&updates), alone["content"].as_str().expect("content"), "{kind}");
     }
@@ -132,26 +132,26 @@ fn cancelling_another_slot_keeps_recurrent_state_intact() {
 #[test]
 fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({"n_parallel": 4, "kv_unified": true}));
+        let engine = load(&init, json!({"n_parallel": 4, "kv_unified": true}));
         let on = |slot: usize, prompt: &[usize]| with(&request(prompt), json!({"id_slot": slot}));
         let base = tokens(7, 60);
         let next = [base.as_slice(), &tokens(8, 20)].concat();
-        let expected = complete(&system, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
+        let expected = complete(&engine, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
         for round in 0..40 {
             // Each time other sequences lie between those in the batch.
             let [idle, first, second, stopped] = [0, 1, 3, 2].map(|place| (place + round) % 4);
-            complete(&system, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
+            complete(&engine, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
             let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
-            let ids = [first, second].map(|slot| submit(&system, Completion, &fresh(slot)));
+            let ids = [first, second].map(|slot| submit(&engine, Completion, &fresh(slot)));
             // Each cancel interrupts a running decode.
-            while ids.iter().any(|id| crate::common::poll(&system, Completion, *id, 0)["finished"] != true) {
+            while ids.iter().any(|id| crate::common::poll(&engine, Completion, *id, 0)["finished"] != true) {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
-                let other = submit(&system, Completion, &other);
+                let other = submit(&engine, Completion, &other);
                 std::thread::sleep(std::time::Duration::from_micros(200));
-                crate::common::cancel(&system, Completion, other);
-                drain(&system, Completion, other);
+                crate::common::cancel(&engine, Completion, other);
+                drain(&engine, Completion, other);
             }
-            let answer = complete(&system, Completion, &on(idle, &next));
+            let answer = complete(&engine, Completion, &on(idle, &next));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind}, round {round}");
         }
     }
@@ -166,24 +166,24 @@ fn sessions_resume_on_models_without_rollback() {
         let whole = cold(&load(&init, json!({})), &prompt);
         let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
         {
-            let system = load(&init, json!({}));
+            let engine = load(&init, json!({}));
             let half = with(&request(&prompt), json!({"n_predict": 15, "session_save": path}));
-            let half = complete(&system, Completion, &half);
+            let half = complete(&engine, Completion, &half);
             assert_eq!(half["session_save"]["n_saved"], 314, "{kind}: {half}");
         }
-        let system = load(&init, json!({}));
+        let engine = load(&init, json!({}));
         let rest = [prompt.as_slice(), &generated[..15]].concat();
         let rest = with(&request(&rest), json!({"n_predict": 25, "session_load": path}));
-        let answer = complete(&system, Completion, &rest);
+        let answer = complete(&engine, Completion, &rest);
         assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
         let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         assert_eq!(tokens, generated[15..], "{kind}");
         // A prompt that ends before the session does, which a recurrent state cannot be rolled back to.
-        let shorter = cold(&system, &prompt[..150]);
-        system
-            .with_server(|server| server.session_load(json!({"filename": path}).to_string().as_bytes()))
+        let shorter = cold(&engine, &prompt[..150]);
+        engine
+            .with_loaded(|loaded| loaded.session_load(json!({"filename": path}).to_string().as_bytes()))
             .expect("loaded");
-        let answer = complete(&system, Completion, &request(&prompt[..150]));
+        let answer = complete(&engine, Completion, &request(&prompt[..150]));
         assert_eq!(answer["tokens"], shorter["tokens"], "{kind}");
     }
 }
@@ -191,11 +191,11 @@ fn sessions_resume_on_models_without_rollback() {
 #[test]
 fn generation_continues_past_a_full_context() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({"n_ctx": 96}));
+        let engine = load(&init, json!({"n_ctx": 96}));
         let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));
-        let first = complete(&system, Completion, &long);
+        let first = complete(&engine, Completion, &long);
         assert_eq!((n(&first["tokens_predicted"]), &first["truncated"]), (160, &json!(true)), "{kind}");
-        let again = complete(&system, Completion, &long);
+        let again = complete(&engine, Completion, &long);
         assert_eq!(again["tokens"], first["tokens"], "{kind}");
     }
 }
@@ -204,16 +204,16 @@ fn generation_continues_past_a_full_context() {
 #[test]
 fn partly_evicted_window_is_not_reused() {
     let (_, init) = kinds().into_iter().find(|(kind, _)| *kind == "sliding window").expect("it is one of them");
-    let system = load(&init, json!({}));
+    let engine = load(&init, json!({}));
     let (base, end) = (tokens(1, 450), tokens(2, 3));
     let few = json!({"n_predict": 5, "n_probs": 1});
     let mut reused = 0;
     for kept in (160..300).step_by(3) {
         let prompt = [&base[..kept], &end].concat();
         let expected =
-            complete(&system, Completion, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
-        complete(&system, Completion, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
-        let answer = complete(&system, Completion, &with(&request(&prompt), few.clone()));
+            complete(&engine, Completion, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
+        complete(&engine, Completion, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
+        let answer = complete(&engine, Completion, &with(&request(&prompt), few.clone()));
         let logprobs = |answer: &Value| -> Vec<f64> {
             let probs = answer["completion_probabilities"].as_array().expect("probabilities").iter();
             let logprobs: Vec<f64> = probs.map(|token| token["logprob"].as_f64().expect("a number")).collect();
@@ -272,12 +272,12 @@ fn context_refuses_calls_llama_cpp_would_assert_on() {
 #[test]
 fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({"n_parallel": 2}));
-        let first = submit(&system, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
+        let engine = load(&init, json!({"n_parallel": 2}));
+        let first = submit(&engine, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
         let both = with(&request(&tokens(1, 450)), json!({"n_cmpl": 2, "n_predict": 480, "seed": 8}));
-        let both = submit(&system, Completion, &both);
-        drain(&system, Completion, first);
-        let updates = drain(&system, Completion, both);
+        let both = submit(&engine, Completion, &both);
+        drain(&engine, Completion, first);
+        let updates = drain(&engine, Completion, both);
         let last = |index: usize| {
             let mut ends = updates.iter().filter(|update| update["index"] == index && update["stop"] == true);
             ends.next().unwrap_or_else(|| panic!("{kind}: no end of {index}")).clone()
@@ -285,7 +285,7 @@ fn copied_prompt_gives_the_same_output_as_a_request_alone() {
         for index in 0..2 {
             let seed = last(index)["generation_settings"]["seed"].clone();
             let alone = with(&request(&tokens(1, 450)), json!({"n_predict": 480, "seed": seed, "cache_prompt": false}));
-            let alone = complete(&system, Completion, &alone);
+            let alone = complete(&engine, Completion, &alone);
             let content: String = updates
                 .iter()
                 .filter(|update| update["index"] == index)
@@ -300,9 +300,9 @@ fn copied_prompt_gives_the_same_output_as_a_request_alone() {
 #[test]
 fn beam_search_continues_past_the_sliding_window() {
     for (kind, init) in kinds() {
-        let system = load(&init, json!({}));
+        let engine = load(&init, json!({}));
         let search = with(&request(&tokens(1, 600)), json!({"n_beams": 4, "n_predict": 40}));
-        let answer = complete(&system, Completion, &search);
+        let answer = complete(&engine, Completion, &search);
         assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (40, &json!(false)), "{kind}");
     }
 }

@@ -22,7 +22,7 @@ fn fim(repository: bool) -> Value {
 }
 
 fn ids(response: &Response, text: &str) -> Vec<i64> {
-    tokenized(response.system, json!({"text": text, "add_special": false, "parse_special": false}))
+    tokenized(response.engine, json!({"text": text, "add_special": false, "parse_special": false}))
 }
 
 /// Asserts that the response equals that of a prompt of these tokens.
@@ -32,11 +32,11 @@ fn continues(response: &Response, parts: &[&[i64]]) {
     for field in ["input_prefix", "input_suffix", "input_extra"] {
         request.as_object_mut().expect("an object").remove(field);
     }
-    let plain = Response::of(response.system, response.mode, with(&request, json!({"prompt": tokens})));
+    let plain = Response::of(response.engine, response.mode, with(&request, json!({"prompt": tokens})));
     assert_eq!(response.answer["prompt_stats"], plain.answer["prompt_stats"]);
     assert_eq!(response.tokens(), plain.tokens());
     let text =
-        response.system.with_server(|server| server.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
+        response.engine.with_loaded(|loaded| loaded.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
     assert_eq!(response.answer["prompt"], text.expect("text")["content"], "the response shows the assembled prompt");
 }
 
@@ -93,13 +93,13 @@ fn infill_prompt_has_prefix_suffix_and_middle() {
 
 #[test]
 fn infill_prompt_uses_repository_tokens_when_present() {
-    let system = start(fim(true));
+    let engine = start(fim(true));
     for mode in [CallMode::Blocking, CallMode::Speculative] {
         let request = with(
             &base(mode),
             with(&around(), json!({"input_extra": [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]})),
         );
-        let response = Response::of(&system, mode, request);
+        let response = Response::of(&engine, mode, request);
         let of = |text: &str| ids(&response, text);
         let extra = [
             vec![REP],
@@ -123,8 +123,8 @@ fn infill_prompt_uses_repository_tokens_when_present() {
 
 #[test]
 fn infill_prompt_can_start_with_the_suffix() {
-    let system = start(with(&fim(false), json!({"spm_infill": true})));
-    let response = Response::of(&system, CallMode::Blocking, with(&base(CallMode::Blocking), around()));
+    let engine = start(with(&fim(false), json!({"spm_infill": true})));
+    let response = Response::of(&engine, CallMode::Blocking, with(&base(CallMode::Blocking), around()));
     let suffix = [ids(&response, "\n"), vec![300], ids(&response, "def <|im_end|>")].concat();
     let (prefix, prompt) = (ids(&response, "def add(a, b):\n"), ids(&response, "    x"));
     continues(&response, &[&[BOS, SUF], &suffix, &[PRE], &prefix, &prompt, &[MID]]);
@@ -132,11 +132,11 @@ fn infill_prompt_can_start_with_the_suffix() {
 
 #[test]
 fn infill_is_refused_without_fim_tokens() {
-    let system = start(json!({"n_ctx": 64}));
+    let engine = start(json!({"n_ctx": 64}));
     for request in [json!({"input_prefix": "a"}), json!({"input_suffix": "a"}), json!({"input_extra": [{"text": "a"}]})]
     {
         let answer =
-            system.with_server(|server| server.complete(CallMode::Blocking.endpoint(), request.to_string().as_bytes()));
+            engine.with_loaded(|loaded| loaded.complete(CallMode::Blocking.endpoint(), request.to_string().as_bytes()));
         let error = answer.expect_err("no infill");
         assert!(error.message().starts_with("input_prefix: the model has no fill-in-the-middle tokens"), "{error}");
     }

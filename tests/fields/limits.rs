@@ -71,7 +71,7 @@ pub fn rows() -> Vec<Row> {
                 let newlines = response.content().matches('\n').count();
                 assert!((1..120).contains(&response.tokens().len()) && newlines >= 1, "{}", response.answer);
                 let last = json!({"tokens": &response.tokens()[response.tokens().len() - 1..]}).to_string();
-                let last = response.system.with_server(|server| server.detokenize(last.as_bytes())).expect("text");
+                let last = response.engine.with_loaded(|loaded| loaded.detokenize(last.as_bytes())).expect("text");
                 assert!(last["content"].as_str().expect("text").contains('\n'), "{last}");
                 let free = response.ask(json!({"t_max_predict_ms": 0}));
                 assert_eq!((free.tokens().len(), free.content().starts_with(response.content())), (120, true));
@@ -101,7 +101,7 @@ pub fn rows() -> Vec<Row> {
             let request = crate::common::with(&response.request, crate::common::with(&json!({"n_predict": 3}), never))
                 .to_string();
             let answer =
-                response.system.with_server(|server| server.complete(response.mode.endpoint(), request.as_bytes()));
+                response.engine.with_loaded(|loaded| loaded.complete(response.mode.endpoint(), request.as_bytes()));
             let answer = answer.expect("a response with the error");
             assert_eq!((&answer["success"], &answer["stop_type"]), (&json!(false), &json!("error")), "{answer}");
             assert_eq!((&answer["status"], &answer["code"]), (&json!(400), &json!("invalid_request")));
@@ -141,7 +141,7 @@ pub fn rows() -> Vec<Row> {
 
 /// Biases that ban every token with which that row's grammar can begin.
 fn bans(response: &Response) -> Value {
-    let ids = tokenized(response.system, json!({"text": "\u{1}", "add_special": false}));
+    let ids = tokenized(response.engine, json!({"text": "\u{1}", "add_special": false}));
     ids.iter().map(|id| json!([id, false])).collect()
 }
 
@@ -152,14 +152,14 @@ fn stop_and_limit_fields_end_the_completion() {
 
 #[test]
 fn cancelled_completion_reports_cancelled() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     for mode in [CallMode::Polled, CallMode::Speculative] {
         let request =
             crate::common::with(&crate::table::base(mode), json!({"n_predict": -1, "ignore_eos": true, "tag": "t"}));
-        let id = crate::common::submit(&system, mode.endpoint(), &request);
+        let id = crate::common::submit(&engine, mode.endpoint(), &request);
         let cancel = json!({"id": id}).to_string();
-        system.with_server(|server| server.cancel(mode.endpoint(), Some(cancel.as_bytes()))).expect("a cancel");
-        let updates = crate::common::drain(&system, mode.endpoint(), id);
+        engine.with_loaded(|loaded| loaded.cancel(mode.endpoint(), Some(cancel.as_bytes()))).expect("a cancel");
+        let updates = crate::common::drain(&engine, mode.endpoint(), id);
         let last = updates.last().expect("a final response");
         assert_eq!(
             (&last["stop_type"], &last["tag"], &last["success"]),

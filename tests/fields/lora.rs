@@ -1,6 +1,6 @@
 //! LoRA adapters, on small ones that the tests write for the shipped target.
 
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 use std::os::fd::AsRawFd as _;
 
@@ -74,7 +74,7 @@ fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) 
 }
 
 /// Every second adapter is loaded from an open file.
-fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
+fn start_with(adapters: &[(&File, f32)], more: Value) -> Engine {
     let open: Vec<_> = adapters.iter().map(|(file, _)| std::fs::File::open(&file.0).expect("a file")).collect();
     let lora = adapters.iter().zip(&open).enumerate().map(|(index, ((file, scale), open))| match index % 2 {
         0 => json!({"path": file.0.to_str().expect("a path"), "scale": scale}),
@@ -118,11 +118,11 @@ pub fn rows() -> Vec<Row> {
 #[test]
 fn adapter_scales_change_the_output() {
     let (a, b) = (adapter("a", 1), adapter("b", 2));
-    let system = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
-    run(&system, &rows());
+    let engine = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
+    run(&engine, &rows());
     // A model without adapters gives the same output as with all of them off.
     let request = with(&base(CallMode::Blocking), json!({"temperature": 0}));
-    let off = complete(&system, CallMode::Blocking.endpoint(), &with(&request, json!({"lora": []})));
+    let off = complete(&engine, CallMode::Blocking.endpoint(), &with(&request, json!({"lora": []})));
     let bare = complete(&start(json!({"n_ctx": 256})), CallMode::Blocking.endpoint(), &request);
     assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
 }
@@ -131,7 +131,7 @@ fn adapter_scales_change_the_output() {
 #[test]
 fn requests_with_different_scales_all_complete() {
     let a = adapter("c", 1);
-    let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 4}));
+    let engine = start_with(&[(&a, 1.0)], json!({"n_parallel": 4}));
     for mode in [CallMode::Polled, CallMode::Speculative] {
         let requests: Vec<Value> = [0.0, 1.0, 0.5, 1.0, -0.7]
             .iter()
@@ -141,10 +141,10 @@ fn requests_with_different_scales_all_complete() {
                 with(&base(mode), json!({"n_predict": 40, "ignore_eos": true, "seed": seed, "lora": lora}))
             })
             .collect();
-        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, mode.endpoint(), request)).collect();
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, mode.endpoint(), request)).collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&engine, mode.endpoint(), request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, mode.endpoint(), request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            let text = crate::common::text(&drain(&system, mode.endpoint(), id));
+            let text = crate::common::text(&drain(&engine, mode.endpoint(), id));
             assert_eq!(text, alone["content"].as_str().expect("content"));
         }
     }
@@ -154,21 +154,21 @@ fn requests_with_different_scales_all_complete() {
 #[test]
 fn requests_with_different_scales_are_scheduled_fairly() {
     let a = adapter("d", 1);
-    let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 2}));
+    let engine = start_with(&[(&a, 1.0)], json!({"n_parallel": 2}));
     let endpoint = CallMode::Polled.endpoint();
     let endless = with(&base(CallMode::Polled), json!({"n_predict": -1, "ignore_eos": true}));
-    let first = submit(&system, endpoint, &endless);
+    let first = submit(&engine, endpoint, &endless);
     assert!(
-        !crate::common::poll(&system, endpoint, first, 60_000)["completion_updates"]
+        !crate::common::poll(&engine, endpoint, first, 60_000)["completion_updates"]
             .as_array()
             .expect("updates")
             .is_empty()
     );
-    let other = submit(&system, endpoint, &with(&base(CallMode::Polled), json!({"lora": []})));
-    assert_eq!(drain(&system, endpoint, other).last().expect("an end")["stop_type"], "limit");
-    assert_eq!(crate::common::poll(&system, endpoint, first, 0)["finished"], false);
+    let other = submit(&engine, endpoint, &with(&base(CallMode::Polled), json!({"lora": []})));
+    assert_eq!(drain(&engine, endpoint, other).last().expect("an end")["stop_type"], "limit");
+    assert_eq!(crate::common::poll(&engine, endpoint, first, 0)["finished"], false);
     let cancel = json!({"id": first}).to_string();
-    system.with_server(|server| server.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
+    engine.with_loaded(|loaded| loaded.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn adapter_that_fails_to_load_fails_init() {
     for path in [broken.0.to_str().expect("a path"), "/no/such.gguf"] {
         let init =
             json!({"model": crate::common::model("target"), "lora": [{"path": path}], "log_level": "none"}).to_string();
-        let error = System::new().init(init.as_bytes()).expect_err("no adapter");
+        let error = Engine::new().load(init.as_bytes()).expect_err("no adapter");
         assert!(error.message().contains(path), "{error}");
     }
 }
@@ -188,22 +188,22 @@ fn adapter_that_fails_to_load_fails_init() {
 #[test]
 fn sessions_require_the_scales_of_init() {
     let a = adapter("f", 1);
-    let system = start_with(&[(&a, 1.0)], json!({}));
+    let engine = start_with(&[(&a, 1.0)], json!({}));
     let path = std::env::temp_dir().join(format!("foredraft-{}-lora.session", std::process::id()));
     let file = File(path.clone());
     let command = json!({"id_slot": 0, "filename": path}).to_string();
     let request = with(&base(CallMode::Blocking), json!({"temperature": 0, "cache_prompt": true}));
     let off = with(&request, json!({"lora": []}));
-    let [own, bare] = [&request, &off].map(|request| complete(&system, CallMode::Blocking.endpoint(), request));
-    let refused = system.with_server(|server| server.session_save(command.as_bytes())).expect_err("other scales");
+    let [own, bare] = [&request, &off].map(|request| complete(&engine, CallMode::Blocking.endpoint(), request));
+    let refused = engine.with_loaded(|loaded| loaded.session_save(command.as_bytes())).expect_err("other scales");
     assert!(refused.message().contains("other LoRA scales"), "{refused}");
 
-    complete(&system, CallMode::Blocking.endpoint(), &request);
-    system.with_server(|server| server.session_save(command.as_bytes())).expect("a file");
-    complete(&system, CallMode::Blocking.endpoint(), &off);
+    complete(&engine, CallMode::Blocking.endpoint(), &request);
+    engine.with_loaded(|loaded| loaded.session_save(command.as_bytes())).expect("a file");
+    complete(&engine, CallMode::Blocking.endpoint(), &off);
     for (request, tokens, reused) in [(&off, &bare["tokens"], false), (&request, &own["tokens"], true)] {
-        system.with_server(|server| server.session_load(command.as_bytes())).expect("a session");
-        let answer = complete(&system, CallMode::Blocking.endpoint(), request);
+        engine.with_loaded(|loaded| loaded.session_load(command.as_bytes())).expect("a session");
+        let answer = complete(&engine, CallMode::Blocking.endpoint(), request);
         assert_eq!((&answer["tokens"], answer["timings"]["cache_n"].as_u64() > Some(0)), (tokens, reused));
     }
     drop(file);
@@ -224,7 +224,7 @@ fn adapters_that_cannot_be_decoded_are_refused() {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =
                 json!({"model": crate::common::model("target"), "n_threads": 1, "lora": lora, "log_level": "none"});
-            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be decoded");
+            let refused = Engine::new().load(init.to_string().as_bytes()).expect_err("it cannot be decoded");
             assert!(refused.message().contains(why), "{scale}: {refused}");
         }
     }
@@ -239,18 +239,18 @@ fn request_with_nan_logits_does_not_poison_later_ones() {
     bytes[weights..].chunks_exact_mut(4).for_each(|weight| weight.copy_from_slice(&1e30_f32.to_le_bytes()));
     std::fs::write(&huge.0, bytes).expect("a file");
     for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true}), json!({"flash_attn": "off"})] {
-        let system = start_with(&[(&huge, 0.0)], with(&json!({"embedding": false}), more.clone()));
+        let engine = start_with(&[(&huge, 0.0)], with(&json!({"embedding": false}), more.clone()));
         let request = with(&base(CallMode::Blocking), json!({"temperature": 0, "n_predict": 4, "cache_prompt": true}));
         let long = "Once upon a time there was a child. ".repeat(6);
-        let before = complete(&system, CallMode::Blocking.endpoint(), &request);
+        let before = complete(&engine, CallMode::Blocking.endpoint(), &request);
         for n_predict in [4, 0] {
             let poison = json!({"prompt": long, "lora": [{"id": 0, "scale": 1000}], "n_predict": n_predict});
             let poison = with(&request, poison).to_string();
-            let answer = system.with_server(|server| server.complete(CallMode::Blocking.endpoint(), poison.as_bytes()));
+            let answer = engine.with_loaded(|loaded| loaded.complete(CallMode::Blocking.endpoint(), poison.as_bytes()));
             let answer = answer.expect("an answer");
             assert_eq!(answer["success"], n_predict == 0, "{more}: {answer}");
             for slot in [0, 1].into_iter().filter(|slot| *slot == 0 || more["n_parallel"] == 2) {
-                let after = complete(&system, CallMode::Blocking.endpoint(), &with(&request, json!({"id_slot": slot})));
+                let after = complete(&engine, CallMode::Blocking.endpoint(), &with(&request, json!({"id_slot": slot})));
                 assert_eq!(after["tokens"], before["tokens"], "{more}: {after}");
             }
         }

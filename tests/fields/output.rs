@@ -59,7 +59,7 @@ pub fn rows() -> Vec<Row> {
         row(&["return_tokens", "tokens", "sources"], json!({"return_tokens": true}), |response| {
             let tokens = response.tokens();
             let request = json!({"tokens": tokens}).to_string();
-            let text = response.system.with_server(|server| server.detokenize(request.as_bytes())).expect("text");
+            let text = response.engine.with_loaded(|loaded| loaded.detokenize(request.as_bytes())).expect("text");
             assert_eq!((text["content"].as_str(), tokens.len()), (Some(response.content()), 16));
             let sources: Vec<&str> = response.answer["sources"]
                 .as_array()
@@ -264,13 +264,13 @@ fn settings() -> Vec<Value> {
 
 #[test]
 fn generation_settings_reproduce_the_output() {
-    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let all = settings();
     assert!(all.len() > 40);
     for (index, sent) in all.iter().enumerate() {
         let mode = crate::table::MODES[index % 3];
         let request = crate::common::with(&crate::table::base(mode), sent.clone());
-        let first = Response::of(&system, mode, request.clone());
+        let first = Response::of(&engine, mode, request.clone());
         let answers: Vec<Value> = match first.answer.get("results") {
             Some(results) => results.as_array().expect("results").clone(),
             None => vec![first.answer.clone()],
@@ -278,7 +278,7 @@ fn generation_settings_reproduce_the_output() {
         for answer in answers {
             let mut again = answer["generation_settings"].clone();
             again["prompt"] = request["prompt"].clone();
-            let again = Response::of(&system, mode, again);
+            let again = Response::of(&engine, mode, again);
             assert_eq!(
                 (again.content(), again.tokens()),
                 (answer["content"].as_str().expect("content"), crate::table::numbers(&answer["tokens"])),

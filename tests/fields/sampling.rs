@@ -53,12 +53,12 @@ fn list(answer: &Value, place: usize, names: (&str, &str)) -> Vec<(i64, f64)> {
 
 /// The prompt's tokens.
 fn history(response: &Response) -> Vec<i64> {
-    tokenized(response.system, json!({"text": response.request["prompt"]}))
+    tokenized(response.engine, json!({"text": response.request["prompt"]}))
 }
 
 /// The tokens of a piece of text.
 fn ids(response: &Response, text: &str) -> Vec<i64> {
-    tokenized(response.system, json!({"text": text, "add_special": false}))
+    tokenized(response.engine, json!({"text": text, "add_special": false}))
 }
 
 /// Asserts that each token was sampled from the distribution that `expected` makes of the model's.

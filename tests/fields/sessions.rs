@@ -24,7 +24,7 @@ pub fn rows() -> Vec<Row> {
         assert_eq!(back.tokens(), response.tokens()[..4]);
         let missing = with(&other.request, json!({"session_load": "/no/such.session"})).to_string();
         let answer =
-            response.system.with_server(|server| server.complete(response.mode.endpoint(), missing.as_bytes()));
+            response.engine.with_loaded(|loaded| loaded.complete(response.mode.endpoint(), missing.as_bytes()));
         let error = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
         assert!(error.contains("/no/such.session"), "{error}");
         std::fs::remove_file(session()).expect("the file");

@@ -96,7 +96,7 @@ pub fn rows() -> Vec<Row> {
             let of = |more: Value| {
                 // Clear what the cache learned from its own outputs.
                 let clear = json!({"action": "clear", "cache": "dynamic"}).to_string();
-                response.system.with_server(|server| server.lookup_cache(clear.as_bytes())).expect("cleared");
+                response.engine.with_loaded(|loaded| loaded.lookup_cache(clear.as_bytes())).expect("cleared");
                 n(&drafted(response, with(&json!({"type": "ngram-cache", "adaptive": false}), more))["n_accepted"])
             };
             let without = of(json!({}));

@@ -1,7 +1,7 @@
 //! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
 
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Map, Value, json};
 
 use crate::common::{complete, drain, merge, submit, with};
@@ -53,7 +53,7 @@ pub fn base(mode: CallMode) -> Value {
 
 /// A response, with the request and the call mode that it belongs to.
 pub struct Response<'a> {
-    pub system: &'a System,
+    pub engine: &'a Engine,
     pub mode: CallMode,
     pub request: Value,
     /// The final response. If polled, with the text, tokens and probabilities of all updates.
@@ -63,36 +63,36 @@ pub struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    pub fn of(system: &'a System, mode: CallMode, request: Value) -> Response<'a> {
+    pub fn of(engine: &'a Engine, mode: CallMode, request: Value) -> Response<'a> {
         if mode == CallMode::Polled {
-            let id = submit(system, Completion, &request);
-            let updates = drain(system, Completion, id);
+            let id = submit(engine, Completion, &request);
+            let updates = drain(engine, Completion, id);
             let answer = joined(&updates);
             assert_eq!(answer["success"], true, "{request}: {answer}");
-            return Response { system, mode, request, answer, updates };
+            return Response { engine, mode, request, answer, updates };
         }
-        let answer = complete(system, mode.endpoint(), &request);
-        Response { system, mode, request, answer, updates: Vec::new() }
+        let answer = complete(engine, mode.endpoint(), &request);
+        Response { engine, mode, request, answer, updates: Vec::new() }
     }
 
     /// Sends the same request in the same mode with the keys of `more` set.
     pub fn ask(&self, more: Value) -> Response<'a> {
-        Response::of(self.system, self.mode, with(&self.request, more))
+        Response::of(self.engine, self.mode, with(&self.request, more))
     }
 
     /// Sends the same request without a field.
     pub fn without(&self, field: &str) -> Response<'a> {
         let mut request = self.request.clone();
         request.as_object_mut().expect("an object").remove(field);
-        Response::of(self.system, self.mode, request)
+        Response::of(self.engine, self.mode, request)
     }
 
     /// The error message with which the same request is refused when the keys of `more` are set.
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
-        let answer = self.system.with_server(|server| match self.mode {
-            CallMode::Polled => server.submit(Completion, request.as_bytes()),
-            mode => server.complete(mode.endpoint(), request.as_bytes()),
+        let answer = self.engine.with_loaded(|loaded| match self.mode {
+            CallMode::Polled => loaded.submit(Completion, request.as_bytes()),
+            mode => loaded.complete(mode.endpoint(), request.as_bytes()),
         });
         answer.expect_err(&request).message().to_owned()
     }
@@ -117,9 +117,9 @@ pub fn numbers(list: &Value) -> Vec<i64> {
 }
 
 /// The token ids that `tokenize` returns.
-pub fn tokenized(system: &System, request: Value) -> Vec<i64> {
+pub fn tokenized(engine: &Engine, request: Value) -> Vec<i64> {
     let request = request.to_string();
-    numbers(&system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens")["ids"])
+    numbers(&engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens")["ids"])
 }
 
 pub fn float(value: &Value) -> f64 {
@@ -163,13 +163,13 @@ fn joined_text(updates: &[Value]) -> Value {
 }
 
 /// Sends every row in every call mode.
-pub fn run(system: &System, rows: &[Row]) {
+pub fn run(engine: &Engine, rows: &[Row]) {
     for row in rows {
         for mode in MODES {
             let request = with(&base(mode), row.sent.clone());
             // Names the row if it fails.
             eprintln!("{:?} {mode:?} {}", row.fields, row.sent);
-            (row.check)(&Response::of(system, mode, request));
+            (row.check)(&Response::of(engine, mode, request));
         }
     }
 }

@@ -3,28 +3,28 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foredraft::api::Endpoint::Completion;
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::error::Result;
 use serde_json::{Value, json};
 
 use crate::common::{model, poll, start, submit, with};
 use crate::table::{MODES, base, float, numbers};
 
-fn embedding(system: &System, request: Value) -> Vec<f64> {
+fn embedding(engine: &Engine, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.get_embedding(bytes.as_bytes()));
+    let answer = engine.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     answer["embedding"].as_array().expect("an array").iter().map(float).collect()
 }
 
-fn tokenize(system: &System, request: Value) -> Result<Value> {
+fn tokenize(engine: &Engine, request: Value) -> Result<Value> {
     let bytes = request.to_string();
-    system.with_server(|server| server.tokenize(bytes.as_bytes()))
+    engine.with_loaded(|loaded| loaded.tokenize(bytes.as_bytes()))
 }
 
-fn detokenize(system: &System, request: Value) -> Result<Value> {
+fn detokenize(engine: &Engine, request: Value) -> Result<Value> {
     let bytes = request.to_string();
-    system.with_server(|server| server.detokenize(bytes.as_bytes()))
+    engine.with_loaded(|loaded| loaded.detokenize(bytes.as_bytes()))
 }
 
 fn near(a: &[f64], b: &[f64]) {
@@ -33,8 +33,8 @@ fn near(a: &[f64], b: &[f64]) {
     assert!(a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-4 * scale), "{a:?}\n{b:?}");
 }
 
-fn tokens_and_back(system: &System) {
-    let answer = tokenize(system, json!({"text": "Tom<|im_end|> é😀"})).expect("tokens");
+fn tokens_and_back(engine: &Engine) {
+    let answer = tokenize(engine, json!({"text": "Tom<|im_end|> é😀"})).expect("tokens");
     let (ids, pieces) = (numbers(&answer["ids"]), answer["pieces"].as_array().expect("pieces"));
     assert_eq!((&answer["success"], &answer["length"], ids[0]), (&json!(true), &json!(ids.len()), 0));
     let bytes: Vec<u8> = pieces
@@ -52,14 +52,14 @@ fn tokens_and_back(system: &System) {
     }
     let end = ids.iter().zip(pieces).find(|(_, piece)| **piece == "<|im_end|>").expect("one token").0;
 
-    let plain = tokenize(system, json!({"content": "Tom<|im_end|>", "add_special": false, "parse_special": false}));
+    let plain = tokenize(engine, json!({"content": "Tom<|im_end|>", "add_special": false, "parse_special": false}));
     let plain = numbers(&plain.expect("tokens")["ids"]);
     assert!(!plain.contains(end) && plain[0] != 0 && plain.len() > 3, "{plain:?}");
-    let pieces = tokenize(system, json!({"content": ["Tom", 5], "with_pieces": true})).expect("tokens");
+    let pieces = tokenize(engine, json!({"content": ["Tom", 5], "with_pieces": true})).expect("tokens");
     assert_eq!(pieces["tokens"][0], json!({"id": 0, "piece": "<|endoftext|>"}));
     assert_eq!(pieces["tokens"].as_array().and_then(|all| all.last()).map(|last| &last["id"]), Some(&json!(5)));
 
-    let text = |request| detokenize(system, request).expect("text")["content"].clone();
+    let text = |request| detokenize(engine, request).expect("text")["content"].clone();
     assert_eq!(text(json!({"tokens": ids})), "<|endoftext|>Tom<|im_end|> é😀");
     assert_eq!(text(json!({"tokens": ids, "special": false})), "Tom é😀");
     assert_eq!(text(json!({"tokens": plain})), "Tom<|im_end|>");
@@ -68,7 +68,7 @@ fn tokens_and_back(system: &System) {
     let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let render = |request: Value| {
         let bytes = request.to_string();
-        system.with_server(|server| server.apply_template(bytes.as_bytes())).expect("a prompt")["prompt"].clone()
+        engine.with_loaded(|loaded| loaded.apply_template(bytes.as_bytes())).expect("a prompt")["prompt"].clone()
     };
     let turn = "<|im_start|>user\nHi<|im_end|>\n";
     assert_eq!(render(messages.clone()), format!("{turn}<|im_start|>assistant\n"));
@@ -80,8 +80,8 @@ fn tokens_and_back(system: &System) {
 
 #[test]
 fn tokenize_detokenize_and_templates_follow_the_documentation() {
-    let system = start(json!({"n_ctx": 64}));
-    tokens_and_back(&system);
+    let engine = start(json!({"n_ctx": 64}));
+    tokens_and_back(&engine);
     for (request, expected) in [
         (json!({}), "text: expected a string, got null"),
         (json!({"text": 5}), "text: expected a string, or an array of strings and token ids, got 5"),
@@ -89,7 +89,7 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
         (json!({"text": "a", "add_special": 1}), "add_special: expected true or false, got 1"),
         (json!({"text": "a", "with_pieces": "x"}), "with_pieces: expected true or false"),
     ] {
-        let error = tokenize(&system, request.clone()).expect_err("an error");
+        let error = tokenize(&engine, request.clone()).expect_err("an error");
         assert!(error.message().starts_with(expected), "{request}: {error}");
     }
     for (request, expected) in [
@@ -97,25 +97,25 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
         (json!({"tokens": [1536]}), "tokens: token 1536 is not in the vocabulary"),
         (json!({"tokens": "a"}), "tokens: expected an array of token ids"),
     ] {
-        let error = detokenize(&system, request.clone()).expect_err("an error");
+        let error = detokenize(&engine, request.clone()).expect_err("an error");
         assert!(error.message().starts_with(expected), "{request}: {error}");
     }
-    let warned = tokenize(&system, json!({"text": "a", "add_specials": true})).expect("tokens");
+    let warned = tokenize(&engine, json!({"text": "a", "add_specials": true})).expect("tokens");
     assert_eq!(warned["warnings"], json!(["unknown key \"add_specials\" (did you mean \"add_special\"?)"]));
 }
 
 #[test]
 fn vocab_only_model_tokenizes_and_nothing_else() {
-    let system = System::new();
+    let engine = Engine::new();
     let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
-    system.init(init.as_bytes()).expect("a vocabulary");
-    tokens_and_back(&system);
+    engine.load(init.as_bytes()).expect("a vocabulary");
+    tokens_and_back(&engine);
     for mode in MODES {
         let request = base(mode).to_string();
         let answers = [
-            system.with_server(|server| server.complete(mode.endpoint(), request.as_bytes())),
-            system.with_server(|server| server.submit(mode.endpoint(), request.as_bytes())),
-            system.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)),
+            engine.with_loaded(|loaded| loaded.complete(mode.endpoint(), request.as_bytes())),
+            engine.with_loaded(|loaded| loaded.submit(mode.endpoint(), request.as_bytes())),
+            engine.with_loaded(|loaded| loaded.get_embedding(br#"{"content": "a"}"#)),
         ];
         for answer in answers {
             let error = answer.expect_err("the model has no weights");
@@ -153,7 +153,7 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
 
     let refused = |request: Value| {
         let bytes = request.to_string();
-        last.with_server(|server| server.get_embedding(bytes.as_bytes())).expect_err("an error").message().to_owned()
+        last.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes())).expect_err("an error").message().to_owned()
     };
     assert!(
         refused(json!({"content": "a", "embd_normalize": -2})).starts_with("embd_normalize: expected a whole number")
@@ -164,31 +164,31 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
     }
     assert_eq!(refused(json!({})), "content: expected a string, got null");
     let without = start(json!({"n_ctx": 64}));
-    let error = without.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");
+    let error = without.with_loaded(|loaded| loaded.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");
     assert!(error.message().contains("\"embedding\": true"), "{error}");
 }
 
 /// Two threads request embeddings without a pause.
 #[test]
 fn embeddings_do_not_starve_completions() {
-    let system = start(json!({"embedding": true, "n_parallel": 2}));
+    let engine = start(json!({"embedding": true, "n_parallel": 2}));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let words = json!({"content": "Once upon a time there was a child. ".repeat(20)}).to_string();
                 while !done.load(Ordering::Relaxed) {
-                    system.with_server(|server| server.get_embedding(words.as_bytes())).expect("an embedding");
+                    engine.with_loaded(|loaded| loaded.get_embedding(words.as_bytes())).expect("an embedding");
                 }
             });
         }
         let request = json!({"prompt": "Once", "n_predict": 60, "ignore_eos": true, "timeout_ms": 600_000});
-        let id = submit(&system, Completion, &request);
+        let id = submit(&engine, Completion, &request);
         let begin = std::time::Instant::now();
-        let mut answer = poll(&system, Completion, id, 100);
+        let mut answer = poll(&engine, Completion, id, 100);
         // A starved completion would not notice its own limit either.
         while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(660) {
-            answer = poll(&system, Completion, id, 100);
+            answer = poll(&engine, Completion, id, 100);
         }
         done.store(true, Ordering::Relaxed);
         assert_eq!(answer["finished"], true, "{answer}");

@@ -19,7 +19,7 @@ const LINES: &str = "Tell me a story about Zoë and a crow.\nCount from 3 to 9.\
 static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
     let host = Host::open().expect("the library loads");
     let models = root().join("models");
-    host.init(&models.join("stories-target.gguf"), &models.join("stories-draft.gguf")).expect("the models load");
+    host.load(&models.join("stories-target.gguf"), &models.join("stories-draft.gguf")).expect("the models load");
     Mutex::new(host)
 });
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foredraft::api::{Endpoint, Function, System};
+use foredraft::api::{Endpoint, Engine, Function};
 use serde_json::{Value, json};
 
 use crate::common::{complete, start as start_local, text, with};
@@ -43,13 +43,13 @@ fn joined(updates: &[Value]) -> Joined {
 }
 
 /// Runs the requests at once, and kills the process `n_deaths` times meanwhile.
-fn killed(system: &System, requests: &[Value], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
+fn killed(engine: &Engine, requests: &[Value], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
     std::thread::scope(|scope| {
-        let ids: Vec<u64> = requests.iter().map(|request| submit(system, request)).collect();
-        let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(system, id)))).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(engine, request)).collect();
+        let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(engine, id)))).collect();
         for _ in 0..n_deaths {
             *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let process = pid(system);
+            let process = pid(engine);
             std::thread::sleep(Duration::from_micros((*random >> 33) % 120_000));
             kill(process, SIGNALS[(*random >> 20) as usize % SIGNALS.len()]);
         }
@@ -61,23 +61,23 @@ fn killed(system: &System, requests: &[Value], n_deaths: usize, random: &mut u64
 fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> usize {
     let requests = requests(n, &more);
     let expected: Vec<_> = {
-        let system = start_local(init.clone());
-        let answers = requests.iter().map(|request| complete(&system, Endpoint::Foredraft, request));
+        let engine = start_local(init.clone());
+        let answers = requests.iter().map(|request| complete(&engine, Endpoint::Foredraft, request));
         answers
             .map(|answer| (answer["content"].as_str().expect("content").to_owned(), answer["tokens"].clone()))
             .collect()
     };
-    let system = start(init);
+    let engine = start(init);
     let (mut random, mut n_deaths) = (7, 0);
     for round in 0..rounds {
-        let found = killed(&system, &requests, 1 + round % 3, &mut random);
+        let found = killed(&engine, &requests, 1 + round % 3, &mut random);
         for (found, (text, tokens)) in found.iter().zip(&expected) {
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
             assert_eq!(&found.tokens, tokens, "round {round}");
         }
         n_deaths += found.iter().map(|found| found.n_told).max().unwrap_or(0);
     }
-    let isolation = &system.status()["isolation"];
+    let isolation = &engine.status()["isolation"];
     assert!(isolation["n_restarts"].as_u64() >= Some(rounds as u64), "{isolation}");
     assert!(isolation["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIG")), "{isolation}");
     assert!(n_deaths > 0, "no request was running when the process died");
@@ -129,11 +129,11 @@ fn completions_with_more_state_survive_deaths() {
 fn probabilities_are_complete_after_a_death() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "seed": 3, "n_probs": 2});
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request);
-    let system = start(json!({"n_ctx": 512}));
-    let id = submit(&system, &request);
-    let mut updates: Vec<Value> = poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
-    kill(pid(&system), "KILL");
-    updates.extend(drain(&system, id));
+    let engine = start(json!({"n_ctx": 512}));
+    let id = submit(&engine, &request);
+    let mut updates: Vec<Value> = poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    kill(pid(&engine), "KILL");
+    updates.extend(drain(&engine, id));
     let (last, rest) = updates.split_last().expect("updates");
     let shown = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
     let tokens = |all: &[Value]| all.iter().map(|entry| entry["id"].clone()).collect::<Vec<Value>>();
@@ -147,11 +147,11 @@ fn probabilities_are_complete_after_a_death() {
 fn waiting_call_survives_deaths() {
     let request = &requests(1, &json!({}))[0];
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request);
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| call(&system, Function::Complete(Endpoint::Foredraft), request));
+        let waiting = scope.spawn(|| call(&engine, Function::Complete(Endpoint::Foredraft), request));
         for signal in SIGNALS {
-            let process = pid(&system);
+            let process = pid(&engine);
             std::thread::sleep(Duration::from_millis(40));
             kill(process, signal);
         }
@@ -165,52 +165,52 @@ fn waiting_call_survives_deaths() {
 /// The update that tells the host of the death is empty, so that a host that only joins texts needs to know nothing.
 #[test]
 fn host_is_told_of_a_death() {
-    let system = start(json!({"n_ctx": 512}));
-    let id = submit(&system, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
-    let mut updates: Vec<Value> = poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
-    let first = pid(&system);
+    let engine = start(json!({"n_ctx": 512}));
+    let id = submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    let mut updates: Vec<Value> = poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    let first = pid(&engine);
     kill(first, "SEGV");
     while !updates.iter().any(|update| update.get("engine").is_some()) {
-        updates.extend(poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").iter().cloned());
+        updates.extend(poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").iter().cloned());
     }
-    assert_ne!(pid(&system), first);
+    assert_ne!(pid(&engine), first);
     let cancel = json!({"id": id}).to_string();
-    system.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
-    updates.extend(drain(&system, id));
+    engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    updates.extend(drain(&engine, id));
     let told: Vec<&Value> = updates.iter().filter(|update| update.get("engine").is_some()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!((&told[0]["content"], &told[0]["engine"]["cause"]), (&json!(""), &json!("SIGSEGV")));
-    assert_eq!(system.status()["isolation"]["n_restarts"], 1);
+    assert_eq!(engine.status()["isolation"]["n_restarts"], 1);
 }
 
 /// A request that ends every process must not be tried forever.
 #[test]
 fn request_without_progress_ends_after_five_deaths() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     // It never gets a token: its slot has an endless request.
     let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true});
-    let first = submit(&system, &endless);
-    let waiting = submit(&system, &endless);
+    let first = submit(&engine, &endless);
+    let waiting = submit(&engine, &endless);
     let (mut ends, mut updates) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         // The first one makes progress with each process.
-        let text = |system: &System| poll(system, first, 60_000)["completion_updates"].to_string();
-        while !text(&system).contains("\"content\":\" ") {}
-        let process = pid(&system);
+        let text = |engine: &Engine| poll(engine, first, 60_000)["completion_updates"].to_string();
+        while !text(&engine).contains("\"content\":\" ") {}
+        let process = pid(&engine);
         kill(process, "KILL");
-        while system.status()["isolation"]["pid"] == process {
+        while engine.status()["isolation"]["pid"] == process {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let answer = poll(&system, waiting, 0);
+        let answer = poll(&engine, waiting, 0);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
         ends.push(answer["finished"].clone());
     }
     assert_eq!(ends[..4], vec![json!(false); 4]);
-    updates.extend(drain(&system, waiting));
+    updates.extend(drain(&engine, waiting));
     let last = updates.last().expect("an end");
     assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
     let cancel = json!({"id": first}).to_string();
-    system.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
-    assert_eq!(drain(&system, first).last().expect("an end")["stop_type"], "cancelled");
-    call(&system, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    assert_eq!(drain(&engine, first).last().expect("an end")["stop_type"], "cancelled");
+    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
 }

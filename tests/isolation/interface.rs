@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, System};
+use foredraft::api::{Endpoint, Engine, Function};
 use foredraft::error::Code;
 use serde_json::{Value, json};
 
@@ -41,8 +41,8 @@ fn every_function_answers_as_in_this_process() {
         (Function::Embed, json!({"content": "a"})),
     ] {
         let bytes = request.to_string();
-        let [one, other] = [&local, &isolated].map(|system| {
-            let answer = system.call(function, bytes.as_bytes());
+        let [one, other] = [&local, &isolated].map(|engine| {
+            let answer = engine.call(function, bytes.as_bytes());
             answer.unwrap_or_else(|error| foredraft::api::error_json(&error))
         });
         let (one, other) = (comparable(one), comparable(other));
@@ -56,8 +56,8 @@ fn updates_are_those_of_an_engine_in_this_process() {
     let (local, isolated) = (start_local(init.clone()), start(init));
     let request =
         json!({"prompt": "Once upon a time", "n_predict": 40, "seed": 5, "ignore_eos": true, "stop": ["zzz"]});
-    let [one, other] = [&local, &isolated].map(|system| {
-        let updates = drain(system, submit(system, &request));
+    let [one, other] = [&local, &isolated].map(|engine| {
+        let updates = drain(engine, submit(engine, &request));
         let content: String = updates.iter().map(|update| update["content"].as_str().expect("content")).collect();
         (content, comparable(updates.last().expect("an end").clone()))
     });
@@ -66,57 +66,57 @@ fn updates_are_those_of_an_engine_in_this_process() {
 
 #[test]
 fn polls_and_cancels_need_no_process() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true});
-    let ids = [submit(&system, &endless), submit(&system, &endless)];
+    let ids = [submit(&engine, &endless), submit(&engine, &endless)];
     for id in ids {
-        while poll(&system, id, 1000)["completion_updates"].as_array().expect("updates").is_empty() {}
+        while poll(&engine, id, 1000)["completion_updates"].as_array().expect("updates").is_empty() {}
     }
-    let process = pid(&system);
+    let process = pid(&engine);
     kill(process, "STOP");
     for id in ids {
-        assert_eq!(poll(&system, id, 0)["finished"], false);
+        assert_eq!(poll(&engine, id, 0)["finished"], false);
     }
     let cancel = json!({"ids": ids}).to_string();
-    let answer = system.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    let answer = engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
     assert!(answer["results"].as_array().expect("results").iter().all(|one| one["cancelled"] == true), "{answer}");
     kill(process, "CONT");
     for id in ids {
-        assert_eq!(drain(&system, id).last().expect("an end")["stop_type"], "cancelled");
+        assert_eq!(drain(&engine, id).last().expect("an end")["stop_type"], "cancelled");
     }
-    let none = system.poll(Endpoint::Foredraft, Some(br#"{"id": 1000000}"#)).expect_err("no such request");
+    let none = engine.poll(Endpoint::Foredraft, Some(br#"{"id": 1000000}"#)).expect_err("no such request");
     assert_eq!(none.code(), Code::NotFound);
 }
 
 #[test]
 fn callbacks_may_call_functions() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let (told, news) = std::sync::mpsc::channel();
-    let inner = system.clone();
-    system.set_update_hook(Some(Box::new(move |id| {
+    let inner = engine.clone();
+    engine.set_update_hook(Some(Box::new(move |id| {
         let tokens = inner.call(Function::Tokenize, br#"{"text": "a"}"#).expect("tokens");
         let refused = inner.call(Function::Complete(Endpoint::Foredraft), b"{}").expect_err("would deadlock");
         let _ = told.send((id, tokens["success"].clone(), refused.code()));
     })));
-    let id = submit(&system, &json!({"prompt": "Once", "n_predict": 4}));
+    let id = submit(&engine, &json!({"prompt": "Once", "n_predict": 4}));
     assert_eq!(news.recv_timeout(Duration::from_secs(60)), Ok((id, json!(true), Code::WouldDeadlock)));
-    drain(&system, id);
-    system.set_update_hook(None);
+    drain(&engine, id);
+    engine.set_update_hook(None);
 }
 
 #[test]
 fn failed_loads_say_why() {
     let init = json!({"model": "/no/such.gguf", "log_level": "none", "isolate": true,
         "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine")});
-    let system = System::new();
-    let error = system.init(init.to_string().as_bytes()).expect_err("no model");
+    let engine = Engine::new();
+    let error = engine.load(init.to_string().as_bytes()).expect_err("no model");
     assert!(error.message().contains("/no/such.gguf"), "{error}");
-    assert_eq!(system.status()["state"], "failed");
+    assert_eq!(engine.status()["state"], "failed");
     let missing = with(&init, json!({"isolate_path": "/no/such/engine"}));
-    let error = system.init(missing.to_string().as_bytes()).expect_err("no program");
+    let error = engine.load(missing.to_string().as_bytes()).expect_err("no program");
     assert_eq!(error.code(), Code::NotFound);
     let address = with(&init, json!({"model": {"address": 4096, "length": 10}}));
-    assert_eq!(system.init(address.to_string().as_bytes()).expect_err("an address").code(), Code::InvalidRequest);
+    assert_eq!(engine.load(address.to_string().as_bytes()).expect_err("an address").code(), Code::InvalidRequest);
 }
 
 /// The limit is the engine's: this process goes on. `fallback` loads it with less context until it fits.
@@ -124,31 +124,31 @@ fn failed_loads_say_why() {
 fn memory_limit_is_the_engines() {
     let init = json!({"model": model("target"), "n_ctx": 262144, "memory_mb": 300, "log_level": "none", "isolate": true,
         "n_threads": 1, "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine"), "isolate_nice": 3, "isolate_cpus": "0-0"});
-    let system = System::new();
-    system.init(init.to_string().as_bytes()).expect_err("too much memory");
-    system.init(with(&init, json!({"fallback": true})).to_string().as_bytes()).expect("less context");
-    let status = system.status();
+    let engine = Engine::new();
+    engine.load(init.to_string().as_bytes()).expect_err("too much memory");
+    engine.load(with(&init, json!({"fallback": true})).to_string().as_bytes()).expect("less context");
+    let status = engine.status();
     assert!(status["n_ctx"].as_u64().is_some_and(|n_ctx| (512..262144).contains(&n_ctx)), "{status}");
     assert!(
         status["isolation"]["deaths"][0]["change"].as_str().is_some_and(|change| change.contains("n_ctx")),
         "{status}"
     );
-    let process = pid(&system);
+    let process = pid(&engine);
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).expect("the process");
     assert!(read("status").lines().any(|line| line == "Cpus_allowed_list:\t0"), "{}", read("status"));
     assert_eq!(read("stat").rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)), Some("3"));
-    call(&system, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
 }
 
 #[test]
 fn process_ends_with_its_engine() {
-    let system = start(json!({"n_ctx": 512}));
-    let process = pid(&system);
-    let id = submit(&system, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
-    poll(&system, id, 1000);
-    system.deinit();
+    let engine = start(json!({"n_ctx": 512}));
+    let process = pid(&engine);
+    let id = submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    poll(&engine, id, 1000);
+    engine.unload();
     assert!(!is_alive(process));
-    assert_eq!(system.status()["state"], "uninitialized");
+    assert_eq!(engine.status()["state"], "uninitialized");
 }
 
 const CHILD: &str = "FOREDRAFT_TEST_ISOLATED_HOST";
@@ -180,9 +180,9 @@ fn process_ends_with_its_host() {
 #[test]
 #[ignore = "run by process_ends_with_its_host"]
 fn host_that_ends() {
-    let system = start(json!({"n_ctx": 512}));
-    submit(&system, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
-    println!("\nprocess {}", pid(&system));
+    let engine = start(json!({"n_ctx": 512}));
+    submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    println!("\nprocess {}", pid(&engine));
     if std::env::var(CHILD).is_ok_and(|how| how == "exit") {
         std::process::exit(0);
     }
@@ -193,12 +193,12 @@ fn host_that_ends() {
 #[test]
 #[ignore = "run by make deaths"]
 fn cost_of_a_poll() {
-    let system = start(json!({"n_ctx": 512}));
-    let id = submit(&system, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    let engine = start(json!({"n_ctx": 512}));
+    let id = submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
     const POLLS: u32 = 20_000;
     let begun = Instant::now();
     let n_updates: usize =
-        (0..POLLS).map(|_| poll(&system, id, 0)["completion_updates"].as_array().map_or(0, Vec::len)).sum();
+        (0..POLLS).map(|_| poll(&engine, id, 0)["completion_updates"].as_array().map_or(0, Vec::len)).sum();
     let micros = begun.elapsed().as_secs_f64() * 1e6 / f64::from(POLLS);
     println!(
         "| a poll of an isolated engine that generates | {POLLS} polls, {n_updates} updates | {micros:.1} us each |"

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, model, start as start_local, text, with};
@@ -14,23 +14,23 @@ use crate::process::{drain, poll, start, submit};
 const ADDRESS: &str = "FOREDRAFT_RPC";
 
 /// An RPC server on this machine's CPU, in a child process that is killed on drop.
-struct Server(Child);
+struct LocalEngine(Child);
 
-impl Drop for Server {
+impl Drop for LocalEngine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn serve(address: &str) -> Server {
+fn serve(address: &str) -> LocalEngine {
     let child = Command::new(std::env::current_exe().expect("a test has a path"))
         .args(["--exact", "rpc::child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
         .env(ADDRESS, address)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let server = Server(child.expect("the child starts"));
+    let server = LocalEngine(child.expect("the child starts"));
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(600), "the server did not start");
@@ -76,14 +76,14 @@ fn completion_survives_the_death_of_one_of_two_servers() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request)["content"].clone();
     let there = [address(), address()];
     let [first, _second] = [serve(&there[0]), serve(&there[1])];
-    let system = start(json!({"n_ctx": 512, "rpc": there.join(","), "n_gpu_layers": 99, "fallback": true}));
-    let id = submit(&system, &request);
-    let mut updates: Vec<Value> = poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    let engine = start(json!({"n_ctx": 512, "rpc": there.join(","), "n_gpu_layers": 99, "fallback": true}));
+    let id = submit(&engine, &request);
+    let mut updates: Vec<Value> = poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
     drop(first);
-    updates.extend(drain(&system, id));
+    updates.extend(drain(&engine, id));
     assert_eq!(json!(text(&updates)), expected);
     assert_eq!(updates.last().expect("an end")["stop_type"], "limit");
-    let isolation = &system.status()["isolation"];
+    let isolation = &engine.status()["isolation"];
     assert!(isolation["n_restarts"].as_u64() >= Some(1), "{isolation}");
     assert!(isolation["deaths"].to_string().contains("is left out now"), "{isolation}");
 }
@@ -108,12 +108,12 @@ fn silent_server_blocks_neither_unload_nor_the_next_load() {
     });
     let init = json!({"model": model("target"), "log_level": "none", "n_threads": 1, "isolate": true,
         "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine")});
-    let system = System::new();
-    system.init_async(with(&init, json!({"rpc": there})).to_string().as_bytes());
+    let engine = Engine::new();
+    engine.load_async(with(&init, json!({"rpc": there})).to_string().as_bytes());
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(system.status()["state"], "loading", "{}", system.status());
+    assert_eq!(engine.status()["state"], "loading", "{}", engine.status());
     let begun = Instant::now();
-    system.deinit();
+    engine.unload();
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    system.init(init.to_string().as_bytes()).expect("the next load");
+    engine.load(init.to_string().as_bytes()).expect("the next load");
 }

@@ -13,13 +13,13 @@ fn logprob(answer: &Value) -> f64 {
 
 #[test]
 fn beam_search_finds_more_probable_outputs_than_greedy() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let (mut better, mut worse) = (0, 0);
     for prompt in prompts().iter().step_by(3) {
         let request = json!({"prompt": prompt, "n_predict": 10, "n_probs": 1, "temperature": 0, "repeat_penalty": 1});
-        let greedy = logprob(&complete(&system, Completion, &request));
+        let greedy = logprob(&complete(&engine, Completion, &request));
         for n_beams in [2, 4, 12] {
-            let answer = complete(&system, Completion, &with(&request, json!({"n_beams": n_beams})));
+            let answer = complete(&engine, Completion, &with(&request, json!({"n_beams": n_beams})));
             let found = logprob(&answer);
             // Beams share a KV cache, whose cells are summed in another order: a difference of a few thousandths.
             better += usize::from(found > greedy + 0.01);
@@ -32,10 +32,10 @@ fn beam_search_finds_more_probable_outputs_than_greedy() {
 
 #[test]
 fn beam_probabilities_match_the_output() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let prompt = "Once upon a time there was a child named";
     let request = json!({"prompt": prompt, "n_predict": 8, "n_probs": 1, "n_beams": 5, "return_tokens": true});
-    let answer = complete(&system, Completion, &request);
+    let answer = complete(&engine, Completion, &request);
     // Decode the same tokens again, forced one by one.
     let mut context = vec![json!(prompt)];
     assert_eq!(
@@ -46,7 +46,7 @@ fn beam_probabilities_match_the_output() {
         answer["tokens"].as_array().unwrap().iter().zip(answer["completion_probabilities"].as_array().unwrap())
     {
         let forced = json!({"prompt": context, "n_predict": 1, "n_probs": 300, "temperature": 0, "repeat_penalty": 1});
-        let top = complete(&system, Completion, &forced);
+        let top = complete(&engine, Completion, &forced);
         let top = top["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().clone();
         let known = top.iter().find(|entry| entry["id"] == *token).expect("listed among the most probable");
         let difference = known["logprob"].as_f64().unwrap() - probs["logprob"].as_f64().unwrap();
@@ -58,13 +58,13 @@ fn beam_probabilities_match_the_output() {
 
 #[test]
 fn beam_updates_add_up_and_other_requests_are_unaffected() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let plain = json!({"prompt": "Tom had a drum.", "n_predict": 40, "temperature": 0, "cache_prompt": false});
-    let alone = complete(&system, Completion, &plain);
+    let alone = complete(&engine, Completion, &plain);
     let beams = json!({"prompt": "Once upon a time", "n_predict": 40, "n_beams": 4});
-    let expected = complete(&system, Completion, &beams);
-    let ids: Vec<u64> = [&beams, &plain, &beams].iter().map(|request| submit(&system, Completion, request)).collect();
-    let texts: Vec<Vec<Value>> = ids.iter().map(|id| drain(&system, Completion, *id)).collect();
+    let expected = complete(&engine, Completion, &beams);
+    let ids: Vec<u64> = [&beams, &plain, &beams].iter().map(|request| submit(&engine, Completion, request)).collect();
+    let texts: Vec<Vec<Value>> = ids.iter().map(|id| drain(&engine, Completion, *id)).collect();
     for (updates, expected) in texts.iter().zip([&expected, &alone, &expected]) {
         assert_eq!(text(updates), expected["content"]);
         assert_eq!(updates.last().unwrap()["stop_type"], expected["stop_type"]);
@@ -72,7 +72,7 @@ fn beam_updates_add_up_and_other_requests_are_unaffected() {
     // When the beams agree on a prefix depends on the text, and on the last bits of the logits.
     let before_the_end = |prompt: &String| {
         let request = with(&beams, json!({"prompt": prompt}));
-        drain(&system, Completion, submit(&system, Completion, &request)).len() - 1
+        drain(&engine, Completion, submit(&engine, Completion, &request)).len() - 1
     };
     let counts: Vec<usize> = prompts().iter().step_by(2).map(before_the_end).collect();
     let some = counts.iter().filter(|count| **count > 0).count();
@@ -84,25 +84,25 @@ fn beam_updates_add_up_and_other_requests_are_unaffected() {
 
 #[test]
 fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 60, "n_beams": 3});
-    let whole = complete(&system, Completion, &request);
+    let whole = complete(&engine, Completion, &request);
     let content = whole["content"].as_str().unwrap();
     let word = content.split_whitespace().nth(5).unwrap();
-    let stopped = complete(&system, Completion, &with(&request, json!({"stop": [word]})));
+    let stopped = complete(&engine, Completion, &with(&request, json!({"stop": [word]})));
     assert!(!stopped["content"].as_str().unwrap().contains(word), "{stopped}");
     // Longer than the context: the search ends at its limit.
-    let long = complete(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
+    let long = complete(&engine, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
     assert_eq!((&long["stop_type"], &long["truncated"]), (&json!("limit"), &json!(true)));
-    assert_eq!(complete(&system, Completion, &with(&request, json!({"n_predict": 0})))["content"], "");
+    assert_eq!(complete(&engine, Completion, &with(&request, json!({"n_predict": 0})))["content"], "");
     let late =
-        complete(&system, Completion, &with(&request, json!({"n_predict": -1, "timeout_ms": 1, "ignore_eos": true})));
+        complete(&engine, Completion, &with(&request, json!({"n_predict": -1, "timeout_ms": 1, "ignore_eos": true})));
     assert_eq!(late["stop_type"], "timeout");
-    let speculating = complete(&system, Speculative, &request);
+    let speculating = complete(&engine, Speculative, &request);
     assert_eq!(speculating["content"], content);
     assert_eq!(speculating["speculative"]["disabled"], "a beam search does not speculate");
     let ignored =
-        complete(&system, Completion, &with(&request, json!({"t_max_predict_ms": 1, "return_progress": true})));
+        complete(&engine, Completion, &with(&request, json!({"t_max_predict_ms": 1, "return_progress": true})));
     let warnings = ignored["warnings"].as_array().expect("warnings");
     for (warning, key) in warnings.iter().zip(["t_max_predict_ms", "return_progress"]) {
         assert!(warning.as_str().expect("text").starts_with(key), "{ignored}");
@@ -119,12 +119,12 @@ fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
         (json!({"grammar": "root ::= \"a\""}), "n_beams: a beam search cannot use a grammar"),
     ] {
         let bytes = with(&request, more).to_string();
-        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).unwrap_err();
+        let error = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).unwrap_err();
         assert!(error.message().contains(expected), "{error}");
     }
     let greedy = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});
-    let one = complete(&system, Completion, &with(&greedy, json!({"n_beams": 1})));
-    assert_eq!(one["content"], complete(&system, Completion, &greedy)["content"], "one beam is greedy decoding");
+    let one = complete(&engine, Completion, &with(&greedy, json!({"n_beams": 1})));
+    assert_eq!(one["content"], complete(&engine, Completion, &greedy)["content"], "one beam is greedy decoding");
 }
 
 /// Cancelling another request interrupts the decode, and recurrent memory cannot be truncated.
@@ -133,26 +133,26 @@ fn beam_search_on_recurrent_models_survives_cancels_of_other_requests() {
     for model in [tiny_models::recurrent(), tiny_models::hybrid()] {
         let init =
             json!({"model": model, "model_draft": null, "n_ctx": 1024, "n_parallel": 2, "n_ubatch": 32, "n_batch": 32});
-        let system = start(init);
+        let engine = start(init);
         // Most of its time goes into the prompt.
         let prompt: Vec<usize> = (0..900).map(|n| 300 + n * n % 1000).collect();
         let search = json!({"prompt": prompt, "n_beams": 2, "n_predict": 20, "ignore_eos": true});
-        let alone = complete(&system, Completion, &search);
+        let alone = complete(&engine, Completion, &search);
         let mut cancelled = 0;
         for _ in 0..10 {
-            let id = submit(&system, Completion, &search);
+            let id = submit(&engine, Completion, &search);
             let mut updates = Vec::new();
             loop {
-                let answer = poll(&system, Completion, id, 0);
+                let answer = poll(&engine, Completion, id, 0);
                 updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
                 if answer["finished"] == true {
                     break;
                 }
                 let other = json!({"prompt": &prompt[..20], "n_predict": -1, "ignore_eos": true});
-                let other = submit(&system, Completion, &other);
-                while poll(&system, Completion, other, 0)["state"] == "queued" {}
-                assert!(cancel(&system, Completion, other));
-                drain(&system, Completion, other);
+                let other = submit(&engine, Completion, &other);
+                while poll(&engine, Completion, other, 0)["state"] == "queued" {}
+                assert!(cancel(&engine, Completion, other));
+                drain(&engine, Completion, other);
                 cancelled += 1;
             }
             let last = updates.last().expect("an end");

@@ -1,6 +1,6 @@
 //! Answers to requests with messages: messages, tool calls, reasoning, and what limits them.
 
-use foredraft::api::{Endpoint, System};
+use foredraft::api::{Endpoint, Engine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, drain, n, poll, prompts, results, start, submit, text, with};
@@ -24,7 +24,7 @@ const TOOLS: &str = r#"{% if tools %}<|im_start|>system
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
 
-fn system() -> System {
+fn engine() -> Engine {
     start(json!({"n_ctx": 2048, "n_parallel": 2}))
 }
 
@@ -83,10 +83,10 @@ fn sum_of_deltas(updates: &[Value]) -> Value {
 
 #[test]
 fn answer_has_message_finish_reason_and_usage() {
-    let system = system();
+    let engine = engine();
     let request =
         json!({"messages": user("Count from 3 to 9."), "n_predict": 20, "temperature": 0, "speculative": true});
-    let answer = complete(&system, Endpoint::Foredraft, &request);
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
     assert_eq!(answer["message"], json!({"role": "assistant", "content": answer["content"]}));
     let usage = &answer["usage"];
     assert_eq!(usage["completion_tokens"], answer["tokens_predicted"]);
@@ -99,25 +99,25 @@ fn answer_has_message_finish_reason_and_usage() {
     let reason = if answer["stop_type"] == "limit" { "length" } else { "stop" };
     assert_eq!((&answer["finish_reason"], &answer["reasoning_format"]), (&json!(reason), &json!("auto")));
     for key in ["message", "usage", "finish_reason"] {
-        let answer = complete(&system, Endpoint::Foredraft, &json!({"prompt": "a", "n_predict": 1}));
+        let answer = complete(&engine, Endpoint::Foredraft, &json!({"prompt": "a", "n_predict": 1}));
         assert!(answer.get(key).is_none(), "{answer}");
     }
     for alias in ["max_tokens", "max_completion_tokens"] {
         let answer =
-            complete(&system, Endpoint::Foredraft, &json!({"messages": user("Hi"), alias: 3, "ignore_eos": true}));
+            complete(&engine, Endpoint::Foredraft, &json!({"messages": user("Hi"), alias: 3, "ignore_eos": true}));
         assert_eq!((n(&answer["tokens_predicted"]), &answer["finish_reason"]), (3, &json!("length")));
     }
 }
 
 #[test]
 fn required_calls_are_valid_with_and_without_speculation() {
-    let system = system();
+    let engine = engine();
     for (index, temperature) in [0.0, 0.0, 1.5, 1.5, 1.5, 1.5].into_iter().enumerate() {
         let parallel = index % 2 == 1;
         let request = json!({"messages": user(&prompts()[index * 7]), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required",
             "parallel_tool_calls": parallel, "temperature": temperature, "seed": index, "n_predict": 400});
-        let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
-        let drafted = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
+        let plain = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+        let drafted = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
         assert_eq!(plain["content"], drafted["content"]);
         if plain["finish_reason"] == "length" {
             // An array of calls has no end by itself.
@@ -135,13 +135,13 @@ fn required_calls_are_valid_with_and_without_speculation() {
 
 #[test]
 fn one_function_can_be_forced() {
-    let system = system();
+    let engine = engine();
     for (choice, old) in [
         (json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}, "tools": tools()}), false),
         (json!({"function_call": {"name": "wait"}, "functions": [tools()[1]["function"]]}), true),
     ] {
         let request = with(&json!({"messages": user("Hello"), "chat_template": PLAIN, "n_predict": 200}), choice);
-        let answer = complete(&system, Endpoint::Foredraft, &request);
+        let answer = complete(&engine, Endpoint::Foredraft, &request);
         let call = &answer["message"]["tool_calls"][0];
         assert!(call["function"]["name"] == "wait" && is_valid(call), "{answer}");
         assert_eq!(answer["finish_reason"], if old { "function_call" } else { "tool_calls" });
@@ -151,20 +151,20 @@ fn one_function_can_be_forced() {
 
 #[test]
 fn lazy_grammar_holds_from_its_trigger_on() {
-    let system = system();
+    let engine = engine();
     let request = json!({"prompt": "Once upon a time", "grammar": "root ::= \" the\" \" red\" \" fox\" (\" ran\" | \" sat\") \".\"",
         "grammar_lazy": true, "grammar_triggers": [{"type": "word", "value": " the"}], "n_predict": 300});
     let mut n_triggered = 0;
     for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.5)] {
         let request = with(&request, json!({"seed": seed, "temperature": temperature}));
         let mut answers = ["coupled", "match"].map(|verify| {
-            complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})))
+            complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})))
         });
-        let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+        let plain = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
         answers.iter_mut().for_each(|answer| assert_eq!(answer["content"], plain["content"]));
         for verify in ["rejection", "block"] {
             answers[0] =
-                complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})));
+                complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})));
             let content = answers[0]["content"].as_str().unwrap();
             if let Some((_, end)) = content.split_once(" the") {
                 assert!([" red fox ran.", " red fox sat."].contains(&end), "{content}");
@@ -181,7 +181,7 @@ fn lazy_grammar_holds_from_its_trigger_on() {
 
 #[test]
 fn reasoning_is_ended_by_its_budget_with_and_without_speculation() {
-    let system = system();
+    let engine = engine();
     let request = json!({"prompt": "Once upon a time <think>", "generation_prompt": "<think>", "reasoning_budget_start_tag": "<think>",
         "reasoning_budget_end_tags": ["</think>"], "reasoning_budget_message": " That is enough.", "n_predict": 60, "ignore_eos": true,
         "return_tokens": true});
@@ -189,8 +189,8 @@ fn reasoning_is_ended_by_its_budget_with_and_without_speculation() {
         for budget in [0, 1, 7] {
             let request =
                 with(&request, json!({"seed": seed, "temperature": temperature, "reasoning_budget_tokens": budget}));
-            let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
-            let drafted = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
+            let plain = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+            let drafted = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
             assert_eq!(plain["tokens"], drafted["tokens"]);
             let content = plain["content"].as_str().unwrap();
             let (thoughts, _) = content.split_once(" That is enough.</think>").unwrap_or_else(|| panic!("{content}"));
@@ -201,32 +201,32 @@ fn reasoning_is_ended_by_its_budget_with_and_without_speculation() {
 
 #[test]
 fn poll_command_ends_reasoning() {
-    let system = system();
+    let engine = engine();
     let request = json!({"prompt": "Once upon a time <think>", "generation_prompt": "<think>", "reasoning_budget_start_tag": "<think>",
         "reasoning_budget_end_tags": ["</think>"], "n_predict": 1500, "ignore_eos": true, "temperature": 0});
-    let id = submit(&system, Endpoint::Foredraft, &request);
+    let id = submit(&engine, Endpoint::Foredraft, &request);
     let mut updates = Vec::new();
     while text(&updates).is_empty() {
-        let answer = poll(&system, Endpoint::Foredraft, id, 60_000);
+        let answer = poll(&engine, Endpoint::Foredraft, id, 60_000);
         updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
     }
     let command = json!({"id": id, "end_reasoning": true}).to_string();
-    let answer = system.with_server(|server| server.poll(Endpoint::Foredraft, Some(command.as_bytes()))).unwrap();
+    let answer = engine.with_loaded(|loaded| loaded.poll(Endpoint::Foredraft, Some(command.as_bytes()))).unwrap();
     updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
-    updates.extend(drain(&system, Endpoint::Foredraft, id));
+    updates.extend(drain(&engine, Endpoint::Foredraft, id));
     assert!(text(&updates).contains("</think>"));
 }
 
 #[test]
 fn deltas_add_up_to_the_message() {
-    let system = system();
+    let engine = engine();
     let calls = json!({"tools": tools(), "chat_template": PLAIN, "tool_choice": "required"});
     for more in [json!({}), json!({"chat_template": TOOLS}), calls] {
         let request = with(&json!({"messages": user("Tell me a story."), "n_predict": 60, "seed": 3}), more);
-        let updates = drain(&system, Endpoint::Foredraft, submit(&system, Endpoint::Foredraft, &request));
+        let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
         let last = updates.last().unwrap();
         let mut sum = sum_of_deltas(&updates);
-        let awaited = complete(&system, Endpoint::Foredraft, &request);
+        let awaited = complete(&engine, Endpoint::Foredraft, &request);
         assert_eq!((&last["message"], &last["message"]["content"]), (&sum, &awaited["message"]["content"]));
         // Ids are drawn.
         let calls = |message: &mut Value| {
@@ -240,7 +240,7 @@ fn deltas_add_up_to_the_message() {
 
 #[test]
 fn content_follows_the_response_format() {
-    let system = system();
+    let engine = engine();
     let schema = json!({"type": "object", "properties": {"kind": {"enum": ["kite", "drum"]}}, "required": ["kind"], "additionalProperties": false});
     for format in [
         json!({"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}),
@@ -249,7 +249,7 @@ fn content_follows_the_response_format() {
         for template in [PLAIN, TOOLS] {
             let request = json!({"messages": user("Hello"), "response_format": format, "chat_template": template, "n_predict": 300});
             let answer = complete(
-                &system,
+                &engine,
                 Endpoint::Foredraft,
                 &with(&request, json!({"reasoning_budget_tokens": 0, "temperature": 0})),
             );
@@ -263,7 +263,7 @@ fn content_follows_the_response_format() {
         }
     }
     let answer = complete(
-        &system,
+        &engine,
         Endpoint::Foredraft,
         &json!({"messages": user("Hi"), "response_format": {"type": "text"}, "n_predict": 2}),
     );
@@ -272,7 +272,7 @@ fn content_follows_the_response_format() {
 
 #[test]
 fn last_message_is_continued() {
-    let system = system();
+    let engine = engine();
     for template in [PLAIN, TOOLS] {
         let mut messages = user("Tell me a story.");
         messages
@@ -281,7 +281,7 @@ fn last_message_is_continued() {
             .push(json!({"role": "assistant", "content": "Once upon a time <|im_end|> there"}));
         let request = json!({"messages": messages, "chat_template": template, "continue_final_message": true, "n_predict": 8,
             "temperature": 0, "response_fields": ["prompt", "content", "message", "tokens_evaluated"]});
-        let answer = complete(&system, Endpoint::Foredraft, &request);
+        let answer = complete(&engine, Endpoint::Foredraft, &request);
         let prompt = answer["prompt"].as_str().unwrap();
         // Where the model can reason, it has done so, as in llama-server.
         let thoughts = if template == TOOLS { "<think>\n\n</think>\n\n" } else { "" };
@@ -290,16 +290,16 @@ fn last_message_is_continued() {
         assert_eq!(answer["message"]["content"], answer["content"]);
         // The message's text is data: as many tokens as with a text that spells no control token.
         messages[1]["content"] = "Once upon a time there".into();
-        let shorter = complete(&system, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
+        let shorter = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
         assert!(n(&answer["tokens_evaluated"]) > n(&shorter["tokens_evaluated"]) + 2, "{answer}");
     }
 }
 
 #[test]
 fn several_answers_and_their_log_probabilities() {
-    let system = system();
+    let engine = engine();
     let request = json!({"messages": user("Tell me a story."), "n": 2, "logprobs": true, "top_logprobs": 3, "n_predict": 5, "seed": 1});
-    let answer = complete(&system, Endpoint::Foredraft, &request);
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
     for result in results(&answer, 2) {
         let content = result["logprobs"]["content"].as_array().unwrap();
         assert_eq!(content.len(), n(&result["usage"]["completion_tokens"]));
@@ -312,7 +312,7 @@ fn several_answers_and_their_log_probabilities() {
         assert!(result["message"]["content"].is_string());
     }
     let request = with(&request, json!({"n": 1, "top_logprobs": 0}));
-    let updates = drain(&system, Endpoint::Foredraft, submit(&system, Endpoint::Foredraft, &request));
+    let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
     let streamed: usize = updates
         .iter()
         .filter(|update| update["stop"] == false)
@@ -324,12 +324,12 @@ fn several_answers_and_their_log_probabilities() {
 /// The template drops reasoning of earlier turns, so the cached answer is not what the next prompt has.
 #[test]
 fn next_turn_decodes_only_what_is_new() {
-    let system = system();
+    let engine = engine();
     let mut messages =
         json!([{"role": "system", "content": prompts().concat()}, {"role": "user", "content": "Hello."}]);
     let request = json!({"n_predict": 12, "temperature": 0, "chat_template": TOOLS});
     for turn in 0..3 {
-        let answer = complete(&system, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
+        let answer = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
         let usage = &answer["usage"];
         let (prompt, cached) = (n(&usage["prompt_tokens"]), n(&usage["prompt_tokens_details"]["cached_tokens"]));
         if turn > 0 {
@@ -344,22 +344,22 @@ fn next_turn_decodes_only_what_is_new() {
 
 #[test]
 fn settings_of_a_chat_are_a_request_for_the_same_completion() {
-    let system = system();
+    let engine = engine();
     let request = json!({"messages": user("Hello"), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required", "n_predict": 100,
         "temperature": 1.2, "response_fields": ["content", "prompt", "generation_settings"]});
-    let answer = complete(&system, Endpoint::Foredraft, &request);
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
     let again = with(&answer["generation_settings"], json!({"prompt": answer["prompt"], "response_fields": []}));
-    assert_eq!(complete(&system, Endpoint::Foredraft, &again)["content"], answer["content"]);
+    assert_eq!(complete(&engine, Endpoint::Foredraft, &again)["content"], answer["content"]);
 }
 
 #[test]
 fn impossible_combinations_are_refused() {
-    let system = system();
+    let engine = engine();
     let error = |more: Value| {
         let request =
             with(&json!({"messages": user("Hi"), "n_predict": 1, "tools": tools(), "chat_template": PLAIN}), more)
                 .to_string();
-        let answer = system.with_server(|server| server.complete(Endpoint::Foredraft, request.as_bytes()));
+        let answer = engine.with_loaded(|loaded| loaded.complete(Endpoint::Foredraft, request.as_bytes()));
         answer.unwrap_err().message().to_owned()
     };
     for (more, expected) in [
@@ -386,7 +386,7 @@ fn impossible_combinations_are_refused() {
         assert!(error(more.clone()).starts_with(expected), "{more}: {}", error(more.clone()));
     }
     let ignored = complete(
-        &system,
+        &engine,
         Endpoint::Foredraft,
         &json!({"prompt": "a", "n_predict": 1, "tool_choice": "auto", "response_format": {"type": "text"}}),
     );

@@ -2,33 +2,33 @@
 
 use crate::common::{cancel, complete, drain, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Foredraft, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
-fn ids(system: &System, text: &str) -> Vec<Value> {
+fn ids(engine: &Engine, text: &str) -> Vec<Value> {
     let request = json!({"text": text, "add_special": false}).to_string();
-    let answer = system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens");
+    let answer = engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens");
     answer["ids"].as_array().expect("ids").clone()
 }
 
 /// The tokens of a text that follows another one: without the space that a vocabulary puts before a text.
-fn following(system: &System, text: &str) -> Vec<Value> {
-    let (before, both) = (ids(system, "\n"), ids(system, &format!("\n{text}")));
-    both.strip_prefix(before.as_slice()).map_or_else(|| ids(system, text), <[Value]>::to_vec)
+fn following(engine: &Engine, text: &str) -> Vec<Value> {
+    let (before, both) = (ids(engine, "\n"), ids(engine, &format!("\n{text}")));
+    both.strip_prefix(before.as_slice()).map_or_else(|| ids(engine, text), <[Value]>::to_vec)
 }
 
 /// The log-probability of a choice after a prompt at a temperature, by one request for each token.
-fn logprob_alone(system: &System, prompt: &Value, choice: &str, temperature: f64) -> f64 {
+fn logprob_alone(engine: &Engine, prompt: &Value, choice: &str, temperature: f64) -> f64 {
     let mut context = match prompt {
         Value::Array(pieces) => pieces.clone(),
         text => vec![text.clone()],
     };
     let mut sum = 0.0;
-    for token in following(system, choice) {
+    for token in following(engine, choice) {
         let request = json!({
             "prompt": context, "n_predict": 1, "n_probs": 100_000, "temperature": 0, "repeat_penalty": 1, "cache_prompt": false,
         });
-        let answer = complete(system, Completion, &request);
+        let answer = complete(engine, Completion, &request);
         let top = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("all tokens").clone();
         let weight = |entry: &Value| (entry["logprob"].as_f64().expect("a number") / temperature).exp();
         let total: f64 = top.iter().map(weight).sum();
@@ -40,9 +40,9 @@ fn logprob_alone(system: &System, prompt: &Value, choice: &str, temperature: f64
 }
 
 /// The answer to a request that fails in the engine.
-fn failed(system: &System, request: &Value) -> Value {
+fn failed(engine: &Engine, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect("it is queued");
+    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect("it is queued");
     assert_eq!(answer["success"], false, "{answer}");
     answer
 }
@@ -67,16 +67,16 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
         json!({"n_ctx": 768, "n_parallel": 3}),
         json!({"n_ctx": 768, "n_parallel": 3, "kv_unified": true}),
     ] {
-        let system = start(config);
+        let engine = start(config);
         for (prompt, temperature) in [
             (json!("Once upon a time there was a child named"), 1.0),
             (json!(["Tom was 7 years old and lived near", 300]), 0.6),
         ] {
             let request =
                 json!({"prompt": prompt, "choices": choices, "temperature": temperature, "top_k": 1, "n_predict": 1});
-            let answer = complete(&system, Completion, &request);
+            let answer = complete(&engine, Completion, &request);
             let expected: Vec<f64> =
-                choices.iter().map(|choice| logprob_alone(&system, &prompt, choice, temperature)).collect();
+                choices.iter().map(|choice| logprob_alone(&engine, &prompt, choice, temperature)).collect();
             assert_close(&floats(&answer, "logprob"), &expected, 5e-3);
             let total: f64 = expected.iter().map(|logprob| logprob.exp()).sum();
             let probs: Vec<f64> = expected.iter().map(|logprob| logprob.exp() / total).collect();
@@ -88,7 +88,7 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
             assert_eq!((&answer["stop_type"], &answer["success"]), (&json!("eos"), &json!(true)));
             // The same from the cache, and polled, with speculation asked for.
             for endpoint in [Completion, Speculative, Foredraft] {
-                let updates = drain(&system, endpoint, submit(&system, endpoint, &request));
+                let updates = drain(&engine, endpoint, submit(&engine, endpoint, &request));
                 let last = updates.last().expect("an end");
                 assert_eq!(text(&updates), choices[choice]);
                 assert_eq!(last["choice"], choice);
@@ -100,33 +100,33 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
 
 #[test]
 fn decisions_run_beside_other_requests_and_change_none() {
-    let system = start(json!({"n_ctx": 1024, "n_parallel": 4}));
+    let engine = start(json!({"n_ctx": 1024, "n_parallel": 4}));
     let story = json!({"prompt": "Once upon a time there was a child named", "n_predict": 60, "temperature": 0});
-    let expected = complete(&system, Completion, &story)["content"].clone();
+    let expected = complete(&engine, Completion, &story)["content"].clone();
     let names: Vec<String> = (0..100).map(|n| format!(" child number {n}")).collect();
     let chat = json!({"messages": [{"role": "user", "content": "Who is it?"}], "choices": names, "seed": 1});
-    let alone = floats(&complete(&system, Speculative, &chat), "logprob");
-    let stories: Vec<u64> = (0..2).map(|_| submit(&system, Speculative, &story)).collect();
-    let decisions: Vec<u64> = (0..3).map(|_| submit(&system, Speculative, &chat)).collect();
-    let ended = submit(&system, Speculative, &chat);
-    cancel(&system, Speculative, ended);
+    let alone = floats(&complete(&engine, Speculative, &chat), "logprob");
+    let stories: Vec<u64> = (0..2).map(|_| submit(&engine, Speculative, &story)).collect();
+    let decisions: Vec<u64> = (0..3).map(|_| submit(&engine, Speculative, &chat)).collect();
+    let ended = submit(&engine, Speculative, &chat);
+    cancel(&engine, Speculative, ended);
     for id in stories {
-        assert_eq!(text(&drain(&system, Speculative, id)), expected.as_str().expect("text"));
+        assert_eq!(text(&drain(&engine, Speculative, id)), expected.as_str().expect("text"));
     }
     for id in decisions {
-        let updates = drain(&system, Speculative, id);
+        let updates = drain(&engine, Speculative, id);
         assert_close(&floats(updates.last().expect("an end"), "logprob"), &alone, 1e-2);
     }
-    let cancelled = drain(&system, Speculative, ended);
+    let cancelled = drain(&engine, Speculative, ended);
     let last = cancelled.last().expect("an end");
     assert!(last["stop_type"] == "cancelled" && last.get("choice").is_none() || last["choice"].is_u64(), "{last}");
 }
 
 #[test]
 fn every_completion_of_a_request_decides() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let request = json!({"prompts": ["Tom had a", "Once upon a"], "choices": [{"text": " time", "route": 5}, " kite"]});
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     let results = answer["results"].as_array().expect("results");
     assert_eq!(results.len(), 2);
     assert_eq!(results[1]["choice"], 0, "{answer}");
@@ -136,13 +136,13 @@ fn every_completion_of_a_request_decides() {
     }
     // generation_settings has them, so that it is a request for the same decision.
     let settings = &results[1]["generation_settings"];
-    let again = complete(&system, Speculative, &with(settings, json!({"prompt": "Once upon a"})));
+    let again = complete(&engine, Speculative, &with(settings, json!({"prompt": "Once upon a"})));
     assert_close(&floats(&again, "logprob"), &floats(&results[1], "logprob"), 1e-3);
 }
 
 #[test]
 fn bad_choices_are_refused_or_warned_of() {
-    let system = start(json!({"n_ctx": 128}));
+    let engine = start(json!({"n_ctx": 128}));
     let long = "word ".repeat(200);
     for (choices, why) in [
         (json!([]), "choices: expected 1 to 1000 texts, got 0"),
@@ -156,7 +156,7 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!("yes"), "choices: expected an array of texts"),
     ] {
         let request = json!({"prompt": "a", "choices": choices}).to_string();
-        let error = system.with_server(|server| server.complete(Completion, request.as_bytes())).expect_err(why);
+        let error = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes())).expect_err(why);
         assert!(error.message().contains(why), "{error}");
     }
     for (other, name) in [
@@ -165,16 +165,16 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!({"n_beams": 2}), "n_beams"),
     ] {
         let request = with(&json!({"prompt": "a", "choices": ["yes"]}), other).to_string();
-        let error = system.with_server(|server| server.complete(Completion, request.as_bytes())).expect_err(name);
+        let error = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes())).expect_err(name);
         assert!(error.message().contains(&format!("expected either choices or {name}, got both")), "{error}");
     }
     let request = json!({"prompt": "a", "choices": ["yes", long]});
-    let answer = failed(&system, &request);
+    let answer = failed(&engine, &request);
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
     assert!(answer["error"].as_str().expect("why").starts_with("choices[1]: its "), "{answer}");
     // Prefixes are allowed: the shorter text is at least as probable, because the longer one begins with it.
     let request = json!({"prompt": "She said", "choices": [" no", " no one", " yes", " nobody"], "n_probs": 3});
-    let answer = complete(&system, Completion, &request);
+    let answer = complete(&engine, Completion, &request);
     let warnings: Vec<&str> =
         answer["warnings"].as_array().expect("warnings").iter().filter_map(Value::as_str).collect();
     assert!(warnings.iter().any(|warning| warning.starts_with("choices[1]: begins with choices[0]")), "{warnings:?}");
@@ -182,9 +182,9 @@ fn bad_choices_are_refused_or_warned_of() {
     assert!(warnings.iter().any(|warning| warning.starts_with("n_probs: ignored")), "{warnings:?}");
     assert_eq!(floats(&answer, "prob").len(), 4);
     let bans: Value =
-        ["b", "c"].iter().flat_map(|text| following(&system, text)).map(|id| json!([id, false])).collect();
+        ["b", "c"].iter().flat_map(|text| following(&engine, text)).map(|id| json!([id, false])).collect();
     let banned = json!({"prompt": "a", "choices": ["b", "c"], "logit_bias": bans});
-    let answer = failed(&system, &banned);
+    let answer = failed(&engine, &banned);
     assert_eq!(answer["error"], "choices: logit_bias bans all of them", "{answer}");
 }
 
@@ -192,15 +192,15 @@ fn bad_choices_are_refused_or_warned_of() {
 #[test]
 fn models_without_rollback_decide_as_well() {
     for model in [tiny_models::recurrent(), tiny_models::hybrid(), tiny_models::sliding_window()] {
-        let system = start(json!({"model": model, "n_ctx": 256}));
+        let engine = start(json!({"model": model, "n_ctx": 256}));
         let choices = [" Mia", " Tom and Nora", "x y z", "."];
         let request = json!({"prompt": "Once upon a time", "choices": choices, "temperature": 1});
-        let answer = complete(&system, Completion, &request);
+        let answer = complete(&engine, Completion, &request);
         let expected: Vec<f64> =
-            choices.iter().map(|choice| logprob_alone(&system, &json!("Once upon a time"), choice, 1.0)).collect();
+            choices.iter().map(|choice| logprob_alone(&engine, &json!("Once upon a time"), choice, 1.0)).collect();
         assert_close(&floats(&answer, "logprob"), &expected, 5e-3);
         // The slot can be used again.
-        let again = complete(&system, Completion, &request);
+        let again = complete(&engine, Completion, &request);
         assert_close(&floats(&again, "logprob"), &expected, 5e-3);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{cancel, complete, drain, start, submit};
 use foredraft::api::Endpoint::Foredraft;
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::error::{Error, Result};
 use serde_json::{Value, json};
 
@@ -22,18 +22,18 @@ fn refused(answer: Result<Value>) -> Error {
     answer.expect_err("an error")
 }
 
-fn call(system: &System, function: &str, request: &Value) -> Result<Value> {
+fn call(engine: &Engine, function: &str, request: &Value) -> Result<Value> {
     let bytes = request.to_string();
-    system.with_server(|server| match function {
-        "complete" => server.complete(Foredraft, bytes.as_bytes()),
-        "submit" => server.submit(Foredraft, bytes.as_bytes()),
-        _ => server.apply_template(bytes.as_bytes()),
+    engine.with_loaded(|loaded| match function {
+        "complete" => loaded.complete(Foredraft, bytes.as_bytes()),
+        "submit" => loaded.submit(Foredraft, bytes.as_bytes()),
+        _ => loaded.apply_template(bytes.as_bytes()),
     })
 }
 
 #[test]
 fn a_hostile_template_is_an_invalid_request() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let messages = json!([{"role": "user", "content": "go"}]);
     for template in [
         "{{ [1]|batch(1000000000, 'x')|list|length }}",
@@ -46,7 +46,7 @@ fn a_hostile_template_is_an_invalid_request() {
     ] {
         for function in ["complete", "submit", "apply_template"] {
             let request = json!({"messages": messages, "chat_template": template, "n_predict": 1});
-            let error = refused(call(&system, function, &request));
+            let error = refused(call(&engine, function, &request));
             assert_eq!(error.code().as_str(), "invalid_request", "{template}: {error}");
             assert!(error.message().starts_with("chat_template: "), "{error}");
         }
@@ -56,41 +56,41 @@ fn a_hostile_template_is_an_invalid_request() {
     let with_bomb = start(json!({"n_ctx": 256, "chat_template": bomb}));
     let error = refused(call(&with_bomb, "complete", &json!({"messages": messages})));
     assert_eq!(error.code().as_str(), "invalid_request", "{error}");
-    for system in [system, with_bomb] {
-        assert_eq!(complete(&system, Foredraft, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
+    for engine in [engine, with_bomb] {
+        assert_eq!(complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
     }
 }
 
 #[test]
 fn rendering_heeds_the_timeout_and_a_cancel() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let request = json!({"messages": many_messages(), "chat_template": SLOW_WITH_MANY, "timeout_ms": 50});
-    let error = refused(call(&system, "complete", &request));
+    let error = refused(call(&engine, "complete", &request));
     assert_eq!(error.message(), "timeout_ms: passed before the chat template had rendered the messages");
     assert_eq!(error.code().as_str(), "invalid_request");
-    let id = submit(&system, Foredraft, &request);
-    let updates = drain(&system, Foredraft, id);
+    let id = submit(&engine, Foredraft, &request);
+    let updates = drain(&engine, Foredraft, id);
     assert_eq!(updates.last().expect("an end")["stop_type"], "timeout");
     // A cancel interrupts it, too.
     let request = json!({"messages": many_messages(), "chat_template": SLOW_WITH_MANY});
-    let id = submit(&system, Foredraft, &request);
-    assert!(cancel(&system, Foredraft, id));
+    let id = submit(&engine, Foredraft, &request);
+    assert!(cancel(&engine, Foredraft, id));
     let next =
-        submit(&system, Foredraft, &json!({"prompt": "Tom ".repeat(2000), "n_predict": 1, "timeout_ms": 600_000}));
-    assert_eq!(drain(&system, Foredraft, next).last().expect("an end")["stop_type"], "limit");
+        submit(&engine, Foredraft, &json!({"prompt": "Tom ".repeat(2000), "n_predict": 1, "timeout_ms": 600_000}));
+    assert_eq!(drain(&engine, Foredraft, next).last().expect("an end")["stop_type"], "limit");
 }
 
 #[test]
 fn unloading_interrupts_a_rendering() {
-    let system = Arc::new(start(json!({"n_ctx": 256})));
+    let engine = Arc::new(start(json!({"n_ctx": 256})));
     let renderer = {
-        let system = Arc::clone(&system);
+        let engine = Arc::clone(&engine);
         let request = json!({"messages": many_messages(), "chat_template": SLOW_WITH_MANY});
-        thread::spawn(move || call(&system, "apply_template", &request))
+        thread::spawn(move || call(&engine, "apply_template", &request))
     };
     // Without an interrupt it would render for many seconds, and end with the limit of steps.
     thread::sleep(Duration::from_millis(200));
-    system.deinit();
+    engine.unload();
     let error = refused(renderer.join().expect("no panic"));
     assert!(["cancelled", "not_initialized"].contains(&error.code().as_str()), "{error}");
 }
@@ -98,34 +98,34 @@ fn unloading_interrupts_a_rendering() {
 /// The models add BOS to every text. The template's own BOS is left out, so that there is one.
 #[test]
 fn the_prompt_of_apply_template_has_the_tokens_of_the_messages() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let template =
         "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
     let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tom had a hat"}]);
     let chat = json!({"messages": messages, "chat_template": template});
-    let prompt = call(&system, "apply_template", &chat).expect("a prompt")["prompt"].clone();
+    let prompt = call(&engine, "apply_template", &chat).expect("a prompt")["prompt"].clone();
     assert!(prompt.as_str().is_some_and(|prompt| prompt.starts_with("<|im_start|>system\nBe brief.")), "{prompt}");
     let settings = json!({"n_predict": 8, "temperature": 0, "cache_prompt": false});
-    let of = |input: Value| complete(&system, Foredraft, &crate::common::with(&settings, input));
+    let of = |input: Value| complete(&engine, Foredraft, &crate::common::with(&settings, input));
     let (by_messages, by_prompt) = (of(chat), of(json!({"prompt": prompt})));
     for key in ["tokens_evaluated", "content"] {
         assert_eq!(by_messages[key], by_prompt[key], "{key}");
     }
     // What a message says is not the template's BOS, and stays.
     let said = json!({"messages": [{"role": "user", "content": "<|endoftext|>a"}], "chat_template": "{{ messages[0].content }}"});
-    let prompt = call(&system, "apply_template", &said).expect("a prompt")["prompt"].clone();
+    let prompt = call(&engine, "apply_template", &said).expect("a prompt")["prompt"].clone();
     assert_eq!(prompt, "<|endoftext|>a");
 }
 
 #[test]
 fn a_message_that_the_template_drops_is_a_warning() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
     let messages = json!([{"role": "user", "content": "Tom"}, {"role": "tool", "content": "lost"}, {"role": "user", "content": "Mia"}]);
     let request = json!({"messages": messages, "chat_template": template, "n_predict": 1});
     let expected = "messages[1].content: the chat template does not print this";
     for function in ["complete", "apply_template"] {
-        let answer = call(&system, function, &request).expect("an answer");
+        let answer = call(&engine, function, &request).expect("an answer");
         let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
         assert!(warnings.contains(&json!(expected)), "{function}: {warnings:?}");
     }

@@ -2,11 +2,11 @@
 
 use crate::common::{complete, n, start, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(init: &Value, more: Value) -> System {
+fn load(init: &Value, more: Value) -> Engine {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
@@ -23,8 +23,8 @@ fn request(prompt: &[usize]) -> Value {
 #[test]
 fn suppressed_tokens_are_never_sampled() {
     let plain = load(&json!({"model": tiny_models::sliding_window()}), json!({}));
-    let ask = |system: &System, more: Value| {
-        let answer = complete(system, Completion, &with(&request(&tokens(3, 30)), more));
+    let ask = |engine: &Engine, more: Value| {
+        let answer = complete(engine, Completion, &with(&request(&tokens(3, 30)), more));
         answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
     };
     let generated = ask(&plain, json!({"temperature": 0}));
@@ -43,11 +43,11 @@ fn suppressed_tokens_are_never_sampled() {
 #[test]
 fn requests_with_tools_use_the_tool_use_template() {
     let model = tiny_models::with_tool_template("tools {{ tools[0].function.name }}");
-    let system = load(&json!({"model": model}), json!({}));
+    let engine = load(&json!({"model": model}), json!({}));
     let tools = json!([{"type": "function", "function": {"name": "dig", "parameters": {}}}]);
     let prompt = |more: Value| {
         let request = with(&json!({"messages": [{"role": "user", "content": "hi"}]}), more).to_string();
-        let answer = system.with_server(|server| server.apply_template(request.as_bytes())).expect("a prompt");
+        let answer = engine.with_loaded(|loaded| loaded.apply_template(request.as_bytes())).expect("a prompt");
         answer["prompt"].as_str().expect("a text").to_owned()
     };
     assert!(prompt(json!({})).contains("hi"), "the default template");
@@ -61,13 +61,13 @@ fn requests_with_tools_use_the_tool_use_template() {
 fn encoder_model_only_makes_embeddings() {
     let model = tiny_models::encoder();
     let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
-    let refused = System::new().init(init.to_string().as_bytes()).expect_err("an encoder does not generate");
+    let refused = Engine::new().load(init.to_string().as_bytes()).expect_err("an encoder does not generate");
     assert!(refused.message().contains("\"embedding\": true loads it"), "{refused}");
 
-    let system = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
+    let engine = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
     let embed = |content: Value| {
         let request = json!({ "content": content }).to_string();
-        let answer = system.with_server(|server| server.get_embedding(request.as_bytes())).expect("an embedding");
+        let answer = engine.with_loaded(|loaded| loaded.get_embedding(request.as_bytes())).expect("an embedding");
         answer["embedding"].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect::<Vec<_>>()
     };
     let (one, again, other) = (embed(json!(tokens(1, 40))), embed(json!(tokens(1, 40))), embed(json!(tokens(2, 40))));
@@ -80,8 +80,8 @@ fn encoder_model_only_makes_embeddings() {
 
     let request = json!({"prompt": "a"}).to_string();
     for endpoint in [Completion, Speculative] {
-        let refused = system.with_server(|server| server.complete(endpoint, request.as_bytes())).expect_err("no text");
+        let refused = engine.with_loaded(|loaded| loaded.complete(endpoint, request.as_bytes())).expect_err("no text");
         assert_eq!(refused.message(), "the model generates no text");
     }
-    assert_eq!(system.status()["slots"], json!([]));
+    assert_eq!(engine.status()["slots"], json!([]));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{cancel, complete, drain, poll, start, submit, with};
 use foredraft::api::Endpoint::Foredraft;
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// A prompt of a few megabytes, which takes a while to tokenize.
@@ -17,8 +17,8 @@ fn long() -> String {
     "Tom had a hat and a drum, and Mia had a kite. ".repeat(100)
 }
 
-fn queued(system: &System, request: &Value) -> Value {
-    let answer = system.with_server(|server| server.submit(Foredraft, request.to_string().as_bytes()));
+fn queued(engine: &Engine, request: &Value) -> Value {
+    let answer = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))
 }
 
@@ -28,7 +28,7 @@ fn last(updates: &[Value]) -> &Value {
 
 #[test]
 fn a_long_prompt_is_pending_at_first_and_answered_as_any_other() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let settings = json!({"n_predict": 8, "seed": 1, "cache_prompt": false});
     let messages = json!([{"role": "user", "content": long()}]);
     for input in [
@@ -39,15 +39,15 @@ fn a_long_prompt_is_pending_at_first_and_answered_as_any_other() {
         json!({"prompt": "Tom", "prediction": {"type": "content", "content": long()}, "speculative": true}),
     ] {
         let request = with(&settings, input);
-        let answer = queued(&system, &request);
+        let answer = queued(&engine, &request);
         let stats = &answer["prompt_stats"];
         let pending = json!({"n_ctx": 256, "pending": true});
         match stats.as_array() {
             Some(all) => assert!(all.len() == 4 && all.iter().all(|stats| *stats == pending), "{stats}"),
             None => assert_eq!(*stats, pending),
         }
-        let updates = drain(&system, Foredraft, answer["id"].as_u64().expect("an id"));
-        let expected = complete(&system, Foredraft, &request);
+        let updates = drain(&engine, Foredraft, answer["id"].as_u64().expect("an id"));
+        let expected = complete(&engine, Foredraft, &request);
         let expected = expected["results"].as_array().cloned().unwrap_or_else(|| vec![expected]);
         for expected in expected {
             let own: Vec<Value> = updates.iter().filter(|it| it["index"] == expected["index"]).cloned().collect();
@@ -58,41 +58,41 @@ fn a_long_prompt_is_pending_at_first_and_answered_as_any_other() {
         }
     }
     // A short one is known at once.
-    assert!(queued(&system, &with(&settings, json!({"prompt": "Tom"})))["prompt_stats"]["n_past"].is_u64());
+    assert!(queued(&engine, &with(&settings, json!({"prompt": "Tom"})))["prompt_stats"]["n_past"].is_u64());
 }
 
 #[test]
 fn requests_are_served_in_the_order_in_which_they_came() {
-    let system = start(json!({"n_ctx": 256, "n_parallel": 1}));
-    let first = submit(&system, Foredraft, &json!({"prompt": huge(), "n_predict": 4}));
-    let second = submit(&system, Foredraft, &json!({"prompt": "Tom", "n_predict": 4}));
-    let third = submit(&system, Foredraft, &json!({"prompt": long(), "n_predict": 4}));
-    assert_eq!(last(&drain(&system, Foredraft, third))["success"], true);
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 1}));
+    let first = submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4}));
+    let second = submit(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4}));
+    let third = submit(&engine, Foredraft, &json!({"prompt": long(), "n_predict": 4}));
+    assert_eq!(last(&drain(&engine, Foredraft, third))["success"], true);
     for id in [first, second] {
-        assert_eq!(poll(&system, Foredraft, id, 0)["finished"], true, "{id}");
+        assert_eq!(poll(&engine, Foredraft, id, 0)["finished"], true, "{id}");
     }
 }
 
 #[test]
 fn a_request_can_be_cancelled_and_time_out_while_its_prompt_is_prepared() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let ids: Vec<u64> =
-        (0..3).map(|_| submit(&system, Foredraft, &json!({"prompt": huge(), "n_predict": 4}))).collect();
-    let late = submit(&system, Foredraft, &json!({"prompt": huge(), "n_predict": 4, "timeout_ms": 1}));
-    let end = drain(&system, Foredraft, late);
+        (0..3).map(|_| submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4}))).collect();
+    let late = submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4, "timeout_ms": 1}));
+    let end = drain(&engine, Foredraft, late);
     assert_eq!(last(&end)["stop_type"], "timeout", "{end:?}");
     for id in ids {
-        assert!(cancel(&system, Foredraft, id));
-        let updates = drain(&system, Foredraft, id);
+        assert!(cancel(&engine, Foredraft, id));
+        let updates = drain(&engine, Foredraft, id);
         assert_eq!(last(&updates)["stop_type"], "cancelled");
     }
     // The engine goes on.
-    assert_eq!(complete(&system, Foredraft, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
+    assert_eq!(complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
 }
 
 #[test]
 fn what_is_wrong_with_a_long_prompt_ends_the_request() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let chat = json!([{"role": "user", "content": long()}]);
     for (request, code, message) in [
         (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: token 99999 is not in the vocabulary"),
@@ -105,8 +105,8 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
         ),
         (json!({"prompts": [long(), ["a", 99999]]}), "invalid_request", "prompts[1][1]: token 99999 is not in"),
     ] {
-        let id = submit(&system, Foredraft, &request);
-        let updates = drain(&system, Foredraft, id);
+        let id = submit(&engine, Foredraft, &request);
+        let updates = drain(&engine, Foredraft, id);
         for end in updates.iter().filter(|update| update["stop"] == true) {
             assert_eq!(
                 (&end["success"], &end["stop_type"], &end["code"]),
@@ -123,7 +123,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
         (json!({"messages": [{"role": 5, "content": huge()}]}), "messages[0].role: expected a string"),
         (json!({"prompt": huge(), "grammar": "root ::= ("}), "grammar: "),
     ] {
-        let refused = system.with_server(|server| server.submit(Foredraft, request.to_string().as_bytes()));
+        let refused = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
         let refused = refused.expect_err("refused");
         assert!(refused.message().starts_with(message), "{refused}");
     }
@@ -131,21 +131,21 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
 
 #[test]
 fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
-    let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 3}));
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 3}));
     let request = json!({"prompt": huge(), "n_predict": 4});
-    let ids: Vec<u64> = (0..4).map(|_| submit(&system, Foredraft, &request)).collect();
-    let refused = system.with_server(|server| server.submit(Foredraft, request.to_string().as_bytes()));
+    let ids: Vec<u64> = (0..4).map(|_| submit(&engine, Foredraft, &request)).collect();
+    let refused = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
     assert_eq!(refused.expect_err("full").code().as_str(), "queue_full");
     // Cancelled requests leave the queue at once.
     for id in ids {
-        assert!(cancel(&system, Foredraft, id));
-        assert!(cancel(&system, Foredraft, submit(&system, Foredraft, &request)));
+        assert!(cancel(&engine, Foredraft, id));
+        assert!(cancel(&engine, Foredraft, submit(&engine, Foredraft, &request)));
     }
     for _ in 0..4 {
-        submit(&system, Foredraft, &request);
+        submit(&engine, Foredraft, &request);
     }
-    system.deinit();
-    assert_eq!(system.status()["state"], "uninitialized");
+    engine.unload();
+    assert_eq!(engine.status()["state"], "uninitialized");
 }
 
 /// Prints what calls take while the engine generates, and, for comparison, what a loop of 10 µs takes that calls nothing: on cores that
@@ -154,9 +154,9 @@ fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
 #[ignore = "a measurement"]
 fn calls_while_the_engine_generates() {
     let seconds = std::env::var("SECONDS_OF_LOAD").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    let system = start(json!({"n_ctx": 1024, "n_parallel": 2, "max_queue": 8}));
+    let engine = start(json!({"n_ctx": 1024, "n_parallel": 2, "max_queue": 8}));
     let endless = json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true});
-    let running = submit(&system, Foredraft, &endless);
+    let running = submit(&engine, Foredraft, &endless);
     let long = "Tom had a hat and a drum, and Mia had a kite. ".repeat(200 * 1024 / 46);
     let prompt = json!({"prompt": long, "n_predict": 4}).to_string();
     let turn = |text: &str| json!([{"role": "user", "content": text}, {"role": "assistant", "content": text}]);
@@ -181,7 +181,7 @@ fn calls_while_the_engine_generates() {
     while Instant::now() < end {
         let (name, request) = if n % 2 == 0 { ("submit of a prompt", &prompt) } else { ("submit of a chat", &chat) };
         let answer = time(name, &mut || {
-            let answer = system.with_server(|server| server.submit(Foredraft, request.as_bytes()));
+            let answer = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.as_bytes()));
             answer.expect("space in the queue").to_string()
         });
         let id = serde_json::from_str::<Value>(&answer).expect("JSON")["id"].as_u64().expect("an id");
@@ -191,8 +191,8 @@ fn calls_while_the_engine_generates() {
             for id in [id, running] {
                 let poll = json!({"id": id}).to_string();
                 let answer = time("poll", &mut || {
-                    system
-                        .with_server(|server| server.poll(Foredraft, Some(poll.as_bytes())))
+                    engine
+                        .with_loaded(|loaded| loaded.poll(Foredraft, Some(poll.as_bytes())))
                         .expect("an answer")
                         .to_string()
                 });
@@ -201,7 +201,7 @@ fn calls_while_the_engine_generates() {
                     finished += 1;
                 }
             }
-            time("status", &mut || system.status().to_string());
+            time("status", &mut || engine.status().to_string());
             for _ in 0..4 {
                 time("nothing", &mut || {
                     let start = Instant::now();
@@ -216,8 +216,8 @@ fn calls_while_the_engine_generates() {
             }
             if n % 3 == 2 {
                 time("cancel", &mut || {
-                    system
-                        .with_server(|server| server.cancel(Foredraft, Some(command.as_bytes())))
+                    engine
+                        .with_loaded(|loaded| loaded.cancel(Foredraft, Some(command.as_bytes())))
                         .expect("an answer")
                         .to_string()
                 });

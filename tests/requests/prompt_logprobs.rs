@@ -11,15 +11,15 @@ fn logprobs(entries: &Value) -> Vec<f64> {
 /// Tokens that were generated have the same probabilities when they are sent as a prompt.
 #[test]
 fn prompt_has_the_probabilities_of_the_completion_that_it_was() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let request =
         json!({"prompt": "Once upon a time", "n_predict": 100, "temperature": 0, "n_probs": 3, "return_tokens": true});
-    let first = complete(&system, Foredraft, &request);
+    let first = complete(&engine, Foredraft, &request);
     let generated = first["tokens"].as_array().expect("tokens").clone();
     let text: Vec<Value> = std::iter::once(json!("Once upon a time")).chain(generated.iter().cloned()).collect();
     for endpoint in [Foredraft, Completion] {
         let again = complete(
-            &system,
+            &engine,
             endpoint,
             &json!({"prompt": text, "n_predict": 2, "prompt_logprobs": 3, "temperature": 0}),
         );
@@ -38,18 +38,18 @@ fn prompt_has_the_probabilities_of_the_completion_that_it_was() {
         assert_eq!(again["generation_settings"]["prompt_logprobs"], 3);
     }
     // Without it there are none, and the cache is used.
-    let plain = complete(&system, Foredraft, &json!({"prompt": text, "n_predict": 1}));
+    let plain = complete(&engine, Foredraft, &json!({"prompt": text, "n_predict": 1}));
     assert!(plain["prompt_logprobs"].is_null() && n(&plain["timings"]["cache_n"]) > 50, "{plain}");
     let refused = json!({"prompt": "Once", "prompt_logprobs": 1, "n_beams": 2}).to_string();
     let error =
-        system.with_server(|server| server.complete(Completion, refused.as_bytes())).expect_err("it is refused");
+        engine.with_loaded(|loaded| loaded.complete(Completion, refused.as_bytes())).expect_err("it is refused");
     assert!(error.message().starts_with("prompt_logprobs: not available with n_beams"), "{error}");
 }
 
 #[test]
 fn model_info_has_sizes_special_tokens_and_metadata() {
-    let system = start(json!({"n_ctx": 512}));
-    let info = |request: Value| system.with_server(|server| server.model_info(request.to_string().as_bytes()));
+    let engine = start(json!({"n_ctx": 512}));
+    let info = |request: Value| engine.with_loaded(|loaded| loaded.model_info(request.to_string().as_bytes()));
     let target = info(json!({})).expect("the target's");
     assert_eq!(target["metadata"]["general.architecture"], "llama");
     assert_eq!(target["n_embd"].to_string(), target["metadata"]["llama.embedding_length"].as_str().expect("a text"));

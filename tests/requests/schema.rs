@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn output_is_valid_under_the_schema() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let mut ended = 0;
     for (schema, holds) in cases() {
         for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 1.5)] {
@@ -62,9 +62,9 @@ fn output_is_valid_under_the_schema() {
                 "prompt": "{\"name\": \"Mia\", \"age\": 7}\n", "n_predict": 80, "json_schema": schema, "seed": seed,
                 "temperature": temperature, "cache_prompt": false,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             let speculative = json!({"speculative": {"adaptive": false, "n_max": 5}});
-            let fast = complete(&system, Speculative, &with(&request, speculative));
+            let fast = complete(&engine, Speculative, &with(&request, speculative));
             assert_eq!(plain["content"], fast["content"], "{schema} {seed}");
             let text = plain["content"].as_str().expect("a text");
             if plain["stop_type"] == "eos" {
@@ -82,15 +82,15 @@ fn output_is_valid_under_the_schema() {
 
 #[test]
 fn generation_settings_with_a_schema_reproduce_the_output() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     for schema in [json!({"enum": ["a", "b"]}), json!("{\"type\": \"integer\", \"maximum\": 9}")] {
         let request = json!({"prompt": "Tom was", "n_predict": 40, "json_schema": schema, "seed": 5});
-        let first = complete(&system, Completion, &request);
+        let first = complete(&engine, Completion, &request);
         let settings = &first["generation_settings"];
         assert!(
             settings["json_schema"].is_object() && settings["grammar"].as_str().expect("GBNF").contains("root ::= ")
         );
-        let again = complete(&system, Completion, &with(settings, json!({"prompt": "Tom was"})));
+        let again = complete(&engine, Completion, &with(settings, json!({"prompt": "Tom was"})));
         assert_eq!(first["content"], again["content"]);
         assert_eq!(settings["grammar"], again["generation_settings"]["grammar"]);
     }
@@ -98,7 +98,7 @@ fn generation_settings_with_a_schema_reproduce_the_output() {
 
 #[test]
 fn unsupported_schemas_are_refused() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     for (schema, why) in [
         (json!({"type": "array", "minItems": 1_000_000_000}), "minItems"),
         (json!({"$ref": "http://example.com"}), "$ref"),
@@ -106,7 +106,7 @@ fn unsupported_schemas_are_refused() {
         (json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}), "left recursion"),
     ] {
         let request = json!({"prompt": "a", "json_schema": schema}).to_string();
-        let answer = system.with_server(|server| server.complete(Completion, request.as_bytes()));
+        let answer = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes()));
         let error = answer.expect_err("refused");
         assert!(error.message().contains(why), "{schema}: {error}");
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::common::{cancel, complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::checksum::Checksum;
 use foredraft::error::{Code, Error};
 use serde_json::{Value, json};
@@ -16,18 +16,18 @@ fn file(name: &str) -> PathBuf {
     folder.join(format!("{name}.session"))
 }
 
-fn save(system: &System, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+fn save(engine: &Engine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
     let request = json!({"id_slot": slot, "filename": path}).to_string();
-    system.with_server(|server| server.session_save(request.as_bytes()))
+    engine.with_loaded(|loaded| loaded.session_save(request.as_bytes()))
 }
 
-fn load(system: &System, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+fn load(engine: &Engine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
     let request = json!({"id_slot": slot, "filename": path}).to_string();
-    system.with_server(|server| server.session_load(request.as_bytes()))
+    engine.with_loaded(|loaded| loaded.session_load(request.as_bytes()))
 }
 
-fn n_past(system: &System, slot: usize) -> u64 {
-    system.status()["slots"][slot]["n_past"].as_u64().expect("a number")
+fn n_past(engine: &Engine, slot: usize) -> u64 {
+    engine.status()["slots"][slot]["n_past"].as_u64().expect("a number")
 }
 
 /// A familiar prompt of more than 200 tokens.
@@ -50,26 +50,26 @@ fn loaded_session_decodes_only_new_tokens() {
     let path = file("continued");
     let first = request(&long_prompt());
     let (second, expected) = {
-        let system = start(json!({"n_ctx": 1024, "n_ubatch": 32}));
-        let answer = complete(&system, Speculative, &with(&first, steady()));
-        let saved = save(&system, 0, &path).expect("saved");
-        assert_eq!(saved["n_saved"], n_past(&system, 0), "{saved}");
+        let engine = start(json!({"n_ctx": 1024, "n_ubatch": 32}));
+        let answer = complete(&engine, Speculative, &with(&first, steady()));
+        let saved = save(&engine, 0, &path).expect("saved");
+        assert_eq!(saved["n_saved"], n_past(&engine, 0), "{saved}");
         assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("the file exists").len(), "{saved}");
         assert!(saved["n_saved_draft"].as_u64() > Some(150), "{saved}");
         let prompt = long_prompt() + answer["content"].as_str().expect("content") + "\nOnce upon a time";
         let second = request(&prompt);
-        let expected = complete(&system, Completion, &with(&second, json!({"cache_prompt": false})));
+        let expected = complete(&engine, Completion, &with(&second, json!({"cache_prompt": false})));
         (second, expected)
     };
     let fresh = || start(json!({"n_ctx": 1024, "n_ubatch": 32}));
     let without = complete(&fresh(), Speculative, &with(&second, steady()));
     for endpoint in [Completion, Speculative] {
-        let system = fresh();
-        let loaded = load(&system, 0, &path).expect("loaded");
-        assert_eq!(loaded["n_restored"], n_past(&system, 0), "{loaded}");
+        let engine = fresh();
+        let loaded = load(&engine, 0, &path).expect("loaded");
+        assert_eq!(loaded["n_restored"], n_past(&engine, 0), "{loaded}");
         assert!(loaded["n_restored_draft"].as_u64() > Some(150), "{loaded}");
         let more = if endpoint == Speculative { steady() } else { json!({}) };
-        let answer = complete(&system, endpoint, &with(&second, more));
+        let answer = complete(&engine, endpoint, &with(&second, more));
         assert_eq!(answer["content"], expected["content"]);
         let (new, cached) = (answer["timings"]["prompt_n"].as_u64(), answer["timings"]["cache_n"].as_u64());
         assert!(new < Some(20) && cached > Some(200), "{}", answer["timings"]);
@@ -84,28 +84,28 @@ fn loaded_session_decodes_only_new_tokens() {
 #[test]
 fn session_can_be_loaded_into_another_slot_after_a_shift() {
     let path = file("any-slot");
-    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let first =
         with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
-    let answer = complete(&system, Speculative, &with(&first, steady()));
+    let answer = complete(&engine, Speculative, &with(&first, steady()));
     assert_eq!(answer["truncated"], true, "the context must have shifted");
     // The draft's keys still have to be rotated after a shift, because nothing was decoded since.
     let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
-    complete(&system, Completion, &with(&plain, json!({"temperature": 0.7})));
-    complete(&system, Completion, &with(&first, json!({"n_predict": 150})));
-    assert!(save(&system, 1, &path).is_ok());
-    let answer = complete(&system, Speculative, &with(&first, steady()));
-    save(&system, 0, &path).expect("saved");
-    load(&system, 1, &path).expect("loaded");
-    assert_eq!(n_past(&system, 0), n_past(&system, 1));
+    complete(&engine, Completion, &with(&plain, json!({"temperature": 0.7})));
+    complete(&engine, Completion, &with(&first, json!({"n_predict": 150})));
+    assert!(save(&engine, 1, &path).is_ok());
+    let answer = complete(&engine, Speculative, &with(&first, steady()));
+    save(&engine, 0, &path).expect("saved");
+    load(&engine, 1, &path).expect("loaded");
+    assert_eq!(n_past(&engine, 0), n_past(&engine, 1));
     // Both continue from the slot's contents, so the prompt consists of the tokens that are left: the last ones of the text.
     let tokens: Vec<i64> = answer["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect();
-    let kept = usize::try_from(n_past(&system, 0)).expect("small");
-    let bos = system.status()["draft"]["target"]["bos"].as_i64().expect("a BOS token, which stays in the context");
+    let kept = usize::try_from(n_past(&engine, 0)).expect("small");
+    let bos = engine.status()["draft"]["target"]["bos"].as_i64().expect("a BOS token, which stays in the context");
     let prompt = [&[bos], &tokens[tokens.len() - kept..]].concat();
     let texts = [0, 1].map(|slot| {
         let next = json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "id_slot": slot});
-        let answer = complete(&system, Speculative, &with(&next, steady()));
+        let answer = complete(&engine, Speculative, &with(&next, steady()));
         assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
         answer["content"].clone()
     });
@@ -114,33 +114,33 @@ fn session_can_be_loaded_into_another_slot_after_a_shift() {
 
 #[test]
 fn seed_continues_across_a_session() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let path = file("seed");
     let prompt = "Once upon a time there was a child named Tom.";
     let sampled =
         json!({"temperature": 1.0, "top_k": 0, "top_p": 1, "seed": 77, "ignore_eos": true, "return_tokens": true});
     let whole = with(&sampled, json!({"prompt": prompt, "n_predict": 60, "cache_prompt": false}));
-    let whole = complete(&system, Completion, &whole);
+    let whole = complete(&engine, Completion, &whole);
     let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
     for (first, second) in [(Completion, Speculative), (Speculative, Completion)] {
         let half = with(&sampled, json!({"prompt": prompt, "n_predict": 25, "session_save": path}));
-        let half = complete(&system, first, &half);
+        let half = complete(&engine, first, &half);
         assert_eq!(half["session_save"]["success"], true, "{half}");
         assert_eq!(tokens(&half), tokens(&whole)[..25]);
         let pieces = [vec![json!(prompt)], tokens(&half)].concat();
         let rest = with(&sampled, json!({"prompt": pieces, "n_predict": 35, "session_load": path}));
-        let answer = complete(&system, second, &rest);
+        let answer = complete(&engine, second, &rest);
         assert_eq!(tokens(&answer), tokens(&whole)[25..], "{answer}");
         assert_eq!(answer["generation_settings"]["seed_position"], 25);
         assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
         // The reported settings reproduce the output without the session.
         let again =
             with(&answer["generation_settings"], json!({"prompt": pieces, "n_predict": 35, "return_tokens": true}));
-        let again = complete(&system, Completion, &with(&again, json!({"cache_prompt": false})));
+        let again = complete(&engine, Completion, &with(&again, json!({"cache_prompt": false})));
         assert_eq!(tokens(&again), tokens(&answer));
         // Another seed or another text starts its random numbers from the beginning.
         for other in [json!({"seed": 78}), json!({"prompt": prompt})] {
-            let answer = complete(&system, Completion, &with(&rest, other));
+            let answer = complete(&engine, Completion, &with(&rest, other));
             assert_eq!(answer["generation_settings"]["seed_position"], 0, "{answer}");
         }
     }
@@ -148,12 +148,12 @@ fn seed_continues_across_a_session() {
 
 #[test]
 fn failed_session_fields_report_an_error() {
-    let system = start(json!({"n_ctx": 512}));
-    let first = complete(&system, Completion, &request(&long_prompt()));
-    let before = n_past(&system, 0);
+    let engine = start(json!({"n_ctx": 512}));
+    let first = complete(&engine, Completion, &request(&long_prompt()));
+    let before = n_past(&engine, 0);
     let missing = file("missing");
     let bytes = with(&request("x"), json!({"session_load": missing})).to_string();
-    let answer = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect("an answer");
+    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect("an answer");
     assert_eq!(
         (&answer["success"], &answer["code"], &answer["stop_type"]),
         (&json!(false), &json!("not_found"), &json!("error"))
@@ -161,9 +161,9 @@ fn failed_session_fields_report_an_error() {
     assert!(
         answer["error"].as_str().is_some_and(|error| error.starts_with("session_load: ") && error.contains("missing"))
     );
-    assert_eq!(n_past(&system, 0), before, "the slot is unchanged");
+    assert_eq!(n_past(&engine, 0), before, "the slot is unchanged");
     let nowhere = file("no-folder/a");
-    let answer = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
+    let answer = complete(&engine, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
     assert_eq!(answer["content"], first["content"], "the completion is returned all the same");
     assert_eq!(answer["session_save"]["code"], "not_found", "{answer}");
     assert_eq!(answer["timings"]["prompt_n"], 1);
@@ -171,73 +171,73 @@ fn failed_session_fields_report_an_error() {
 
 #[test]
 fn session_save_waits_for_earlier_requests() {
-    let system = start(json!({"n_ctx": 1024}));
+    let engine = start(json!({"n_ctx": 1024}));
     let path = file("busy");
     let long = with(&request("Once upon a time"), json!({"n_predict": 300}));
-    let id = submit(&system, Completion, &long);
-    let queued = submit(&system, Completion, &with(&request("Tom was 7 years old"), json!({"n_predict": 5})));
-    let saved = save(&system, 0, &path).expect("saved");
-    let (updates, others) = (drain(&system, Completion, id), drain(&system, Completion, queued));
+    let id = submit(&engine, Completion, &long);
+    let queued = submit(&engine, Completion, &with(&request("Tom was 7 years old"), json!({"n_predict": 5})));
+    let saved = save(&engine, 0, &path).expect("saved");
+    let (updates, others) = (drain(&engine, Completion, id), drain(&engine, Completion, queued));
     let last = others.last().expect("a final response");
     assert_eq!((&saved["n_saved"], &last["tokens_predicted"]), (&last["tokens_cached"], &json!(5)), "{saved}");
-    let id = submit(&system, Completion, &long);
-    let loaded = load(&system, 0, &path).expect("loaded");
+    let id = submit(&engine, Completion, &long);
+    let loaded = load(&engine, 0, &path).expect("loaded");
     assert_eq!(loaded["n_restored"], saved["n_saved"]);
-    assert_eq!(n_past(&system, 0), saved["n_saved"].as_u64().expect("a number"), "the load ran last");
-    assert_eq!(text(&drain(&system, Completion, id)), text(&updates));
+    assert_eq!(n_past(&engine, 0), saved["n_saved"].as_u64().expect("a number"), "the load ran last");
+    assert_eq!(text(&drain(&engine, Completion, id)), text(&updates));
 }
 
 /// Behind an endless request, the functions give up after `timeout_ms`, and do nothing later.
 #[test]
 fn session_functions_give_up_after_timeout_ms() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let (path, other) = (file("timeout"), file("timeout-other"));
-    complete(&system, Completion, &with(&request("Once upon a time"), json!({"n_predict": 5})));
-    save(&system, 0, &path).expect("saved");
+    complete(&engine, Completion, &with(&request("Once upon a time"), json!({"n_predict": 5})));
+    save(&engine, 0, &path).expect("saved");
     let endless = json!({"prompt": "Tom", "n_predict": -1, "ignore_eos": true});
-    let id = submit(&system, Completion, &endless);
-    let queued = submit(&system, Completion, &endless);
-    type Function = fn(&foredraft::api::Server, &[u8]) -> Result<Value, Error>;
+    let id = submit(&engine, Completion, &endless);
+    let queued = submit(&engine, Completion, &endless);
+    type Function = fn(&foredraft::api::LocalEngine, &[u8]) -> Result<Value, Error>;
     let functions: [(&str, Function); 2] = [
-        ("session_save", foredraft::api::Server::session_save),
-        ("session_load", foredraft::api::Server::session_load),
+        ("session_save", foredraft::api::LocalEngine::session_save),
+        ("session_load", foredraft::api::LocalEngine::session_load),
     ];
     for (name, function) in functions {
         let path = if name == "session_save" { &other } else { &path };
         for timeout in [1, 50] {
             let request = json!({"id_slot": 0, "filename": path, "timeout_ms": timeout}).to_string();
-            let error = system.with_server(|server| function(server, request.as_bytes())).expect_err("busy");
+            let error = engine.with_loaded(|loaded| function(loaded, request.as_bytes())).expect_err("busy");
             let expected = format!("{name}: timeout_ms: slot 0 was busy for {timeout} ms");
             assert_eq!((error.code().as_str(), error.message()), ("timeout", expected.as_str()));
         }
         for wrong in [json!(-2), json!("long"), json!(1e300)] {
             let request = json!({"filename": path, "timeout_ms": wrong}).to_string();
-            let error = system.with_server(|server| function(server, request.as_bytes())).expect_err("wrong");
+            let error = engine.with_loaded(|loaded| function(loaded, request.as_bytes())).expect_err("wrong");
             assert!(error.message().starts_with("timeout_ms: expected"), "{error}");
         }
     }
     for id in [id, queued] {
-        cancel(&system, Completion, id);
-        drain(&system, Completion, id);
+        cancel(&engine, Completion, id);
+        drain(&engine, Completion, id);
     }
     // What was given up was not done: the slot has the last request's tokens, and there is no file.
-    let n = n_past(&system, 0);
-    let after = complete(&system, Completion, &json!({"prompt": "Tom", "n_predict": 1}));
+    let n = n_past(&engine, 0);
+    let after = complete(&engine, Completion, &json!({"prompt": "Tom", "n_predict": 1}));
     assert!(!other.exists() && n != 0, "{n}");
     assert!(after["timings"]["cache_n"].as_u64() > Some(0), "{after}");
     // A free slot is served at once.
     for (_, function) in functions {
         let request = json!({"filename": path, "timeout_ms": 60_000}).to_string();
-        let answer = system.with_server(|server| function(server, request.as_bytes())).expect("served");
+        let answer = engine.with_loaded(|loaded| function(loaded, request.as_bytes())).expect("served");
         assert!(answer["warnings"].is_null(), "{answer}");
     }
 }
 
 /// The error of a load that must be refused and must leave the slot unchanged.
-fn refused(system: &System, path: &PathBuf) -> Error {
-    let before = n_past(system, 0);
-    let error = load(system, 0, path).expect_err("it must not fit");
-    assert_eq!(n_past(system, 0), before, "{error}");
+fn refused(engine: &Engine, path: &PathBuf) -> Error {
+    let before = n_past(engine, 0);
+    let error = load(engine, 0, path).expect_err("it must not fit");
+    assert_eq!(n_past(engine, 0), before, "{error}");
     error
 }
 
@@ -253,53 +253,53 @@ fn session_of_another_model_or_context_is_refused() {
         (json!({"grp_attn_n": 2, "grp_attn_w": 64}), "grp_attn_n"),
     ];
     for (init, part) in differing {
-        let system = start(with(&json!({"n_ctx": 512}), init.clone()));
-        complete(&system, Completion, &request("Once upon a time"));
-        let error = refused(&system, &path);
+        let engine = start(with(&json!({"n_ctx": 512}), init.clone()));
+        complete(&engine, Completion, &request("Once upon a time"));
+        let error = refused(&engine, &path);
         assert!(error.message().contains(part), "{init}: {error}");
         assert!(error.message().contains("other.session"), "{error}");
-        let again = complete(&system, Completion, &request("Once upon a time"));
+        let again = complete(&engine, Completion, &request("Once upon a time"));
         assert_eq!(again["timings"]["prompt_n"], 1, "the slot's cache is unchanged");
     }
-    let system = start(json!({"n_ctx": 64}));
-    assert_eq!(refused(&system, &path).code(), Code::ContextFull);
+    let engine = start(json!({"n_ctx": 64}));
+    assert_eq!(refused(&engine, &path).code(), Code::ContextFull);
     // Without its draft, or with another draft, the target's part can still be loaded.
     for draft in [Value::Null, json!(model("target"))] {
-        let system = start(json!({"n_ctx": 512, "model_draft": draft}));
-        let loaded = load(&system, 0, &path).expect("loaded");
+        let engine = start(json!({"n_ctx": 512, "model_draft": draft}));
+        let loaded = load(&engine, 0, &path).expect("loaded");
         assert_eq!((&loaded["n_restored"], &loaded["n_restored_draft"]), (&tokens, &json!(0)), "{loaded}");
     }
 }
 
 fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
-    let system = start(init.clone());
-    complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
-    save(&system, 0, path).expect("saved")["n_saved"].clone()
+    let engine = start(init.clone());
+    complete(&engine, Speculative, &with(&request(&long_prompt()), steady()));
+    save(&engine, 0, path).expect("saved")["n_saved"].clone()
 }
 
 #[test]
 fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     let (path, damaged) = (file("whole"), file("damaged"));
-    let system = start(json!({"n_ctx": 512}));
-    let first = complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
-    save(&system, 0, &path).expect("saved");
+    let engine = start(json!({"n_ctx": 512}));
+    let first = complete(&engine, Speculative, &with(&request(&long_prompt()), steady()));
+    save(&engine, 0, &path).expect("saved");
     let whole = std::fs::read(&path).expect("the file exists");
     for n in 0..60 {
         let mut bytes = whole.clone();
         let at = n * n * n * 31 % bytes.len();
         bytes[at] ^= 1 << (n % 8);
         std::fs::write(&damaged, &bytes).expect("writable");
-        let error = refused(&system, &damaged);
+        let error = refused(&engine, &damaged);
         assert!(error.message().contains("byte ") && error.message().contains("damaged.session"), "{at}: {error}");
         std::fs::write(&damaged, &whole[..at]).expect("writable");
-        refused(&system, &damaged);
+        refused(&engine, &damaged);
     }
-    assert_eq!(save(&system, 0, &damaged).map(|saved| saved["n_written"].clone()).ok(), Some(json!(whole.len())));
+    assert_eq!(save(&engine, 0, &damaged).map(|saved| saved["n_written"].clone()).ok(), Some(json!(whole.len())));
     assert!(
         std::fs::read(&damaged).expect("the file exists") == whole,
         "the file is replaced by what the slot still holds"
     );
-    let again = complete(&system, Completion, &request(&long_prompt()));
+    let again = complete(&engine, Completion, &request(&long_prompt()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
@@ -319,10 +319,10 @@ fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 #[test]
 fn damaged_states_with_valid_checksums_are_handled_safely() {
     let (path, forged) = (file("true"), file("forged"));
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let prompt = request("Once upon a time there was a child named Tom.");
-    let first = complete(&system, Speculative, &with(&prompt, steady()));
-    save(&system, 0, &path).expect("saved");
+    let first = complete(&engine, Speculative, &with(&prompt, steady()));
+    save(&engine, 0, &path).expect("saved");
     let whole = std::fs::read(&path).expect("the file exists");
     let sections = sections(&whole);
     assert_eq!(sections.len(), 7);
@@ -340,13 +340,13 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
                 let sum = Checksum::of(&bytes[section.clone()]).to_le_bytes();
                 bytes[section.start - 8..section.start].copy_from_slice(&sum);
                 std::fs::write(&forged, bytes).expect("writable");
-                refusals += u32::from(load(&system, 0, &forged).is_err());
+                refusals += u32::from(load(&engine, 0, &forged).is_err());
             }
         }
     }
     assert!(refusals > 100, "most damage to the first bytes must be refused: {refusals}");
-    load(&system, 0, &path).expect("the undamaged session");
-    let again = complete(&system, Speculative, &with(&prompt, steady()));
+    load(&engine, 0, &path).expect("the undamaged session");
+    let again = complete(&engine, Speculative, &with(&prompt, steady()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
@@ -355,10 +355,10 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
 fn session_with_numbers_that_are_not_finite_is_refused() {
     let (path, forged) = (file("finite"), file("not-finite"));
     for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true})] {
-        let system = start(with(&json!({"n_ctx": 256}), more));
+        let engine = start(with(&json!({"n_ctx": 256}), more));
         let prompt = with(&request("Once upon a time there was a child named Tom."), json!({"id_slot": 0}));
-        let first = complete(&system, Speculative, &prompt);
-        save(&system, 0, &path).expect("saved");
+        let first = complete(&engine, Speculative, &prompt);
+        save(&engine, 0, &path).expect("saved");
         let mut bytes = std::fs::read(&path).expect("the file exists");
         let state = sections(&bytes)[3].clone();
         // The end of the state is values in half precision.
@@ -367,28 +367,28 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
         let sum = Checksum::of(&bytes[state.clone()]).to_le_bytes();
         bytes[state.start - 8..state.start].copy_from_slice(&sum);
         std::fs::write(&forged, bytes).expect("writable");
-        let error = load(&system, 0, &forged).expect_err("refused");
+        let error = load(&engine, 0, &forged).expect_err("refused");
         assert!(error.message().contains("not finite"), "{error}");
         let short = with(&request("Mia was 7 years old"), json!({"id_slot": 0}));
         let expected = complete(&start(json!({"n_ctx": 256})), Speculative, &short);
-        assert_eq!(complete(&system, Speculative, &short)["content"], expected["content"]);
-        assert_eq!(complete(&system, Speculative, &prompt)["content"], first["content"]);
+        assert_eq!(complete(&engine, Speculative, &short)["content"], expected["content"]);
+        assert_eq!(complete(&engine, Speculative, &prompt)["content"], first["content"]);
     }
 }
 
 #[test]
 fn several_completions_start_from_one_session() {
     let path = file("several");
-    let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
-    let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 3}));
+    let first = complete(&engine, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
     let prompt = long_prompt() + first["content"].as_str().expect("content") + " Once";
     let three = json!({"n_cmpl": 3, "session_load": path, "temperature": 0.8, "seed": 4});
     let three = with(&request(&prompt), three);
-    let answer = complete(&system, Completion, &three);
+    let answer = complete(&engine, Completion, &three);
     for (index, result) in results(&answer, 3).iter().enumerate() {
         let seed = result["generation_settings"]["seed"].clone();
         let alone = json!({"n_cmpl": 1, "session_load": "", "seed": seed});
-        let alone = complete(&system, Completion, &with(&three, alone));
+        let alone = complete(&engine, Completion, &with(&three, alone));
         assert_eq!(result["content"], alone["content"], "{index}");
         assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
     }
@@ -398,14 +398,14 @@ fn several_completions_start_from_one_session() {
         (json!({"n_beams": 2, "session_load": path}), "session_load: not available with n_beams"),
     ] {
         let bytes = with(&request("x"), more).to_string();
-        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect_err("refused");
+        let error = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect_err("refused");
         assert!(error.message().contains(part), "{error}");
     }
 }
 
 #[test]
 fn invalid_session_requests_are_refused() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     for (body, part) in [
         (json!({}), "filename: expected a path, got nothing"),
         (json!({"filename": ""}), "filename: expected a path, got nothing"),
@@ -415,16 +415,16 @@ fn invalid_session_requests_are_refused() {
         (json!({"filename": "/tmp"}), ""),
     ] {
         let bytes = body.to_string();
-        for function in [foredraft::api::Server::session_save, foredraft::api::Server::session_load] {
-            let error = system.with_server(|server| function(server, bytes.as_bytes())).expect_err("refused");
+        for function in [foredraft::api::LocalEngine::session_save, foredraft::api::LocalEngine::session_load] {
+            let error = engine.with_loaded(|loaded| function(loaded, bytes.as_bytes())).expect_err("refused");
             assert!(error.message().contains(part), "{body}: {error}");
         }
     }
-    let error = save(&system, 0, &file("empty")).expect_err("nothing to save");
+    let error = save(&engine, 0, &file("empty")).expect_err("nothing to save");
     assert!(error.message().contains("slot 0 has no tokens"), "{error}");
-    complete(&system, Completion, &request("Once"));
+    complete(&engine, Completion, &request("Once"));
     let warned = json!({"filename": file("warned"), "id_slott": 0}).to_string();
-    let answer = system.with_server(|server| server.session_save(warned.as_bytes())).expect("saved");
+    let answer = engine.with_loaded(|loaded| loaded.session_save(warned.as_bytes())).expect("saved");
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
 }
 
@@ -433,20 +433,20 @@ fn invalid_session_requests_are_refused() {
 fn session_seed_continues_only_with_its_own_text() {
     let path = file("seed-of-a-text");
     let drawn = |prompt: &str| with(&request(prompt), json!({"temperature": 1.2, "seed": 42}));
-    let system = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
+    let engine = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
     // A prompt longer than the session.
     let other = &prompts()[10..14].concat();
-    let expected = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
+    let expected = complete(&engine, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
     complete(
-        &system,
+        &engine,
         Completion,
         &with(&drawn("Once upon a time there was a child named Mia."), json!({"id_slot": 1})),
     );
-    save(&system, 1, &path).expect("saved");
-    load(&system, 1, &path).expect("loaded");
-    complete(&system, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
-    assert_eq!(n_past(&system, 1), 0, "other slots took its cells");
-    let answer = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})));
+    save(&engine, 1, &path).expect("saved");
+    load(&engine, 1, &path).expect("loaded");
+    complete(&engine, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
+    assert_eq!(n_past(&engine, 1), 0, "other slots took its cells");
+    let answer = complete(&engine, Completion, &with(&drawn(other), json!({"id_slot": 1})));
     assert!(answer["tokens_evaluated"].as_u64() > Some(50), "{answer}");
     assert_eq!(answer["tokens"], expected);
 }
@@ -454,14 +454,14 @@ fn session_seed_continues_only_with_its_own_text() {
 /// The last token of a completion is decoded only if it was drafted; saved sessions must not differ.
 #[test]
 fn saved_tokens_do_not_depend_on_whether_the_last_was_drafted() {
-    let (path, system) = (file("end"), start(json!({"n_ctx": 512})));
+    let (path, engine) = (file("end"), start(json!({"n_ctx": 512})));
     let mut drafted = 0;
     for prompt in prompts().iter().step_by(3) {
         let ask = json!({
             "prompt": prompt, "n_predict": 60, "temperature": 0, "stop": ["."], "session_save": path, "return_tokens": true,
         });
-        let plain = complete(&system, Completion, &ask);
-        let fast = complete(&system, Speculative, &with(&ask, steady()));
+        let plain = complete(&engine, Completion, &ask);
+        let fast = complete(&engine, Speculative, &with(&ask, steady()));
         assert_eq!(fast["session_save"]["n_saved"], plain["session_save"]["n_saved"], "{prompt}");
         assert_eq!(fast["tokens_cached"], plain["tokens_cached"], "{prompt}");
         let ended_by = fast["sources"].as_array().and_then(|sources| sources.last()).cloned();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{complete, model, start, with};
 use foredraft::api::Endpoint::Completion;
-use foredraft::api::System;
+use foredraft::api::Engine;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn refused(model: &Path) -> String {
 
 fn refused_source(model: &Value) -> String {
     let init = json!({"model": model, "n_threads": 1, "log_level": "none"}).to_string();
-    System::new().init(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
+    Engine::new().load(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn first_shard_loads_the_whole_model() {
     // A session depends on the weights of both files.
     let session = first.with_file_name("a.session");
     let command = json!({"id_slot": 0, "filename": session}).to_string();
-    several.with_server(|server| server.session_save(command.as_bytes())).expect("saved");
+    several.with_loaded(|loaded| loaded.session_save(command.as_bytes())).expect("saved");
     drop(several);
-    let load = || of(&json!(first)).with_server(|server| server.session_load(command.as_bytes()));
+    let load = || of(&json!(first)).with_loaded(|loaded| loaded.session_load(command.as_bytes()));
     load().expect("a session of the same model");
     let mut bytes = std::fs::read(second(&first)).expect("the file exists");
     let half = bytes.len() / 2;

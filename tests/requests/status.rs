@@ -94,20 +94,20 @@ fn status_compares_the_draft_with_its_target() {
 /// The queue is reported at once, including requests that arrive while the engine is decoding.
 #[test]
 fn queue_counts_submitted_requests_that_wait() {
-    let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
+    let engine = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
     let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
-    let running = submit(&system, Completion, &long);
-    while system.status()["slots"][0]["state"] == "idle" {
+    let running = submit(&engine, Completion, &long);
+    while engine.status()["slots"][0]["state"] == "idle" {
         std::thread::yield_now();
     }
-    let (mut last, mut seen) = (running, vec![system.status()["queue"].clone()]);
+    let (mut last, mut seen) = (running, vec![engine.status()["queue"].clone()]);
     for n in 1..=3 {
-        last = submit(&system, Completion, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
-        seen.push(system.status()["queue"].clone());
+        last = submit(&engine, Completion, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
+        seen.push(engine.status()["queue"].clone());
     }
     assert_eq!(seen, [0, 1, 3, 6]);
     // A cancelled request does not count any longer.
-    assert!(cancel(&system, Completion, last));
-    assert_eq!(system.status()["queue"], 3);
-    assert!(cancel(&system, Completion, running));
+    assert!(cancel(&engine, Completion, last));
+    assert_eq!(engine.status()["queue"], 3);
+    assert!(cancel(&engine, Completion, running));
 }

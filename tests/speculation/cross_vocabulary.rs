@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::{cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// For each pair of models: its name, its `init` keys, those of a pair with one vocabulary, and the least share of the latter's
@@ -26,7 +26,7 @@ fn pairs() -> Pairs {
     ]
 }
 
-fn load(init: &Value, more: Value) -> System {
+fn load(init: &Value, more: Value) -> Engine {
     start(with(&with(&json!({"n_ctx": 512}), init.clone()), more))
 }
 
@@ -47,15 +47,15 @@ fn greedy(prompt: &str) -> Value {
 #[test]
 fn output_is_unchanged_and_drafts_are_accepted() {
     for (name, init, same_vocabulary, least) in pairs() {
-        let (system, other) = (load(&init, json!({})), load(&same_vocabulary, json!({})));
-        let report = &system.status()["draft"];
+        let (engine, other) = (load(&init, json!({})), load(&same_vocabulary, json!({})));
+        let report = &engine.status()["draft"];
         assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(true), &json!(true)), "{report}");
         assert_eq!(other.status()["draft"]["translates_tokens"], false);
         let (mut through_text, mut direct) = (0, 0);
         for prompt in prompts().iter().step_by(2) {
             let request = greedy(prompt);
-            let plain = complete(&system, Completion, &request);
-            let fast = complete(&system, Speculative, &with(&request, eager()));
+            let plain = complete(&engine, Completion, &request);
+            let fast = complete(&engine, Speculative, &with(&request, eager()));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {prompt:?}");
             through_text += accepted(&fast);
             direct += accepted(&complete(&other, Speculative, &with(&request, eager())));
@@ -87,16 +87,16 @@ fn output_is_unchanged_for_every_setting() {
         "",
     ];
     for (name, init, ..) in pairs() {
-        let system = load(&init, json!({}));
+        let engine = load(&init, json!({}));
         let mut drafted = 0;
         for (seed, setting) in settings.iter().enumerate() {
             for (index, prompt) in prompts.iter().enumerate() {
                 let request = json!({"prompt": prompt, "n_predict": 48, "seed": seed, "return_tokens": true});
                 let request = with(&request, setting.clone());
-                let plain = complete(&system, Completion, &request);
+                let plain = complete(&engine, Completion, &request);
                 let mut speculative = ways[(seed + index) % 3].clone();
                 speculative["type"] = json!(if seed % 2 == 0 { json!("draft") } else { json!("auto") });
-                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {setting} {prompt:?} {speculative}");
                 drafted += fast["speculative"]["by_type"]["draft"]["n_drafted"].as_u64().unwrap_or(0);
             }
@@ -109,7 +109,7 @@ fn output_is_unchanged_for_every_setting() {
 fn drafts_stay_correct_after_context_shifts_and_cancels() {
     for (name, init, same_vocabulary, _) in pairs() {
         let more = json!({"n_ctx": 128, "n_parallel": 2});
-        let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
+        let (engine, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
         // Tokens accepted after the first shift.
         let late = |answer: &Value| {
             let sources = answer["sources"].as_array().expect("sources");
@@ -119,11 +119,11 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
         for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
             let more = json!({"n_predict": 240, "temperature": 0.4, "seed": 11, "ignore_eos": true, "n_keep": n_keep});
             let request = with(&greedy(prompt), more);
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             assert_eq!(plain["truncated"], true);
             let fast = with(&request, eager());
-            cancelled(&system, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
-            let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
+            cancelled(&engine, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
+            let answer = complete(&engine, Speculative, &with(&fast, json!({"id_slot": 0})));
             assert_eq!(output_fields(&answer), output_fields(&plain), "{name} {n_keep}");
             through_text += late(&answer);
             direct += late(&complete(&other, Speculative, &fast));
@@ -136,13 +136,13 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
 #[test]
 fn draft_with_a_short_context_reads_the_end_of_the_text() {
     let draft = ChangedVocabulary::new("draft").without_every(5).write("fewer-5");
-    let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
+    let engine = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
     let story = prompts()[..4].join(" ").repeat(6);
     for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
         let more = json!({"n_predict": n_predict, "ignore_eos": true, "cache_prompt": false});
         let request = with(&greedy(prompt), more);
-        let plain = complete(&system, Completion, &request);
-        let fast = complete(&system, Speculative, &with(&request, eager()));
+        let plain = complete(&engine, Completion, &request);
+        let fast = complete(&engine, Speculative, &with(&request, eager()));
         assert_eq!(output_fields(&fast), output_fields(&plain));
         assert!(plain["tokens_evaluated"].as_u64().max(plain["tokens_predicted"].as_u64()) > Some(256));
         let late = fast["sources"].as_array().expect("sources").iter().rev().take(n_predict / 2);
@@ -155,7 +155,7 @@ fn draft_with_a_short_context_reads_the_end_of_the_text() {
 #[test]
 fn concurrent_requests_match_each_alone() {
     for (name, init, ..) in pairs() {
-        let system = load(&init, json!({"n_parallel": 3, "n_ctx": 1024}));
+        let engine = load(&init, json!({"n_parallel": 3, "n_ctx": 1024}));
         let requests: Vec<Value> = prompts()
             .iter()
             .step_by(7)
@@ -170,12 +170,12 @@ fn concurrent_requests_match_each_alone() {
             .collect();
         let alone: Vec<Value> = requests
             .iter()
-            .map(|request| complete(&system, Completion, &with(request, json!({"speculative": false}))))
+            .map(|request| complete(&engine, Completion, &with(request, json!({"speculative": false}))))
             .collect();
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
         let mut n_accepted = 0;
         for (id, alone) in ids.into_iter().zip(alone) {
-            let updates = drain(&system, Speculative, id);
+            let updates = drain(&engine, Speculative, id);
             n_accepted += accepted(updates.last().expect("a final response"));
             assert_eq!(json!(text(&updates)), alone["content"], "{name}");
         }
@@ -185,12 +185,12 @@ fn concurrent_requests_match_each_alone() {
 
 #[test]
 fn draft_only_mode_is_refused_with_another_vocabulary() {
-    let system = load(
+    let engine = load(
         &json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-alone")}),
         json!({}),
     );
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
-    let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
+    let error = engine.with_loaded(|loaded| loaded.complete(Speculative, request.as_bytes())).expect_err("refused");
     assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
 }
 
@@ -204,10 +204,10 @@ fn session_restores_the_drafts_tokens() {
         complete(&load(&init, json!({})), Speculative, &with(&request, json!({"n_predict": 30, "session_save": path})));
     assert!(half["session_save"]["n_saved_draft"].as_u64() > Some(30), "{half}");
     let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
-    let system = load(&init, json!({}));
+    let engine = load(&init, json!({}));
     let prompt = [vec![request["prompt"].clone()], tokens(&half)].concat();
     let rest = with(&request, json!({"prompt": prompt, "n_predict": 34, "session_load": path}));
-    let rest = complete(&system, Speculative, &rest);
+    let rest = complete(&engine, Speculative, &rest);
     assert_eq!([tokens(&half), tokens(&rest)].concat(), tokens(&whole));
     assert_eq!(rest["session_load"]["n_restored_draft"], half["session_save"]["n_saved_draft"], "{rest}");
     assert!(accepted(&rest) > 5, "{rest}");
@@ -217,19 +217,19 @@ fn session_restores_the_drafts_tokens() {
 #[test]
 fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
     for (name, init, ..) in pairs() {
-        let system = load(&init, json!({}));
+        let engine = load(&init, json!({}));
         for verify in ["rejection", "block"] {
             let mut n_accepted = 0;
             for (seed, prompt) in prompts().iter().enumerate().step_by(12) {
                 let more = json!({"seed": seed, "n_predict": 32});
                 let speculative = json!({"type": "draft", "adaptive": false, "n_max": 5, "verify": verify});
                 let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
-                let fast = complete(&system, Speculative, &request);
+                let fast = complete(&engine, Speculative, &request);
                 n_accepted += accepted(&fast);
                 // Greedy decoding has only one output.
-                let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
+                let plain = complete(&engine, Completion, &with(&request, json!({"speculative": false})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {verify}");
-                accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));
+                accepted(&complete(&engine, Speculative, &with(&request, json!({"temperature": 0.9}))));
             }
             assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
         }
@@ -238,18 +238,18 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
 
 #[test]
 fn unusable_draft_is_disabled_with_a_reason() {
-    let system = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 512}));
-    let report = system.status()["draft"].clone();
+    let engine = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 512}));
+    let report = engine.status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
     let reason = report["reason"].as_str().expect("a reason");
     assert!(reason.contains("the draft's memory cannot be cut back"), "{reason}");
     let request = json!({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0});
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     assert_eq!(
         (&answer["speculative"]["disabled"], answer["speculative"]["by_type"].get("draft")),
         (&json!(reason), None)
     );
-    let asked = complete(&system, Completion, &with(&request, json!({"speculative": {"type": "draft"}})));
+    let asked = complete(&engine, Completion, &with(&request, json!({"speculative": {"type": "draft"}})));
     assert_eq!((&asked["speculative"]["disabled"], &asked["speculative"]["n_drafted"]), (&json!(reason), &json!(0)));
     assert_eq!(asked["content"], answer["content"]);
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use foredraft::error::Error;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn draft_only() -> Value {
 }
 
 /// Loads the shipped draft model as the target.
-fn draft_as_target(more: Value) -> System {
+fn draft_as_target(more: Value) -> Engine {
     start(with(&json!({"model": model("draft"), "model_draft": null}), more))
 }
 
@@ -35,15 +35,15 @@ fn output_fields(answer: &Value) -> Value {
     keys.iter().map(|key| answer[key].clone()).collect()
 }
 
-fn refused(system: &System, request: &Value) -> Error {
+fn refused(engine: &Engine, request: &Value) -> Error {
     let bytes = request.to_string();
-    system.with_server(|server| server.submit(Completion, bytes.as_bytes())).expect_err(&bytes)
+    engine.with_loaded(|loaded| loaded.submit(Completion, bytes.as_bytes())).expect_err(&bytes)
 }
 
 #[test]
 fn draft_only_output_matches_the_draft_loaded_as_target() {
     let init = json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 64});
-    let (system, alone) = (start(init.clone()), draft_as_target(init));
+    let (engine, alone) = (start(init.clone()), draft_as_target(init));
     let chat = json!([{"role": "user", "content": "Tell me a story about Mia and a kite."}]);
     let requests = [
         json!({"temperature": 0}),
@@ -69,7 +69,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
         let request = with(&base, request.clone());
         let expected = complete(&alone, Completion, &request);
         for endpoint in [Completion, Speculative] {
-            let answer = complete(&system, endpoint, &with(&request, draft_only()));
+            let answer = complete(&engine, endpoint, &with(&request, draft_only()));
             let parts = |answer: &Value| answer["results"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
             assert_eq!(parts(&answer).len(), parts(&expected).len(), "{request}");
             for (answer, expected) in parts(&answer).iter().zip(parts(&expected)) {
@@ -92,7 +92,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
                 assert_eq!(answer["generation_settings"]["model"], model("draft"));
             }
             if request.get("prompts").is_none() && request.get("n_cmpl").is_none() {
-                let updates = drain(&system, endpoint, submit(&system, endpoint, &with(&request, draft_only())));
+                let updates = drain(&engine, endpoint, submit(&engine, endpoint, &with(&request, draft_only())));
                 assert_eq!(text(&updates), expected["content"].as_str().expect("a text"), "{request}");
             }
         }
@@ -102,7 +102,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
 /// Both models serve requests concurrently without affecting each other.
 #[test]
 fn draft_only_requests_do_not_affect_the_target() {
-    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let request = |index: usize| json!({"prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false});
     let more = |index: usize| match index % 3 {
         0 => json!({"speculative": {"adaptive": false, "n_max": 3, "compare": true}}),
@@ -111,14 +111,14 @@ fn draft_only_requests_do_not_affect_the_target() {
     };
     let requests: Vec<Value> = (0..9).map(|index| with(&request(index), more(index))).collect();
     let expected: Vec<Value> =
-        requests.iter().map(|request| complete(&system, Completion, request)["content"].clone()).collect();
+        requests.iter().map(|request| complete(&engine, Completion, request)["content"].clone()).collect();
     let plain: Vec<Value> =
-        (0..9).map(|index| complete(&system, Completion, &request(index))["content"].clone()).collect();
+        (0..9).map(|index| complete(&engine, Completion, &request(index))["content"].clone()).collect();
     assert!((0..9).all(|index| (index % 3 == 1) != (expected[index] == plain[index])), "{expected:?} {plain:?}");
     for _ in 0..3 {
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
         for (index, (id, expected)) in ids.into_iter().zip(&expected).enumerate() {
-            let updates = drain(&system, Completion, id);
+            let updates = drain(&engine, Completion, id);
             assert_eq!(text(&updates), expected.as_str().expect("a text"));
             let last = updates.last().expect("a final response");
             let none = (index % 3 == 0).then_some(&Value::Null);
@@ -127,55 +127,55 @@ fn draft_only_requests_do_not_affect_the_target() {
     }
     // The status lists the target's slots; none of them is busy with a draft-only request.
     let id = submit(
-        &system,
+        &engine,
         Completion,
         &with(&request(0), with(&draft_only(), json!({"n_predict": -1, "ignore_eos": true}))),
     );
-    while poll(&system, Completion, id, 1000)["completion_updates"] == json!([]) {}
-    let slots = system.status()["slots"].clone();
+    while poll(&engine, Completion, id, 1000)["completion_updates"] == json!([]) {}
+    let slots = engine.status()["slots"].clone();
     assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
-    assert!(cancel(&system, Completion, id));
+    assert!(cancel(&engine, Completion, id));
 }
 
 #[test]
 fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
-    let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
-    let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
+    let end = |id: u64| drain(&engine, Completion, id).pop().expect("a final response");
     // Right after the submit; while it runs; and while it waits for another request.
-    let first = submit(&system, Completion, &endless);
-    assert!(cancel(&system, Completion, first));
+    let first = submit(&engine, Completion, &endless);
+    assert!(cancel(&engine, Completion, first));
     assert_eq!(end(first)["stop_type"], "cancelled");
-    let running = submit(&system, Completion, &endless);
-    while poll(&system, Completion, running, 1000)["completion_updates"] == json!([]) {}
-    let waiting = submit(&system, Completion, &endless);
-    let late = submit(&system, Completion, &with(&endless, json!({"timeout_ms": 1})));
+    let running = submit(&engine, Completion, &endless);
+    while poll(&engine, Completion, running, 1000)["completion_updates"] == json!([]) {}
+    let waiting = submit(&engine, Completion, &endless);
+    let late = submit(&engine, Completion, &with(&endless, json!({"timeout_ms": 1})));
     assert_eq!(end(late)["stop_type"], "timeout");
-    assert!(cancel(&system, Completion, waiting));
+    assert!(cancel(&engine, Completion, waiting));
     assert_eq!(
-        (&end(waiting)["stop_type"], poll(&system, Completion, running, 0)["finished"].clone()),
+        (&end(waiting)["stop_type"], poll(&engine, Completion, running, 0)["finished"].clone()),
         (&json!("cancelled"), json!(false))
     );
     // The target has a slot of its own.
-    complete(&system, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
-    assert!(cancel(&system, Completion, running));
+    complete(&engine, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
+    assert!(cancel(&engine, Completion, running));
     assert_eq!(end(running)["stop_type"], "cancelled");
-    let late = complete(&system, Completion, &with(&endless, json!({"timeout_ms": 50})));
+    let late = complete(&engine, Completion, &with(&endless, json!({"timeout_ms": 50})));
     assert_eq!(late["stop_type"], "timeout");
 }
 
 #[test]
 fn unload_cancels_draft_only_requests() {
-    let system = start(json!({"n_ctx": 256}));
+    let engine = start(json!({"n_ctx": 256}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let answer = std::thread::scope(|scope| {
-        let first = submit(&system, Completion, &endless);
-        while poll(&system, Completion, first, 1000)["completion_updates"] == json!([]) {}
-        let waiting = scope.spawn(|| complete(&system, Completion, &endless));
-        while system.status()["queue"] == 0 {
+        let first = submit(&engine, Completion, &endless);
+        while poll(&engine, Completion, first, 1000)["completion_updates"] == json!([]) {}
+        let waiting = scope.spawn(|| complete(&engine, Completion, &endless));
+        while engine.status()["queue"] == 0 {
             std::thread::yield_now();
         }
-        system.deinit();
+        engine.unload();
         waiting.join().expect("an answer")
     });
     assert_eq!(answer["stop_type"], "cancelled", "{answer}");
@@ -184,8 +184,8 @@ fn unload_cancels_draft_only_requests() {
 #[test]
 fn draft_only_requires_a_compatible_draft_model() {
     let request = with(&json!({"prompt": "Once", "n_predict": 2}), draft_only());
-    let check = |system: &System, request: &Value, expected: &str| {
-        let error = refused(system, request);
+    let check = |engine: &Engine, request: &Value, expected: &str| {
+        let error = refused(engine, request);
         assert_eq!(error.code().as_str(), "invalid_request");
         assert!(error.message().starts_with(expected), "{error}");
     };
@@ -194,18 +194,18 @@ fn draft_only_requires_a_compatible_draft_model() {
     let other = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
-    let system = start(json!({"n_ctx": 128}));
+    let engine = start(json!({"n_ctx": 128}));
     for field in ["session_save", "session_load"] {
         check(
-            &system,
+            &engine,
             &with(&request, json!({field: "/tmp/x"})),
             &format!("{field}: not available with speculative.model"),
         );
     }
-    check(&system, &with(&request, json!({"id_slot": 1})), "id_slot: expected a slot from 0 to 0, got 1");
-    check(&system, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");
+    check(&engine, &with(&request, json!({"id_slot": 1})), "id_slot: expected a slot from 0 to 0, got 1");
+    check(&engine, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");
     let mut more = request.clone();
     merge(&mut more, &json!({"speculative": {"model": "draft", "compare": true}}));
-    let answer = complete(&system, Completion, &more);
+    let answer = complete(&engine, Completion, &more);
     assert_eq!(answer["speculative"]["compare_skipped"], "the request did not speculate");
 }

@@ -33,7 +33,7 @@ fn eager(kind: &str) -> Value {
 
 #[test]
 fn drafters_do_not_change_output() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let mut accepted = json!({});
     let mut texts = prompts();
     texts.truncate(6);
@@ -44,7 +44,7 @@ fn drafters_do_not_change_output() {
                 "prompt": prompt, "n_predict": 72, "temperature": temperature, "seed": index, "return_tokens": true,
                 "repeat_penalty": 1, "cache_prompt": index % 2 == 0, "ignore_eos": true,
             });
-            let plain = complete(&system, Completion, &request);
+            let plain = complete(&engine, Completion, &request);
             for kind in TYPES {
                 for adaptive in [json!(true), json!(false)] {
                     let mut speculative = eager(kind);
@@ -55,7 +55,7 @@ fn drafters_do_not_change_output() {
                         predicted.truncate(predicted.floor_char_boundary(predicted.len() * 3 / 4));
                         fast["prediction"] = json!({"type": "content", "content": predicted});
                     }
-                    let fast = complete(&system, Speculative, &fast);
+                    let fast = complete(&engine, Speculative, &fast);
                     assert_eq!(
                         output_fields(&fast),
                         output_fields(&plain),
@@ -81,13 +81,13 @@ fn drafters_do_not_change_output() {
 
 #[test]
 fn drafter_list_attributes_tokens_to_their_drafter() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let request = json!({
         "prompt": "Mia had a red kite. Mia had a red kite. Mia had a", "n_predict": 60, "temperature": 0, "repeat_penalty": 1,
         "ignore_eos": true, "return_tokens": true,
         "speculative": {"type": ["ngram-mod", "suffix", "draft"], "adaptive": false, "n_max": 6},
     });
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     let report = &answer["speculative"];
     assert_eq!(report["type"], json!(["ngram-mod", "suffix", "draft"]));
     let by_type = report["by_type"].as_object().unwrap();
@@ -106,31 +106,31 @@ fn drafter_list_attributes_tokens_to_their_drafter() {
 
 #[test]
 fn history_drafters_work_without_a_draft_model() {
-    let system = start(json!({"n_ctx": 512, "model_draft": null}));
+    let engine = start(json!({"n_ctx": 512, "model_draft": null}));
     let request =
         json!({"prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true});
-    let answer = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false}})));
+    let answer = complete(&engine, Speculative, &with(&request, json!({"speculative": {"adaptive": false}})));
     assert!(answer["speculative"]["n_accepted"].as_u64() > Some(10), "{}", answer["speculative"]);
     assert_eq!(answer["speculative"].get("disabled"), None);
-    let asked = complete(&system, Speculative, &with(&request, json!({"speculative": {"type": "draft"}})));
+    let asked = complete(&engine, Speculative, &with(&request, json!({"speculative": {"type": "draft"}})));
     assert_eq!(asked["speculative"]["disabled"], "there is no draft model");
     assert_eq!(asked["content"], answer["content"]);
 }
 
 #[test]
 fn drafts_stay_correct_after_context_shifts_and_cancels() {
-    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
-    let plain = complete(&system, Completion, &request);
+    let plain = complete(&engine, Completion, &request);
     assert_eq!(plain["truncated"], true);
     for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
         let fast = with(&request, json!({"speculative": eager(kind)}));
         // In the slot of a cancelled request, and concurrently with another request.
         let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));
-        cancelled(&system, Speculative, &endless);
-        let beside = submit(&system, Speculative, &with(&endless, json!({"id_slot": 1})));
-        let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
-        assert!(cancel(&system, Speculative, beside), "{kind}");
+        cancelled(&engine, Speculative, &endless);
+        let beside = submit(&engine, Speculative, &with(&endless, json!({"id_slot": 1})));
+        let answer = complete(&engine, Speculative, &with(&fast, json!({"id_slot": 0})));
+        assert!(cancel(&engine, Speculative, beside), "{kind}");
         assert_eq!(output_fields(&answer), output_fields(&plain), "{kind}");
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }
@@ -139,7 +139,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
 /// Where a grammar leaves no choice, its text is drafted without a model.
 #[test]
 fn grammar_drafts_what_it_leaves_no_choice_of() {
-    let system = start(json!({"n_ctx": 512}));
+    let engine = start(json!({"n_ctx": 512}));
     let schema = json!({
         "type": "object", "required": ["favourite_musical_instrument", "is_still_alive"], "properties": {
             "favourite_musical_instrument": {"enum": ["a very old wooden drum", "the whistle of the river"]},
@@ -151,12 +151,12 @@ fn grammar_drafts_what_it_leaves_no_choice_of() {
             "prompt": "Once upon a time there was a child named", "n_predict": 120, "json_schema": schema, "seed": seed,
             "temperature": temperature, "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&system, Completion, &request);
+        let plain = complete(&engine, Completion, &request);
         for (kind, verify) in
             [("grammar", "coupled"), ("auto", "coupled"), ("grammar", "match"), ("grammar", "rejection")]
         {
             let speculative = json!({"type": kind, "adaptive": false, "n_max": 8, "verify": verify});
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
             if verify != "rejection" {
                 assert_eq!(output_fields(&plain), output_fields(&fast), "{kind} {verify} {seed}");
             }
@@ -177,6 +177,6 @@ fn grammar_drafts_what_it_leaves_no_choice_of() {
     // Without a grammar there is nothing to draft.
     let request =
         json!({"prompt": "Once upon a time", "n_predict": 20, "speculative": {"type": "grammar", "adaptive": false}});
-    let answer = complete(&system, Speculative, &request);
+    let answer = complete(&engine, Speculative, &request);
     assert_eq!(answer["speculative"]["n_drafted"], 0, "{answer}");
 }

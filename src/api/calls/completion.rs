@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::{chat, constraint};
-use crate::api::Server;
+use crate::api::LocalEngine;
 use crate::api::fields::parse_object;
+use crate::api::legacy::clamp_old_values;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
-use crate::api::request::{CompletionRequest, Endpoint, UsedValues, clamp_old_values, generation_settings};
+use crate::api::request::{CompletionRequest, Endpoint, UsedValues, generation_settings};
 use crate::api::response;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
@@ -23,7 +24,7 @@ use crate::sampling::SamplingSettings;
 use crate::session;
 use crate::speculative::{self, DrafterKind, Predicted};
 
-impl Server {
+impl LocalEngine {
     /// Queues a request. The answer has its id and how much of its prompt is cached.
     ///
     /// # Errors
@@ -32,7 +33,7 @@ impl Server {
         self.submit_record(endpoint, request).map(|(_, answer)| answer)
     }
 
-    /// As [`Server::submit`]. Also returns the request's record.
+    /// As [`LocalEngine::submit`]. Also returns the request's record.
     pub(in crate::api) fn submit_record(
         &self,
         endpoint: Endpoint,
@@ -57,7 +58,7 @@ impl Server {
         self.finish_awaited(&record)
     }
 
-    /// Queues a request for [`Server::finish_awaited`].
+    /// Queues a request for [`LocalEngine::finish_awaited`].
     pub(in crate::api) fn begin_awaited(&self, endpoint: Endpoint, request: &[u8]) -> Result<Arc<RequestRecord>> {
         self.enqueue(endpoint, request, true)
     }
@@ -75,7 +76,7 @@ impl Server {
     /// Parses a request and submits it to the engine. A long prompt is tokenized afterwards, on another thread, unless the caller
     /// waits for the final response (`is_awaited`), or is a host of the old server, whose answer always had the number of tokens.
     fn enqueue(&self, endpoint: Endpoint, request: &[u8], is_awaited: bool) -> Result<Arc<RequestRecord>> {
-        let engine = self.engine()?;
+        let worker = self.worker()?;
         let mut object = parse_object(request)?;
         let clamped = match endpoint.is_old() {
             true => clamp_old_values(&mut object, self.models().target.vocab().n_tokens()),
@@ -90,7 +91,7 @@ impl Server {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
-        if !engine.generates() {
+        if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
         // As in the old server, only what its caller waits for.
@@ -112,7 +113,7 @@ impl Server {
             bans_as_null: endpoint.is_old(),
         };
         // Checked first, because `n_cmpl` can be large.
-        engine.check_room(request.n_completions())?;
+        worker.check_room(request.n_completions())?;
         let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
             split_completions(&mut request, &serving, &common, used).into_iter().unzip();
         let source = self.prompt_source(&mut request, &serving, &common);
@@ -132,7 +133,7 @@ impl Server {
         } else {
             Vec::new()
         };
-        let reservation = engine.reserve(requests, is_prepared)?;
+        let reservation = worker.reserve(requests, is_prepared)?;
         let record = RequestRecord {
             handle: Arc::clone(reservation.handle()),
             endpoint,
@@ -161,7 +162,7 @@ impl Server {
         reservation.send()?;
         if !is_prepared {
             source.interrupt.end_with(&record.handle);
-            let (prepared, sender) = (Arc::clone(&record), engine.prepared_sender());
+            let (prepared, sender) = (Arc::clone(&record), worker.prepared_sender());
             self.preparer.start(Arc::clone(&record.handle), move || {
                 sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
             });

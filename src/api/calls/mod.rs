@@ -1,4 +1,4 @@
-//! The functions of a loaded engine, one file for each group. All are methods of [`Server`](super::Server) that take a JSON document
+//! The functions of a loaded engine, one file for each group. All are methods of [`LocalEngine`](super::LocalEngine) that take a JSON document
 //! and return one.
 
 mod chat;
@@ -8,4 +8,4 @@ mod poll;
 mod session;
 mod text;
 
-pub(super) use self::poll::{LeftRequest, PollCommand, PollSource, Taken, cancel_without_server, poll_without_request};
+pub(super) use self::poll::{LeftRequest, PollCommand, PollSource, Taken, cancel_without_models, poll_without_request};

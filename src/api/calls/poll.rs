@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::api::Server;
+use crate::api::LocalEngine;
 use crate::api::chat_format;
 use crate::api::fields::{Fields, int_in, parse_object};
 use crate::api::registry::{FoundRequest, RequestRecord, UpdateSignal, no_such_request};
@@ -132,7 +132,7 @@ fn idle(state: &str) -> Value {
 pub(in crate::api) fn poll_without_request(command: PollCommand, state: &str) -> Result<Value> {
     match command.which {
         PollTarget::All => Err(all_is_for_cancel()),
-        _ => answer_without_server(command, idle(state)),
+        _ => answer_without_models(command, idle(state)),
     }
 }
 
@@ -140,11 +140,11 @@ pub(in crate::api) fn poll_without_request(command: PollCommand, state: &str) ->
 ///
 /// # Errors
 /// The command names a request.
-pub(in crate::api) fn cancel_without_server(command: PollCommand) -> Result<Value> {
-    answer_without_server(command, json!({"cancelled": false}))
+pub(in crate::api) fn cancel_without_models(command: PollCommand) -> Result<Value> {
+    answer_without_models(command, json!({"cancelled": false}))
 }
 
-fn answer_without_server(command: PollCommand, no_request: Value) -> Result<Value> {
+fn answer_without_models(command: PollCommand, no_request: Value) -> Result<Value> {
     match command.which {
         PollTarget::Unnamed => Ok(success(no_request, command.warnings)),
         PollTarget::All => Ok(success(cancelled(&[]), command.warnings)),
@@ -176,9 +176,9 @@ fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<St
     success(json!({"results": each.collect::<Vec<Value>>()}), warnings)
 }
 
-impl Server {
+impl LocalEngine {
     /// Takes the updates since the last poll, of one request or of several. If a caller waits for the request in
-    /// [`Server::complete`], only its state is returned.
+    /// [`LocalEngine::complete`], only its state is returned.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
@@ -233,13 +233,13 @@ impl Server {
 
     /// Lets the reasoning of a request end with the next token.
     pub(in crate::api) fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
-        self.engine()?.end_reasoning(&record.handle);
+        self.worker()?.end_reasoning(&record.handle);
         Ok(())
     }
 
     /// Ends a request.
     pub(in crate::api) fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
-        Ok(self.engine()?.cancel(&record.handle))
+        Ok(self.worker()?.cancel(&record.handle))
     }
 
     /// What is left of the newest request of an old name's group, after the engine has stopped.
@@ -300,7 +300,7 @@ pub(in crate::api) trait PollSource {
     /// The signal of updates.
     fn signal(&self) -> &UpdateSignal;
 
-    /// See [`Server::poll`].
+    /// See [`LocalEngine::poll`].
     fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         let PollCommand { which, wait, end_reasoning, warnings } = command;
         if !wait.is_zero() && host::inside() {
@@ -347,7 +347,7 @@ pub(in crate::api) trait PollSource {
         }
     }
 
-    /// See [`Server::cancel`].
+    /// See [`LocalEngine::cancel`].
     fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         let PollCommand { which, warnings, .. } = command;
         let ids = match which {
@@ -385,7 +385,7 @@ pub(in crate::api) trait PollSource {
     }
 }
 
-impl PollSource for Server {
+impl PollSource for LocalEngine {
     fn newest(&self, endpoint: Endpoint) -> Option<u64> {
         self.requests.newest(endpoint)
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::api::Server;
+use crate::api::LocalEngine;
 use crate::api::fields::{Fields, parse_object};
 use crate::api::request::duration;
 use crate::api::response::{restored_session, saved_session, success};
@@ -21,7 +21,7 @@ struct SessionRequest {
     warnings: Vec<String>,
 }
 
-impl Server {
+impl LocalEngine {
     /// `session_save`: writes the cache of slot `id_slot`, of target and draft, to `filename`. Waits for the request that runs in the
     /// slot, at most `timeout_ms`.
     ///
@@ -30,7 +30,7 @@ impl Server {
     pub fn session_save(&self, request: &[u8]) -> Result<Value> {
         let SessionRequest { slot, path, timeout, warnings } = self.read_session_request("session_save", request)?;
         let start = Instant::now();
-        let report = self.engine()?.save_session(slot, &path, timeout).map_err(|error| error.within("session_save"))?;
+        let report = self.worker()?.save_session(slot, &path, timeout).map_err(|error| error.within("session_save"))?;
         let timings = json!({"save_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, saved_session(&report), timings, warnings))
     }
@@ -43,7 +43,7 @@ impl Server {
     pub fn session_load(&self, request: &[u8]) -> Result<Value> {
         let SessionRequest { slot, path, timeout, warnings } = self.read_session_request("session_load", request)?;
         let start = Instant::now();
-        let report = self.engine()?.load_session(slot, &path, timeout).map_err(|error| error.within("session_load"))?;
+        let report = self.worker()?.load_session(slot, &path, timeout).map_err(|error| error.within("session_load"))?;
         let timings = json!({"load_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, restored_session(&report), timings, warnings))
     }
@@ -52,7 +52,7 @@ impl Server {
         if host::inside() {
             return Err(Error::would_deadlock(function));
         }
-        if !self.engine()?.generates() {
+        if !self.worker()?.generates() {
             return Err(Error::invalid(format!("{function}: the model generates no text")));
         }
         let object = parse_object(request)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::Server;
+use crate::api::LocalEngine;
 use crate::api::fields::{Fields, int_in, parse_object, unexpected};
 use crate::api::prompts;
 use crate::api::request::{ChatInput, Piece, pieces};
@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Token;
 
-impl Server {
+impl LocalEngine {
     /// `tokenize`: the tokens of `text` (or `content`), which can contain token ids like a prompt. With `with_pieces`, `tokens` has
     /// llama-server's form, with id and piece.
     ///
@@ -129,7 +129,7 @@ impl Server {
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
         }
-        let engine = self.engine()?;
+        let worker = self.worker()?;
         if !self.config().embedding {
             return Err(Error::invalid("get_embedding: the model was not loaded with \"embedding\": true"));
         }
@@ -137,7 +137,7 @@ impl Server {
             Code::ContextFull => error.within(name),
             _ => error.within("get_embedding"),
         };
-        let mut embedding = engine.embed(tokens).map_err(failed)?;
+        let mut embedding = worker.embed(tokens).map_err(failed)?;
         normalize_embedding(&mut embedding, normalize);
         let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
         Ok(success(json!({"embedding": embedding}), fields.finish()))

@@ -149,6 +149,4 @@ impl ChatTemplate {
 }
 
 #[cfg(test)]
-mod message_tests;
-#[cfg(test)]
 mod tests;

@@ -7,11 +7,11 @@
 mod answer;
 mod detect;
 mod message;
-#[cfg(test)]
-mod real_templates_tests;
 mod stream;
 #[cfg(test)]
 mod templates;
+#[cfg(test)]
+mod tests;
 mod tools;
 
 pub(super) use self::answer::{add_deltas, add_logprobs, add_message, finish_message, push_text};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, unexpected};
-use crate::api::init;
+use crate::api::load;
 use crate::error::{Error, Result};
 use crate::llama::CpuSet;
 
@@ -37,7 +37,7 @@ impl IsolationSettings {
     /// # Errors
     /// A key of isolation is invalid, or a model is not given by its path.
     pub(in crate::api) fn read(command: &[u8]) -> Result<IsolationSettings> {
-        let mut object = init::as_object(command).unwrap_or_default();
+        let mut object = load::as_object(command).unwrap_or_default();
         let settings = {
             let mut fields = Fields::new(&object);
             let cpus = fields.c_text("isolate_cpus")?;

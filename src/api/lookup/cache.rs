@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::api::Server;
+use crate::api::LocalEngine;
 use crate::api::fields::{Fields, int_in, parse_object, word_in};
 use crate::api::response::success;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ const ACTIONS: [(&str, CacheAction); 7] = [
 ];
 const CACHES: [(&str, CacheKind); 2] = [("static", CacheKind::Static), ("dynamic", CacheKind::Dynamic)];
 
-impl Server {
+impl LocalEngine {
     /// `lookup_cache`: loads, saves, merges, clears or updates one of the engine's caches, or returns its size; or drafts from all of them.
     /// Requests continue to run meanwhile. Clearing the dynamic cache also clears the previous completions that `suffix` drafts from.
     ///
@@ -58,7 +58,7 @@ impl Server {
         let kind = word_in("cache", &word("cache")?, &CACHES)?;
         let path = fields.c_text("filename")?.map(PathBuf::from);
         let path = || path.clone().ok_or_else(|| Error::invalid("filename: expected a path, got nothing"));
-        let caches = self.engine()?.caches();
+        let caches = self.worker()?.caches();
         let read = |path: &Path| read_cache("filename", path, self.models().target.vocab().n_tokens(), false);
         match action {
             CacheAction::Load => caches.set(kind, read(&path()?)?),
@@ -67,7 +67,7 @@ impl Server {
             CacheAction::Clear => {
                 caches.set(kind, Cache::new());
                 if kind == CacheKind::Dynamic {
-                    self.engine()?.forget_answers()?;
+                    self.worker()?.forget_answers()?;
                 }
             }
             CacheAction::Update => {
@@ -84,7 +84,7 @@ impl Server {
 
     /// Drafts tokens that continue those of the host, from their own n-grams (the context cache) and the engine's caches.
     fn draft_from_caches(&self, mut fields: Fields) -> Result<Value> {
-        let caches = self.engine()?.caches();
+        let caches = self.worker()?.caches();
         fields.get("cache"); // all of them
         let tokens = self.lookup_tokens(&mut fields)?;
         let n_draft = fields.int("n_draft", 0..=MAX_HOST_DRAFT)?.unwrap_or(N_DRAFT);

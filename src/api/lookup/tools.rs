@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::progress::RunningLookup;
-use crate::api::System;
+use crate::api::Engine;
 use crate::api::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use crate::api::response::{ratio, success};
 use crate::error::{Code, Error, Result};
@@ -26,7 +26,7 @@ const N_CTX: usize = 4096;
 /// llama.cpp rounds the context length up to a multiple of this.
 const BLOCK: usize = 256;
 
-impl System {
+impl Engine {
     /// `lookup_create`: writes the n-gram cache of a text to a file.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl System {
             TextSource::Given(text) => Cow::Borrowed(text.as_bytes()),
             TextSource::File(path) => {
                 // Without a model, fail before reading a large file.
-                self.with_server(|_| Ok(()))?;
+                self.with_loaded(|_| Ok(()))?;
                 Cow::Owned(read(Path::new(path))?)
             }
             TextSource::Tokens(tokens) => {
@@ -143,17 +143,17 @@ impl System {
             }
         };
         lookup.step("tokenizing")?;
-        self.with_server(|server| server.models().target.vocab().tokenize(&text, true, true))
+        self.with_loaded(|loaded| loaded.models().target.vocab().tokenize(&text, true, true))
     }
 
     /// The size of the loaded model's vocabulary.
     fn n_vocab(&self) -> Option<usize> {
-        self.with_server(|server| Ok(server.models().target.vocab().n_tokens())).ok()
+        self.with_loaded(|loaded| Ok(loaded.models().target.vocab().n_tokens())).ok()
     }
 
     /// The loaded model's training context, which is llama.cpp's default, rounded up as llama.cpp does.
     fn n_ctx(&self) -> Option<usize> {
-        let trained = self.with_server(|server| Ok(server.models().target.n_ctx_train())).ok()?;
+        let trained = self.with_loaded(|loaded| Ok(loaded.models().target.n_ctx_train())).ok()?;
         usize::try_from(trained).ok().filter(|n_ctx| *n_ctx > 0).map(|n_ctx| n_ctx.next_multiple_of(BLOCK))
     }
 }

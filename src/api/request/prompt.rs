@@ -310,5 +310,4 @@ fn message(name: &str, value: &Value) -> Result<Value> {
 }
 
 #[cfg(test)]
-#[path = "prompt_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::sampling::{MirostatVersion, SamplingSettings, Stage};
 
 /// The maximum number of past tokens that a penalty considers: more than any context has, and small enough to store.
-pub(super) const MAX_WINDOW: i64 = 1 << 24;
+pub(in crate::api) const MAX_WINDOW: i64 = 1 << 24;
 /// The maximum number of candidates: more than any vocabulary has.
 const MAX_CANDIDATES: i64 = 1 << 20;
 /// The maximum length of `samplers`.
@@ -290,5 +290,4 @@ pub(super) fn table() -> String {
 }
 
 #[cfg(test)]
-#[path = "sampling_tests.rs"]
 mod tests;

@@ -354,5 +354,4 @@ fn unknown_type(name: &str, word: &str, item: &Value) -> Error {
 }
 
 #[cfg(test)]
-#[path = "speculative_tests.rs"]
 mod tests;

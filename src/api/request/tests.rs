@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::fields::parse_object;
-use crate::api::init::tests::any_json;
+use crate::api::load::tests::any_json;
 use crate::error::Code;
 use crate::sampling::MirostatVersion;
 

@@ -16,14 +16,8 @@ mod pattern;
 mod reader;
 mod references;
 #[cfg(test)]
-mod references_tests;
-#[cfg(test)]
-mod suite_tests;
-#[cfg(test)]
 mod tests;
 mod uri;
-#[cfg(test)]
-mod validator_tests;
 
 use serde_json::Value;
 

@@ -109,5 +109,4 @@ impl<T: Clone> Search<T> {
 }
 
 #[cfg(test)]
-#[path = "search_tests.rs"]
 mod tests;

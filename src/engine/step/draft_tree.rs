@@ -125,5 +125,4 @@ impl DraftTree {
 }
 
 #[cfg(test)]
-#[path = "draft_tree_tests.rs"]
 mod tests;

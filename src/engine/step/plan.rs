@@ -221,5 +221,4 @@ fn free_cells(input: &StepInput, schedule: &Schedule) -> usize {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

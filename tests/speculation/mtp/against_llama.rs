@@ -160,7 +160,7 @@ fn drafts_match_llama_cpp() {
     ];
     for model in models {
         let speculative = json!({"type": "mtp", "adaptive": false, "n_max": N_MAX});
-        let system = start(json!({"model": model, "model_draft": null, "n_ctx": 1024, "speculative": speculative}));
+        let engine = start(json!({"model": model, "model_draft": null, "n_ctx": 1024, "speculative": speculative}));
         let mut theirs = LlamaCpp::load(&model);
         for seed in 0..5 {
             let prompt: Vec<i32> =
@@ -169,7 +169,7 @@ fn drafts_match_llama_cpp() {
             let request = json!({
                 "prompt": prompt, "n_predict": 100, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let answer = complete(&system, Speculative, &request);
+            let answer = complete(&engine, Speculative, &request);
             assert_eq!(answer["tokens"], json!(expected), "{model}");
             let (drafted, accepted) = steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1));
             let report = &answer["speculative"];

@@ -7,7 +7,7 @@ mod context;
 use crate::common::tiny_models::MtpInput;
 use crate::common::{complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::System;
+use foredraft::api::Engine;
 use serde_json::{Value, json};
 
 /// Models with MTP layers.
@@ -21,7 +21,7 @@ fn models() -> [String; 4] {
 }
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(model: &str, more: Value) -> System {
+fn load(model: &str, more: Value) -> Engine {
     let base = json!({
         "model": model, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
         "speculative": {"type": "mtp", "adaptive": false, "n_max": 3},
@@ -30,7 +30,7 @@ fn load(model: &str, more: Value) -> System {
 }
 
 /// Loads a model without its MTP layers.
-fn load_plain(model: &str, more: Value) -> System {
+fn load_plain(model: &str, more: Value) -> Engine {
     load(model, with(&json!({"speculative": false}), more))
 }
 
@@ -44,12 +44,12 @@ fn request(prompt: &[usize], temperature: f64) -> Value {
 #[test]
 fn output_is_unchanged_by_mtp() {
     for model in models() {
-        let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({})));
+        let (plain, engine) = (load_plain(&model, json!({})), load(&model, json!({})));
         // The second prompt spans several batches.
         for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
             let request = request(&tokens(1, length), temperature);
             let expected = complete(&plain, Completion, &request);
-            let own = complete(&system, Completion, &request);
+            let own = complete(&engine, Completion, &request);
             assert_eq!(own["tokens"], expected["tokens"], "{model}: a request that does not speculate");
             for more in [
                 json!({"n_max": 1}),
@@ -61,7 +61,7 @@ fn output_is_unchanged_by_mtp() {
                 json!({"type": ["suffix", "mtp"], "adaptive": true, "n_max": 16}),
             ] {
                 let more = json!({"cache_prompt": false, "speculative": more});
-                let answer = complete(&system, Speculative, &with(&request, more.clone()));
+                let answer = complete(&engine, Speculative, &with(&request, more.clone()));
                 let report = &answer["speculative"];
                 assert_eq!(answer["tokens"], expected["tokens"], "{model} {temperature} {more}: {report}");
                 let why = report["disabled"].as_str().unwrap_or_default();
@@ -104,7 +104,7 @@ fn each_token_is_paired_with_its_hidden_state() {
         json!({"n_batch": 512, "n_ubatch": 512}),
         json!({"n_ctx": 128}),
     ] {
-        let system = load(&model, more.clone());
+        let engine = load(&model, more.clone());
         let check = |answer: &Value, what: &str| {
             let report = &answer["speculative"];
             assert!(n(&report["n_drafted"]) >= 20, "{more} {what}: {report}");
@@ -112,26 +112,26 @@ fn each_token_is_paired_with_its_hidden_state() {
         };
         let greedy = |prompt: &[usize]| with(&request(prompt, 0.0), json!({"speculative": {"n_max": 1}}));
         let prompt = tokens(3, 100);
-        let answer = complete(&system, Speculative, &greedy(&prompt));
+        let answer = complete(&engine, Speculative, &greedy(&prompt));
         check(&answer, "first");
-        check(&complete(&system, Speculative, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
         let generated: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         check(
-            &complete(&system, Speculative, &greedy(&[&prompt, &generated[..], &tokens(4, 5)].concat())),
+            &complete(&engine, Speculative, &greedy(&[&prompt, &generated[..], &tokens(4, 5)].concat())),
             "a continued prompt",
         );
-        check(&complete(&system, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
-        check(&complete(&system, Speculative, &greedy(&tokens(6, 40))), "another prompt");
+        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        check(&complete(&engine, Speculative, &greedy(&tokens(6, 40))), "another prompt");
         // Cells that other requests decoded without hidden states cannot be reused by this one.
-        complete(&system, Completion, &greedy(&tokens(7, 90)));
-        check(&complete(&system, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
-        check(&complete(&system, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
+        complete(&engine, Completion, &greedy(&tokens(7, 90)));
+        check(&complete(&engine, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
+        check(&complete(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
         if more["n_parallel"] == 3 {
             let requests: Vec<u64> = (0..3)
-                .map(|index| submit(&system, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1)))))
+                .map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1)))))
                 .collect();
             for id in requests {
-                check(drain(&system, Speculative, id).last().expect("updates"), "together");
+                check(drain(&engine, Speculative, id).last().expect("updates"), "together");
             }
         }
     }
@@ -142,17 +142,17 @@ fn concurrent_requests_do_not_change_output() {
     for model in models() {
         for more in [json!({}), json!({"kv_unified": true, "n_ctx": 2048})] {
             let plain = load_plain(&model, json!({}));
-            let system = load(&model, with(&json!({"n_parallel": 3}), more.clone()));
+            let engine = load(&model, with(&json!({"n_parallel": 3}), more.clone()));
             for temperature in [0.0, 0.9] {
                 let requests: Vec<Value> = (0..5).map(|i| request(&tokens(i, 20 + 60 * i), temperature)).collect();
                 let ids: Vec<u64> = requests
                     .iter()
                     .zip([Speculative, Speculative, Completion, Speculative, Speculative])
-                    .map(|(request, endpoint)| submit(&system, endpoint, request))
+                    .map(|(request, endpoint)| submit(&engine, endpoint, request))
                     .collect();
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
                     let endpoint = if index == 2 { Completion } else { Speculative };
-                    let updates = drain(&system, endpoint, id);
+                    let updates = drain(&engine, endpoint, id);
                     let generated = text(&updates);
                     let expected = complete(&plain, Completion, request);
                     let predicted = |answer: &Value| answer["tokens_predicted"].clone();
@@ -179,11 +179,11 @@ fn concurrent_requests_do_not_change_output() {
 #[test]
 fn requests_sharing_too_few_cells_keep_drafting() {
     for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
-        let system = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
+        let engine = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
         let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
-        let requests: Vec<u64> = (0..6).map(|seed| submit(&system, Speculative, &long(seed))).collect();
+        let requests: Vec<u64> = (0..6).map(|seed| submit(&engine, Speculative, &long(seed))).collect();
         for id in requests {
-            let updates = drain(&system, Speculative, id);
+            let updates = drain(&engine, Speculative, id);
             let last = updates.last().expect("a final response");
             assert_eq!((&last["success"], n(&last["tokens_predicted"])), (&json!(true), 110), "{model}: {last}");
             let report = &last["speculative"];
@@ -195,23 +195,23 @@ fn requests_sharing_too_few_cells_keep_drafting() {
 #[test]
 fn cancels_and_prefix_reuse_do_not_change_output() {
     for model in models() {
-        let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({"n_parallel": 2})));
+        let (plain, engine) = (load_plain(&model, json!({})), load(&model, json!({"n_parallel": 2})));
         let base = tokens(1, 200);
         let long = with(&request(&base, 0.7), json!({"n_predict": 100, "id_slot": 0}));
         let expected = complete(&plain, Completion, &long);
         for round in 0..3 {
-            let id = submit(&system, Speculative, &long);
+            let id = submit(&engine, Speculative, &long);
             let mut updates = Vec::new();
             loop {
-                let answer = poll(&system, Speculative, id, 5);
+                let answer = poll(&engine, Speculative, id, 5);
                 updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
                 if answer["finished"] == true {
                     break;
                 }
                 let prompt = tokens(8 + round, 300);
-                let other = submit(&system, Speculative, &with(&request(&prompt, 0.7), json!({"id_slot": 1})));
+                let other = submit(&engine, Speculative, &with(&request(&prompt, 0.7), json!({"id_slot": 1})));
                 let command = json!({"id": other}).to_string();
-                system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
+                engine.with_loaded(|loaded| loaded.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
             }
             assert_eq!(text(&updates), expected["content"].as_str().expect("content"), "{model} {round}");
         }
@@ -219,7 +219,7 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
             let prompt = [&base[..kept], &tokens(2, more)].concat();
             let request = request(&prompt, 0.7);
             let expected = complete(&plain, Completion, &with(&request, json!({"cache_prompt": false})));
-            let answer = complete(&system, Speculative, &with(&request, json!({"id_slot": 0})));
+            let answer = complete(&engine, Speculative, &with(&request, json!({"id_slot": 0})));
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {kept}: {}", answer["timings"]);
         }
     }
@@ -229,15 +229,15 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
 #[test]
 fn rejection_and_block_accept_sampled_drafts() {
     for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
-        let system = load(&model, json!({}));
+        let engine = load(&model, json!({}));
         for verify in ["rejection", "block"] {
             let rule = json!({"speculative": {"verify": verify}});
             let greedy = with(&request(&tokens(5, 60), 0.0), rule.clone());
-            let expected = complete(&system, Completion, &with(&greedy, json!({"speculative": false})));
-            let answer = complete(&system, Speculative, &greedy);
+            let expected = complete(&engine, Completion, &with(&greedy, json!({"speculative": false})));
+            let answer = complete(&engine, Speculative, &greedy);
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {verify}");
             assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{model}: {}", answer["speculative"]);
-            let answer = complete(&system, Speculative, &with(&request(&tokens(5, 60), 0.9), rule));
+            let answer = complete(&engine, Speculative, &with(&request(&tokens(5, 60), 0.9), rule));
             let by_type = &answer["speculative"]["by_type"]["mtp"];
             assert!(n(&by_type["n_drafted"]) > 20 && n(&by_type["n_accepted"]) > 3, "{model} {verify}: {by_type}");
         }
@@ -247,12 +247,12 @@ fn rejection_and_block_accept_sampled_drafts() {
 #[test]
 fn drafting_continues_after_context_shifts() {
     for model in models() {
-        let (plain, system) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
+        let (plain, engine) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
         for n_keep in [0, 10, 80] {
             let long =
                 with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260, "cache_prompt": false, "n_keep": n_keep}));
             let expected = complete(&plain, Completion, &long);
-            let answer = complete(&system, Speculative, &long);
+            let answer = complete(&engine, Speculative, &long);
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {n_keep}");
             assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (260, &json!(true)), "{model}");
             assert!(n(&answer["speculative"]["n_drafted"]) > 200, "{model} {n_keep}: {}", answer["speculative"]);
@@ -267,17 +267,17 @@ fn drafting_continues_after_context_shifts() {
 fn self_extend_and_cache_reuse_keep_drafting() {
     let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let group = json!({"grp_attn_n": 2, "grp_attn_w": 64, "n_ctx": 512});
-    let (plain, system) = (load_plain(&model, group.clone()), load(&model, group));
+    let (plain, engine) = (load_plain(&model, group.clone()), load(&model, group));
     let long = with(&request(&tokens(3, 200), 0.6), json!({"n_predict": 100, "cache_prompt": false}));
     let expected = complete(&plain, Completion, &long);
-    let answer = complete(&system, Speculative, &long);
+    let answer = complete(&engine, Speculative, &long);
     assert_eq!(answer["tokens"], expected["tokens"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 50);
     // Moved chunks of the cache change the output; the engine must not crash and must keep drafting.
-    let system = load(&model, json!({}));
-    complete(&system, Speculative, &request(&tokens(4, 200), 0.0));
+    let engine = load(&model, json!({}));
+    complete(&engine, Speculative, &request(&tokens(4, 200), 0.0));
     let moved = with(&request(&tokens(4, 200)[40..], 0.0), json!({"n_cache_reuse": 20}));
-    let answer = complete(&system, Speculative, &moved);
+    let answer = complete(&engine, Speculative, &moved);
     assert!(n(&answer["timings"]["cache_n"]) > 100, "{}", answer["timings"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 20, "{}", answer["speculative"]);
 }
@@ -302,10 +302,10 @@ fn drafting_continues_after_a_session_load() {
 #[test]
 fn response_reports_missing_mtp_layers() {
     let check = |init: Value, types: Value, expected: &str| {
-        let system = start(with(&json!({"n_ctx": 256}), init.clone()));
+        let engine = start(with(&json!({"n_ctx": 256}), init.clone()));
         let request = with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "n_max": 4}}));
-        let answer = complete(&system, Speculative, &request);
-        let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
+        let answer = complete(&engine, Speculative, &request);
+        let plain = complete(&engine, Completion, &with(&request, json!({"speculative": false})));
         assert_eq!(answer["tokens"], plain["tokens"]);
         let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
         assert!(why.contains(expected), "{init} {types}: {}", answer["speculative"]);
@@ -342,14 +342,14 @@ fn response_reports_missing_mtp_layers() {
 #[test]
 fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     let try_model = |model: &str, more: Value| {
-        let system = System::new();
+        let engine = Engine::new();
         let mut init = json!({
             "model": model, "n_ctx": 256, "n_threads": 1, "log_level": "none", "speculative": {"type": "mtp", "adaptive": false},
         });
         crate::common::merge(&mut init, &more);
-        let loaded = system.init(init.to_string().as_bytes());
+        let loaded = engine.load(init.to_string().as_bytes());
         loaded.map(|_| {
-            let answer = complete(&system, Speculative, &request(&tokens(1, 50), 0.0));
+            let answer = complete(&engine, Speculative, &request(&tokens(1, 50), 0.0));
             answer["speculative"]["disabled"].as_str().map(str::to_owned)
         })
     };

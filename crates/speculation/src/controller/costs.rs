@@ -447,5 +447,4 @@ fn n_tokens_of(n_tokens: &[usize]) -> impl Fn(usize) -> usize + Copy + '_ {
 }
 
 #[cfg(test)]
-#[path = "costs_tests.rs"]
 pub(crate) mod tests;

@@ -360,5 +360,4 @@ impl Length {
 }
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
 mod tests;

@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::tests::{accepts, model};
-use super::to_grammar;
+use super::{accepts, model, to_grammar};
 use crate::grammar::Grammar;
 
 /// A schema, documents that it allows, and documents that it does not.

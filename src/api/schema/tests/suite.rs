@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::tests::{accepts, model};
-use super::to_grammar;
+use super::{accepts, model, to_grammar};
 use crate::grammar::Grammar;
 
 /// What became of the groups of a draft.

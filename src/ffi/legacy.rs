@@ -1,4 +1,4 @@
-//! The functions of the old JSON-RPC server, which call the default engine. A cargo feature, on by default. `rpcserver_all` has the
+//! The functions of the old JSON-RPC server, which call the default engine. A cargo feature, on by default. `legacy_added` has the
 //! functions that were added under similar names.
 
 use std::ffi::{c_char, c_int};
@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use super::guard::{answer, bytes, required, run};
 use super::{engine, engines, requests};
-use crate::api::{Endpoint, Function, System};
+use crate::api::{Endpoint, Engine, Function};
 use crate::error::Code;
 
 /// # Safety
@@ -30,14 +30,14 @@ pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *cons
 pub extern "C" fn init(cmd: *const c_char) -> c_int {
     let failed = Code::Internal.init_number();
     // SAFETY: see "Safety" in the module's documentation.
-    run(failed, || engine::load(engines::find(null_mut()), unsafe { required(cmd) }, System::old_init))
+    run(failed, || engine::load(engines::find(null_mut()), unsafe { required(cmd) }, Engine::load_by_old_name))
 }
 
 /// As `foredraft_load_async` of the default engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn init_async(cmd: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
-    let load = |system: System| system.old_init_async(unsafe { bytes(cmd) }.unwrap_or(b""));
+    let load = |engine: Engine| engine.load_async_by_old_name(unsafe { bytes(cmd) }.unwrap_or(b""));
     run((), || engine::log_failure("init_async", engines::find(null_mut()).map(load)));
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
-use super::rpcserver::{cancel, poll};
+use super::legacy::{cancel, poll};
 use super::types::{foredraft_log_callback, foredraft_update_callback};
 use super::{callbacks, engine, requests};
 use crate::api::{Endpoint, Function};

@@ -1,6 +1,6 @@
 use super::super::event::SpeculationStats;
 use super::*;
-use crate::engine::fake_backend_tests;
+use crate::engine::tests;
 use crate::error::Error;
 
 /// A second run, after a first run that generated `expected`.
@@ -100,5 +100,5 @@ fn second_run_fails_if_irreplaceable_cached_tokens_are_gone() {
 }
 
 fn request() -> Request {
-    fake_backend_tests::request(vec![1, 2], 3, sampling::SamplingSettings::default())
+    tests::request(vec![1, 2], 3, sampling::SamplingSettings::default())
 }

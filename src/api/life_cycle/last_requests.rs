@@ -24,22 +24,22 @@ enum LastRequest {
 
 impl LastRequests {
     /// An engine begins to stop. Its newest requests are the last ones.
-    pub(super) fn begin_stop(&self, server: &LoadedEngine) {
+    pub(super) fn begin_stop(&self, loaded: &LoadedEngine) {
         Self::each(&mut self.0.lock(), |endpoint, last| {
-            if server.has_newest(endpoint) {
-                *last = Some(LastRequest::Ending(server.clone()));
+            if loaded.has_newest(endpoint) {
+                *last = Some(LastRequest::Ending(loaded.clone()));
             }
         });
     }
 
     /// An engine has stopped. Closes it, keeps the updates of its last requests, and lets go of it.
-    pub(super) fn stopped(&self, server: &LoadedEngine) {
+    pub(super) fn stopped(&self, loaded: &LoadedEngine) {
         // Under the lock, so that a poll which finds the engine closed finds the updates here.
         let mut all = self.0.lock();
-        server.close();
+        loaded.close();
         Self::each(&mut all, |endpoint, last| {
-            if matches!(last, Some(LastRequest::Ending(ending)) if ending.is(server)) {
-                *last = server.left_request(endpoint).map(LastRequest::Ended);
+            if matches!(last, Some(LastRequest::Ending(ending)) if ending.is(loaded)) {
+                *last = loaded.left_request(endpoint).map(LastRequest::Ended);
             }
         });
     }
@@ -49,7 +49,7 @@ impl LastRequests {
         loop {
             let ending = match self.0.lock().get_mut(endpoint.old_index()?)?.as_mut()? {
                 LastRequest::Ended(left) => return Some(Ok(left.poll(command.clone()))),
-                LastRequest::Ending(server) => server.clone(),
+                LastRequest::Ending(loaded) => loaded.clone(),
             };
             // Otherwise it has ended meanwhile.
             if let Some(answer) = ending.poll(endpoint, command.clone()) {

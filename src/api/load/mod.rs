@@ -1,4 +1,4 @@
-//! The `init` request: the models, their contexts, and the defaults for requests.
+//! The request of a load: the models, their contexts, and the defaults for requests.
 //!
 //! Keys are llama.cpp's parameter names (`n_ctx`, `n_gpu_layers`), with the suffix `_draft` for the draft model. An absent key of
 //! the draft model has the target's value where llama.cpp does the same. Values that would fail an assertion in llama.cpp are
@@ -7,7 +7,6 @@
 mod command_line;
 mod flags;
 mod model;
-mod old_keys;
 mod threads;
 
 use std::io::Read;
@@ -19,6 +18,7 @@ use serde_json::{Map, Value};
 use self::command_line::CommandLine;
 use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, unavailable};
+use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
@@ -36,7 +36,7 @@ const MAX_QUEUE: usize = 64;
 
 /// A validated `init` request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InitRequest {
+pub struct LoadRequest {
     /// The engine's configuration.
     pub config: Config,
     /// The model's name in answers. `None`: its path.
@@ -106,7 +106,7 @@ const ROPE_SCALING: [(&str, RopeScaling); 4] = [
 const POOLING: [(&str, Pooling); 4] =
     [("none", Pooling::None), ("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
 
-impl InitRequest {
+impl LoadRequest {
     /// The model's name in answers.
     pub fn alias(&self) -> String {
         self.model_alias.clone().unwrap_or_else(|| self.config.model.source.to_string())
@@ -116,7 +116,7 @@ impl InitRequest {
     ///
     /// # Errors
     /// Neither form, or a field that has the wrong type, is out of range, or is not available in this version.
-    pub fn parse(bytes: &[u8]) -> Result<InitRequest> {
+    pub fn parse(bytes: &[u8]) -> Result<LoadRequest> {
         // Text that begins like JSON gets the error of the JSON parser; other text is a command line.
         match std::str::from_utf8(bytes) {
             Ok(line) if line.trim().is_empty() => {
@@ -124,11 +124,11 @@ impl InitRequest {
             }
             Ok(line) if !line.trim_start().starts_with(['{', '[']) => {
                 let CommandLine { object, mut warnings } = command_line::parse(line)?;
-                let mut request = InitRequest::from_object(&object)?;
+                let mut request = LoadRequest::from_object(&object)?;
                 warnings.append(&mut request.warnings);
-                Ok(InitRequest { warnings, ..request })
+                Ok(LoadRequest { warnings, ..request })
             }
-            _ => InitRequest::from_object(&parse_object(bytes)?),
+            _ => LoadRequest::from_object(&parse_object(bytes)?),
         }
     }
 
@@ -149,15 +149,15 @@ impl InitRequest {
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available in this version.
-    pub fn from_object(object: &Map<String, Value>) -> Result<InitRequest> {
-        let (object, mut warnings) = old_keys::renamed(object)?;
+    pub fn from_object(object: &Map<String, Value>) -> Result<LoadRequest> {
+        let (object, mut warnings) = keys::renamed(object)?;
         let mut fields = Fields::new(&object);
-        let request = InitRequest::read(&mut fields)?;
+        let request = LoadRequest::read(&mut fields)?;
         warnings.extend(fields.finish());
-        Ok(InitRequest { warnings, ..request })
+        Ok(LoadRequest { warnings, ..request })
     }
 
-    fn read(fields: &mut Fields) -> Result<InitRequest> {
+    fn read(fields: &mut Fields) -> Result<LoadRequest> {
         let model = model::target(fields)?;
         let (threads, threads_draft, frame_budget) = threads::read(fields, ContextParams::default().n_threads)?;
         let context = target_context(fields, &threads)?;
@@ -191,7 +191,7 @@ impl InitRequest {
             seed: read_seed(fields)?.flatten(),
             speculative,
             spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
-            n_beams: old_keys::n_beams(fields, MAX_BEAMS)?,
+            n_beams: keys::n_beams(fields, MAX_BEAMS)?,
         };
         let model_alias = fields.c_text("model_alias")?.filter(|alias| !is_default_alias(alias));
         let chat_template = chat_template(fields)?;
@@ -199,7 +199,7 @@ impl InitRequest {
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         let is_isolated = isolated(fields)?;
         ignore_http_keys(fields);
-        Ok(InitRequest {
+        Ok(LoadRequest {
             config,
             model_alias,
             chat_template,
@@ -347,7 +347,7 @@ fn log_level(fields: &mut Fields) -> Result<Option<Level>> {
         ("debug", Level::Debug),
     ];
     match fields.get("log_level") {
-        Some(value @ Value::Number(_)) => Ok(NUMBERS.get(old_keys::verbosity(value)?).copied()),
+        Some(value @ Value::Number(_)) => Ok(NUMBERS.get(keys::verbosity(value)?).copied()),
         _ => fields.word("log_level", &words),
     }
 }
@@ -373,7 +373,7 @@ pub(super) fn as_object(bytes: &[u8]) -> Option<Map<String, Value>> {
         let line = std::str::from_utf8(bytes).ok()?;
         command_line::parse(line).ok().map(|line| line.object)
     });
-    Some(old_keys::renamed(&object?).ok()?.0)
+    Some(keys::renamed(&object?).ok()?.0)
 }
 
 /// Reads `isolate`. The other keys of isolation are read where the process is started, and do nothing without it.

@@ -7,10 +7,10 @@ use crate::llama::{GgufSource, KvValue, LoraParams};
 use crate::session::SelfExtend;
 
 /// Parses an init document with `model` and these keys.
-fn init(keys: Value) -> Result<InitRequest> {
+fn init(keys: Value) -> Result<LoadRequest> {
     let mut document = json!({"model": "m.gguf"});
     document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-    InitRequest::from_object(document.as_object().unwrap())
+    LoadRequest::from_object(document.as_object().unwrap())
 }
 
 fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
@@ -61,7 +61,7 @@ fn keys_of_the_old_server_are_understood() {
 
 #[test]
 fn missing_keys_have_their_defaults() {
-    let InitRequest { config, model_alias, chat_template, defaults, log_level, is_isolated, notify_fd, warnings } =
+    let LoadRequest { config, model_alias, chat_template, defaults, log_level, is_isolated, notify_fd, warnings } =
         init(json!({})).unwrap();
     assert_eq!(
         config,
@@ -381,7 +381,7 @@ fn invalid_values_are_refused() {
 #[test]
 fn command_lines_give_the_same_request() {
     // A command line and a JSON document give the same request.
-    let from = |text: &str| InitRequest::parse(text.as_bytes()).unwrap();
+    let from = |text: &str| LoadRequest::parse(text.as_bytes()).unwrap();
     let check = |line: &str, document: &str| assert_eq!(from(line), from(document), "{line}");
     check(
         "-m m.gguf -md 'd 1.gguf' -c 4096 -ngl 99",
@@ -398,7 +398,7 @@ fn command_lines_give_the_same_request() {
     );
 
     let check = |text: &[u8], code: Code, expected: &str| {
-        let error = InitRequest::parse(text).unwrap_err();
+        let error = LoadRequest::parse(text).unwrap_err();
         assert_eq!(error.code(), code, "{error}");
         assert!(error.message().contains(expected), "{error} does not say {expected:?}");
     };
@@ -539,7 +539,7 @@ proptest! {
                 let named = KEYS.iter().any(|key| error.message().starts_with(key));
                 prop_assert!(named && error.code() == Code::InvalidRequest && error.message().len() < 500, "{}", error);
             }
-            Ok(InitRequest { config, .. }) => {
+            Ok(LoadRequest { config, .. }) => {
                 for context in [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)].into_iter().flatten() {
                     prop_assert!(1 <= context.n_ubatch && context.n_ubatch <= context.n_batch);
                     prop_assert!((1..=512).contains(&context.n_threads) && (1..=512).contains(&context.n_threads_batch));
@@ -556,6 +556,6 @@ proptest! {
 
     #[test]
     fn random_bytes_give_an_init_request_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        let _ = InitRequest::parse(&bytes);
+        let _ = LoadRequest::parse(&bytes);
     }
 }

@@ -48,7 +48,7 @@ const IGNORED: [(&[&str], &str); 4] = [
 ///
 /// # Errors
 /// The value of an old key has the wrong type.
-pub(super) fn renamed(object: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>)> {
+pub(in crate::api) fn renamed(object: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>)> {
     let mut object = object.clone();
     let mut warnings = Vec::new();
     for (keys, why) in IGNORED {
@@ -106,13 +106,13 @@ fn adapters(value: Value) -> Result<Value> {
 }
 
 /// Reads `n_beams`: the default of `n_beams` in `get_completion`.
-pub(super) fn n_beams(fields: &mut Fields, most: usize) -> Result<usize> {
+pub(in crate::api) fn n_beams(fields: &mut Fields, most: usize) -> Result<usize> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     Ok(fields.int("n_beams", 0..=most)?.unwrap_or(0))
 }
 
 /// Reads llama.cpp's numeric verbosity. Numbers out of range are clamped.
-pub(super) fn verbosity(value: &Value) -> Result<usize> {
+pub(in crate::api) fn verbosity(value: &Value) -> Result<usize> {
     let number = value.as_i64().ok_or_else(|| unexpected("log_level", "a word or a whole number", value))?;
     Ok(usize::try_from(number.clamp(0, 5)).unwrap_or(0))
 }

@@ -8,8 +8,8 @@ use crate::api::Function;
 use crate::api::calls::{LeftRequest, PollCommand, PollSource};
 #[cfg(target_os = "linux")]
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
+use crate::api::local_engine::LocalEngine;
 use crate::api::request::Endpoint;
-use crate::api::server::Server;
 use crate::engine::Notify;
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub(super) enum LoadedEngine {
     /// In this process.
-    Local(Arc<Server>),
+    Local(Arc<LocalEngine>),
     /// In a process of its own.
     #[cfg(target_os = "linux")]
     Isolated(Arc<RemoteEngine>),
@@ -54,7 +54,7 @@ impl LoadedEngine {
     /// Whether this process decodes with it.
     pub(super) fn decodes_here(&self) -> bool {
         match self {
-            LoadedEngine::Local(server) => server.engine().is_ok(),
+            LoadedEngine::Local(loaded) => loaded.worker().is_ok(),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(_) => false,
         }
@@ -79,9 +79,9 @@ impl LoadedEngine {
     ///
     /// # Errors
     /// It is in another one.
-    pub(super) fn local(self) -> Result<Arc<Server>> {
+    pub(super) fn local(self) -> Result<Arc<LocalEngine>> {
         match self {
-            LoadedEngine::Local(server) => Ok(server),
+            LoadedEngine::Local(loaded) => Ok(loaded),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(_) => Err(Error::invalid("isolate: the engine is in another process")),
         }
@@ -90,7 +90,7 @@ impl LoadedEngine {
     /// Tells all running requests to end, and returns at once.
     pub(super) fn begin_stop(&self) {
         match self {
-            LoadedEngine::Local(server) => server.begin_stop(),
+            LoadedEngine::Local(loaded) => loaded.begin_stop(),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.begin_stop(),
         }
@@ -99,7 +99,7 @@ impl LoadedEngine {
     /// Ends all running requests, and waits for that.
     pub(super) fn stop(&self) {
         match self {
-            LoadedEngine::Local(server) => server.stop(),
+            LoadedEngine::Local(loaded) => loaded.stop(),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.stop(),
         }
@@ -108,7 +108,7 @@ impl LoadedEngine {
     /// The updates of its requests are no longer polled from it.
     pub(super) fn close(&self) {
         match self {
-            LoadedEngine::Local(server) => server.close(),
+            LoadedEngine::Local(loaded) => loaded.close(),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.close(),
         }
@@ -116,7 +116,7 @@ impl LoadedEngine {
 
     pub(super) fn status(&self) -> Value {
         match self {
-            LoadedEngine::Local(server) => server.status().to_json(),
+            LoadedEngine::Local(loaded) => loaded.status().to_json(),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.status(),
         }
@@ -125,25 +125,25 @@ impl LoadedEngine {
     /// Calls a function.
     pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
         match self {
-            LoadedEngine::Local(server) => server.during(|server| server.call(function, request)),
+            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request)),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.call(function, request),
         }
     }
 
-    /// As [`Server::poll`]; `None`: it is closed.
+    /// As [`LocalEngine::poll`]; `None`: it is closed.
     pub(super) fn poll(&self, endpoint: Endpoint, command: PollCommand) -> Option<Result<Value>> {
         match self {
-            LoadedEngine::Local(server) => server.while_open(|server| server.run_poll(endpoint, command)),
+            LoadedEngine::Local(loaded) => loaded.while_open(|loaded| loaded.run_poll(endpoint, command)),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.run_poll(endpoint, command)),
         }
     }
 
-    /// As [`Server::cancel`].
+    /// As [`LocalEngine::cancel`].
     pub(super) fn cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         match self {
-            LoadedEngine::Local(server) => server.during(|server| server.run_cancel(endpoint, command)),
+            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.run_cancel(endpoint, command)),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.run_cancel(endpoint, command),
         }
@@ -151,7 +151,7 @@ impl LoadedEngine {
 
     pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
         match self {
-            LoadedEngine::Local(server) => server.has_newest(endpoint),
+            LoadedEngine::Local(loaded) => loaded.has_newest(endpoint),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.has_newest(endpoint),
         }
@@ -160,7 +160,7 @@ impl LoadedEngine {
     /// What is left of the newest request of an old name's group, after the engine has stopped.
     pub(super) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
         match self {
-            LoadedEngine::Local(server) => server.left_request(endpoint),
+            LoadedEngine::Local(loaded) => loaded.left_request(endpoint),
             #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.left_request(endpoint),
         }

@@ -13,9 +13,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::last_requests::LastRequests;
 use super::loaded::LoadedEngine;
-use crate::api::init::{GivenModels, InitRequest};
+use crate::api::load::{GivenModels, LoadRequest};
+use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;
-use crate::api::server::Server;
 use crate::api::status::LoadPhase;
 use crate::engine;
 use crate::error::{Code, Error, Result};
@@ -37,7 +37,7 @@ pub type OnLlamaStage = fn(LlamaStage);
 /// Opens the host's file descriptor for update notices.
 pub type OpenNotifyFd = fn(i32) -> Result<Notice>;
 
-/// The state that all clones of a [`System`](super::System) share.
+/// The state that all clones of a [`Engine`](super::Engine) share.
 #[derive(Default)]
 pub(super) struct LifeCycle {
     epoch: AtomicU64,
@@ -62,7 +62,7 @@ struct Life {
     state: LoadState,
     /// The models that the newest load was given.
     given: GivenModels,
-    /// Replaced servers that were told to stop. The next thread that gets the lock `loading` waits for them.
+    /// Replaced engines that were told to stop. The next thread that gets the lock `loading` waits for them.
     replaced: Vec<LoadedEngine>,
     /// Threads that load or unload in the background, each with its epoch.
     background: Vec<(u64, JoinHandle<()>)>,
@@ -98,8 +98,8 @@ impl LoadCommand {
         LoadCommand { by_old_name: true, ..LoadCommand::new(command) }
     }
 
-    fn parse(&self) -> Result<InitRequest> {
-        let mut request = InitRequest::parse(&self.command)?;
+    fn parse(&self) -> Result<LoadRequest> {
+        let mut request = LoadRequest::parse(&self.command)?;
         if self.by_old_name {
             request.warn_about_old_names();
         }
@@ -123,7 +123,7 @@ pub(super) enum EngineState {
 }
 
 impl LifeCycle {
-    /// See [`System::with_callbacks`](super::System::with_callbacks).
+    /// See [`Engine::with_callbacks`](super::Engine::with_callbacks).
     pub(super) fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> Arc<LifeCycle> {
         Arc::new_cyclic(|me| LifeCycle {
             on_llama_stage: Some(on_llama_stage),
@@ -266,7 +266,7 @@ impl LifeCycle {
         }
     }
 
-    /// Begins a new epoch. A loaded server is told to stop, and is left to the next thread that gets the lock `loading`.
+    /// Begins a new epoch. A loaded engine is told to stop, and is left to the next thread that gets the lock `loading`.
     ///
     /// # Errors
     /// Those of [`LifeCycle::check_process`]; or loads are refused.
@@ -276,10 +276,10 @@ impl LifeCycle {
             return Err(Error::new(Code::InvalidEngine, "engine: it was freed"));
         }
         self.process.store(std::process::id(), Ordering::Release);
-        if let LoadState::Ready(server) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
-            server.begin_stop();
-            self.last_requests.begin_stop(&server);
-            life.replaced.push(server);
+        if let LoadState::Ready(loaded) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
+            loaded.begin_stop();
+            self.last_requests.begin_stop(&loaded);
+            life.replaced.push(loaded);
         }
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
@@ -290,14 +290,14 @@ impl LifeCycle {
         Ok(epoch)
     }
 
-    /// Locks `loading`, and stops all servers that were replaced so far. An older load that holds the lock notices that its epoch has
+    /// Locks `loading`, and stops all engines that were replaced so far. An older load that holds the lock notices that its epoch has
     /// ended, and aborts.
     fn lock_loading(&self) -> MutexGuard<'_, ()> {
         let loading = self.loading.lock();
         let replaced = std::mem::take(&mut self.life.lock().replaced);
-        for server in replaced {
-            server.stop();
-            self.last_requests.stopped(&server);
+        for loaded in replaced {
+            loaded.stop();
+            self.last_requests.stopped(&loaded);
         }
         loading
     }
@@ -378,7 +378,7 @@ impl LifeCycle {
         }
         llama::start();
         self.reach(LlamaStage::Started);
-        Server::start(request, notify, progress).map(|server| LoadedEngine::Local(Arc::new(server)))
+        LocalEngine::start(request, notify, progress).map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
     }
 
     fn open_notice(&self, number: i32) -> Result<Notice> {

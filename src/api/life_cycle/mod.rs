@@ -1,43 +1,43 @@
 //! An engine from the host's point of view: load, unload, and calls at any time in between.
 
 mod last_requests;
-mod life_cycle;
 mod loaded;
+mod loading;
 mod shutdown;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::life_cycle::{EngineState, LifeCycle, LoadCommand};
-pub use self::life_cycle::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 use self::loaded::LoadedEngine;
+use self::loading::{EngineState, LifeCycle, LoadCommand};
+pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
-use super::calls::{PollCommand, cancel_without_server, poll_without_request};
+use super::calls::{PollCommand, cancel_without_models, poll_without_request};
 use super::function::Function;
+use super::local_engine::LocalEngine;
 use super::lookup::RunningLookup;
 use super::request::Endpoint;
-use super::server::Server;
-use super::status::{LoadPhase, SystemStatus};
+use super::status::{EngineStatus, LoadPhase};
 use crate::error::{Code, Error, Result};
 use crate::host;
 
 /// An engine: loads, replaces and unloads models, from any thread at any time. Clones refer to the same engine.
 #[derive(Clone, Default)]
-pub struct System {
+pub struct Engine {
     life_cycle: Arc<LifeCycle>,
 }
 
-impl System {
+impl Engine {
     /// An engine without a model.
-    pub fn new() -> System {
-        System::default()
+    pub fn new() -> Engine {
+        Engine::default()
     }
 
     /// An engine without a model. `on_llama_stage` is called at each [`LlamaStage`] of each load. `open_notify_fd` opens the host's
     /// file descriptor of `notify_fd`.
-    pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> System {
-        System { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
+    pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> Engine {
+        Engine { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
     }
 
     /// Loads models in place of the loaded ones, and waits until that is done. `command` is a JSON object or a command line.
@@ -45,37 +45,37 @@ impl System {
     /// # Errors
     /// The command is invalid, a model cannot be loaded, a later `init` or `deinit` replaced this load, the call is from inside a
     /// callback, or this process was forked from one that has a model loaded.
-    pub fn init(&self, command: &[u8]) -> Result<()> {
+    pub fn load(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
             return Err(Error::would_deadlock("init"));
         }
         self.life_cycle.load(LoadCommand::new(command))
     }
 
-    /// As [`System::init`], on another thread. The status reports the result.
-    pub fn init_async(&self, command: &[u8]) {
+    /// As [`Engine::load`], on another thread. The status reports the result.
+    pub fn load_async(&self, command: &[u8]) {
         self.life_cycle.load_in_background(LoadCommand::new(command));
     }
 
-    /// As [`System::init`], by the old name. Warns about values that requests of the old names do not use.
+    /// As [`Engine::load`], by the old name. Warns about values that requests of the old names do not use.
     ///
     /// # Errors
-    /// As [`System::init`].
-    pub fn old_init(&self, command: &[u8]) -> Result<()> {
+    /// As [`Engine::load`].
+    pub fn load_by_old_name(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
             return Err(Error::would_deadlock("init"));
         }
         self.life_cycle.load(LoadCommand::by_old_name(command))
     }
 
-    /// As [`System::init_async`], by the old name.
-    pub fn old_init_async(&self, command: &[u8]) {
+    /// As [`Engine::load_async`], by the old name.
+    pub fn load_async_by_old_name(&self, command: &[u8]) {
         self.life_cycle.load_in_background(LoadCommand::by_old_name(command));
     }
 
     /// Unloads, or aborts a running load, and waits for the threads of earlier calls. Inside a callback it returns at once, and
     /// unloads on another thread. Does nothing in a process that was forked from the one that loaded the model.
-    pub fn deinit(&self) {
+    pub fn unload(&self) {
         if host::inside() {
             self.life_cycle.unload_in_background();
         } else {
@@ -83,20 +83,20 @@ impl System {
         }
     }
 
-    /// As [`System::deinit`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
+    /// As [`Engine::unload`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
     /// runs (unless this is called from inside a callback).
     pub fn close(&self) {
         self.life_cycle.refuse_loads();
-        self.deinit();
+        self.unload();
         self.set_update_hook(None);
     }
 
-    /// Calls `call` with the loaded server. The server is not unloaded meanwhile.
+    /// Calls `call` with the loaded engine. It is not unloaded meanwhile.
     ///
     /// # Errors
     /// No model is loaded; or those of `call`.
-    pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
-        self.engine().map_err(|(_, error)| error)?.local()?.during(call)
+    pub fn with_loaded<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
+        self.loaded().map_err(|(_, error)| error)?.local()?.during(call)
     }
 
     /// Calls a function of the interface, in the process where the engine is.
@@ -104,7 +104,7 @@ impl System {
     /// # Errors
     /// No model is loaded and the function needs one; or those of the function.
     pub fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
-        match (self.engine(), function) {
+        match (self.loaded(), function) {
             (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => engine.call(function, request),
             (_, Function::LookupCreate) => self.lookup_create(request),
             (_, Function::LookupMerge) => self.lookup_merge(request),
@@ -113,7 +113,7 @@ impl System {
         }
     }
 
-    /// Whether [`System::call`] can serve this function now.
+    /// Whether [`Engine::call`] can serve this function now.
     ///
     /// # Errors
     /// No model is loaded, and the function needs one.
@@ -121,11 +121,11 @@ impl System {
         if function.needs_no_engine() {
             return Ok(());
         }
-        self.engine().map(|_| ()).map_err(|(_, error)| error)
+        self.loaded().map(|_| ()).map_err(|(_, error)| error)
     }
 
     /// The loaded engine; or the name of the state, and an error that describes it.
-    fn engine(&self) -> Result<LoadedEngine, (&'static str, Error)> {
+    fn loaded(&self) -> Result<LoadedEngine, (&'static str, Error)> {
         match self.life_cycle.state() {
             EngineState::Ready(engine) => Ok(engine),
             EngineState::NotReady(phase) => {
@@ -144,14 +144,14 @@ impl System {
         }
     }
 
-    /// As [`Server::poll`]. Without an id it can also be the last request before a load or unload. If no model is loaded there are no
+    /// As [`LocalEngine::poll`]. Without an id it can also be the last request before a load or unload. If no model is loaded there are no
     /// other updates; this is an error only if the command names a request.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        let engine = self.engine();
+        let engine = self.loaded();
         let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.has_newest(endpoint);
         if let Ok(engine) = &engine
             && is_here(engine)
@@ -167,15 +167,15 @@ impl System {
         poll_without_request(command, engine.map_or_else(|(state, _)| state, |_| "idle"))
     }
 
-    /// As [`Server::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.
+    /// As [`LocalEngine::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        match self.engine() {
+        match self.loaded() {
             Ok(engine) => engine.cancel(endpoint, command),
-            Err(_) => cancel_without_server(command),
+            Err(_) => cancel_without_models(command),
         }
     }
 
@@ -183,9 +183,9 @@ impl System {
     pub fn status(&self) -> Value {
         let status = match self.life_cycle.state() {
             EngineState::Ready(engine) => engine.status(),
-            EngineState::NotReady(phase) => SystemStatus::not_loaded(&phase, &self.life_cycle.given()).to_json(),
+            EngineState::NotReady(phase) => EngineStatus::not_loaded(&phase, &self.life_cycle.given()).to_json(),
             EngineState::Forked(error) => {
-                SystemStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()).to_json()
+                EngineStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()).to_json()
             }
         };
         self.life_cycle.lookups().add_to_status(status)

@@ -270,5 +270,4 @@ fn csv(value: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "command_line_tests.rs"]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::System;
+use super::Engine;
 use crate::host;
 use crate::llama::log::{self, Level};
 
@@ -14,13 +14,13 @@ const STUCK_CALLBACK: Duration = Duration::from_millis(300);
 ///
 /// Waits at most `patience`, because the host may hold a lock that a callback waits for. It gives up after [`STUCK_CALLBACK`] if a
 /// callback does not return, and does not wait inside a callback. Returns false if threads may still be running.
-pub(crate) fn stop_all(systems: Vec<System>, patience: Duration) -> bool {
+pub(crate) fn stop_all(systems: Vec<Engine>, patience: Duration) -> bool {
     log::set_level(Level::Off);
     // In a fork, the lock may be held by a thread that does not exist there, so this check takes no lock.
-    let is_here = |system: &System| system.life_cycle.belongs_to_this_process();
-    let systems: Vec<System> = systems.into_iter().filter(is_here).collect();
+    let is_here = |engine: &Engine| engine.life_cycle.belongs_to_this_process();
+    let systems: Vec<Engine> = systems.into_iter().filter(is_here).collect();
     if host::inside() {
-        systems.iter().for_each(System::deinit);
+        systems.iter().for_each(Engine::unload);
         return true;
     }
     if systems.is_empty() {
@@ -29,13 +29,13 @@ pub(crate) fn stop_all(systems: Vec<System>, patience: Duration) -> bool {
     let (stopped, wait) = crossbeam_channel::bounded(1);
     let stop = move || {
         // All are told to stop before the first one is waited for.
-        for system in &systems {
-            let _ = system.life_cycle.begin_unload();
+        for engine in &systems {
+            let _ = engine.life_cycle.begin_unload();
         }
         log::set_sink(None);
-        for system in &systems {
-            system.set_update_hook(None);
-            system.deinit();
+        for engine in &systems {
+            engine.set_update_hook(None);
+            engine.unload();
         }
         let _ = stopped.send(());
     };

@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::tests::{check, render};
-use super::{ChatTemplate, RenderInput};
+use super::{ChatTemplate, RenderInput, check, render};
 
 const PRINTS_ALL: &str = "{% for m in messages %}{{ m.role }}={{ m.content }}|{% endfor %}";
 

@@ -7,25 +7,25 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::function::Function;
-use super::init::InitRequest;
+use super::load::LoadRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, notify_and_signal};
 use super::request::{Endpoint, RequestDefaults};
-use super::status::SystemStatus;
-use crate::engine::{self, Config, Engine, Models};
+use super::status::EngineStatus;
+use crate::engine::{self, Config, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::llama::{Model, Vocab};
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
 ///
-/// The functions of the interface are `impl Server` blocks in `calls` and `lookup`.
-pub struct Server {
+/// The functions of the interface are `impl LocalEngine` blocks in `calls` and `lookup`.
+pub struct LocalEngine {
     models: Models,
     /// `None` with `vocab_only`.
-    engine: Option<Engine>,
-    init: InitRequest,
-    status: SystemStatus,
+    worker: Option<WorkerHandle>,
+    load: LoadRequest,
+    status: EngineStatus,
     templates: ChatTemplates,
     pub(super) cache_files: CacheFiles,
     pub(super) preparer: Preparer,
@@ -33,24 +33,28 @@ pub struct Server {
     pub(super) updates: Arc<UpdateSignal>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
     stopping: Arc<AtomicBool>,
-    /// Whether it is closed. Read-locked inside [`Server::during`].
+    /// Whether it is closed. Read-locked inside [`LocalEngine::during`].
     in_use: RwLock<bool>,
 }
 
-impl Server {
+impl LocalEngine {
     /// Loads the models and starts the engine. `notify` gets the id of each request that has an update, on the engine's thread.
     /// `progress` gets 0..=1 and aborts the load by returning false.
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
-    pub fn start(init: InitRequest, notify: Arc<engine::Notify>, progress: impl FnMut(f32) -> bool) -> Result<Server> {
+    pub fn start(
+        load: LoadRequest,
+        notify: Arc<engine::Notify>,
+        progress: impl FnMut(f32) -> bool,
+    ) -> Result<LocalEngine> {
         let updates = Arc::default();
-        let (models, engine) = engine::load(&init.config, notify_and_signal(&updates, notify), progress)?;
-        Ok(Server {
-            status: SystemStatus::loaded(&models, &init),
+        let (models, worker) = engine::load(&load.config, notify_and_signal(&updates, notify), progress)?;
+        Ok(LocalEngine {
+            status: EngineStatus::loaded(&models, &load),
             models,
-            engine,
-            init,
+            worker,
+            load,
             templates: ChatTemplates::default(),
             cache_files: CacheFiles::default(),
             preparer: Preparer::default(),
@@ -64,30 +68,30 @@ impl Server {
     /// Tells all running requests to end, and returns at once.
     pub(super) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        if let Some(engine) = &self.engine {
-            engine.begin_stop();
+        if let Some(worker) = &self.worker {
+            worker.begin_stop();
         }
     }
 
     /// Ends all running requests and waits until no thread uses the server any more.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        if let Some(engine) = &self.engine {
-            engine.stop();
+        if let Some(worker) = &self.worker {
+            worker.stop();
         }
         self.preparer.stop();
         drop(self.in_use.write());
     }
 
-    /// Runs `call`. [`Server::stop`] waits for it.
-    pub(super) fn during<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
+    /// Runs `call`. [`LocalEngine::stop`] waits for it.
+    pub(super) fn during<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
         // Recursive, because a callback inside a call can call again while `stop` waits for the write lock.
         let _in_use = self.in_use.read_recursive();
         call(self)
     }
 
     /// Runs `call`, unless the server is closed.
-    pub(super) fn while_open<R>(&self, call: impl FnOnce(&Server) -> R) -> Option<R> {
+    pub(super) fn while_open<R>(&self, call: impl FnOnce(&LocalEngine) -> R) -> Option<R> {
         let closed = self.in_use.read_recursive();
         (!*closed).then(|| call(self))
     }
@@ -119,7 +123,7 @@ impl Server {
             Function::SessionLoad => self.session_load(request),
             Function::LookupCache => self.lookup_cache(request),
             Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
-                Err(Error::invalid(format!("{}: is a function of the system", function.name())))
+                Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
             }
         }
     }
@@ -131,33 +135,33 @@ impl Server {
 
     /// The configuration that the engine was started with.
     pub fn config(&self) -> &Config {
-        &self.init.config
+        &self.load.config
     }
 
     /// The values that a request gets for absent fields.
     pub(super) fn defaults(&self) -> &RequestDefaults {
-        &self.init.defaults
+        &self.load.defaults
     }
 
     /// The warnings of `init`.
     pub fn warnings(&self) -> &[String] {
-        &self.init.warnings
+        &self.load.warnings
     }
 
     /// The engine.
     ///
     /// # Errors
     /// The model was loaded with `vocab_only`.
-    pub(super) fn engine(&self) -> Result<&Engine> {
+    pub(super) fn worker(&self) -> Result<&WorkerHandle> {
         let vocab_only = || Error::invalid("the model was loaded with vocab_only, so it can only tokenize");
-        self.engine.as_ref().ok_or_else(vocab_only)
+        self.worker.as_ref().ok_or_else(vocab_only)
     }
 
-    pub(super) fn engine_status(&self) -> engine::EngineStatus {
-        self.engine.as_ref().map(Engine::status).unwrap_or_default()
+    pub(super) fn engine_status(&self) -> engine::WorkerStatus {
+        self.worker.as_ref().map(WorkerHandle::status).unwrap_or_default()
     }
 
-    pub(super) fn status(&self) -> SystemStatus {
+    pub(super) fn status(&self) -> EngineStatus {
         self.status.with_engine(&self.engine_status())
     }
 
@@ -170,7 +174,7 @@ impl Server {
 
     /// Refuses a slot number that does not exist.
     pub(super) fn validate_slot(&self, slot: usize) -> Result<()> {
-        let n_parallel = self.init.config.n_parallel;
+        let n_parallel = self.load.config.n_parallel;
         if slot < n_parallel {
             return Ok(());
         }
@@ -184,7 +188,7 @@ impl Server {
 
     /// The target as the model that generates.
     pub(super) fn target(&self) -> ServingModel {
-        self.serving_model(&self.models.target, self.init.alias(), self.models.n_ctx, &self.templates.target)
+        self.serving_model(&self.models.target, self.load.alias(), self.models.n_ctx, &self.templates.target)
     }
 
     /// The draft model as the model that generates (draft-only mode).
@@ -193,7 +197,7 @@ impl Server {
     /// There is none, or its vocabulary is not the target's.
     pub(super) fn draft_only(&self) -> Result<ServingModel> {
         let refused = |reason: &str| Error::invalid(format!("speculative.model: {reason}"));
-        let (models, config) = (&self.models, &self.init.config);
+        let (models, config) = (&self.models, &self.load.config);
         let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
         else {
             return Err(refused("there is no draft model; set model_draft in init"));
@@ -219,16 +223,16 @@ impl Server {
             model: Arc::clone(model),
             name,
             n_ctx,
-            ctx_shift: self.init.config.ctx_shift,
+            ctx_shift: self.load.config.ctx_shift,
             templates: Arc::clone(templates),
-            chat_template: self.init.chat_template.clone(),
+            chat_template: self.load.chat_template.clone(),
             stopping: Arc::clone(&self.stopping),
             target: Arc::clone(&self.models.target),
         }
     }
 }
 
-impl Drop for Server {
+impl Drop for LocalEngine {
     fn drop(&mut self) {
         self.stop();
     }
@@ -242,7 +246,7 @@ mod tests {
     use crate::error::Code;
 
     /// An `init` of copies of the shipped models, which no other test has loaded.
-    fn init_of_copies(name: &str) -> InitRequest {
+    fn load_of_copies(name: &str) -> LoadRequest {
         let folder = std::env::temp_dir().join(format!("foredraft-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder is writable");
         let copy = |role: &str| {
@@ -253,38 +257,38 @@ mod tests {
         };
         let config =
             serde_json::json!({"model": copy("target"), "model_draft": copy("draft"), "n_ctx": 256, "n_threads": 1});
-        InitRequest::parse(config.to_string().as_bytes()).expect("a valid init")
+        LoadRequest::parse(config.to_string().as_bytes()).expect("a valid request")
     }
 
-    fn start(init: InitRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<Server>) {
-        let mut told = Vec::new();
-        let server = Server::start(init, Arc::new(|_| ()), |done| {
-            told.push(done);
+    fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<LocalEngine>) {
+        let mut reported = Vec::new();
+        let loaded = LocalEngine::start(load, Arc::new(|_| ()), |done| {
+            reported.push(done);
             wanted(done)
         });
-        (told, server)
+        (reported, loaded)
     }
 
     #[test]
     fn progress_of_a_load_follows_the_bytes_of_both_models_and_the_warm_up() {
-        let (mut told, server) = start(init_of_copies("progress"), |_| true);
-        server.expect("it loads");
-        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
-        told.dedup();
-        let within = |from: f32, to: f32| told.iter().filter(|done| (from..to).contains(*done)).count();
+        let (mut reported, loaded) = start(load_of_copies("progress"), |_| true);
+        loaded.expect("it loads");
+        assert!(reported.is_sorted() && reported.last() == Some(&1.0), "{reported:?}");
+        reported.dedup();
+        let within = |from: f32, to: f32| reported.iter().filter(|done| (from..to).contains(*done)).count();
         // The target has most of the bytes, the draft model the rest, and the warm-up comes last.
-        assert!(within(0.0, 0.5) > 5 && within(0.5, 0.6) > 1 && within(0.6, 1.0) > 5, "{told:?}");
-        let most = told.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f32::max);
-        assert!(most < 0.25, "it must not stand still: {told:?}");
+        assert!(within(0.0, 0.5) > 5 && within(0.5, 0.6) > 1 && within(0.6, 1.0) > 5, "{reported:?}");
+        let most = reported.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f32::max);
+        assert!(most < 0.25, "it must not stand still: {reported:?}");
     }
 
     #[test]
     fn load_is_aborted_in_every_part() {
         for (name, limit) in [("reading", 0.1), ("draft", 0.55), ("warm-up", 0.7)] {
-            let (told, server) = start(init_of_copies(name), |done| done < limit);
-            let code = server.err().map(|error| error.code());
+            let (reported, loaded) = start(load_of_copies(name), |done| done < limit);
+            let code = loaded.err().map(|error| error.code());
             assert_eq!(code, Some(Code::Cancelled), "{name}");
-            assert!(told.iter().filter(|done| **done >= limit).count() == 1, "{name}: {told:?}");
+            assert!(reported.iter().filter(|done| **done >= limit).count() == 1, "{name}: {reported:?}");
         }
     }
 }

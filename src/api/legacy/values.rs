@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::sampling::MAX_WINDOW;
 use crate::api::fields::show;
+use crate::api::request::MAX_WINDOW;
 
 /// The range of a number.
 enum ValidRange {
