@@ -62,8 +62,8 @@ pub fn serve(arguments: &[String]) -> ! {
     for failure in apply_limits(arguments) {
         log::write(Level::Warn, &failure);
     }
-    let (news, pushed) = crossbeam_channel::unbounded();
-    child.engine.set_update_hook(Some(Box::new(move |id| _ = news.send(id))));
+    let (updates, pushed) = crossbeam_channel::unbounded();
+    child.engine.set_update_hook(Some(Box::new(move |id| _ = updates.send(id))));
     let pusher = Arc::clone(&child);
     if std::thread::Builder::new().name("foredraft-push".into()).spawn(move || pusher.push(&pushed)).is_err() {
         process::end_now(1);
@@ -208,9 +208,9 @@ impl EngineChild {
     }
 
     /// Sends the updates of each request that has an update.
-    fn push(&self, news: &Receiver<u64>) {
-        while let Ok(id) = news.recv() {
-            let mut ids: Vec<u64> = std::iter::once(id).chain(news.try_iter()).collect();
+    fn push(&self, updates: &Receiver<u64>) {
+        while let Ok(id) = updates.recv() {
+            let mut ids: Vec<u64> = std::iter::once(id).chain(updates.try_iter()).collect();
             ids.sort_unstable();
             ids.dedup();
             for id in ids {

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn flipped_removed_and_added_bytes_change_the_checksum() {
-        let bytes: Vec<u8> = (0..50).map(|n| n * 7).collect();
+        let bytes: Vec<u8> = (0..50u8).map(|n| n.wrapping_mul(7)).collect();
         let sum = Checksum::of(&bytes);
         for at in 0..bytes.len() {
             for bit in 0..8 {
