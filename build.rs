@@ -190,7 +190,14 @@ fn replace_kernels(installed: &Path) {
         build.compile(&format!("foredraft_{level}"));
     }
     kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
+    let mut order = kernel_compiler(&source);
+    for folder in ["include", "src"] {
+        order.flag("-isystem").flag(source.join(folder));
+    }
+    order.cpp(true).std("c++17").file("src/llama/kernels/order.cpp").compile("foredraft_order");
     for function in [
+        // llama_kv_cache_context::set_input_kq_mask
+        "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb",
         "ggml_cpu_extra_compute_forward",
         "ggml_cpu_extra_work_size",
         "ggml_compute_forward_mul_mat_tiled",

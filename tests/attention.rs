@@ -193,6 +193,90 @@ fn attention_is_what_it_is_defined_as() {
     }
 }
 
+/// Where our kernel computes: no cell of another sequence, whatever is in it, and no number of them changes a row.
+#[test]
+fn hidden_cells_between_change_no_bit() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_linked() {
+        return;
+    }
+    for shape in [
+        Shape { n_cells: 320, ..PLAIN },
+        Shape { n_cells: 320, n_tokens: 5, has_sinks: true, ..PLAIN },
+        Shape { n_cells: 320, n_tokens: 3, n_key: 40, n_value: 20, softcap: 2.0, n_streams: 2, ..PLAIN },
+    ] {
+        let near = Input::new(&shape);
+        // The same cells, each behind some that no row sees and that hold anything.
+        let apart = Shape { n_cells: 1280, ..shape };
+        let places: Vec<usize> = noise(6, shape.n_cells)
+            .iter()
+            .scan(0, |at, x| {
+                *at += 1 + ((x + 1.0) * 1.4) as usize;
+                Some(*at)
+            })
+            .collect();
+        assert!(places.last() < Some(&apart.n_cells), "{places:?}");
+        let spread = |values: &[f32], size: usize, hidden: f32| {
+            let mut all = Vec::new();
+            for stream in values.chunks(shape.n_cells * size) {
+                let mut cells = vec![hidden; apart.n_cells * size];
+                for (place, cell) in places.iter().zip(stream.chunks(size)) {
+                    cells[place * size..(place + 1) * size].copy_from_slice(cell);
+                }
+                all.extend(cells);
+            }
+            all
+        };
+        for hidden in [0.0, -300.0, f32::NAN] {
+            let far = Input {
+                q: near.q.clone(),
+                k: spread(&near.k, shape.n_key * shape.n_head_kv, hidden),
+                v: spread(&near.v, shape.n_value * shape.n_head_kv, hidden),
+                mask: spread(&near.mask, 1, f32::NEG_INFINITY),
+                sinks: near.sinks.clone(),
+            };
+            for n_threads in [1, 2] {
+                let (expected, computed) = (near.computed(&shape, n_threads), far.computed(&apart, n_threads));
+                assert!(expected == computed, "{shape:?}, {hidden}, {n_threads} threads");
+            }
+        }
+    }
+}
+
+/// A row that sees what is not a number has no result, and the others have theirs.
+#[test]
+fn a_value_that_is_not_a_number_stays_in_the_rows_that_see_it() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_linked() {
+        return;
+    }
+    let shape = Shape { n_head: 2, n_tokens: 4, n_cells: 512, ..PLAIN };
+    let clean = Input::new(&shape);
+    let expected = clean.computed(&shape, 2);
+    for is_key in [false, true] {
+        let mut damaged = Input::new(&shape);
+        let cell = 301;
+        let (values, size) = if is_key { (&mut damaged.k, shape.n_key) } else { (&mut damaged.v, shape.n_value) };
+        values[cell * size * shape.n_head_kv..][..size * shape.n_head_kv].fill(f32::NAN);
+        // The second token alone sees the cell.
+        for token in 0..shape.n_tokens {
+            damaged.mask[token * shape.n_cells + cell] = if token == 1 { 0.0 } else { f32::NEG_INFINITY };
+        }
+        let mut hidden = Input::new(&shape);
+        hidden.mask.clone_from(&damaged.mask);
+        let (hidden, computed) = (hidden.computed(&shape, 2), damaged.computed(&shape, 2));
+        let row = shape.n_value * shape.n_head;
+        assert_eq!(computed.len(), expected.len());
+        for (token, (expected, computed)) in hidden.chunks(row).zip(computed.chunks(row)).enumerate() {
+            if token == 1 {
+                assert!(computed.iter().all(|x| x.is_nan()), "key {is_key}");
+            } else {
+                assert!(expected == computed, "key {is_key}, token {token}");
+            }
+        }
+    }
+}
+
 fn load() -> Arc<Model> {
     Arc::new(Model::load(&ModelParams::new(model("target")), |_| true).expect("it loads"))
 }
@@ -247,6 +331,47 @@ fn logits_depend_on_no_batch_and_no_number_of_threads() {
     let slots = ContextParams { n_seq_max: 3, ..params };
     for sequence in [0, 2] {
         assert!(expected == logits(&mut context(&model, &slots, 2), sequence, &[9, 1]), "sequence {sequence}");
+    }
+}
+
+/// Branches, beams and slots that share a cache leave a sequence's cells anywhere in it, and others between them.
+#[test]
+fn logits_do_not_depend_on_the_places_of_cells() {
+    let model = load();
+    let alone = context(&model, &ContextParams::default(), 2);
+    if !alone.has_own_attention() {
+        return;
+    }
+    let expected = logits(&mut { alone }, 0, &[61]);
+    let shared = ContextParams { n_seq_max: 3, kv_unified: true, ..ContextParams::default() };
+    for n_threads in [1, 2] {
+        let params = ContextParams { n_ctx: Some(2048), n_threads, n_threads_batch: n_threads, ..shared.clone() };
+        let threads = Arc::new(ThreadPool::new(n_threads).expect("threads"));
+        let mut context = Context::new(&model, &params, &threads, &Arc::default()).expect("it fits");
+        let push = |context: &mut Context, sequence: i32, positions: std::ops::Range<usize>| {
+            let mut batch = Batch::new();
+            for position in positions {
+                let token = i32::try_from((position * 131 + 7) % 400).expect("a token") + 3;
+                batch.push(token, position, sequence, true);
+            }
+            context.decode(&batch).expect("decoded");
+            (0..batch.len()).map(|index| context.logits(index).expect("a row").to_vec()).collect::<Vec<_>>()
+        };
+        // Two sequences take turns, a third one is removed, and then its cells are taken, which are before the others.
+        push(&mut context, 2, 0..150);
+        push(&mut context, 0, 0..60);
+        push(&mut context, 1, 0..90);
+        push(&mut context, 0, 60..100);
+        assert!(context.truncate(2, 0));
+        let mut rows = Vec::new();
+        for at in (100..600).step_by(20) {
+            rows.extend(push(&mut context, 0, at..at + 20));
+            if at == 300 {
+                assert!(context.truncate(1, 40));
+            }
+        }
+        let computed: Vec<_> = [100, 255, 290, 511, 599].iter().map(|at| rows[at - 100].clone()).collect();
+        assert!(expected == computed, "{n_threads} threads");
     }
 }
 

@@ -111,10 +111,9 @@ impl ChoiceDecision {
         })
     }
 
-    /// Plans at most `room` nodes after the context for the step, one after the other: the token of each, and the planned node before it,
-    /// counted from 1.
-    /// All or none if `is_whole`.
-    pub(super) fn plan(&mut self, room: usize, is_whole: bool) -> (Vec<Token>, Vec<usize>) {
+    /// Plans at most `room` nodes after the context for the step: the token of each, and the planned node before it, counted from 1.
+    /// Without `may_branch` they are one after the other. All or none if `is_whole`.
+    pub(super) fn plan(&mut self, room: usize, may_branch: bool, is_whole: bool) -> (Vec<Token>, Vec<usize>) {
         self.planned.clear();
         let (mut tokens, mut parents) = (Vec::new(), Vec::new());
         if self.at != 0 {
@@ -125,16 +124,10 @@ impl ChoiceDecision {
         for unread in unread {
             let way = self.way(unread);
             let n_new = way.iter().filter(|node| !places.contains_key(*node)).count();
-            // A single branch: the tokens of a second one would be summed in the order of cells that have the first one's between them.
+            // ggml's attention sums the tokens of a second branch in the order of cells, which have the first one's between them.
             let begins = way.iter().find(|node| !places.contains_key(*node)).and_then(|node| self.nodes.get(*node));
-            if begins.is_some_and(|node| places.get(&node.parent) != Some(&self.planned.len())) {
-                if is_whole {
-                    self.planned.clear();
-                    return (Vec::new(), Vec::new());
-                }
-                continue;
-            }
-            if self.planned.len() + n_new > room {
+            let branches = begins.is_some_and(|node| places.get(&node.parent) != Some(&self.planned.len()));
+            if self.planned.len() + n_new > room || branches && !may_branch {
                 if is_whole {
                     self.planned.clear();
                     return (Vec::new(), Vec::new());

@@ -125,6 +125,7 @@ impl SlotPool {
             max_invariant_tokens: context.max_invariant_tokens(),
             n_budgeted_tokens: pacing::most_tokens(context, &self.drafters.controller.costs),
             is_batch_invariant: context.is_batch_invariant(),
+            branches_are_invariant: context.sums_by_position(),
             can_roll_back: context.model().can_roll_back(),
             needs_checkpoints: Sequence::needs_checkpoints(context),
             pads_single_tokens: context.pads_single_tokens(),

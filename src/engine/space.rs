@@ -122,6 +122,7 @@ mod tests {
         max_invariant_tokens: 62,
         n_budgeted_tokens: usize::MAX,
         is_batch_invariant: true,
+        branches_are_invariant: false,
         can_roll_back: true,
         needs_checkpoints: false,
         pads_single_tokens: false,

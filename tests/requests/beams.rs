@@ -21,9 +21,8 @@ fn beam_search_finds_more_probable_outputs_than_greedy() {
         for n_beams in [2, 4, 12] {
             let answer = complete(&engine, Completion, &with(&request, json!({"n_beams": n_beams})));
             let found = logprob(&answer);
-            // Beams share a KV cache, whose cells are summed in another order: a difference of a few thousandths.
-            better += usize::from(found > greedy + 0.01);
-            worse += usize::from(found < greedy - 0.01);
+            better += usize::from(found > greedy + 0.001);
+            worse += usize::from(found < greedy - 0.001);
         }
     }
     // A narrow search may drop a prefix of the greedy output.
@@ -50,8 +49,7 @@ fn beam_probabilities_match_the_output() {
         let top = top["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().clone();
         let known = top.iter().find(|entry| entry["id"] == *token).expect("listed among the most probable");
         let difference = known["logprob"].as_f64().unwrap() - probs["logprob"].as_f64().unwrap();
-        // Beams share cells, so attention sums in another order, and a last bit can turn the rounding of an activation to 8 bits.
-        assert!(difference.abs() < 2e-2, "{token}: {difference}");
+        assert!(difference.abs() < 1e-3, "{token}: {difference}");
         context.push(token.clone());
     }
 }

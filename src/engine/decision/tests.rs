@@ -22,7 +22,7 @@ fn choices() -> ChoiceTokens {
 }
 
 /// Makes a decision, with room for `room` nodes in each step; none if decoded tokens cannot be removed.
-fn decide(room: usize, can_roll_back: bool, temperature: f32) -> (DecisionScores, usize) {
+fn decide(room: usize, may_branch: bool, can_roll_back: bool, temperature: f32) -> (DecisionScores, usize) {
     let prompt = vec![5, 4];
     let mut decision = ChoiceDecision::new(choices(), Vec::new(), temperature, prompt.len(), 100).unwrap();
     let (mut tokens, mut steps) = (prompt.clone(), 0);
@@ -31,7 +31,7 @@ fn decide(room: usize, can_roll_back: bool, temperature: f32) -> (DecisionScores
         let n_pending = tokens.len() - n_cached;
         assert!(n_pending > 0);
         let (drafted, parents) =
-            if can_roll_back && n_pending == 1 { decision.plan(room, false) } else { Default::default() };
+            if can_roll_back && n_pending == 1 { decision.plan(room, may_branch, false) } else { Default::default() };
         assert!(drafted.len() <= room && drafted.len() == parents.len());
         let mut rows = vec![logits(&tokens)];
         let mut ways = vec![tokens.clone()];
@@ -66,11 +66,17 @@ fn choices_are_as_probable_as_each_alone_however_they_are_decoded() {
             })
             .collect();
         let total: f64 = expected.iter().map(|logprob| logprob.exp()).sum();
-        for (room, can_roll_back, most_steps) in
-            [(99, true, 6), (3, true, 6), (2, true, 6), (0, true, 9), (0, false, 8)]
-        {
-            let (scores, steps) = decide(room, can_roll_back, temperature);
-            assert!(steps <= most_steps, "{room} {can_roll_back}: {steps} steps");
+        for (room, may_branch, can_roll_back, most_steps) in [
+            (99, true, true, 2),
+            (3, true, true, 4),
+            (99, false, true, 6),
+            (3, false, true, 6),
+            (2, false, true, 6),
+            (0, true, true, 9),
+            (0, true, false, 8),
+        ] {
+            let (scores, steps) = decide(room, may_branch, can_roll_back, temperature);
+            assert!(steps <= most_steps, "{room} {may_branch} {can_roll_back}: {steps} steps");
             for (index, expected) in expected.iter().enumerate() {
                 assert!((scores.logprobs[index] - expected).abs() < 1e-9, "{room}: {index}");
                 assert!((scores.probs[index] - expected.exp() / total).abs() < 1e-12, "{room}: {index}");

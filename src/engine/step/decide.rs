@@ -16,7 +16,7 @@ use crate::speculative::{Draft, DrafterKind};
 
 /// Plans the choices that are decoded after the contexts of their slots.
 ///
-/// As many as leave logits batch-invariant, so that a choice is as probable as it is alone. Beside more than the last token of a prompt,
+/// As many as leave logits batch-invariant, so that a choice is as probable as it is alone: branches, or one choice. Beside more than the last token of a prompt,
 /// they are planned only if there is room for all of them.
 pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [Slot], drafts: &mut StepDrafts) {
     let StepInput { slots: states, limits } = input;
@@ -27,7 +27,8 @@ pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [
         let cells = limits.n_ctx.saturating_sub(state.n_tokens + 1);
         let room = limits.max_invariant_tokens.saturating_sub(n_pending).min(cells);
         let can_plan = limits.can_roll_back && scheduled.takes_part;
-        let (tokens, parents) = decision.plan(if can_plan { room } else { 0 }, n_pending > 1);
+        let (tokens, parents) =
+            decision.plan(if can_plan { room } else { 0 }, limits.branches_are_invariant, n_pending > 1);
         let mut draft = Draft::default();
         for (token, parent) in tokens.into_iter().zip(parents) {
             draft.push_behind(parent, token, 0.0);

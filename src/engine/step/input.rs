@@ -79,6 +79,8 @@ pub(crate) struct StepLimits {
     pub(crate) n_budgeted_tokens: usize,
     /// Whether logits are batch-invariant up to there.
     pub(crate) is_batch_invariant: bool,
+    /// Whether they do not depend on the places of cells either, so that the tokens of every branch have the logits that they have alone.
+    pub(crate) branches_are_invariant: bool,
     /// Whether rejected tokens can be removed from the cache.
     pub(crate) can_roll_back: bool,
     /// Whether a prompt stops before its last token, so that its cache has a checkpoint there.

@@ -95,10 +95,12 @@ fn setups() -> Vec<Setup> {
     vec![
         plain(1),
         Setup { padding: false, ..plain(1) },
+        Setup { max_invariant_tokens: usize::MAX, ..plain(1) },
         Setup { max_invariant_tokens: 4, ..plain(1) },
         plain(3),
         Setup { max_invariant_tokens: 4, ..plain(3) },
         Setup { kv_unified: true, ..plain(3) },
+        Setup { kv_unified: true, max_invariant_tokens: usize::MAX, ..plain(3) },
         Setup { kv_unified: true, n_ctx: 90, padding: false, ..plain(2) },
         // The branches of these have no space in a batch beside the last token.
         Setup { n_ubatch: 4, ..plain(1) },
@@ -151,9 +153,7 @@ fn decisions_equal_the_choices_alone_beside_other_requests() {
 }
 
 #[test]
-fn single_tokens_need_no_pass_and_longer_choices_one_each() {
-    let setup = Setup::plain(FAKE_MODEL, 1, 200, 64);
-    let mut engine = TestEngine::new(&setup);
+fn single_tokens_need_no_pass_and_longer_choices_one_together_or_each() {
     let steps = |engine: &mut TestEngine, n_prompt: u64, choices: Vec<Vec<Token>>| {
         let (prompt, choices): (_, ChoiceTokens) = (prompt(n_prompt, 3), choices.into());
         let handle = engine.submit(vec![decision(prompt.clone(), &choices, 1.0)]);
@@ -166,12 +166,17 @@ fn single_tokens_need_no_pass_and_longer_choices_one_each() {
     };
     let single = || (0..6).map(|n| vec![word(n)]).collect();
     let longer = || (0..5).map(|first| (0..=3).map(|at| word(first + at)).collect()).collect();
-    assert_eq!(steps(&mut engine, 60, single()), 1, "single tokens need only the prompt");
-    assert_eq!(steps(&mut engine, 60, longer()), 5, "the prompt is in the cache");
-    engine.scheduler.pool.clear_cache(0);
-    assert_eq!(steps(&mut engine, 60, longer()), 6, "the prompt, and each choice");
-    engine.scheduler.pool.clear_cache(0);
-    assert_eq!(steps(&mut engine, 20, longer()), 6, "a short prompt too");
+    // Where logits do not depend on the places of cells, choices are branches.
+    for (max_invariant_tokens, n_cached, n_long, n_short) in [(62, 5, 6, 6), (usize::MAX, 1, 2, 1)] {
+        let setup = Setup { max_invariant_tokens, ..Setup::plain(FAKE_MODEL, 1, 200, 64) };
+        let mut engine = TestEngine::new(&setup);
+        assert_eq!(steps(&mut engine, 60, single()), 1, "single tokens need only the prompt");
+        assert_eq!(steps(&mut engine, 60, longer()), n_cached, "the prompt is in the cache");
+        engine.scheduler.pool.clear_cache(0);
+        assert_eq!(steps(&mut engine, 60, longer()), n_long, "the prompt, and the choices");
+        engine.scheduler.pool.clear_cache(0);
+        assert_eq!(steps(&mut engine, 20, longer()), n_short, "a short prompt and the choices");
+    }
 }
 
 #[test]

@@ -351,6 +351,13 @@ impl Context {
         self.own_attention
     }
 
+    /// Whether attention sums up the cells of a sequence by their positions. Then no logits depend on which cells those are, nor on other
+    /// sequences in the same KV buffer: branches, beams, or the slots that share it.
+    pub fn sums_by_position(&self) -> bool {
+        faked!(fake = &self.fake => fake.max_invariant_tokens == usize::MAX);
+        self.own_attention
+    }
+
     /// Whether flash attention is used. True if llama.cpp chose by the devices.
     pub fn has_flash_attention(&self) -> bool {
         self.flash_attention

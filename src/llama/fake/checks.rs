@@ -43,7 +43,7 @@ impl FakeBackend {
             let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
             // One of the tokens may be padding, hence 2.
             assert!(
-                n < self.max_invariant_tokens + 2 || alone(&counts),
+                n < self.max_invariant_tokens.saturating_add(2) || alone(&counts),
                 "{n} tokens of sequence {sequence} are split: {counts:?}"
             );
         }

@@ -12,11 +12,12 @@
 //! | `vectors.h` | a level's vectors |
 //! | `formats.h` | how each format of weights is unpacked |
 //! | `matmul.h`, `attention.h` | the kernels |
+//! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
 //! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
 //!
 //! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
-//! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, and at
+//! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, in any cells of a cache, and at
 //! every level, and levels differ in speed alone.
 //!
 //! **How it gets into ggml.** The linker replaces ggml's functions in the shared library and in this package's tests on Linux (`build.rs`). On

@@ -58,7 +58,7 @@ bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size
         return true;
     }
     if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->can_attend(op)) {
-        *size = ours->attention_size(op);
+        *size = ours->attention_size(op, n_threads);
         return true;
     }
     return __real_ggml_cpu_extra_work_size != nullptr && __real_ggml_cpu_extra_work_size(n_threads, op, size);

@@ -6,6 +6,8 @@
 //   ggml_compute_forward_mul_mat_tiled, ggml_compute_forward_mul_mat_id_tiled
 //                                    products with 8 tokens or more of formats that ours does not multiply. They add in another order than ggml's
 //                                    other loops, so ours refuse.
+//   llama_kv_cache_context::set_input_kq_mask
+//                                    llama.cpp fills an attention mask. order.cpp also puts the order of positions beside it.
 //   ggml_barrier                     where a graph's threads wait for each other (barrier.c).
 //
 // The linker replaces the barrier with `--defsym`, the others with `--wrap`: see build.rs.

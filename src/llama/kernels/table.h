@@ -7,6 +7,13 @@
 
 namespace foredraft {
 
+// The order in which attention sums the cells of a cache: that of their positions. It is in `extra` of a mask (order.cpp).
+struct CellOrder {
+    int64_t n_cells, n_streams;
+    // Of each stream, its cells from the first on.
+    const int32_t * cells;
+};
+
 // The functions compute an operation with all threads of a graph, like ggml's: each thread calls them. They return false, in all threads, if
 // they do not support the operation.
 struct Kernels {
@@ -17,7 +24,7 @@ struct Kernels {
     size_t (*multiply_size)(const ggml_tensor * dst);
     bool (*multiply)(const ggml_compute_params * params, const ggml_tensor * dst);
     bool (*can_attend)(const ggml_tensor * dst);
-    size_t (*attention_size)(const ggml_tensor * dst);
+    size_t (*attention_size)(const ggml_tensor * dst, int n_threads);
     bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);
 };
 

@@ -115,6 +115,10 @@ inline void load_8_words(const uint8_t * at, size_t stride, Ints * word) {
 }
 
 using Sixteen = __m512;
+// 16 whole numbers of 32 bits.
+struct Wholes {
+    Ints part[1];
+};
 // Registers of sums that a loop keeps.
 constexpr int SUMS = 16;
 
@@ -142,6 +146,15 @@ inline Sixteen scale_by_power(Sixteen x, Sixteen n, Sixteen p) {
 }
 // Rounds to bytes.
 inline void store_bytes(int8_t * to, Sixteen a) { _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a))); }
+// x + mask where the mask is not minus infinity; minus infinity elsewhere, whatever x is.
+inline Sixteen add_mask(Sixteen x, Sixteen mask) {
+    return _mm512_mask_add_ps(mask, _mm512_cmp_ps_mask(mask, _mm512_set1_ps(-INFINITY), _CMP_NEQ_UQ), x, mask);
+}
+inline Wholes to_wholes(Sixteen a) { return { { _mm512_cvtps_epi32(a) } }; }
+inline Sixteen of_wholes(const Wholes & a) { return _mm512_cvtepi32_ps(a.part[0]); }
+// A bit for each lane that is not 0.
+inline unsigned not_zero(const Wholes & a) { return _mm512_test_epi32_mask(a.part[0], a.part[0]); }
+inline void store_wholes(int32_t * to, const Wholes & a) { _mm512_storeu_si512(to, a.part[0]); }
 inline __m256 lower(Sixteen a) { return _mm512_castps512_ps256(a); }
 inline __m256 upper(Sixteen a) { return _mm512_extractf32x8_ps(a, 1); }
 
@@ -243,6 +256,9 @@ inline void load_8_words(const uint8_t * at, size_t stride, Ints * word) {
 struct Sixteen {
     __m256 low, high;
 };
+struct Wholes {
+    Ints part[2];
+};
 constexpr int SUMS = 4;
 
 template <typename F> inline Sixteen both(F f) { return { f(0), f(1) }; }
@@ -289,6 +305,20 @@ inline void store_bytes(int8_t * to, Sixteen a) {
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
     _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
 }
+inline __m256 add_mask_half(__m256 x, __m256 mask) {
+    return _mm256_blendv_ps(_mm256_add_ps(x, mask), mask, _mm256_cmp_ps(mask, _mm256_set1_ps(-INFINITY), _CMP_EQ_OQ));
+}
+inline Sixteen add_mask(Sixteen x, Sixteen mask) { return { add_mask_half(x.low, mask.low), add_mask_half(x.high, mask.high) }; }
+inline Wholes to_wholes(Sixteen a) { return { { _mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high) } }; }
+inline Sixteen of_wholes(const Wholes & a) { return { _mm256_cvtepi32_ps(a.part[0]), _mm256_cvtepi32_ps(a.part[1]) }; }
+inline unsigned not_zero(const Wholes & a) {
+    const auto zeros = [](Ints x) { return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x, _mm256_setzero_si256())))); };
+    return (zeros(a.part[0]) | zeros(a.part[1]) << 8) ^ 0xffff;
+}
+inline void store_wholes(int32_t * to, const Wholes & a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), a.part[0]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + 8), a.part[1]);
+}
 inline __m256 lower(Sixteen a) { return a.low; }
 inline __m256 upper(Sixteen a) { return a.high; }
 
@@ -322,10 +352,13 @@ inline float largest(Sixteen a) {
     return _mm_cvtss_f32(_mm_max_ss(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
 }
 
-// e^x for x <= 0; 0 below -87.
-inline Sixteen exp_16(Sixteen x) {
-    // ln 2 in two parts, the first exact in its products with small integers; then the series of e^r for |r| <= ln 2 / 2.
-    const Sixteen n = round_16(mul_16(x, sixteen(1.44269504f)));
+inline float first_of(Sixteen a) { return _mm256_cvtss_f32(lower(a)); }
+
+// e^x = e^r * 2^n: the whole number n, and e^r, where |r| <= ln 2 / 2.
+constexpr float LOG2_E = 1.44269504f;
+inline Sixteen powers_of(Sixteen x) { return round_16(mul_16(x, sixteen(LOG2_E))); }
+inline Sixteen exp_beside(Sixteen x, Sixteen n) {
+    // ln 2 in two parts, the first exact in its products with small integers; then the series.
     const Sixteen r = fma_16(n, sixteen(-1.42860677e-6f), fma_16(n, sixteen(-0.693145752f), x));
     Sixteen p = sixteen(1.3888889e-3f);
     p = fma_16(p, r, sixteen(8.3333333e-3f));
@@ -333,11 +366,44 @@ inline Sixteen exp_16(Sixteen x) {
     p = fma_16(p, r, sixteen(1.6666667e-1f));
     p = fma_16(p, r, sixteen(0.5f));
     p = fma_16(p, r, sixteen(1.0f));
-    p = fma_16(p, r, sixteen(1.0f));
-    return scale_by_power(x, n, p);
+    return fma_16(p, r, sixteen(1.0f));
 }
 
-inline float exp_of(float x) { return _mm256_cvtss_f32(lower(exp_16(sixteen(x)))); }
+// e^x for x <= 0; 0 below -87.
+inline float exp_of(float x) {
+    const Sixteen n = powers_of(sixteen(x));
+    return first_of(scale_by_power(sixteen(x), n, exp_beside(sixteen(x), n)));
+}
+
+// e^x / 2^power, where `power` is not less than that of x; 0 below 2^-87. Another power changes the exponent of the result alone.
+inline Sixteen exp_relative_to(Sixteen x, float power) {
+    const Sixteen n = powers_of(x), by = add_16(n, sixteen(-power));
+    return scale_by_power(by, by, exp_beside(x, n));
+}
+
+inline float power_of_two(int n) {
+    const int32_t bits = (n + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// Adds the lower and the upper 16 bits of whole numbers that are not negative.
+inline void add_halves(const Wholes & a, Wholes & low, Wholes & high) {
+    for (int i = 0; i < 16 / LANES; ++i) {
+        low.part[i] = add_32(low.part[i], both_bits(a.part[i], all(0xffff)));
+        high.part[i] = add_32(high.part[i], right_32<16>(a.part[i]));
+    }
+}
+inline int64_t total_of(const Wholes & a) {
+    int32_t lanes[16];
+    store_wholes(lanes, a);
+    int64_t sum = 0;
+    for (const int32_t lane : lanes) {
+        sum += lane;
+    }
+    return sum;
+}
 
 inline int min_of(int a, int b) { return a < b ? a : b; }
 inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
