@@ -13,22 +13,22 @@ use std::sync::Arc;
 use super::rules::{Rules, Symbol};
 use foredraft_base::Token;
 
-/// Most stacks in a set.
+/// The maximum number of stacks in a set.
 const MAX_STACKS: usize = 1 << 14;
-/// Most stacks looked at for one set: those with rules on top, too, of which a grammar may have long chains.
+/// The maximum number of stacks visited for one set. It includes those with a rule on top, of which a grammar may have long chains.
 const MAX_VISITED: usize = 1 << 18;
-/// Most stacks looked at in one call: about a second.
+/// The maximum work of one call, in stacks: about a second.
 const MAX_WORK: usize = 1 << 24;
-/// What is remembered, in entries of some 16 bytes, before it is begun again.
+/// The size of the caches, in entries of about 16 bytes, at which the automaton is rebuilt.
 const MAX_CACHED: usize = 1 << 19;
 
 /// The empty stack.
 const EMPTY: u32 = 0;
-/// The set of no stacks: the text has left the grammar.
+/// The set without stacks: the output does not match the grammar.
 const REJECTED_SET: u32 = 0;
 /// Stands for all tokens that a set does not name.
 const OTHER_TOKENS: u32 = u32::MAX;
-/// A look at a stack is this part of the work of making one.
+/// Visiting this many stacks counts as the work of making one.
 const STACKS_PER_WORK: usize = 16;
 
 /// The first bytes of an incomplete UTF-8 character.
@@ -37,7 +37,7 @@ pub(super) struct PartialChar {
     pub(super) value: u32,
     /// Number of missing bytes; 0: no character has begun.
     pub(super) left: u8,
-    /// The min character that is written with this many bytes.
+    /// The smallest character that is written with this many bytes.
     pub(super) min: u32,
 }
 
@@ -185,7 +185,7 @@ impl Automaton {
             fresh.spend(places.len())?;
             stacks.push(places.into_iter().rev().fold(EMPTY, |below, at| fresh.push(at, below)));
         }
-        let set = fresh.number(stacks);
+        let set = fresh.set_id(stacks);
         Ok(Some((fresh, GrammarState { set, ..state })))
     }
 
@@ -211,11 +211,11 @@ impl Automaton {
             return Ok(GrammarState::REJECTED);
         }
         let by_text = if text.is_empty() { GrammarState::REJECTED } else { self.follow_text(state, text)? };
-        let by_number = self.follow_token(state, token)?;
-        if by_number == REJECTED_SET {
+        let by_id = self.follow_token(state, token)?;
+        if by_id == REJECTED_SET {
             return Ok(by_text);
         }
-        Ok(GrammarState { set: self.join(by_number, by_text.set)?, partial: by_text.partial })
+        Ok(GrammarState { set: self.join(by_id, by_text.set)?, partial: by_text.partial })
     }
 
     /// The union of two sets.
@@ -226,7 +226,7 @@ impl Automaton {
         let mut stacks = self.set(one).to_vec();
         stacks.extend_from_slice(&self.set(other));
         self.spend(stacks.len())?;
-        let both = self.number(stacks);
+        let both = self.set_id(stacks);
         self.joined.insert((one, other), both);
         Ok(both)
     }
@@ -319,13 +319,13 @@ impl Automaton {
         Ok(next)
     }
 
-    /// The set after the terminals of `set` for which `takes` is true.
-    fn step(&mut self, set: u32, takes: impl Fn(u32) -> bool) -> Result<u32, TooAmbiguous> {
+    /// The set after the terminals of `set` that match.
+    fn step(&mut self, set: u32, matches: impl Fn(u32) -> bool) -> Result<u32, TooAmbiguous> {
         let stacks = self.set(set);
         self.spend(1 + stacks.len() / STACKS_PER_WORK)?;
         let mut next = Vec::new();
         for (at, below) in stacks.iter().filter_map(|stack| self.stacks.get(*stack as usize).copied()) {
-            if takes(at) {
+            if matches(at) {
                 next.push((at, below));
             }
         }
@@ -357,10 +357,10 @@ impl Automaton {
                 _ => found.push(stack),
             }
         }
-        Ok(self.number(found))
+        Ok(self.set_id(found))
     }
 
-    /// The stack with a position on top; the end of an alternative is not pushed.
+    /// The id of the stack with a position on top. The end of an alternative is not pushed.
     fn push(&mut self, at: u32, below: u32) -> u32 {
         if self.rules.ends_at(at) {
             return below;
@@ -377,7 +377,8 @@ impl Automaton {
         self.stacks.get(stack as usize).map_or(u32::MAX, |(at, _)| *at)
     }
 
-    fn number(&mut self, mut stacks: Vec<u32>) -> u32 {
+    /// The id of the set of these stacks.
+    fn set_id(&mut self, mut stacks: Vec<u32>) -> u32 {
         stacks.sort_unstable();
         stacks.dedup();
         let stacks: Arc<[u32]> = stacks.into();

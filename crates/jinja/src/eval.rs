@@ -18,7 +18,7 @@ impl<'t> Interpreter<'t> {
     /// The value of an expression.
     pub(crate) fn eval(&mut self, expr: &'t Expr, scope: &Rc<Variables>) -> TemplateResult<Value> {
         self.meter.step(1)?;
-        // The cheap ones, without a level of their own.
+        // Constants and variables do not count as a nesting level.
         match &expr.kind {
             ExprKind::Const(index) => return Ok(self.constant(*index)),
             ExprKind::Name(name) => return self.variable(*name, scope),
@@ -126,7 +126,7 @@ impl<'t> Interpreter<'t> {
         })
     }
 
-    /// Counts what an operation may read of a value: its text, or its items.
+    /// Charges the meter for what an operation may read of a value: its text, or its items.
     pub(crate) fn read(&self, value: &Value) -> TemplateResult<()> {
         match value {
             Value::Text(text) => self.meter.read(text.len()),
@@ -236,7 +236,7 @@ impl<'t> Interpreter<'t> {
 
     fn call_expr(&mut self, function: &'t Expr, given: &'t [Argument], scope: &Rc<Variables>) -> TemplateResult<Value> {
         let caller = self.next_caller.take();
-        // A method, without a value for it.
+        // A method is called directly, without making a value for the bound method.
         if let ExprKind::Attribute(receiver, name) = &function.kind {
             let receiver = self.eval(receiver, scope)?;
             let method = match &receiver {

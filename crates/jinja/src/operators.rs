@@ -117,20 +117,20 @@ fn number(operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Val
         };
         return result.map_or_else(overflow, |number| Ok(Value::Int(number)));
     }
-    let (Some(one), Some(other)) = (left.as_float(), right.as_float()) else {
+    let (Some(x), Some(y)) = (left.as_float(), right.as_float()) else {
         return refused(format!("cannot calculate {} {name} {}", left.type_name(), right.type_name()));
     };
     Ok(Value::Float(match operator {
-        BinaryOp::Add => one + other,
-        BinaryOp::Subtract => one - other,
-        BinaryOp::Multiply => one * other,
-        BinaryOp::Divide => one / other,
-        BinaryOp::FloorDivide => (one / other).floor(),
+        BinaryOp::Add => x + y,
+        BinaryOp::Subtract => x - y,
+        BinaryOp::Multiply => x * y,
+        BinaryOp::Divide => x / y,
+        BinaryOp::FloorDivide => (x / y).floor(),
         BinaryOp::Remainder => {
-            let remainder = one % other;
-            if remainder != 0.0 && (remainder < 0.0) != (other < 0.0) { remainder + other } else { remainder }
+            let remainder = x % y;
+            if remainder != 0.0 && (remainder < 0.0) != (y < 0.0) { remainder + y } else { remainder }
         }
-        BinaryOp::Power => one.powf(other),
+        BinaryOp::Power => x.powf(y),
         BinaryOp::Concatenate => f64::NAN,
     }))
 }
@@ -154,7 +154,7 @@ pub(crate) fn character(meter: &Rc<Meter>, string: &str, key: &Value) -> Templat
     }
 }
 
-/// The indices of a slice, as Python's `slice.indices` with what comes of it: the first, the step, and how many.
+/// The indices of a slice, as Python's `slice.indices`: the first one, the step, and their number.
 fn slice_range(len: usize, bounds: &[Option<Value>; 3]) -> TemplateResult<(usize, i128, usize)> {
     let bound = |value: &Option<Value>| match value {
         None | Some(Value::None | Value::Undefined) => Ok(None),
@@ -207,7 +207,7 @@ pub(crate) fn slice(meter: &Rc<Meter>, value: &Value, bounds: &[Option<Value>; 3
                 let to = if count == 0 { from } else { ends.nth(count - 1).unwrap_or(string.len()) };
                 out.push_str(string.get(from..to).unwrap_or_default())?;
             } else {
-                // Four bytes for each character.
+                // The characters below take four bytes each.
                 let _held = Held::new(meter, 4 * string.len())?;
                 let characters: Vec<char> = string.chars().collect();
                 for position in 0..count {

@@ -1,4 +1,4 @@
-//! Variables.
+//! Variables, and the scopes that they belong to.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -23,7 +23,7 @@ struct BulkCount {
 }
 
 impl BulkCount {
-    const NOTHING: BulkCount = BulkCount { key: NgramKey([NONE; LONGEST]), next: TokenCount { token: NONE, count: 0 } };
+    const FREE: BulkCount = BulkCount { key: NgramKey([NONE; LONGEST]), next: TokenCount { token: NONE, count: 0 } };
 
     fn once(key: NgramKey, token: i32) -> BulkCount {
         BulkCount { key, next: TokenCount { token, count: 1 } }
@@ -39,7 +39,7 @@ struct BulkTable {
 
 impl BulkTable {
     fn new(entries: usize) -> BulkTable {
-        BulkTable { entries: vec![BulkCount::NOTHING; entries], used: 0, seed: seed() }
+        BulkTable { entries: vec![BulkCount::FREE; entries], used: 0, seed: seed() }
     }
 
     /// Adds a count. Returns whether the table is full now.
@@ -126,8 +126,8 @@ impl<'a> Bulk<'a> {
 
 /// Counts an n-gram in the last of these tables; a flush also counts its suffixes.
 #[inline]
-fn count(tables: &mut [BulkTable], seen: BulkCount, batch: &mut AddBatch) {
-    if tables.last_mut().is_some_and(|table| table.count(seen)) {
+fn count(tables: &mut [BulkTable], pair: BulkCount, batch: &mut AddBatch) {
+    if tables.last_mut().is_some_and(|table| table.count(pair)) {
         flush(tables, batch);
     }
 }
@@ -137,9 +137,9 @@ fn count(tables: &mut [BulkTable], seen: BulkCount, batch: &mut AddBatch) {
 fn flush(tables: &mut [BulkTable], batch: &mut AddBatch) {
     let Some((full, smaller)) = tables.split_last_mut() else { return };
     for entry in full.entries.iter_mut().filter(|entry| entry.next.count > 0) {
-        let seen = std::mem::replace(entry, BulkCount::NOTHING);
-        batch.add(seen.key, seen.next);
-        count(smaller, BulkCount { key: seen.key.without_first(), next: seen.next }, batch);
+        let pair = std::mem::replace(entry, BulkCount::FREE);
+        batch.add(pair.key, pair.next);
+        count(smaller, BulkCount { key: pair.key.without_first(), next: pair.next }, batch);
     }
     full.used = 0;
 }

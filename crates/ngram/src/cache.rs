@@ -54,7 +54,7 @@ impl<'a> NgramCounts<'a> {
     }
 
     /// All tokens, by id.
-    pub fn counts(&self) -> impl Iterator<Item = TokenCount> + use<'a> {
+    pub fn by_id(&self) -> impl Iterator<Item = TokenCount> + use<'a> {
         let (before, after) = self.others.split_at(self.others.partition_point(|pair| pair.token < self.best.token));
         before.iter().copied().chain([self.best]).chain(after.iter().copied())
     }
@@ -85,7 +85,7 @@ pub(super) struct HashedKey {
 }
 
 impl HashedKey {
-    const NOTHING: HashedKey = HashedKey { key: NgramKey([NONE; LONGEST]), hash: 0 };
+    const EMPTY: HashedKey = HashedKey { key: NgramKey([NONE; LONGEST]), hash: 0 };
 
     #[inline]
     pub fn new(key: NgramKey) -> HashedKey {
@@ -106,7 +106,7 @@ impl<'a> AddBatch<'a> {
     pub fn new(cache: &'a mut Cache) -> AddBatch<'a> {
         AddBatch {
             cache,
-            adds: [(HashedKey::NOTHING, TokenCount { token: NONE, count: 0 }); BATCH],
+            adds: [(HashedKey::EMPTY, TokenCount { token: NONE, count: 0 }); BATCH],
             length: 0,
             adds_ngrams: true,
         }
@@ -272,12 +272,12 @@ impl Cache {
     pub(super) fn lookup(&self, HashedKey { key, hash }: HashedKey) -> Option<NgramCounts<'_>> {
         let record = |at: u32| self.records.get(at as usize).filter(|record| record.key == key);
         match self.index.find(hash, |at| record(at).is_some()) {
-            IndexSearch::Record(at) => record(at).map(|record| self.part(record)),
+            IndexSearch::Record(at) => record(at).map(|record| self.counts_of(record)),
             IndexSearch::Slot(_) => None,
         }
     }
 
-    pub(super) fn part(&self, record: &CacheRecord) -> NgramCounts<'_> {
+    pub(super) fn counts_of(&self, record: &CacheRecord) -> NgramCounts<'_> {
         NgramCounts { best: record.best, total: record.total, others: self.pool.get(record.others) }
     }
 
@@ -295,23 +295,23 @@ impl Cache {
         let mut new = Vec::new();
         for batch in other.records.get(numbers).unwrap_or_default().chunks(BATCH) {
             for (hash, record) in hashes(&self.index, batch).into_iter().zip(batch) {
-                self.add_part(HashedKey { key: record.key, hash }, other.part(record), &mut new);
+                self.add_counts(HashedKey { key: record.key, hash }, other.counts_of(record), &mut new);
             }
         }
     }
 
     /// Adds the counts of an n-gram of another cache. New tokens are inserted together, because inserting them one by one would
     /// move the rest of the list each time. `new` is a scratch buffer.
-    fn add_part(&mut self, key: HashedKey, part: NgramCounts<'_>, new: &mut Vec<TokenCount>) {
+    fn add_counts(&mut self, key: HashedKey, counts: NgramCounts<'_>, new: &mut Vec<TokenCount>) {
         // Creates the record if there is none.
-        self.add(key, part.best.token, part.best.count);
-        if part.others.is_empty() {
+        self.add(key, counts.best.token, counts.best.count);
+        if counts.others.is_empty() {
             return;
         }
         let Some(at) = self.find(key) else { return };
         let Some(record) = self.records.get_mut(at) else { return };
         new.clear();
-        for pair in part.others {
+        for pair in counts.others {
             if record.add_known(&mut self.pool, *pair).is_err() {
                 new.push(*pair);
             }
@@ -338,13 +338,13 @@ impl Cache {
     pub fn statistics(&self) -> CacheStatistics {
         let mut statistics = CacheStatistics { bytes: self.bytes(), ..CacheStatistics::default() };
         for record in &self.records {
-            let part = self.part(record);
+            let counts = self.counts_of(record);
             if let Some(ngrams) = statistics.ngrams.get_mut(record.key.size() - 1) {
                 *ngrams += 1;
             }
-            statistics.continuations += 1 + part.others.len();
-            statistics.observations += part.counts().map(|pair| u64::from(pair.count)).sum::<u64>();
-            let largest = record.key.0.into_iter().chain(part.counts().map(|pair| pair.token)).max();
+            statistics.continuations += 1 + counts.others.len();
+            statistics.observations += counts.by_id().map(|pair| u64::from(pair.count)).sum::<u64>();
+            let largest = record.key.0.into_iter().chain(counts.by_id().map(|pair| pair.token)).max();
             statistics.largest_token = statistics.largest_token.max(largest);
         }
         statistics.file_bytes = 20 * self.records.len() as u64 + 8 * statistics.continuations as u64;

@@ -86,31 +86,31 @@ impl CacheLevels<'_> {
             let Some(key) = (if size == STATIC_SIZE { Some(static_key) } else { other() }) else { break };
             *slot = Some((size, key));
         }
-        let from = |cache: &Cache, level: CacheLevel, thresholds: &Thresholds| {
+        let best_in = |cache: &Cache, level: CacheLevel, thresholds: &Thresholds| {
             if cache.is_empty() {
                 return None;
             }
             keys.iter().zip(thresholds).rev().find_map(|(key, threshold)| {
                 let (size, key) = (*key)?;
-                let part = cache.lookup(key)?;
-                Some(part.drafted(part.choose(static_cache.as_ref(), *threshold)?, size, level))
+                let counts = cache.lookup(key)?;
+                Some(counts.drafted(counts.choose(static_cache.as_ref(), *threshold)?, size, level))
             })
         };
-        from(self.context, CacheLevel::Context, &LAX)
-            .or_else(|| from(self.dynamic, CacheLevel::Dynamic, &STRICT))
+        best_in(self.context, CacheLevel::Context, &LAX)
+            .or_else(|| best_in(self.dynamic, CacheLevel::Dynamic, &STRICT))
             .or_else(|| {
-                let part = static_cache?;
-                Some(part.drafted(part.choose(None, STATIC_THRESHOLD)?, STATIC_SIZE, CacheLevel::Static))
+                let counts = static_cache?;
+                Some(counts.drafted(counts.choose(None, STATIC_THRESHOLD)?, STATIC_SIZE, CacheLevel::Static))
             })
     }
 }
 
 impl NgramCounts<'_> {
     /// The token to draft, weighted by the static cache; `None` if it does not pass the thresholds.
-    fn choose(&self, static_cache: Option<&NgramCounts>, (seen, percent): (u32, u32)) -> Option<TokenCount> {
+    fn choose(&self, static_cache: Option<&NgramCounts>, (min_total, min_percent): (u32, u32)) -> Option<TokenCount> {
         // The chosen token's own share must pass; no share is larger than the best's.
-        let passes = |count: TokenCount| 100 * u64::from(count.count) >= u64::from(percent) * u64::from(self.total);
-        if self.total < seen || !passes(self.best) {
+        let passes = |count: TokenCount| 100 * u64::from(count.count) >= u64::from(min_percent) * u64::from(self.total);
+        if self.total < min_total || !passes(self.best) {
             return None;
         }
         static_cache.map_or(Some(self.best), |static_cache| {

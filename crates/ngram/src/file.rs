@@ -67,13 +67,13 @@ impl Cache {
         order.extend(self.records().iter().map(|record| (record.key, record)));
         order.sort_unstable_by_key(|(key, _)| *key);
         for (_, record) in order {
-            let part = self.part(record);
+            let part = self.counts_of(record);
             for token in record.key.0 {
                 out.write_all(&token.to_le_bytes())?;
             }
             let n = u32::try_from(1 + part.others.len()).map_err(|_| ErrorKind::InvalidData)?;
             out.write_all(&n.to_le_bytes())?;
-            for pair in part.counts() {
+            for pair in part.by_id() {
                 out.write_all(&pair.token.to_le_bytes())?;
                 out.write_all(&pair.count.to_le_bytes())?;
             }

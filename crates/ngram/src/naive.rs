@@ -44,7 +44,7 @@ impl Naive {
         assert_eq!(cache.len(), self.0.len());
         for (ngram, counts) in &self.0 {
             let part = cache.get(ngram).unwrap_or_else(|| panic!("{ngram:?} is missing"));
-            let pairs: Vec<(i32, u64)> = part.counts().map(|pair| (pair.token, u64::from(pair.count))).collect();
+            let pairs: Vec<(i32, u64)> = part.by_id().map(|pair| (pair.token, u64::from(pair.count))).collect();
             assert_eq!(pairs, counts.iter().map(|(token, count)| (*token, *count)).collect::<Vec<_>>(), "{ngram:?}");
             let best = counts.iter().rev().max_by_key(|(_, count)| **count).map(|(token, _)| *token);
             assert_eq!(Some(part.best.token), best, "{ngram:?}: {counts:?}");

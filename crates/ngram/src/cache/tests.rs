@@ -74,7 +74,7 @@ fn updates_match_llama_cpp() {
         assert_eq!(cache.len(), expected.len(), "{text:?} {new}");
         for (ngram, counts) in expected {
             let part = cache.get(ngram).unwrap_or_else(|| panic!("{text:?} {new}: no {ngram:?}"));
-            let found: Vec<(i32, u32)> = part.counts().map(|pair| (pair.token, pair.count)).collect();
+            let found: Vec<(i32, u32)> = part.by_id().map(|pair| (pair.token, pair.count)).collect();
             assert_eq!(found, *counts, "{text:?} {new} {ngram:?}");
         }
     }
@@ -157,7 +157,7 @@ fn many_new_tokens_are_merged_in_one_pass() {
         |token: i32| TokenCount { token, count: (1 + token % 7) as u32 * if token % 2 == 0 { 1 } else { 2 } };
     let best = (0..N).map(expected).reduce(|best, next| if next.beats(best) { next } else { best }).unwrap();
     assert_eq!(part.best, best);
-    assert!(part.counts().eq((0..N).map(expected)));
+    assert!(part.by_id().eq((0..N).map(expected)));
     assert_eq!(u64::from(part.total), (0..N).map(|token| u64::from(expected(token).count)).sum::<u64>());
 }
 
