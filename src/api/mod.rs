@@ -17,6 +17,8 @@
 //! response      the worker's events to JSON                                              status
 //! fields        reading JSON objects
 //! ```
+// Isolation calls some functions that nothing else does.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
 
 mod calls;
 mod chat;
@@ -32,12 +34,17 @@ mod life_cycle;
 mod load;
 mod local_engine;
 mod lookup;
+#[cfg(not(target_os = "linux"))]
+mod no_isolation;
 mod prompts;
 mod registry;
 mod request;
 mod response;
 mod schema;
 mod status;
+
+#[cfg(not(target_os = "linux"))]
+use self::no_isolation as isolation;
 
 pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]

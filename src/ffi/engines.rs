@@ -18,13 +18,17 @@ use parking_lot::RwLock;
 
 use super::exit::at_exit;
 use super::guard::run;
-use super::notify_fd;
+#[cfg(unix)]
+use super::notify_fd as notice;
+#[cfg(windows)]
+use super::notify_handle as notice;
 use super::types::foredraft_engine;
 use crate::api::{Engine, LlamaStage, stop_all};
 use crate::error::{Code, Error, Result};
+use crate::llama::platform::keep_loaded;
 
 /// The default engine: NULL, and the engine of the old names. It lives as long as the process.
-static DEFAULT: LazyLock<Engine> = LazyLock::new(|| Engine::with_callbacks(register_exit_handler, notify_fd::open));
+static DEFAULT: LazyLock<Engine> = LazyLock::new(new_engine);
 
 static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
@@ -45,13 +49,19 @@ fn handle(index: u32) -> usize {
     }
 }
 
+/// An engine without a model. From the first one on, the library stays loaded, because engines have threads.
+fn new_engine() -> Engine {
+    keep_loaded();
+    Engine::with_callbacks(register_exit_handler, notice::open)
+}
+
 /// Creates an engine. After 2^32 engines, the handle is a number that no function accepts.
 pub(super) fn create() -> *mut foredraft_engine {
     let mut table = TABLE.write();
     let handle = handle(table.n_created);
     if let Some(n_created) = table.n_created.checked_add(1) {
         table.n_created = n_created;
-        table.engines.insert(handle, Engine::with_callbacks(register_exit_handler, notify_fd::open));
+        table.engines.insert(handle, new_engine());
     }
     without_provenance_mut(handle)
 }

@@ -17,6 +17,9 @@ mod guard;
 mod legacy;
 #[cfg(feature = "rpcserver")]
 mod legacy_added;
+#[cfg(unix)]
 mod notify_fd;
+#[cfg(windows)]
+mod notify_handle;
 mod requests;
 mod types;

@@ -4,24 +4,18 @@
 //! event loop, the loop may have ended. A file descriptor has neither problem: the loop watches it like any other, and the engine
 //! never waits for the loop.
 
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
+
 use crate::error::{Error, Result};
 use crate::host::Notice;
-
-#[cfg(not(unix))]
-pub(super) fn open(_number: i32) -> Result<Notice> {
-    Err(Error::invalid("notify_fd: not available on this platform"))
-}
 
 /// Returns a function that writes to a copy of the descriptor: 8 bytes, the number 1, as an eventfd requires. It never waits: if the
 /// descriptor is full, the reader already has a notification.
 ///
 /// # Errors
 /// The descriptor is not open for writing, or is not an eventfd, a pipe or a socket.
-#[cfg(unix)]
 pub(super) fn open(number: i32) -> Result<Notice> {
-    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-    use std::os::unix::fs::FileTypeExt as _;
-
     let wrong = |what: &str| {
         Error::invalid(format!("notify_fd: expected an eventfd, a pipe or a socket, got {number}, {what}"))
     };
@@ -47,7 +41,6 @@ pub(super) fn open(number: i32) -> Result<Notice> {
     Ok(Box::new(move || signal(file.as_raw_fd(), kind)))
 }
 
-#[cfg(unix)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DescriptorKind {
     EventFd,
@@ -56,13 +49,11 @@ enum DescriptorKind {
 }
 
 /// Only Linux has eventfds, and only `/proc` shows that a descriptor is one.
-#[cfg(unix)]
 fn is_eventfd(fd: i32) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// Writes, unless the descriptor is full. Returns false if its reader is closed.
-#[cfg(unix)]
 fn signal(fd: i32, kind: DescriptorKind) -> bool {
     let mut state = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry, which lives during the call. With a timeout of 0 the call does not wait.
@@ -80,16 +71,13 @@ fn signal(fd: i32, kind: DescriptorKind) -> bool {
     !written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-#[cfg(unix)]
 const ONE: [u8; 8] = 1_u64.to_ne_bytes();
 
-#[cfg(unix)]
 fn write(fd: i32) -> std::io::Result<()> {
     // SAFETY: reads 8 bytes of a constant.
     outcome(unsafe { libc::write(fd, ONE.as_ptr().cast(), ONE.len()) })
 }
 
-#[cfg(unix)]
 fn outcome(written: isize) -> std::io::Result<()> {
     if written < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -99,7 +87,7 @@ fn send(fd: i32) -> std::io::Result<()> {
     without_sigpipe(|| write(fd))
 }
 
-#[cfg(all(unix, not(any(target_os = "macos", target_os = "ios"))))]
+#[cfg(not(any(target_os = "macos", target_os = "ios")))]
 fn send(fd: i32) -> std::io::Result<()> {
     // SAFETY: as in `write`.
     outcome(unsafe { libc::send(fd, ONE.as_ptr().cast(), ONE.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
@@ -107,7 +95,6 @@ fn send(fd: i32) -> std::io::Result<()> {
 
 /// Runs `write` with SIGPIPE blocked on this thread, so that a closed reader does not end the process. The host's handling of the
 /// signal is not changed.
-#[cfg(unix)]
 fn without_sigpipe(write: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
     use std::mem::MaybeUninit;
     use std::ptr::null_mut;

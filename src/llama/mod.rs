@@ -6,6 +6,7 @@
 //! - `model`: weights, vocabulary, adapters. `sources`: the files, descriptors and memory that a model is read from.
 //! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
 //! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
+//! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
 //! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
 //! - `fake` (tests only): a context without llama.cpp.
@@ -20,6 +21,7 @@ mod kernels;
 pub mod log;
 mod model;
 mod params;
+pub mod platform;
 #[cfg(target_os = "linux")]
 pub mod process;
 mod schema;
@@ -49,8 +51,9 @@ pub use schema::schema_to_grammar;
 pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;
+pub use threads::cpus::{CpuSet, ThreadPriority};
 pub use threads::pacing::{FrameBudget, working_time};
-pub use threads::placement::{CpuSet, KeepPlacement, ThreadPriority, ThreadSettings};
+pub use threads::placement::{KeepPlacement, ThreadSettings};
 
 pub use foredraft_base::{Token, TokenData, Vocabulary};
 

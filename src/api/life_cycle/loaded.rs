@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::api::Function;
 use crate::api::calls::{LeftRequest, PollCommand, PollSource};
-#[cfg(target_os = "linux")]
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
 use crate::api::local_engine::LocalEngine;
 use crate::api::request::Endpoint;
@@ -19,7 +18,6 @@ pub(super) enum LoadedEngine {
     /// In this process.
     Local(Arc<LocalEngine>),
     /// In a process of its own.
-    #[cfg(target_os = "linux")]
     Isolated(Arc<RemoteEngine>),
 }
 
@@ -28,7 +26,6 @@ impl LoadedEngine {
     ///
     /// # Errors
     /// As `RemoteEngine::start`; or this platform has no isolation.
-    #[cfg(target_os = "linux")]
     pub(super) fn isolated(
         command: &[u8],
         by_old_name: bool,
@@ -40,22 +37,10 @@ impl LoadedEngine {
             .map(|engine| LoadedEngine::Isolated(Arc::new(engine)))
     }
 
-    /// There is no isolation on this platform.
-    #[cfg(not(target_os = "linux"))]
-    pub(super) fn isolated(
-        _command: &[u8],
-        _by_old_name: bool,
-        _notify: Arc<Notify>,
-        _progress: impl FnMut(f32) -> bool,
-    ) -> Result<LoadedEngine> {
-        Err(Error::invalid("isolate: not available on this platform"))
-    }
-
     /// Whether this process decodes with it.
     pub(super) fn decodes_here(&self) -> bool {
         match self {
             LoadedEngine::Local(loaded) => loaded.worker().is_ok(),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(_) => false,
         }
     }
@@ -64,9 +49,7 @@ impl LoadedEngine {
     pub(super) fn is(&self, other: &LoadedEngine) -> bool {
         match (self, other) {
             (LoadedEngine::Local(one), LoadedEngine::Local(other)) => Arc::ptr_eq(one, other),
-            #[cfg(target_os = "linux")]
             (LoadedEngine::Isolated(one), LoadedEngine::Isolated(other)) => Arc::ptr_eq(one, other),
-            #[cfg(target_os = "linux")]
             _ => false,
         }
     }
@@ -82,7 +65,6 @@ impl LoadedEngine {
     pub(super) fn local(self) -> Result<Arc<LocalEngine>> {
         match self {
             LoadedEngine::Local(loaded) => Ok(loaded),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(_) => Err(Error::invalid("isolate: the engine is in another process")),
         }
     }
@@ -91,7 +73,6 @@ impl LoadedEngine {
     pub(super) fn begin_stop(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.begin_stop(),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.begin_stop(),
         }
     }
@@ -100,7 +81,6 @@ impl LoadedEngine {
     pub(super) fn stop(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.stop(),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.stop(),
         }
     }
@@ -109,7 +89,6 @@ impl LoadedEngine {
     pub(super) fn close(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.close(),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.close(),
         }
     }
@@ -117,7 +96,6 @@ impl LoadedEngine {
     pub(super) fn status(&self) -> Value {
         match self {
             LoadedEngine::Local(loaded) => loaded.status().to_json(),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.status(),
         }
     }
@@ -126,7 +104,6 @@ impl LoadedEngine {
     pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
         match self {
             LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request)),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.call(function, request),
         }
     }
@@ -135,7 +112,6 @@ impl LoadedEngine {
     pub(super) fn poll(&self, endpoint: Endpoint, command: PollCommand) -> Option<Result<Value>> {
         match self {
             LoadedEngine::Local(loaded) => loaded.while_open(|loaded| loaded.run_poll(endpoint, command)),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.run_poll(endpoint, command)),
         }
     }
@@ -144,7 +120,6 @@ impl LoadedEngine {
     pub(super) fn cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         match self {
             LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.run_cancel(endpoint, command)),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.run_cancel(endpoint, command),
         }
     }
@@ -152,7 +127,6 @@ impl LoadedEngine {
     pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
         match self {
             LoadedEngine::Local(loaded) => loaded.has_newest(endpoint),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.has_newest(endpoint),
         }
     }
@@ -161,7 +135,6 @@ impl LoadedEngine {
     pub(super) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
         match self {
             LoadedEngine::Local(loaded) => loaded.left_request(endpoint),
-            #[cfg(target_os = "linux")]
             LoadedEngine::Isolated(engine) => engine.left_request(endpoint),
         }
     }

@@ -6,7 +6,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::context::faked;
 use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
-use crate::llama::threads::thread_cpu_time;
+use crate::llama::platform::thread_cpu_time;
 use crate::llama::{Batch, Context, DecodeError, SeqId, log};
 
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use crate::llama::platform::read_piece;
+
 /// The size of a piece, in bytes.
 const PIECE: u64 = 1 << 20;
 
@@ -27,22 +29,13 @@ pub(in crate::llama) fn read_ahead(files: &[impl AsRef<Path>], mut progress: imp
 }
 
 /// Reads a file. `read` gets the number of bytes so far.
-#[cfg(target_os = "linux")]
 fn read_file(file: &Path, mut read: impl FnMut(u64) -> bool) -> bool {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::fs::FileExt;
-
     let Ok(file) = std::fs::File::open(file) else { return true };
     let len = file.metadata().map_or(0, |metadata| metadata.len());
     let mut at = 0;
     while at < len {
         let end = (at + PIECE).min(len);
-        if let (Ok(start), Ok(size)) = (libc::off64_t::try_from(at), libc::off64_t::try_from(end - at)) {
-            // SAFETY: the descriptor is open. The call only advises the system.
-            unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, size, libc::POSIX_FADV_WILLNEED) };
-        }
-        // Waits until the piece is there.
-        if file.read_at(&mut [0], end - 1).is_err() {
+        if !read_piece(&file, at, end) {
             return true;
         }
         if !read(end) {
@@ -50,11 +43,5 @@ fn read_file(file: &Path, mut read: impl FnMut(u64) -> bool) -> bool {
         }
         at = end;
     }
-    true
-}
-
-/// Elsewhere nothing is read ahead.
-#[cfg(not(target_os = "linux"))]
-fn read_file(_: &Path, _: impl FnMut(u64) -> bool) -> bool {
     true
 }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::shards;
 use crate::error::{Code, Error, Result};
+use crate::llama::platform::{FileIdentity, file_identity, identity_of_descriptor};
 use crate::llama::{GgufSource, Model, ModelParams};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
@@ -36,37 +37,22 @@ struct ModelFileVersion {
     path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,
-    /// Device and inode number. 0 on platforms without them.
-    inode: (u64, u64),
+    /// `None`: unknown.
+    identity: Option<FileIdentity>,
 }
 
 impl ModelFileVersion {
     fn of(path: &Path) -> Option<ModelFileVersion> {
         let path = fs::canonicalize(path).ok()?;
         let metadata = fs::metadata(&path).ok()?;
-        #[cfg(unix)]
-        let inode = {
-            use std::os::unix::fs::MetadataExt;
-            (metadata.dev(), metadata.ino())
-        };
-        #[cfg(not(unix))]
-        let inode = (0, 0);
-        Some(ModelFileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
+        let identity = file_identity(&path);
+        Some(ModelFileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), identity })
     }
 
-    /// `None` for a file without a name, because writing to a mapping of a memfd does not change its modification time.
-    #[cfg(unix)]
     fn of_descriptor(fd: i32) -> Option<ModelFileVersion> {
-        use std::os::unix::fs::MetadataExt;
-        // `metadata` follows the link to the open file, even if it is unlinked.
-        let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).ok().filter(|file| file.nlink() > 0)?;
-        let inode = (metadata.dev(), metadata.ino());
-        Some(ModelFileVersion { path: PathBuf::new(), len: metadata.len(), modified: metadata.modified().ok(), inode })
-    }
-
-    #[cfg(not(unix))]
-    fn of_descriptor(_: i32) -> Option<ModelFileVersion> {
-        None
+        let (metadata, identity) = identity_of_descriptor(fd)?;
+        let modified = metadata.modified().ok();
+        Some(ModelFileVersion { path: PathBuf::new(), len: metadata.len(), modified, identity: Some(identity) })
     }
 }
 

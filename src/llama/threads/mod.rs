@@ -1,6 +1,7 @@
 //! ggml's thread pool, shared by all contexts of an engine.
 
 pub(super) mod cores;
+pub(super) mod cpus;
 pub(super) mod governor;
 pub(super) mod pacing;
 pub(super) mod placement;
@@ -12,13 +13,15 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
+use self::cpus::ThreadPriority;
 use self::governor::{DecodeKind, DecodeTime, Governor};
 use self::pacing::{FrameBudget, Pacer};
-use self::placement::{ThreadPriority, ThreadSettings};
+use self::placement::ThreadSettings;
 use crate::error::{Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_threadpool_new};
 use crate::llama::log::{self, Level};
+use crate::llama::platform::{n_cores_online, thread_cpu_time};
 use crate::llama::{Interrupt, backend};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
@@ -302,28 +305,3 @@ pub(super) fn prove_threads() -> Result<()> {
 
 /// The default stack of a thread on Linux.
 const STACK_OF_C_THREADS: usize = 8 << 20;
-
-/// `std::thread::hardware_concurrency`, which ignores quotas. 0: unknown.
-fn n_cores_online() -> usize {
-    #[cfg(unix)]
-    {
-        // SAFETY: reads a number of the system.
-        usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
-    }
-    #[cfg(not(unix))]
-    0
-}
-
-/// The CPU time of the calling thread. `None`: unknown.
-pub(super) fn thread_cpu_time() -> Option<Duration> {
-    #[cfg(unix)]
-    {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is writable.
-        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        let seconds = u64::try_from(time.tv_sec).ok().filter(|_| result == 0)?;
-        Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
-    }
-    #[cfg(not(unix))]
-    None
-}

@@ -1,0 +1,79 @@
+//! In place of `isolation`, on systems that have none. There is no value of [`NoRemoteEngine`].
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::api::Function;
+use crate::api::calls::{LeftRequest, PollCommand};
+use crate::api::request::Endpoint;
+use crate::engine::Notify;
+use crate::error::{Error, Result};
+
+pub(super) use self::NoIsolationSettings as IsolationSettings;
+pub(super) use self::NoRemoteEngine as RemoteEngine;
+
+/// How an engine would be isolated.
+pub(super) struct NoIsolationSettings(());
+
+/// An engine in a process of its own.
+pub(super) enum NoRemoteEngine {}
+
+impl NoIsolationSettings {
+    /// # Errors
+    /// Always: this system has no isolation.
+    pub(super) fn read(_command: &[u8]) -> Result<Self> {
+        Err(Error::invalid("isolate: not available on this platform"))
+    }
+}
+
+impl NoRemoteEngine {
+    pub(super) fn start(
+        _settings: NoIsolationSettings,
+        _by_old_name: bool,
+        _notify: Arc<Notify>,
+        _progress: impl FnMut(f32) -> bool,
+    ) -> Result<Self> {
+        Err(Error::invalid("isolate: not available on this platform"))
+    }
+
+    pub(super) fn begin_stop(&self) {
+        match *self {}
+    }
+
+    pub(super) fn stop(&self) {
+        match *self {}
+    }
+
+    pub(super) fn close(&self) {
+        match *self {}
+    }
+
+    pub(super) fn status(&self) -> Value {
+        match *self {}
+    }
+
+    pub(super) fn call(&self, _function: Function, _request: &[u8]) -> Result<Value> {
+        match *self {}
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn run_poll(&self, _endpoint: Endpoint, _command: PollCommand) -> Result<Value> {
+        match *self {}
+    }
+
+    pub(super) fn run_cancel(&self, _endpoint: Endpoint, _command: PollCommand) -> Result<Value> {
+        match *self {}
+    }
+
+    pub(super) fn has_newest(&self, _endpoint: Endpoint) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn left_request(&self, _endpoint: Endpoint) -> Option<LeftRequest> {
+        match *self {}
+    }
+}

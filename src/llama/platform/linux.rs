@@ -1,0 +1,218 @@
+//! Linux: `sched_*`, `/proc`, `/sys`.
+
+use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use super::FileIdentity;
+use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
+
+pub(in crate::llama) use self::PolicyAndCpus as Scheduling;
+
+/// Policy, priority and affinity of a thread.
+#[derive(Clone, Copy)]
+pub(in crate::llama) struct PolicyAndCpus {
+    policy: libc::c_int,
+    priority: libc::c_int,
+    cpus: libc::cpu_set_t,
+}
+
+impl PolicyAndCpus {
+    /// `None`: unknown.
+    pub(in crate::llama) fn of_this_thread() -> Option<Self> {
+        // SAFETY: zeros are valid for these plain structures, both are writable, and 0 is the calling thread.
+        unsafe {
+            let (mut param, mut cpus) = (std::mem::zeroed::<libc::sched_param>(), std::mem::zeroed());
+            let policy = libc::sched_getscheduler(0);
+            let known = policy >= 0
+                && libc::sched_getparam(0, &raw mut param) == 0
+                && libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut cpus) == 0;
+            known.then_some(PolicyAndCpus { policy, priority: param.sched_priority, cpus })
+        }
+    }
+
+    /// These settings with another priority, and with these CPUs unless there are none.
+    pub(in crate::llama) fn with(mut self, priority: ThreadPriority, cpus: &CpuSet) -> Self {
+        // As `ggml_thread_apply_priority`.
+        (self.policy, self.priority) = match priority {
+            ThreadPriority::Low => (libc::SCHED_BATCH, 0),
+            ThreadPriority::Normal => (self.policy, self.priority),
+            ThreadPriority::Medium => (libc::SCHED_FIFO, 40),
+            ThreadPriority::High => (libc::SCHED_FIFO, 80),
+            ThreadPriority::Realtime => (libc::SCHED_FIFO, 90),
+        };
+        if !cpus.is_empty() {
+            // SAFETY: zeros are an empty set. libc's sets have 1024 CPUs, a `CpuSet` at most 512.
+            unsafe {
+                self.cpus = std::mem::zeroed();
+                cpus.iter().for_each(|cpu| libc::CPU_SET(cpu, &mut self.cpus));
+            }
+        }
+        self
+    }
+
+    /// Applies these settings to the calling thread. Returns false if the system refuses one of them.
+    pub(in crate::llama) fn apply(&self) -> bool {
+        // SAFETY: zeros are valid for this plain structure, the structures are only read, and 0 is the calling thread.
+        unsafe {
+            let mut param: libc::sched_param = std::mem::zeroed();
+            param.sched_priority = self.priority;
+            let scheduled = libc::sched_setscheduler(0, self.policy, &raw const param) == 0;
+            let placed = libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.cpus) == 0;
+            scheduled && placed
+        }
+    }
+}
+
+/// The CPU time of the calling thread. `None`: unknown.
+pub(in crate::llama) fn thread_cpu_time() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| result == 0)?;
+    Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
+}
+
+/// `std::thread::hardware_concurrency`, which ignores quotas. 0: unknown.
+pub(in crate::llama) fn n_cores_online() -> usize {
+    // SAFETY: reads a number of the system.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
+}
+
+/// The CPUs in this process's affinity mask. Empty if unknown.
+pub(in crate::llama) fn allowed_cpus() -> Vec<usize> {
+    cpus_allowed("/proc/self/status")
+}
+
+/// The CPUs in the calling thread's affinity mask.
+#[cfg(test)]
+pub(in crate::llama) fn cpus_of_this_thread() -> Vec<usize> {
+    cpus_allowed("/proc/thread-self/status")
+}
+
+fn cpus_allowed(status: &str) -> Vec<usize> {
+    // Read as a list, because `sched_getaffinity` has a fixed size.
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.map(|list| cpu_list(list.trim())).unwrap_or_default()
+}
+
+/// The number of physical cores of these CPUs; on processors with two kinds of cores, of the faster ones, unless there are none of them.
+/// `None`: unknown.
+pub(in crate::llama) fn physical_cores(cpus: &[usize]) -> Option<usize> {
+    cores_in(Path::new("/sys/devices"), cpus)
+}
+
+fn cores_in(devices: &Path, cpus: &[usize]) -> Option<usize> {
+    let fast = std::fs::read_to_string(devices.join("cpu_core/cpus")).map(|list| cpu_list(list.trim())).ok();
+    let is_fast = |cpu: &&usize| fast.as_ref().is_none_or(|fast| fast.contains(cpu));
+    let fast: Vec<usize> = cpus.iter().filter(is_fast).copied().collect();
+    let cpus = if fast.is_empty() { cpus } else { &fast };
+    let siblings = |cpu: &usize| {
+        let file = devices.join(format!("system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        std::fs::read_to_string(file).ok()
+    };
+    let cores: Option<BTreeSet<String>> = cpus.iter().map(siblings).collect();
+    cores.map(|cores| cores.len()).filter(|n| *n > 0)
+}
+
+/// Parses a list of CPUs such as `0-3,8`.
+fn cpu_list(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+/// The identity of a file. `None`: unknown.
+pub(in crate::llama) fn file_identity(path: &Path) -> Option<FileIdentity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Metadata and identity of an open file. `None` for a file without a name, because writing to a mapping of a memfd does not change its
+/// modification time.
+pub(in crate::llama) fn identity_of_descriptor(fd: i32) -> Option<(Metadata, FileIdentity)> {
+    // `metadata` follows the link to the open file, even if it is unlinked.
+    let metadata = std::fs::metadata(format!("/proc/self/fd/{fd}")).ok().filter(|file| file.nlink() > 0)?;
+    let identity = (metadata.dev(), metadata.ino());
+    Some((metadata, identity))
+}
+
+/// Reads a piece of a file into the page cache. Waits until it is there. Returns false if it cannot be read.
+pub(in crate::llama) fn read_piece(file: &File, start: u64, end: u64) -> bool {
+    if let (Ok(at), Ok(size)) = (libc::off64_t::try_from(start), libc::off64_t::try_from(end - start)) {
+        // SAFETY: the descriptor is open. The call only advises the system.
+        unsafe { libc::posix_fadvise64(file.as_raw_fd(), at, size, libc::POSIX_FADV_WILLNEED) };
+    }
+    file.read_at(&mut [0], end - 1).is_ok()
+}
+
+/// The library is linked with `-z nodelete` (`build.rs`).
+pub fn keep_loaded() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        for (list, cpus) in [("0", vec![0]), ("0-3", vec![0, 1, 2, 3]), ("1,4-5,9", vec![1, 4, 5, 9]), ("", vec![])] {
+            assert_eq!(cpu_list(list), cpus, "{list}");
+        }
+    }
+
+    /// Two fast cores with two threads each, and four slow ones.
+    fn hybrid() -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!(
+            "foredraft-cores-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        for (cpu, siblings) in ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"].iter().enumerate() {
+            let folder = root.join(format!("system/cpu/cpu{cpu}/topology"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("thread_siblings_list"), format!("{siblings}\n")).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn threads_of_a_core_count_once_and_slow_cores_only_where_there_are_no_others() {
+        let root = hybrid();
+        let all: Vec<usize> = (0..8).collect();
+        assert_eq!(cores_in(&root, &all), Some(6));
+        assert_eq!(cores_in(&root, &[0, 1]), Some(1));
+        assert_eq!(cores_in(&root, &[1, 2, 5]), Some(3));
+        assert_eq!(cores_in(&root, &[]), None);
+        assert_eq!(cores_in(&root, &[0, 99]), None, "not known");
+        std::fs::create_dir_all(root.join("cpu_core")).unwrap();
+        std::fs::write(root.join("cpu_core/cpus"), "0-3\n").unwrap();
+        assert_eq!(cores_in(&root, &all), Some(2));
+        assert_eq!(cores_in(&root, &[4, 5]), Some(2));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn settings_of_a_thread_are_applied_and_restored() {
+        std::thread::spawn(|| {
+            let scheduling = || {
+                // SAFETY: asks about the calling thread.
+                (unsafe { libc::sched_getscheduler(0) }, cpus_of_this_thread())
+            };
+            let (before, own) = (scheduling(), PolicyAndCpus::of_this_thread().expect("known on Linux"));
+            let first = before.1.first().copied().expect("a CPU");
+            let cpus = CpuSet::from_range(&format!("{first}-{first}")).expect("a range");
+            assert!(own.with(ThreadPriority::Low, &cpus).apply());
+            assert_eq!(scheduling(), (libc::SCHED_BATCH, vec![first]));
+            assert!(own.with(ThreadPriority::Normal, &CpuSet::default()).apply());
+            assert_eq!(scheduling(), before);
+        })
+        .join()
+        .expect("no panic");
+    }
+}

@@ -1,0 +1,29 @@
+//! What differs between operating systems: scheduling and CPU times of threads, the processor's cores, identities of files, reading ahead,
+//! and whether the library can be unloaded.
+//!
+//! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(any(target_os = "linux", windows)))]
+mod portable;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(target_os = "linux")]
+use self::linux as system;
+#[cfg(not(any(target_os = "linux", windows)))]
+use self::portable as system;
+#[cfg(windows)]
+use self::windows as system;
+
+#[cfg(all(test, target_os = "linux"))]
+pub(in crate::llama) use self::system::cpus_of_this_thread;
+pub use self::system::keep_loaded;
+pub(in crate::llama) use self::system::{
+    Scheduling, allowed_cpus, file_identity, identity_of_descriptor, n_cores_online, physical_cores, read_piece,
+    thread_cpu_time,
+};
+
+/// A number that two files have in common only if they are the same: device and inode, or what the system has instead.
+pub(in crate::llama) type FileIdentity = (u64, u64);
