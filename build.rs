@@ -31,17 +31,22 @@ fn main() {
     if !["macos", "ios", "windows"].iter().any(|os| is("OS", os)) {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
+    let is_mingw = is("OS", "windows") && is("ENV", "gnu");
     if is("OS", "linux") && is("ENV", "gnu") {
-        keep_globals();
+        keep_globals("__cxa_atexit");
         wrap_allocation();
+    }
+    if is_mingw {
+        keep_globals("atexit");
+        link_on_mingw(installed);
     }
     // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     compile_chat(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");
-    if is("OS", "linux") {
-        replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
+    if is("OS", "linux") || is_mingw {
+        replace_barrier(installed, is_mingw, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
         if is("ARCH", "x86_64") {
             replace_kernels(installed);
         }
@@ -56,19 +61,47 @@ fn main() {
 fn check_environment() {
     println!("cargo:rerun-if-env-changed=CPATH");
     let paths = env::var_os("CPATH").unwrap_or_default();
-    if !env::split_paths(&paths).any(|path| path.join("amxtileintrin.h").is_file()) {
+    let has = |header: &str| env::split_paths(&paths).any(|path| path.join(header).is_file());
+    if env::var("TARGET").is_ok_and(|target| target.ends_with("-windows-gnu")) {
+        assert!(has("winbase.h"), "CPATH has no scripts/gcc: see docs/building.md");
+    } else if !has("amxtileintrin.h") {
         println!(
             "cargo:warning=CPATH has no scripts/gcc: built by GCC 12, it may end the process on processors with AMX"
         );
     }
 }
 
-/// Keeps the C++ globals of the shared library from being destroyed when the process ends: see `src/ffi/globals.c`.
-fn keep_globals() {
+/// Keeps the C++ globals of the shared library from being destroyed when the process ends: see `src/ffi/globals.c`. `function` registers their
+/// destructors.
+fn keep_globals(function: &str) {
     for object in cc::Build::new().file("src/ffi/globals.c").compile_intermediates() {
         println!("cargo:rustc-cdylib-link-arg={}", object.display());
     }
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap=__cxa_atexit");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
+}
+
+/// Links ggml, whose archives have names on Windows that llama-cpp-sys-2 does not look for, and C++'s libraries into the DLL and the programs
+/// of this package, so that a host needs no DLL of the compiler. (CXXSTDLIB in `.cargo/config.toml` keeps others from linking them as DLLs:
+/// two copies of one crash.) After all other libraries, because llama.cpp calls them.
+fn link_on_mingw(installed: &Path) {
+    // Only llama.cpp calls it, and GNU's linker reads ours first.
+    println!("cargo:rustc-link-arg=-Wl,-u,__wrap_{SET_MASK}");
+    println!("cargo:rustc-link-arg=-Wl,--start-group");
+    for archive in ["ggml.a", "ggml-base.a", "ggml-cpu.a", "ggml-rpc.a", "ggml-vulkan.a"] {
+        let archive = installed.join("lib").join(archive);
+        if archive.is_file() {
+            println!("cargo:rustc-link-arg={}", archive.display());
+        }
+    }
+    println!("cargo:rustc-link-arg=-Wl,-Bstatic");
+    for library in ["stdc++", "gcc_eh", "gcc", "winpthread", "mingwex", "mingw32", "moldname", "msvcrt"] {
+        println!("cargo:rustc-link-arg=-l{library}");
+    }
+    println!("cargo:rustc-link-arg=-Wl,-Bdynamic");
+    for library in ["ws2_32", "synchronization", "advapi32", "user32", "kernel32"] {
+        println!("cargo:rustc-link-arg=-l{library}");
+    }
+    println!("cargo:rustc-link-arg=-Wl,--end-group");
 }
 
 /// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. An object file and no archive, because the
@@ -127,8 +160,9 @@ fn kernel_compiler(source: &Path) -> cc::Build {
 }
 
 /// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect,
-/// so the linker defines ggml's symbol as ours. A test that does not link the library has neither.
-fn replace_barrier(installed: &Path, is_supported: bool) {
+/// so the linker defines ggml's symbol as ours. A test that does not link the library has neither. On Windows, `scripts/gcc/winbase.h` makes
+/// ggml's weak instead, so ours replaces it in every program.
+fn replace_barrier(installed: &Path, is_mingw: bool, is_supported: bool) {
     let source = llama_sources(installed);
     let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
     let line_with = |start: &str| text.lines().find(|line| line.starts_with(start)).map(|line| format!("{line}\n"));
@@ -139,10 +173,13 @@ fn replace_barrier(installed: &Path, is_supported: bool) {
             "#define GGML_CACHE_LINE ",
             "#define GGML_CACHE_ALIGN __attribute__",
             "#define GGML_THREADPOOL_N_THREADS_MASK ",
-            "typedef pthread_cond_t ",
-            "typedef pthread_mutex_t ",
         ];
-        let lines = lines.into_iter().map(line_with).collect::<Option<String>>()?;
+        let types = if is_mingw {
+            ["typedef CONDITION_VARIABLE ", "typedef SRWLOCK "]
+        } else {
+            ["typedef pthread_cond_t ", "typedef pthread_mutex_t "]
+        };
+        let lines = lines.into_iter().chain(types).map(line_with).collect::<Option<String>>()?;
         Some(format!("{lines}{begin}{fields}{end}\n"))
     };
     let Some(pool) = pool().filter(|_| is_supported) else {
@@ -152,7 +189,9 @@ fn replace_barrier(installed: &Path, is_supported: bool) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), pool).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
-    replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    if !is_mingw {
+        replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    }
     println!("cargo:rustc-cfg=own_barrier");
 }
 
@@ -175,9 +214,14 @@ const LEVELS: [(&str, &[&str]); 3] = [
     ),
 ];
 
+/// `llama_kv_cache_context::set_input_kq_mask`.
+const SET_MASK: &str = "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb";
+
 /// Replaces ggml's products and attention: see `src/llama/kernels/mod.rs`.
 fn replace_kernels(installed: &Path) {
     let source = llama_sources(installed);
+    // Before the levels, because GNU's linker takes from an archive only what an earlier one calls.
+    kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
     for (level, instructions) in LEVELS {
         let mut build = kernel_compiler(&source);
         for flag in AVX2.iter().chain(instructions) {
@@ -189,15 +233,19 @@ fn replace_kernels(installed: &Path) {
         build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp");
         build.compile(&format!("foredraft_{level}"));
     }
-    kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
     let mut order = kernel_compiler(&source);
     for folder in ["include", "src"] {
         order.flag("-isystem").flag(source.join(folder));
     }
     order.cpp(true).std("c++17").file("src/llama/kernels/order.cpp").compile("foredraft_order");
+    // Behind the seam, because the linker takes its functions only where `--wrap` is missing.
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .file("src/llama/kernels/unwrapped.cpp")
+        .compile("foredraft_unwrapped");
     for function in [
-        // llama_kv_cache_context::set_input_kq_mask
-        "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb",
+        SET_MASK,
         "ggml_cpu_extra_compute_forward",
         "ggml_cpu_extra_work_size",
         "ggml_compute_forward_mul_mat_tiled",

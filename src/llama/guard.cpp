@@ -36,9 +36,9 @@ struct foredraft_attention {
 };
 double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
 
-#ifndef _WIN32
+#ifndef _MSC_VER
 // The member of llama.cpp's class (src/llama-context.h) that gives access to a context's backends. A changed signature is a link error, as
-// above. Not exported by the libraries on Windows.
+// above.
 struct llama_context {
     ggml_backend_sched_t get_sched() const;
 };
@@ -291,7 +291,7 @@ int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, siz
 // Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.
 bool foredraft_set_reference(llama_context * ctx, bool reference) {
     bool found = false;
-#ifdef _WIN32
+#ifdef _MSC_VER
     const ggml_backend_sched_t sched = nullptr;
     (void) ctx;
 #else

@@ -1,19 +1,26 @@
-// Replaces ggml's barrier on Linux by one in which threads sleep after spinning (the linker replaces it: see build.rs).
+// Replaces ggml's barrier on Linux and Windows by one in which threads sleep after spinning (build.rs says how it is replaced).
 //
 // The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
 // threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
-// than a wake-up takes, then sleeps until the last thread wakes it (futex).
+// than a wake-up takes, then sleeps until the last thread wakes it (futex, WaitOnAddress).
+#if defined(_WIN32)
+// For scripts/gcc/winbase.h: the barrier of this file is not weak.
+#define FOREDRAFT_OWN_BARRIER
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "ggml-cpu-impl.h"
 
@@ -52,11 +59,31 @@ static inline void relax(void) {
 #endif
 }
 
+#if defined(_WIN32)
+static int64_t now_ns(void) {
+    LARGE_INTEGER frequency, count;
+    QueryPerformanceFrequency(&frequency);
+    QueryPerformanceCounter(&count);
+    const int64_t seconds = count.QuadPart / frequency.QuadPart, rest = count.QuadPart % frequency.QuadPart;
+    return seconds * 1000000000 + rest * 1000000000 / frequency.QuadPart;
+}
+
+// Sleeps until a wake-up, unless the counter has another value than `n`. It may also return for no reason.
+static void sleep_while(atomic_int * counter, int n) { WaitOnAddress((volatile void *) counter, &n, sizeof n, INFINITE); }
+
+static void wake_all(atomic_int * counter) { WakeByAddressAll((void *) counter); }
+#else
 static int64_t now_ns(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t) time.tv_sec * 1000000000 + time.tv_nsec;
 }
+
+// Sleeps until a wake-up, unless the counter has another value than `n`. It may also return for no reason.
+static void sleep_while(atomic_int * counter, int n) { syscall(SYS_futex, counter, FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0); }
+
+static void wake_all(atomic_int * counter) { syscall(SYS_futex, counter, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+#endif
 
 // Spins until the barrier is passed, for at most `limit_ns`. Returns whether it was passed.
 static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limit_ns) {
@@ -94,7 +121,7 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
         // Either this sees a thread that is about to sleep, or that thread sees the new count and does not sleep: both are
         // sequentially consistent.
         if (atomic_load(&n_sleeping) > 0) {
-            syscall(SYS_futex, &tp->n_barrier_passed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+            wake_all(&tp->n_barrier_passed);
         }
         return;
     }
@@ -113,7 +140,12 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
     atomic_fetch_add_explicit(&n_sleeps, 1, memory_order_relaxed);
     atomic_fetch_add(&n_sleeping, 1);
     while (atomic_load(&tp->n_barrier_passed) == n_passed) {
-        syscall(SYS_futex, &tp->n_barrier_passed, FUTEX_WAIT_PRIVATE, n_passed, NULL, NULL, 0);
+        sleep_while(&tp->n_barrier_passed, n_passed);
     }
     atomic_fetch_sub(&n_sleeping, 1);
 }
+
+#if defined(_WIN32)
+// ggml's own is weak there. Its name is the second name of ours, so that both have one address.
+void ggml_barrier(struct ggml_threadpool * tp) __attribute__((alias("foredraft_barrier")));
+#endif

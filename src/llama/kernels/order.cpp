@@ -85,7 +85,7 @@ thread_local size_t n_filled = 0;
 extern "C" {
 using SetMask = void(const llama_kv_cache_context *, ggml_tensor *, const llama_ubatch *, bool);
 SetMask __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
-__attribute__((weak)) SetMask __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+SetMask __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
 }
 
 void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb(

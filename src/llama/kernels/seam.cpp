@@ -48,7 +48,7 @@ bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_te
         n_attentions += params->ith == 0;
         return true;
     }
-    return __real_ggml_cpu_extra_compute_forward != nullptr && __real_ggml_cpu_extra_compute_forward(params, op);
+    return __real_ggml_cpu_extra_compute_forward(params, op);
 }
 
 bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size_t * size) {
@@ -61,7 +61,7 @@ bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size
         *size = ours->attention_size(op, n_threads);
         return true;
     }
-    return __real_ggml_cpu_extra_work_size != nullptr && __real_ggml_cpu_extra_work_size(n_threads, op, size);
+    return __real_ggml_cpu_extra_work_size(n_threads, op, size);
 }
 
 bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params *, ggml_tensor *) { return false; }

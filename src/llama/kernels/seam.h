@@ -26,9 +26,9 @@ decltype(ggml_cpu_extra_compute_forward) __wrap_ggml_cpu_extra_compute_forward;
 decltype(ggml_cpu_extra_work_size) __wrap_ggml_cpu_extra_work_size;
 decltype(ggml_compute_forward_mul_mat_tiled) __wrap_ggml_compute_forward_mul_mat_tiled;
 decltype(ggml_compute_forward_mul_mat_id_tiled) __wrap_ggml_compute_forward_mul_mat_id_tiled;
-// ggml's own, under the names that the linker gives them. Weak, so that a program without `--wrap` links, too.
-__attribute__((weak)) decltype(ggml_cpu_extra_compute_forward) __real_ggml_cpu_extra_compute_forward;
-__attribute__((weak)) decltype(ggml_cpu_extra_work_size) __real_ggml_cpu_extra_work_size;
+// ggml's own, under the names that the linker gives them. A program without `--wrap` gets those of unwrapped.cpp.
+decltype(ggml_cpu_extra_compute_forward) __real_ggml_cpu_extra_compute_forward;
+decltype(ggml_cpu_extra_work_size) __real_ggml_cpu_extra_work_size;
 
 decltype(ggml_barrier) foredraft_barrier;
 }

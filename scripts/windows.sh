@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Builds foredraft for Windows (x86-64) on Linux with mingw-w64, and runs its tests under Wine.
+#
+#   scripts/windows.sh [build | test]     without an argument: both
+#
+# In target/windows/package:
+#   bin/foredraft.dll
+#   lib/libforedraft.dll.a, lib/foredraft.lib   import libraries for mingw and for MSVC
+#   lib/cmake/foredraft/, include/
+#
+# The tests: hosts in C and C++ with this package (tests/windows, tests/hosts, examples), the tests of the Rust crate, and the completions of
+# tests/windows/completions.c, whose tokens are compared with those of the library for Linux. What is missing is installed with rustup and
+# apt-get, as root or with a sudo that asks for no password, or with FOREDRAFT_SETUP=none is not. What cannot be had is a line that begins
+# with "skipped:"; with CI set it is a failure.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+triple=x86_64-pc-windows-gnu
+tool=x86_64-w64-mingw32
+linux=${CARGO_TARGET_DIR:-$root/target}
+work=$root/target/windows
+stage=$work/stage
+package=$work/package
+models=(models/stories-target.gguf models/stories-draft.gguf)
+n_passed=0
+
+say() { printf 'windows: %s\n' "$*" >&2; }
+skip() {
+    printf 'skipped: %s\n' "$*"
+    [ -z "${CI:-}" ] || exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+passed() {
+    n_passed=$((n_passed + ${2:-1}))
+    printf 'passed: %s\n' "$1"
+}
+
+from_apt() {
+    [ "${FOREDRAFT_SETUP:-auto}" != none ] && have apt-get || return 1
+    local sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        sudo=(sudo)
+    fi
+    say "installing with apt-get: $*"
+    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+} >&2
+
+# shellcheck disable=SC1090 # the path of what it writes
+. "$(scripts/setup.sh)"
+
+have_target() { rustup target list --installed 2>/dev/null | grep -qx "$triple"; }
+set_up_compiler() {
+    if ! have_target; then
+        have rustup || { skip "Windows: no rustup, which installs Rust's standard library for $triple" && exit 0; }
+        [ "${FOREDRAFT_SETUP:-auto}" = none ] || rustup target add "$triple" >&2 || true
+        have_target || { skip "Windows: rustup cannot install $triple" && exit 0; }
+    fi
+    # With POSIX threads, because llama.cpp uses std::thread.
+    have $tool-g++-posix || from_apt g++-mingw-w64-x86-64-posix gcc-mingw-w64-x86-64-posix || true
+    have $tool-g++-posix || { skip "Windows: no $tool-g++-posix (Debian: g++-mingw-w64-x86-64-posix)" && exit 0; }
+    export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$tool-gcc-posix
+    export CC_x86_64_pc_windows_gnu=$tool-gcc-posix CXX_x86_64_pc_windows_gnu=$tool-g++-posix AR_x86_64_pc_windows_gnu=$tool-ar
+    # libclang has no headers of its own for this target.
+    local headers
+    headers=$(echo | $tool-g++-posix -E -Wp,-v -x c - 2>&1 >/dev/null | sed -n 's/^ \(\/.*\)/-isystem \1/p' | paste -sd ' ')
+    export BINDGEN_EXTRA_CLANG_ARGS_x86_64_pc_windows_gnu=$headers
+    export CPATH=$root/scripts/gcc
+    # What llama.cpp's build enables by itself if it is not for another system. Completions have the same bits with the same instructions.
+    export GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_FMA=ON GGML_F16C=ON GGML_BMI2=ON
+}
+
+wine=
+set_up_wine() {
+    local candidate
+    if ! have wine64 && ! [ -x /usr/lib/wine/wine64 ]; then from_apt wine64 wine || true; fi
+    for candidate in wine64 /usr/lib/wine/wine64; do
+        if have "$candidate"; then wine=$candidate && break; fi
+    done
+    [ -n "$wine" ] || { skip "Windows: no wine64, so nothing was run" && exit 0; }
+    export WINEPREFIX=$work/wine WINEDEBUG=-all
+    # Wine 8 lacks a DLL that Rust's standard library needs. Programs find it in the folder of the first path.
+    $tool-gcc-posix -shared -O2 tests/windows/bcryptprimitives.c -ladvapi32 -o "$stage/bcryptprimitives.dll"
+    export WINEPATH=$stage
+}
+run() { timeout 600 "$wine" "$@"; }
+
+build() {
+    say "building foredraft.dll (llama.cpp once: 6 minutes or more on two cores)"
+    CARGO_TARGET_DIR=$work cargo build --release --lib --target $triple >&2
+    rm -rf "$package"
+    mkdir -p "$package"/{bin,include,lib/cmake/foredraft}
+    $tool-strip --strip-unneeded -o "$package/bin/foredraft.dll" "$work/$triple/release/foredraft.dll"
+    cp "$work/$triple/release/libforedraft.dll.a" "$package/lib"
+    cp include/foredraft.h include/foredraft.hpp include/rpcserver.h "$package/include"
+    cp LICENSE "$package"
+    # What it exports: the functions of the headers, and nothing else. The same list makes MSVC's import library.
+    local functions exported version
+    functions=$(cd include && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h | sort -u)
+    exported=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n '/Ordinal\/Name Pointer/,/^$/s/^.*\] //p' | awk '{ print $NF }' | grep -vx Table | sort -u)
+    [ "$functions" = "$exported" ] || { diff <(echo "$functions") <(echo "$exported") >&2; say "foredraft.dll does not export what the headers declare"; exit 1; }
+    { echo 'LIBRARY foredraft.dll' && echo EXPORTS && echo "$functions"; } >"$package/lib/foredraft.def"
+    $tool-dlltool -d "$package/lib/foredraft.def" -l "$package/lib/foredraft.lib"
+    rm "$package/lib/foredraft.def"
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    cp packaging/foredraftConfigWindows.cmake.in "$package/lib/cmake/foredraft/foredraftConfig.cmake"
+    sed -e "s|@VERSION@|$version|g" -e "s|@MAJOR@|${version%%.*}|g" -e "s|@MINOR@|$(cut -d. -f2 <<<"$version")|g" -e "s|@POINTER_SIZE@|8|g" \
+        packaging/foredraftConfigVersion.cmake.in >"$package/lib/cmake/foredraft/foredraftConfigVersion.cmake"
+    # It needs no DLL that Windows lacks.
+    local needed
+    needed=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n 's/.*DLL Name: //p' | tr A-Z a-z | sort -u |
+        grep -vxE 'kernel32.dll|ntdll.dll|advapi32.dll|user32.dll|userenv.dll|ws2_32.dll|msvcrt.dll|bcryptprimitives.dll|api-ms-win-.*' || true)
+    [ -z "$needed" ] || { say "foredraft.dll needs $needed"; exit 1; }
+    say "made $package: foredraft.dll has $(stat -c %s "$package/bin/foredraft.dll") bytes"
+}
+
+# Compiles a host with the package: the program's name, the compiler, and its arguments.
+compile() {
+    local name=$1 compiler=$2
+    shift 2
+    $tool-$compiler-posix -O1 -I"$package/include" "$@" "$package/lib/libforedraft.dll.a" -static -lws2_32 -o "$stage/$name.exe"
+}
+
+# Runs a host, which must succeed.
+host() {
+    local name=$1
+    shift
+    run "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; say "$name failed"; exit 1; }
+    passed "$name"
+}
+
+test_hosts() {
+    cp "$package/bin/foredraft.dll" "$stage"
+    compile host g++ -std=c++17 -Wall -Wextra -Werror tests/windows/host.cpp
+    rm -rf "$stage/files" && mkdir "$stage/files"
+    run "$stage/host.exe" "${models[@]}" "$stage/files" | tee "$stage/host.out"
+    passed "host.cpp" "$(grep -c '^ok ' "$stage/host.out")"
+    host host exit "${models[@]}"
+    compile unload gcc -std=c99 -Wall -Wextra -Werror tests/windows/unload.c
+    host unload "${models[0]}"
+    compile own_names gcc -std=c99 tests/hosts/own_names.c && host own_names "${models[@]}"
+    compile wrapper g++ -std=c++17 tests/hosts/wrapper.cpp && host wrapper "${models[@]}"
+    compile chat gcc -std=c99 -Iexamples examples/chat.c && host chat "Tell me a story." "${models[@]}"
+    compile chat_cpp g++ -std=c++17 examples/chat.cpp && host chat_cpp "Tell me a story." "${models[@]}"
+    compile old_host gcc -std=c99 -Iexamples examples/old_host.c && host old_host "Once upon a time" "${models[0]}"
+    # The CMake package, with a folder name that has a space.
+    rm -rf "$stage/a copy" "$stage/cmake" && cp -r "$package" "$stage/a copy"
+    cmake -S examples/cmake -B "$stage/cmake" -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=$tool-gcc-posix \
+        -DCMAKE_CXX_COMPILER=$tool-g++-posix -DCMAKE_EXE_LINKER_FLAGS=-static -DCMAKE_FIND_ROOT_PATH="$stage/a copy" -DCMAKE_PREFIX_PATH="$stage/a copy" >"$stage/cmake.log"
+    cmake --build "$stage/cmake" >>"$stage/cmake.log"
+    cp "$stage/cmake/ask.exe" "$stage" && host ask "${models[0]}" "Tell me a story about a fox."
+}
+
+# The same completions as on Linux.
+test_completions() {
+    cargo build --release --lib >&2
+    "${CC:-cc}" -std=c99 -O1 -Wall -Wextra -Iinclude tests/windows/completions.c -L"$linux/release" -lforedraft -Wl,-rpath,"$linux/release" -o "$stage/completions"
+    compile completions gcc -std=c99 -Wall -Wextra tests/windows/completions.c
+    local pair n
+    for pair in "${models[*]}" "target/models/smollm2-135m-q4_1.gguf -"; do
+        # shellcheck disable=SC2086 # two paths
+        set -- $pair
+        [ -e "$1" ] || { skip "the completions of $1: make models" && continue; }
+        "$stage/completions" "$@" >"$stage/linux.txt" 2>"$stage/linux.level"
+        run "$stage/completions.exe" "$@" 2>"$stage/windows.level" | tr -d '\r' >"$stage/windows.txt"
+        diff "$stage/linux.txt" "$stage/windows.txt" >&2 || { say "completions of $1 differ from those on Linux"; exit 1; }
+        n=$(wc -l <"$stage/linux.txt")
+        [ "$n" -ge 18 ] && grep -q '"barrier":"foredraft"' "$stage/windows.level" || { cat "$stage"/{linux,windows}.level >&2; exit 1; }
+        passed "$n completions of $1 have the same text and tokens as on Linux"
+    done
+}
+
+# The Rust crate's tests.
+test_crate() {
+    local test log=$stage/crate.log
+    export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine"
+    : >"$log"
+    for test in "--lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" "-p foredraft-base"; do
+        say "cargo test $test"
+        # shellcheck disable=SC2086 # an option and a name
+        CARGO_TARGET_DIR=$work cargo test --release --target $triple $test 2>&1 | tee -a "$log" | grep -E '^test result|FAILED|panicked' || true
+    done
+    local ok failed
+    ok=$(awk '/^test result/ { n += $4 } END { print n + 0 }' "$log")
+    failed=$(awk '/^test result/ { n += $6 } END { print n + 0 }' "$log")
+    [ "$failed" = 0 ] && ! grep -qE '^error' "$log" || { say "$failed tests of the crate failed; see $log"; exit 1; }
+    passed "$ok tests of the Rust crate" "$ok"
+}
+
+mkdir -p "$stage"
+case ${1:-all} in
+build | test | all) ;;
+*) say "$1: expected build, test or nothing" && exit 2 ;;
+esac
+set_up_compiler
+[ "${1:-all}" = test ] || build
+[ "${1:-all}" = build ] || {
+    set_up_wine
+    say "$("$wine" --version 2>/dev/null)"
+    test_hosts
+    test_completions
+    test_crate
+    printf 'passed: %d tests under %s\n' "$n_passed" "$("$wine" --version 2>/dev/null)"
+}
