@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::FileIdentity;
+use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PolicyAndCpus as Scheduling;

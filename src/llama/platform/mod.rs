@@ -3,6 +3,7 @@
 //!
 //! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems.
 
+mod identity;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(any(target_os = "linux", windows)))]
@@ -17,6 +18,7 @@ use self::portable as system;
 #[cfg(windows)]
 use self::windows as system;
 
+pub(in crate::llama) use self::identity::FileIdentity;
 #[cfg(all(test, target_os = "linux"))]
 pub(in crate::llama) use self::system::cpus_of_this_thread;
 pub use self::system::keep_loaded;
@@ -24,6 +26,3 @@ pub(in crate::llama) use self::system::{
     Scheduling, allowed_cpus, file_identity, identity_of_descriptor, n_cores_online, physical_cores, read_piece,
     thread_cpu_time,
 };
-
-/// A number that two files have in common only if they are the same: device and inode, or what the system has instead.
-pub(in crate::llama) type FileIdentity = (u64, u64);

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::path::Path;
 use std::time::Duration;
 
-use super::FileIdentity;
+use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::UnknownScheduling as Scheduling;

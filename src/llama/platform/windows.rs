@@ -21,7 +21,7 @@ use windows_sys::Win32::System::Threading::{
 };
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
-use super::FileIdentity;
+use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PriorityAndMask as Scheduling;
