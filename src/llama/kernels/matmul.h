@@ -236,39 +236,51 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
 struct Rows {
     const uint8_t * weights;
     size_t stride;
-    // What will be read next: prefetched while these are computed. NULL: nothing.
+    // What will be read next, or these rows: prefetched while these are computed.
     const uint8_t * next;
 };
 
-// Prefetches as many bytes as a block of all rows has.
-template <typename Format> inline void fetch(const Rows & rows, int64_t block) {
-    if (rows.next != nullptr) {
-        const uint8_t * from = rows.next + block * LANES * Format::SIZE;
-        for (int line = 0; line < LANES * Format::SIZE; line += 64) {
-            _mm_prefetch(reinterpret_cast<const char *>(from + line), _MM_HINT_T1);
-        }
+// Prefetches as many bytes as a block of all rows has: some lines before its parts, and the same number in each part. A processor waits for few
+// lines at a time, so it stops when it is to fetch all at once.
+template <typename Format, int PARTS> struct Fetch {
+    static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
+    const uint8_t * line;
+
+    inline __attribute__((always_inline)) Fetch(const Rows & rows, int64_t block) : line(rows.next + block * LANES * Format::SIZE) {
+        fetch<LINES - PARTS * OF_PART>();
     }
-}
+    inline __attribute__((always_inline)) void part() { fetch<OF_PART>(); }
+
+private:
+    template <int N> inline __attribute__((always_inline)) void fetch() {
+        for (int i = 0; i < N; ++i) {
+            _mm_prefetch(reinterpret_cast<const char *>(line + 64 * i), _MM_HINT_T1);
+        }
+        line += 64 * N;
+    }
+};
 
 // Unpacks `n` blocks from block `first` on: at most STRETCH short ones, one long one.
 template <typename Format> void unpack(const Rows & rows, int64_t first, int n, void * to) {
     for (int at = 0; at < n; ++at) {
         const uint8_t * block = rows.weights + (first + at) * Format::SIZE;
-        fetch<Format>(rows, first + at);
         if constexpr (Format::IS_LONG) {
             auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
+            Fetch<Format, Format::PARTS> fetch(rows, first + at);
             LongScales scales;
             Format::scales(block, rows.stride, scales);
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
             constexpr int WORDS = 64 / Format::PARTS;
             Format::unpack(
                 block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    fetch.part();
                     for (int word = 0; word < WORDS; ++word) {
                         unpacked.words[part * WORDS + word] = words[word];
                     }
                 });
         } else {
             auto & unpacked = static_cast<ShortPart *>(to)[at];
+            Fetch<Format, 1>(rows, first + at).part();
             Format::scales(block, rows.stride, unpacked.scales);
             Format::unpack(
                 block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
@@ -285,10 +297,10 @@ template <typename Format> void multiply_one(const Rows & rows, int64_t n_blocks
     Floats sum = zero();
     for (int64_t at = 0; at < n_blocks; ++at) {
         const uint8_t * block = rows.weights + at * Format::SIZE;
-        fetch<Format>(rows, at);
         if constexpr (Format::IS_LONG) {
             constexpr int WORDS = 64 / Format::PARTS;
             const uint8_t * of_token = numbers + at * LONG_SIZE;
+            Fetch<Format, Format::PARTS> fetch(rows, at);
             LongScales packed;
             Format::scales(block, rows.stride, packed);
             LongScalesOfParts<Format::PARTS> scales;
@@ -297,12 +309,14 @@ template <typename Format> void multiply_one(const Rows & rows, int64_t n_blocks
             Ints products[2] = { all(0), all(0) };
             Format::unpack(
                 block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    fetch.part();
                     add_products<Format::BITS, WORDS, 256, true, 1>(words, of_token + part * 4 * WORDS, scales.of_part[part], products + part % 2);
                 });
             products[0] = add_32(products[0], products[1]);
             add_long<Format::PARTS, Format::MINIMA, 1>(products, scales, Format::OFFSET, of_token, &sum);
         } else {
             ShortScales scales;
+            Fetch<Format, 1>(rows, at).part();
             Format::scales(block, rows.stride, scales);
             Format::unpack(
                 block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
@@ -615,7 +629,7 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
         const bool continues = index + 1 < n_panels && row + 2 * LANES <= product.n_rows && row_size == size_t(format.size) * product.n_blocks;
-        Rows rows { at, row_size, continues ? at + LANES * row_size : nullptr };
+        Rows rows { at, row_size, continues ? at + LANES * row_size : at };
         if (end - first == 1 && n_rows == LANES && tile_at(of_matrix, end_of_matrix, first).n == 1) {
             format.multiply_one(rows, product.n_blocks, product.packed + first * product.slot_size, sums);
         } else {
@@ -632,7 +646,7 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
                     for (int lane = 0; lane < LANES; ++lane) {
                         memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
                     }
-                    format.unpack(Rows { copied, size, nullptr }, 0, n, unpacked);
+                    format.unpack(Rows { copied, size, copied }, 0, n, unpacked);
                 }
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
