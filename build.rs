@@ -48,7 +48,10 @@ fn main() {
     if is("OS", "linux") || is_mingw {
         replace_barrier(installed, is_mingw, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
         if is("ARCH", "x86_64") {
-            replace_kernels(installed);
+            replace_kernels(installed, &X86_64_LEVELS);
+        } else if is("ARCH", "aarch64") {
+            replace_kernels(installed, &AARCH64_LEVELS);
+            match_rounding(installed);
         }
     }
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
@@ -204,33 +207,48 @@ fn replace_except_in_benchmarks(option: &str) {
 }
 
 /// The instructions of each level of kernels.
-const AVX2: &[&str] = &["-mavx2", "-mfma", "-mf16c", "-mbmi2"];
-const LEVELS: [(&str, &[&str]); 3] = [
-    ("avx2", &[]),
-    ("avx_vnni", &["-mavxvnni", "-DFOREDRAFT_AVX_VNNI"]),
+type Level = (&'static str, &'static [&'static str]);
+const X86_64_LEVELS: [Level; 3] = [
+    ("avx2", &["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
+    ("avx_vnni", &["-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mavxvnni", "-DFOREDRAFT_AVX_VNNI"]),
     (
         "avx512_vnni",
-        &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-DFOREDRAFT_AVX512_VNNI"],
+        &[
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-mbmi2",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512vl",
+            "-mavx512dq",
+            "-mavx512vnni",
+            "-DFOREDRAFT_AVX512_VNNI",
+        ],
     ),
+];
+const AARCH64_LEVELS: [Level; 2] = [
+    ("neon", &["-march=armv8-a", "-DFOREDRAFT_NEON"]),
+    ("neon_dotprod", &["-march=armv8.2-a+dotprod", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD"]),
 ];
 
 /// `llama_kv_cache_context::set_input_kq_mask`.
 const SET_MASK: &str = "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb";
 
 /// Replaces ggml's products and attention: see `src/llama/kernels/mod.rs`.
-fn replace_kernels(installed: &Path) {
+fn replace_kernels(installed: &Path, levels: &[Level]) {
     let source = llama_sources(installed);
     // Before the levels, because GNU's linker takes from an archive only what an earlier one calls.
     kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
-    for (level, instructions) in LEVELS {
+    for (level, instructions) in levels {
         let mut build = kernel_compiler(&source);
-        for flag in AVX2.iter().chain(instructions) {
+        for flag in *instructions {
             build.flag(flag);
         }
         // Each sum has the same operations at all levels. GCC 12 takes its own intrinsics for uninitialized (bug 105593).
         build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
         build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
-        build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp");
+        build.define("FOREDRAFT_LEVEL", *level).file("src/llama/kernels/level.cpp");
         build.compile(&format!("foredraft_{level}"));
     }
     let mut order = kernel_compiler(&source);
@@ -254,6 +272,20 @@ fn replace_kernels(installed: &Path) {
         replace_except_in_benchmarks(&format!("--wrap={function}"));
     }
     println!("cargo:rustc-cfg=own_kernels");
+}
+
+/// Makes functions of ggml round as they do on x86-64: see `src/llama/kernels/rounding.cpp`.
+fn match_rounding(installed: &Path) {
+    let source = llama_sources(installed);
+    let mut build = kernel_compiler(&source);
+    build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+    build.files(["rounding", "rope"].map(|part| format!("src/llama/kernels/{part}.cpp")));
+    build.compile("foredraft_rounding");
+    for function in
+        ["ggml_vec_soft_max_f32", "ggml_vec_cvar_f32", "ggml_vec_silu_f32", "ggml_vec_swiglu_f32", "quantize_row_q8_0"]
+    {
+        replace_except_in_benchmarks(&format!("--wrap={function}"));
+    }
 }
 
 /// The archive is only put on the linker's path. Only `benches/peer/mod.rs` links it.

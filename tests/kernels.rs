@@ -21,7 +21,10 @@ use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-const HAS_KERNELS: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+const HAS_KERNELS: bool = cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+/// The levels of this kind of processor, from the least, as the archives of their kernels are named.
+const LEVELS: &[&str] =
+    if cfg!(target_arch = "aarch64") { &["neon", "neon_dotprod"] } else { &["avx2", "avx_vnni", "avx512_vnni"] };
 
 /// The types of files that people download, and one whose weights ggml multiplies (IQ3_S).
 const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [
@@ -112,7 +115,7 @@ fn every_replacement_is_linked_and_called() {
 #[test]
 fn all_levels_compute_the_same_bits_in_every_format() {
     let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
-    assert!(!HAS_KERNELS || levels.contains(&"avx2"), "{levels:?}");
+    assert!(!HAS_KERNELS || levels.contains(&LEVELS[0]), "{levels:?}");
     for (name, file_type) in FILE_TYPES {
         let path = quantized(name, file_type);
         let mut first: Option<Vec<Value>> = None;
@@ -251,7 +254,7 @@ fn the_variable_forces_a_level() {
         }
         return;
     }
-    let level = llama::levels().first().copied().map_or("avx2", CpuLevel::name);
+    let level = llama::levels().first().copied().map_or(LEVELS[0], CpuLevel::name);
     for (forced, expected) in [(level, level), ("sse", "FOREDRAFT_CPU_LEVEL: this processor's levels are")] {
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_variable_forces_a_level"])
@@ -274,7 +277,7 @@ fn kernels_export_nothing_that_other_code_could_use() {
     let builds = deps.ancestors().nth(2).unwrap().join("build");
     let mut n_archives = 0;
     for folder in std::fs::read_dir(builds).unwrap().flatten() {
-        for level in ["avx2", "avx_vnni", "avx512_vnni"] {
+        for level in LEVELS {
             let archive = folder.path().join(format!("out/libforedraft_{level}.a"));
             if !archive.is_file() {
                 continue;
@@ -289,5 +292,5 @@ fn kernels_export_nothing_that_other_code_could_use() {
             n_archives += 1;
         }
     }
-    assert!(n_archives >= 3, "the archives of the kernels are in the build folder");
+    assert!(n_archives >= LEVELS.len(), "the archives of the kernels are in the build folder");
 }

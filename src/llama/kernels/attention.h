@@ -32,7 +32,7 @@ struct OfQ8_0 {
     // 16 numbers are always in one block.
     static Sixteen load(const char * row, int64_t at) {
         const auto & block = reinterpret_cast<const block_q8_0 *>(row)[at / QK8_0];
-        return mul_16(load_bytes(block.qs + at % QK8_0), sixteen(_cvtsh_ss(block.d)));
+        return mul_16(load_bytes(block.qs + at % QK8_0), sixteen(float_of_half(block.d)));
     }
     static Sixteen load_first(const char * row, int64_t at, int64_t) { return load(row, at); }
 };
@@ -108,7 +108,7 @@ void score(const Attention & of, const Block & block, const char * const * keys,
         for (int r = 0; r < R; ++r) {
             if constexpr (KEYS % 4 == 0) {
                 for (int t = 0; t < KEYS; t += 4) {
-                    _mm_storeu_ps(scores[r] + at + t, totals(sum[r][t], sum[r][t + 1], sum[r][t + 2], sum[r][t + 3]));
+                    store_totals(scores[r] + at + t, sum[r][t], sum[r][t + 1], sum[r][t + 2], sum[r][t + 3]);
                 }
             } else {
                 for (int t = 0; t < KEYS; ++t) {

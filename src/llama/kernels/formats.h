@@ -9,11 +9,15 @@
 // BITS says how large the numbers are: unsigned with 4, 5 or 6 bits; with 8 bits they are signed, and those levels whose instruction multiplies
 // unsigned numbers add 128 to them, which OFFSET takes away again.
 
+// FOREDRAFT_DOT: the level sums four products of bytes as 32-bit numbers at once.
 #if defined(FOREDRAFT_AVX512_VNNI) || defined(FOREDRAFT_AVX_VNNI)
-#define FOREDRAFT_VNNI
+#define FOREDRAFT_DOT
 constexpr int OF_SIGNED = 128;
 inline Ints of_signed(Ints bytes) { return flip_bits(bytes, all_bytes(0x80)); }
 #else
+#if defined(FOREDRAFT_NEON)
+#define FOREDRAFT_DOT
+#endif
 constexpr int OF_SIGNED = 0;
 inline Ints of_signed(Ints bytes) { return bytes; }
 #endif

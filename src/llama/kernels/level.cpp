@@ -8,7 +8,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(FOREDRAFT_NEON)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 
 #include "table.h"
 

@@ -15,8 +15,8 @@ unsafe extern "C" {
 /// The variable that forces a level in every engine of the process.
 const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
 
-/// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 there is `Generic`
-/// alone, with ggml's kernels.
+/// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 and AArch64 there is
+/// `Generic` alone, with ggml's kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuLevel {
     /// ggml's kernels, for processors that this library has no kernels for.
@@ -27,6 +27,10 @@ pub enum CpuLevel {
     AvxVnni,
     /// AVX-512 with VNNI.
     Avx512Vnni,
+    /// AArch64's baseline.
+    Neon,
+    /// Neon with dot products of bytes: most processors since 2018.
+    NeonDotprod,
 }
 
 impl CpuLevel {
@@ -38,6 +42,8 @@ impl CpuLevel {
             CpuLevel::Avx2 => "avx2",
             CpuLevel::AvxVnni => "avx-vnni",
             CpuLevel::Avx512Vnni => "avx512-vnni",
+            CpuLevel::Neon => "neon",
+            CpuLevel::NeonDotprod => "neon-dotprod",
         }
     }
 
@@ -45,8 +51,8 @@ impl CpuLevel {
     pub(super) fn index(self) -> i32 {
         match self {
             CpuLevel::Generic => -1,
-            CpuLevel::Avx2 => 0,
-            CpuLevel::AvxVnni => 1,
+            CpuLevel::Avx2 | CpuLevel::Neon => 0,
+            CpuLevel::AvxVnni | CpuLevel::NeonDotprod => 1,
             CpuLevel::Avx512Vnni => 2,
         }
     }
@@ -86,7 +92,15 @@ fn detect() -> Vec<CpuLevel> {
     levels
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn detect() -> Vec<CpuLevel> {
+    let mut levels = vec![CpuLevel::Neon];
+    // The macro asks the system (on Linux getauxval's AT_HWCAP).
+    levels.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some(CpuLevel::NeonDotprod));
+    levels
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn detect() -> Vec<CpuLevel> {
     vec![CpuLevel::Generic]
 }

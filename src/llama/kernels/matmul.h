@@ -51,12 +51,25 @@ inline int32_t int_at(const void * at) {
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T>
 inline __attribute__((always_inline)) void add_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
-#ifdef FOREDRAFT_VNNI
+#ifdef FOREDRAFT_DOT
     Ints of_part[T];
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
         of_part[t] = IS_LONG ? all(0) : sums[t];
     }
+#ifdef FOREDRAFT_NEON
+#pragma GCC unroll 2
+    for (int word = 0; word < WORDS; word += 4) {
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            const Ints of_token = load(numbers + t * SIZE + 4 * word);
+            of_part[t] = dot_8<0>(of_part[t], words[word], of_token);
+            of_part[t] = dot_8<1>(of_part[t], words[word + 1], of_token);
+            of_part[t] = dot_8<2>(of_part[t], words[word + 2], of_token);
+            of_part[t] = dot_8<3>(of_part[t], words[word + 3], of_token);
+        }
+    }
+#else
 #pragma GCC unroll 8
     for (int word = 0; word < WORDS; ++word) {
 #pragma GCC unroll 4
@@ -64,6 +77,7 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
             of_part[t] = dot_8(of_part[t], words[word], all(int_at(numbers + t * SIZE + 4 * word)));
         }
     }
+#endif
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
         sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], scale)) : of_part[t];
@@ -159,7 +173,7 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
         to.least = from.least;
     }
     const auto expand_4 = [&](Ints words, Ints * scales) __attribute__((always_inline)) {
-#ifdef FOREDRAFT_VNNI
+#ifdef FOREDRAFT_DOT
         scales[0] = SIGNED ? signed_right_32<24>(left_32<24>(words)) : both_bits(words, all(0xff));
         scales[1] = SIGNED ? signed_right_32<24>(left_32<16>(words)) : both_bits(right_32<8>(words), all(0xff));
         scales[2] = SIGNED ? signed_right_32<24>(left_32<8>(words)) : both_bits(right_32<16>(words), all(0xff));
@@ -254,7 +268,7 @@ template <typename Format, int PARTS> struct Fetch {
 private:
     template <int N> inline __attribute__((always_inline)) void fetch() {
         for (int i = 0; i < N; ++i) {
-            _mm_prefetch(reinterpret_cast<const char *>(line + 64 * i), _MM_HINT_T1);
+            prefetch(line + 64 * i);
         }
         line += 64 * N;
     }
@@ -340,7 +354,7 @@ struct Format {
 };
 
 template <typename F, int N> constexpr Multiply multiply_of() {
-#ifdef FOREDRAFT_VNNI
+#ifdef FOREDRAFT_DOT
     // The instruction is the same for all sizes of numbers, so the formats share their functions.
     constexpr int BITS = 8;
 #else
@@ -431,13 +445,6 @@ inline float round_to_bytes(const float * from, int n, int8_t * to) {
         store_bytes(to + i, mul_16(load_floats(from + i), sixteen(inverse)));
     }
     return is_nan ? NAN : is_zero ? 0.0f : amount / 127.0f;
-}
-
-inline int sum_of_16(const int8_t * at) {
-    const __m128i ones = _mm_set1_epi8(1), x = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
-    __m128i sum = _mm_madd_epi16(_mm_maddubs_epi16(ones, x), _mm_set1_epi16(1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
 
 // Prepares a block of token `token` of a tile of `n` tokens. `to` is the tile's block.
@@ -725,7 +732,7 @@ void multiply_floats(const uint8_t * weights, size_t stride, int64_t width, cons
     }
     for (int t = 0; t < T; ++t) {
         if constexpr (R == 4) {
-            _mm_storeu_ps(to[t] + row, totals(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
+            store_totals(to[t] + row, sums[0][t], sums[1][t], sums[2][t], sums[3][t]);
         } else {
             for (int r = 0; r < R; ++r) {
                 to[t][row + r] = total(sums[r][t]);

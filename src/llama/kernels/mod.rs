@@ -9,11 +9,12 @@
 //! | `seam.h`, `seam.cpp` | what is taken over from ggml, by including ggml's headers; passes operations to the chosen level |
 //! | `levels.rs` | which levels the processor has, and which one is used |
 //! | `table.h`, `level.cpp` | the functions of a level; compiled once for each level of instructions |
-//! | `vectors.h` | a level's vectors |
+//! | `vectors.h`, `vectors_neon.h` | a level's vectors |
 //! | `formats.h` | how each format of weights is unpacked |
 //! | `matmul.h`, `attention.h` | the kernels |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
+//! | `rounding.cpp`, `rope.cpp`, `rounding.cmake` | make ggml's own operations on AArch64 round as on x86-64 |
 //! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
 //!
 //! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
@@ -22,7 +23,7 @@
 //!
 //! **How it gets into ggml.** The linker replaces ggml's functions in the shared library and in this package's tests on Linux (`build.rs`). On
 //! other systems, and in Rust programs that link this crate, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
-//! than any x86-64 processor, and neither runs before [`use_level`] has found AVX2.
+//! than any processor of the target, and neither runs before [`use_level`] has found what it needs (on x86-64 AVX2, on AArch64 nothing).
 
 mod attention;
 pub(super) mod levels;

@@ -113,3 +113,9 @@ void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12ll
     order.order = { n_cells, n_streams, order.cells.data() };
     mask->extra = &order.order;
 }
+
+// Whether the linker has replaced the function. It also makes the linker read this file before llama.cpp's.
+extern "C" bool foredraft_order_is_linked(void) {
+    const volatile auto replaced = &__real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+    return replaced != nullptr;
+}

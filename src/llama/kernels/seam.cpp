@@ -14,6 +14,9 @@ const Kernels * const LEVELS[] = {
     &foredraft::avx2::KERNELS,
     &foredraft::avx_vnni::KERNELS,
     &foredraft::avx512_vnni::KERNELS,
+#elif defined(__aarch64__)
+    &foredraft::neon::KERNELS,
+    &foredraft::neon_dotprod::KERNELS,
 #endif
     nullptr,
 };
@@ -48,6 +51,11 @@ bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_te
         n_attentions += params->ith == 0;
         return true;
     }
+#if defined(__aarch64__)
+    if (ours != nullptr && op->op == GGML_OP_ROPE && foredraft_rope(params, op)) {
+        return true;
+    }
+#endif
     return __real_ggml_cpu_extra_compute_forward(params, op);
 }
 
@@ -77,7 +85,11 @@ void foredraft_kernels_choose(int32_t level) { chosen.store(level < 0 ? nullptr 
 bool foredraft_kernels_are_linked(void) {
     const volatile auto called = &ggml_cpu_extra_compute_forward;
     const volatile auto ours = &__wrap_ggml_cpu_extra_compute_forward;
+#if defined(__aarch64__)
+    return called == ours && foredraft_order_is_linked() && foredraft_rounding_is_linked();
+#else
     return called == ours;
+#endif
 }
 
 // Whether the chosen kernels multiply weights of a type.

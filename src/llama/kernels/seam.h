@@ -8,6 +8,8 @@
 //                                    other loops, so ours refuse.
 //   llama_kv_cache_context::set_input_kq_mask
 //                                    llama.cpp fills an attention mask. order.cpp also puts the order of positions beside it.
+//   ggml_vec_soft_max_f32, ggml_vec_cvar_f32, ggml_vec_silu_f32, ggml_vec_swiglu_f32, quantize_row_q8_0
+//                                    on AArch64, where ggml's round in another order than on x86-64 (rounding.cpp, rope.cpp).
 //   ggml_barrier                     where a graph's threads wait for each other (barrier.c).
 //
 // The linker replaces the barrier with `--defsym`, the others with `--wrap`: see build.rs.
@@ -19,6 +21,10 @@
 #include "ggml-impl.h"
 #include "tiled/tiled.h"
 #include "traits.h"
+#if defined(__aarch64__)
+#include "quants.h"
+#include "vec.h"
+#endif
 
 extern "C" {
 
@@ -31,4 +37,18 @@ decltype(ggml_cpu_extra_compute_forward) __real_ggml_cpu_extra_compute_forward;
 decltype(ggml_cpu_extra_work_size) __real_ggml_cpu_extra_work_size;
 
 decltype(ggml_barrier) foredraft_barrier;
+
+#if defined(__aarch64__)
+decltype(ggml_vec_soft_max_f32) __wrap_ggml_vec_soft_max_f32;
+decltype(ggml_vec_cvar_f32) __wrap_ggml_vec_cvar_f32;
+decltype(ggml_vec_silu_f32) __wrap_ggml_vec_silu_f32;
+decltype(ggml_vec_swiglu_f32) __wrap_ggml_vec_swiglu_f32;
+decltype(quantize_row_q8_0) __wrap_quantize_row_q8_0;
+__attribute__((weak)) decltype(ggml_vec_silu_f32) __real_ggml_vec_silu_f32;
+__attribute__((weak)) decltype(ggml_vec_swiglu_f32) __real_ggml_vec_swiglu_f32;
+
+bool foredraft_order_is_linked(void);
+bool foredraft_rounding_is_linked(void);
+bool foredraft_rope(const ggml_compute_params * params, ggml_tensor * dst);
+#endif
 }

@@ -39,3 +39,9 @@ extern const Kernels KERNELS;
 namespace foredraft::avx512_vnni {
 extern const Kernels KERNELS;
 }
+namespace foredraft::neon {
+extern const Kernels KERNELS;
+}
+namespace foredraft::neon_dotprod {
+extern const Kernels KERNELS;
+}

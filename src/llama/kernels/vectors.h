@@ -1,9 +1,13 @@
 // The vectors of a level, under one set of names. Included by level.cpp only, inside the namespace of its level.
 //
 // Two kinds of vectors have lanes. `Ints` and `Floats` have as many as a register has, and each lane is a row of weights. `Sixteen` has 16 lanes
-// at every level, so that sums over lanes have one order at every level: two registers with AVX2, one with AVX-512.
+// at every level, so that sums over lanes have one order at every level: four registers with NEON, two with AVX2, one with AVX-512.
 
-#if defined(FOREDRAFT_AVX512_VNNI)
+#if defined(FOREDRAFT_NEON)
+
+#include "vectors_neon.h"
+
+#elif defined(FOREDRAFT_AVX512_VNNI)
 
 using Ints = __m512i;
 using Floats = __m512;
@@ -324,6 +328,8 @@ inline __m256 upper(Sixteen a) { return a.high; }
 
 #endif
 
+#if !defined(FOREDRAFT_NEON)
+
 // The sum of 16 lanes, in one order at every level: lanes i and i + 8, then lanes i and i + 2 of each four, then the two pairs, then the two
 // fours.
 inline float total(Sixteen a) {
@@ -334,14 +340,14 @@ inline float total(Sixteen a) {
 }
 
 // The totals of four vectors, in the same order.
-inline __m128 totals(Sixteen a, Sixteen b, Sixteen c, Sixteen d) {
+inline void store_totals(float * to, Sixteen a, Sixteen b, Sixteen c, Sixteen d) {
     const __m256 a8 = _mm256_add_ps(lower(a), upper(a)), b8 = _mm256_add_ps(lower(b), upper(b));
     const __m256 c8 = _mm256_add_ps(lower(c), upper(c)), d8 = _mm256_add_ps(lower(d), upper(d));
     // Lanes of four: a0+a2, b0+b2, a1+a3, b1+b3.
     const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a8, b8), _mm256_unpackhi_ps(a8, b8));
     const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c8, d8), _mm256_unpackhi_ps(c8, d8));
     const __m256 fours = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
-    return _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1)));
 }
 
 // The largest of 16 lanes.
@@ -353,6 +359,16 @@ inline float largest(Sixteen a) {
 }
 
 inline float first_of(Sixteen a) { return _mm256_cvtss_f32(lower(a)); }
+inline float float_of_half(uint16_t x) { return _cvtsh_ss(x); }
+inline int sum_of_16(const int8_t * at) {
+    const __m128i ones = _mm_set1_epi8(1), x = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
+    __m128i sum = _mm_madd_epi16(_mm_maddubs_epi16(ones, x), _mm_set1_epi16(1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+inline void prefetch(const void * at) { _mm_prefetch(static_cast<const char *>(at), _MM_HINT_T1); }
+
+#endif
 
 // e^x = e^r * 2^n: the whole number n, and e^r, where |r| <= ln 2 / 2.
 constexpr float LOG2_E = 1.44269504f;
