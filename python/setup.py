@@ -1,4 +1,4 @@
-"""Builds a wheel that carries the library, and a source archive that can build that wheel.
+"""Builds a wheel that carries the library and the program `foredraft-engine`, which is beside it, and a source archive that can build that wheel.
 
 The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is
 not there. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs:
@@ -70,6 +70,8 @@ class BuildPy(build_py):
         folder = Path(self.build_lib, "foredraft", "lib")
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library(), folder / NAME)
+        if sys.platform.startswith("linux"):  # the program of isolated engines
+            shutil.copy2(library().with_name("foredraft-engine"), folder)
 
 
 class Sdist(sdist):

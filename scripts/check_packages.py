@@ -5,6 +5,7 @@
 
 - What a file needs is in the package, or belongs to the C and C++ run-time libraries that every Linux has.
 - No file searches a folder of the machine that built it (RPATH, RUNPATH): only $ORIGIN, the package's own folder.
+- Beside a Linux library is `foredraft-engine`, the program of isolated engines.
 - A manylinux tag names at least the C library that the files need. An npm package that carries files has os, cpu and libc.
 
 Prints what each package needs, and ends with 1 if something is wrong. It needs nothing but Python.
@@ -115,6 +116,11 @@ def contents(path):
     return {path.name: data}
 
 
+def zipped(path):
+    """Whether it is a package, and no file by itself."""
+    return path.name.endswith((".whl", ".tgz", ".tar.gz"))
+
+
 def check(path):
     """What is wrong with a package; prints what it needs."""
     files = contents(path)
@@ -127,6 +133,8 @@ def check(path):
                   if not re.fullmatch(r"\$(ORIGIN|\{ORIGIN\})(/.*)?", folder)]
         wrong += [f"{name}: needs {other}, which is neither carried nor a system library" for other in elf.needed
                   if other not in carried and not SYSTEM.fullmatch(other)]
+    folders = {Path(name).parent for name in elves if path.is_dir() or zipped(path) if Path(name).name.startswith("libforedraft.so")}
+    wrong += [f"{folder}: has no foredraft-engine" for folder in folders if str(folder / "foredraft-engine") not in elves]
     package = next((json.loads(data) for name, data in files.items() if re.fullmatch(r"package/package\.json", name)), None)
     if package is not None and elves:
         wrong += [f"package.json: has no {key}" for key in ("os", "cpu", "libc") if not package.get(key)]

@@ -11,6 +11,8 @@
 #   foredraft-VERSION-c-PLATFORM.tar.gz               headers and libraries with CMake and pkg-config files; not with --without-c
 #   SHA256SUMS
 #
+# Each package carries the program `foredraft-engine` beside the library; it is taken from beside FOREDRAFT_LIB.
+#
 # With a tag, the versions of all manifests and of CHANGELOG.md must be the tag's. What cannot be checked here is said with `skipped:`;
 # where CI runs (CI=1) that is a failure.
 set -euo pipefail
@@ -103,18 +105,28 @@ python3 -m venv "$work/python"
 "$work/python/bin/pip" install --quiet --no-index "$out"/foredraft-*.whl
 cat >"$work/run.py" <<PROGRAM
 from foredraft import Engine
-with Engine("$models/stories-target.gguf", warmup=False, n_threads=1) as engine:
+import os
+isolate = os.environ.get("ISOLATE") == "1"
+with Engine("$models/stories-target.gguf", warmup=False, n_threads=1, isolate=isolate) as engine:
     print(engine.complete("Once upon a time", n_predict=8, temperature=0).text)
 PROGRAM
 expected=$(cd "$work" && "$work/python/bin/python" run.py)
 [ -n "$expected" ] || die "the wheel gives no completion"
 echo "wheel: $expected"
+same() { # what, command...: an engine in a process of its own gives the same
+    local what=$1 said
+    shift
+    said=$(ISOLATE=1 "$@") || die "$what gives no completion in a process of its own"
+    [[ "$said" == *"$expected"* ]] || die "$what in a process of its own gives another completion: $said"
+    echo "$what, isolated: $said"
+}
+(cd "$work" && same wheel "$work/python/bin/python" run.py)
 (cd "$work" && on_haswell wheel "$(realpath "$work/python/bin/python")" -c "import sys; sys.path.insert(0, '$(echo "$work"/python/lib/python*/site-packages)'); exec(open('run.py').read())")
 
 mkdir "$work/node"
 cat >"$work/node/run.mjs" <<PROGRAM
 import { Engine } from 'foredraft';
-const engine = await Engine.load({ model: '$models/stories-target.gguf', warmup: false, n_threads: 1 });
+const engine = await Engine.load({ model: '$models/stories-target.gguf', warmup: false, n_threads: 1, isolate: process.env.ISOLATE === '1' });
 console.log((await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 })).content);
 await engine.close();
 PROGRAM
@@ -122,15 +134,20 @@ PROGRAM
 said=$(cd "$work/node" && node run.mjs)
 [ "$said" = "$expected" ] || die "the Node package gives another completion: $said"
 echo "npm: $said"
+(cd "$work/node" && same npm node run.mjs)
 
 if [ -n "$with_c" ]; then
     tar -C "$work" -xzf "$out/$tree.tar.gz" --one-top-level=c --strip-components=1
     cat >"$work/run.c" <<PROGRAM
 #include <foredraft.h>
 #include <stdio.h>
+#include <stdlib.h>
 int main(void) {
     foredraft_engine *engine = foredraft_engine_new();
-    if (foredraft_load(engine, "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1}") != 0) return 1;
+    const char *config = getenv("ISOLATE") != NULL
+        ? "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1, \"isolate\": true}"
+        : "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1}";
+    if (foredraft_load(engine, config) != 0) return 1;
     char *answer = foredraft_complete(engine, "{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"temperature\": 0, \"response_fields\": [\"content\"]}");
     puts(answer);
     foredraft_string_free(answer);
@@ -144,6 +161,7 @@ PROGRAM
         said=$("$work/run")
         [[ "$said" == *"$expected"* ]] || die "the C archive gives another completion: $said"
         echo "C: $said"
+        same "C archive" "$work/run"
         on_haswell "C archive" "$work/run"
     else
         skipped "the C archive: there is no pkg-config here"

@@ -6,6 +6,7 @@ import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
+import { target } from './common.mjs';
 
 const require = createRequire(import.meta.url);
 const main = require('foredraft/package.json');
@@ -44,4 +45,18 @@ test('a missing package of the platform is named, with the reason', () => {
   } finally {
     fs.rmSync(folder, { recursive: true });
   }
+});
+
+test('the package of the platform carries the program of isolated engines', { skip: process.platform !== 'linux' }, async () => {
+  const { Engine } = require('foredraft');
+  const complete = async isolate => {
+    const engine = await Engine.load({ model: target, warmup: false, n_threads: 1, isolate });
+    try {
+      assert.equal(engine.status().isolation?.pid !== undefined, isolate);
+      return (await engine.complete({ prompt: 'Once upon a time', n_predict: 12, temperature: 0 })).content;
+    } finally {
+      await engine.close();
+    }
+  };
+  assert.equal(await complete(true), await complete(false));
 });

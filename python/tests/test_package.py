@@ -3,7 +3,10 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 import foredraft
+from conftest import TARGET
 from foredraft import EngineOptions, RequestOptions, SpeculativeOptions
 
 FOLDER = Path(foredraft.__file__).parent
@@ -54,3 +57,13 @@ def test_the_module_runs_on_python_3_9():
         future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
         assert future or path.stem == "__init__", path
     assert sys.version_info >= (3, 9)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="isolated engines are for Linux")
+def test_the_package_carries_the_program_of_isolated_engines():
+    texts = set()
+    for isolate in (True, False):
+        with foredraft.Engine(TARGET, warmup=False, n_threads=1, isolate=isolate) as engine:
+            assert ("isolation" in engine.status()) == isolate
+            texts.add(engine.complete("Once upon a time", n_predict=12, temperature=0).text)
+    assert len(texts) == 1
