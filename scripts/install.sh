@@ -3,6 +3,8 @@
 #
 #   scripts/install.sh [uninstall | --no-build]     environment: PREFIX (/usr/local), LIBDIR ($PREFIX/lib), DESTDIR (empty)
 #
+# CARGO_BUILD_TARGET, with CC, CXX, NM and OBJCOPY of its compiler, builds for another platform.
+#
 # With --no-build it installs what an earlier run built.
 #
 # Under PREFIX:
@@ -23,7 +25,9 @@ includedir=$prefix/include
 dest=${DESTDIR:-}
 headers=(foredraft.h foredraft.hpp rpcserver.h)
 target=${CARGO_TARGET_DIR:-$root/target}
-work=$target/install
+# Of another platform, cargo's folder has its name.
+release=$target/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release
+work=$target/install${CARGO_BUILD_TARGET:+-$CARGO_BUILD_TARGET}
 
 say() { printf 'install: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -61,10 +65,10 @@ build_static() {
         sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p'); do
         weak+=("--weaken-symbol=$name")
     done
-    "${OBJCOPY:-objcopy}" "${weak[@]}" "$target/release/libforedraft.a" "$work/libforedraft.a"
+    "${OBJCOPY:-objcopy}" "${weak[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
     # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
     local symbols options=''
-    symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
+    symbols=$("${NM:-nm}" "$release/libforedraft.a" 2>/dev/null)
     local function
     for function in $(awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' <<<"$symbols" | sort -u); do
         options+=" -Wl,--wrap=$function"
@@ -91,7 +95,7 @@ link_shared() {
     local native
     native=$(cat "$work/native-libs.txt")
     # shellcheck disable=SC2086 # $native is a list of words
-    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "$work/allocation.o" "${undefined[@]}" "$target/release/libforedraft.a" $native \
+    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "$work/allocation.o" "${undefined[@]}" "$release/libforedraft.a" $native \
         -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
         -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs -Wl,--wrap={__cxa_atexit,malloc,calloc,realloc} -Wl,--strip-debug
 }
@@ -111,7 +115,7 @@ install_all() {
     install -d "$dest$includedir" "$dest$libdir/pkgconfig" "$dest$libdir/cmake/foredraft"
     install -m 644 "${headers[@]/#/$root/include/}" "$dest$includedir"
     install -m 644 "$work/libforedraft.a" "$dest$libdir"
-    install -m 755 "$work/$real" "$target/release/foredraft-engine" "$dest$libdir"
+    install -m 755 "$work/$real" "$release/foredraft-engine" "$dest$libdir"
     ln -sf "$real" "$dest$libdir/$soname"
     ln -sf "$soname" "$dest$libdir/libforedraft.so"
     fill foredraft.pc >"$dest$libdir/pkgconfig/foredraft.pc"

@@ -8,8 +8,8 @@ function libc() {
   return process.report.getReport().header.glibcVersionRuntime ? 'gnu' : 'musl';
 }
 
-/** Its name here: `@foredraft/linux-x64-gnu`. */
-const packageName = () => `@foredraft/${[process.platform, process.arch, libc()].filter(part => part).join('-')}`;
+/** Its name here, or for another processor: `@foredraft/linux-x64-gnu`. */
+const packageName = (arch = process.arch) => `@foredraft/${[process.platform, arch, libc()].filter(part => part).join('-')}`;
 
 /** The name of the library's file here. */
 const fileName = { darwin: 'libforedraft.dylib', win32: 'foredraft.dll' }[process.platform] ?? 'libforedraft.so';

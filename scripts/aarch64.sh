@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# Builds foredraft for AArch64 Linux on another machine, and runs its tests under qemu-user.
+#
+#   scripts/aarch64.sh [build | test | packages]     without an argument: all of them
+#
+# In target/aarch64/aarch64-unknown-linux-gnu/release: libforedraft.so and foredraft-engine. In target/aarch64/packages: the wheel, the npm
+# package and the C archive, as scripts/release.sh makes them for this machine. Their files are checked, and a C program with the archive is run,
+# also with an engine in a process of its own; there is no Python nor Node for AArch64 here to run the others.
+#
+# The tests: those of the Rust crate that look at kernels, attention and products, hosts in C and C++, and the
+# results of tests/operations.rs (operations and completions), whose bits must be those of the build for this machine. What is missing is
+# installed with rustup and apt-get, as root or with a sudo that asks for no password, or with FOREDRAFT_SETUP=none is not. What cannot be had
+# is a line that begins with "skipped:"; with CI set it is a failure.
+#
+# FOREDRAFT_AARCH64_TARGET names another target folder, for example one that has a build already.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+triple=aarch64-unknown-linux-gnu
+tool=aarch64-linux-gnu
+here=${CARGO_TARGET_DIR:-$root/target}
+work=${FOREDRAFT_AARCH64_TARGET:-$root/target/aarch64}
+release=$work/$triple/release
+stage=$work/stage
+models=(models/stories-target.gguf models/stories-draft.gguf)
+n_passed=0
+
+say() { printf 'aarch64: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+skip() {
+    printf 'skipped: %s\n' "$*"
+    [ -z "${CI:-}" ] || exit 1
+    exit 0
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+passed() {
+    n_passed=$((n_passed + ${2:-1}))
+    printf 'passed: %s\n' "$1"
+}
+from_apt() {
+    [ "${FOREDRAFT_SETUP:-auto}" != none ] && have apt-get || return 1
+    local sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        sudo=(sudo)
+    fi
+    say "installing with apt-get: $*"
+    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+} >&2
+
+set_up() {
+    # shellcheck disable=SC1090 # the path of what it writes
+    . "$(scripts/setup.sh)"
+    if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
+        have rustup || skip "AArch64: no rustup, which installs Rust's standard library for $triple"
+        [ "${FOREDRAFT_SETUP:-auto}" = none ] || rustup target add "$triple" >&2 || true
+        rustup target list --installed | grep -qx "$triple" || skip "AArch64: rustup cannot install $triple"
+    fi
+    have $tool-g++ || from_apt gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross || true
+    have $tool-g++ || skip "AArch64: no $tool-g++ (Debian: g++-aarch64-linux-gnu)"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$tool-gcc
+    export CC_aarch64_unknown_linux_gnu=$tool-gcc CXX_aarch64_unknown_linux_gnu=$tool-g++ AR_aarch64_unknown_linux_gnu=$tool-ar
+    export BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu="--target=$tool --sysroot=/usr/$tool -I/usr/$tool/include"
+    export CPATH=$root/scripts/gcc
+}
+
+# Runs a program, on a processor that has all instructions or on the one that $processor names.
+run() { timeout 1800 qemu-aarch64 -cpu "${processor:-max}" -L /usr/$tool "$@"; }
+
+build() {
+    say "building libforedraft.so (llama.cpp once: 6 minutes or more on two cores)"
+    CARGO_TARGET_DIR=$work cargo build --release --lib --bins --target $triple >&2
+    say "libforedraft.so has $(stat -c %s "$release/libforedraft.so") bytes"
+}
+
+# The tests of a program that cargo builds, named like cargo's options; further arguments are the test runner's.
+crate() {
+    local options=$1 program log=$stage/crate.log
+    shift
+    # shellcheck disable=SC2086 # an option and a name
+    program=$(CARGO_TARGET_DIR=$work cargo test --release --target $triple --no-run --message-format=json $options 2>"$stage/cargo.log" |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -n "$program" ] || { cat "$stage/cargo.log" >&2; die "cargo builds no $options"; }
+    FOREDRAFT_RESULTS=$stage/aarch64 run "$program" --test-threads 1 "$@" >"$log" 2>&1 || { cat "$log" >&2; die "$options failed on ${processor:-max}"; }
+    passed "$options $* on ${processor:-max}" "$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log")"
+}
+
+# Compiles a host with the library and runs it: its source, the compiler, the arguments. What it prints is in $stage/NAME.out.
+host() {
+    local source=$1 compiler=$2 name
+    shift 2
+    name=$(basename "$source")
+    local standard=-std=c99
+    [ "$compiler" = gcc ] || standard=-std=c++17
+    $tool-"$compiler" $standard -O1 -Iinclude -Iexamples "$source" "$release/libforedraft.so" -pthread -o "$stage/$name.program"
+    run -E LD_LIBRARY_PATH="$release" "$stage/$name.program" "$@" >"$stage/$name.out" 2>"$stage/$name.err" ||
+        { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
+    passed "$name"
+}
+
+# The bits of operations and completions, beside those of this machine's build.
+compare() {
+    rm -rf "$stage/here" "$stage/aarch64" && mkdir -p "$stage/here" "$stage/aarch64"
+    FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
+    local processor name n
+    # The second one has no dot products.
+    for processor in max cortex-a53; do
+        crate "--test operations"
+        for name in operations completions; do
+            diff "$stage/here/$name" "$stage/aarch64/$name" >&2 || die "$name differ between this machine and AArch64 ($processor)"
+            n=$(wc -l <"$stage/here/$name")
+            [ "$n" -ge 12 ] || die "only $n $name"
+            passed "$n $name have the same bits as here on $processor" "$n"
+        done
+    done
+}
+
+tests() {
+    have qemu-aarch64 || from_apt qemu-user || true
+    have qemu-aarch64 || skip "AArch64: no qemu-aarch64 (Debian: qemu-user), so nothing was run"
+    compare
+    crate "--test kernels" --skip a_real_model --skip all_levels --skip the_variable
+    crate "--test matmul"
+    crate "--test attention"
+    crate "-p foredraft-ngram --lib"
+    host tests/hosts/own_names.c gcc "${models[@]}"
+    host tests/hosts/wrapper.cpp g++ "${models[@]}"
+    host examples/chat.c gcc "Tell me a story." "${models[@]}"
+    host examples/chat.cpp g++ "Tell me a story." "${models[@]}"
+    host examples/old_host.c gcc "Once upon a time" "${models[0]}"
+}
+
+packages() {
+    local out=$work/packages version tree
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    tree=foredraft-$version-c-linux-aarch64
+    rm -rf "$out" "$stage/$tree" "$stage/venv" && mkdir -p "$out"
+    (
+        export CARGO_TARGET_DIR=$work CARGO_BUILD_TARGET=$triple CC=$tool-gcc CXX=$tool-g++ NM=$tool-nm OBJCOPY=$tool-objcopy
+        PREFIX=/ LIBDIR=/lib DESTDIR=$stage/$tree scripts/install.sh
+    ) >"$stage/install.log" 2>&1 || { cat "$stage/install.log" >&2; die "the C archive cannot be built"; }
+    # shellcheck disable=SC2016 # pkg-config's variables
+    sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' -e 's|^includedir=.*|includedir=${prefix}/include|' \
+        "$stage/$tree/lib/pkgconfig/foredraft.pc"
+    cp LICENSE "$stage/$tree"
+    tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
+    export FOREDRAFT_LIB=$release/libforedraft.so
+    if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
+        "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
+        _PYTHON_HOST_PLATFORM=linux-aarch64 "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 ||
+            { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
+    else
+        printf 'skipped: the wheel: no python3 with venv\n'
+    fi
+    if have npm; then
+        (cd node && FOREDRAFT_ARCH=arm64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_ARCH=arm64 node scripts/platform.cjs)") >/dev/null
+    else
+        printf 'skipped: the npm package: no npm\n'
+    fi
+    unset FOREDRAFT_LIB
+    python3 scripts/check_packages.py "$out"/*
+    passed "$(find "$out" -type f | wc -l) packages carry what they need" "$(find "$out" -type f | wc -l)"
+    have qemu-aarch64 || return 0
+    # The program of isolated engines is one for AArch64, too.
+    printf '#!/bin/sh\nexec qemu-aarch64 -cpu max -L /usr/%s "%s" "$@"\n' $tool "$stage/$tree/lib/foredraft-engine" >"$stage/foredraft-engine"
+    chmod +x "$stage/foredraft-engine"
+    awk '/^const PROGRAM/ { on = 1; next } /^"#;/ { on = 0 } on' tests/hosts/processors.rs >"$stage/packaged.c"
+    $tool-gcc -O1 -I"$stage/$tree/include" "$stage/packaged.c" -L"$stage/$tree/lib" -lforedraft -o "$stage/packaged"
+    local isolate config
+    for isolate in false true; do
+        config="{\"model\": \"${models[0]}\", \"log_level\": \"error\", \"warmup\": false, \"isolate\": $isolate, \"isolate_path\": \"$stage/foredraft-engine\"}"
+        run -E LD_LIBRARY_PATH="$stage/$tree/lib" "$stage/packaged" "$config" >"$stage/packaged.$isolate"
+    done
+    grep -q completion_probabilities "$stage/packaged.true" && cmp "$stage/packaged.false" "$stage/packaged.true" || die "an isolated engine gives another completion"
+    passed "a C program with the archive, also with an isolated engine" 2
+}
+
+mkdir -p "$stage"
+case ${1:-all} in
+build | test | packages | all) ;;
+*) die "$1: expected build, test, packages or nothing" ;;
+esac
+set_up
+what=${1:-all}
+case $what in all | build) build ;; esac
+case $what in all | test) tests ;; esac
+case $what in all | packages) packages ;; esac
+say "$n_passed passed"
