@@ -5,10 +5,13 @@
     templates.py FOLDER TEMPLATE CASE      one prompt in full
 
 tests/requests/templates.rs compares. The conversations are in templates.json. Where templates differ in the form that they
-expect of a message, the form is taken in which nothing of the conversation is lost.
+expect of a message, the form is taken in which nothing of the conversation is lost. Where Jinja2 fails in all forms, it renders again
+with attributes of undefined values (ChainableUndefined), and generators as lists in JSON.
 """
 import copy
 import datetime
+import functools
+import itertools
 import json
 import pathlib
 import sys
@@ -40,20 +43,26 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
-def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False, default=None):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=default)
 
 
 def raise_exception(message):
     raise Raised(message)
 
 
-def environment():
+def as_list(value):
+    """What a lenient Jinja writes as a list."""
+    return list(value) if hasattr(value, "__next__") else str(value)
+
+
+def environment(lenient):
     # transformers forbids list.append too, by ImmutableSandboxedEnvironment; llama.cpp and some templates do not.
     env = SandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols],
+        undefined=jinja2.ChainableUndefined if lenient else jinja2.Undefined,
     )
-    env.filters["tojson"] = tojson
+    env.filters["tojson"] = functools.partial(tojson, default=as_list) if lenient else tojson
     # Jinja2 would escape what is added to a safe string for HTML, even here where it escapes nothing else.
     env.filters["safe"] = lambda value: value
     env.globals["raise_exception"] = raise_exception
@@ -61,49 +70,127 @@ def environment():
     return env
 
 
-def forms(case):
-    """The conversation with arguments as objects or JSON, content "" or null beside calls, content as text or parts."""
-    for parts in (False, True):
-        for arguments in (lambda value: value, lambda value: json.dumps(value, ensure_ascii=False)):
-            for nothing in ("", None):
-                messages = copy.deepcopy(case["messages"])
-                for message in messages:
-                    for call in message.get("tool_calls", []):
-                        call["function"]["arguments"] = arguments(call["function"]["arguments"])
-                    if message.get("tool_calls") and message["content"] == "":
-                        message["content"] = nothing
-                    if parts and message["content"] is not None:
-                        message["content"] = [{"type": "text", "text": message["content"]}]
-                yield messages
+def conversation(case, n_times):
+    """The messages, with `repeat` so many times."""
+    def numbered(message, i):
+        text = json.dumps(message).replace("{i}", str(i)).replace("{i:05}", f"{i:05}")
+        return json.loads(text)
+
+    repeated = [numbered(message, i) for i in range(n_times) for message in case.get("repeat", [])]
+    return copy.deepcopy(case["messages"]) + repeated + copy.deepcopy(case.get("end", []))
+
+
+def completed(tools):
+    """With what OpenAI's API lets hosts leave out, as llama-server fills it."""
+    def function(given):
+        if "description" in given and "parameters" in given:
+            return given
+        return {"name": given["name"], "description": given.get("description", ""), "parameters": given.get("parameters", {})}
+
+    return [{**tool, "function": function(tool["function"])} for tool in tools]
+
+
+def content_in(content, form):
+    if content is None or form == "given":
+        return content
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    return "\n".join(texts) if form == "text" else [{"type": "text", "text": text} for text in texts]
+
+
+# What developers say: as it is, or by the system, or by the user in front of what the user says.
+ROLES = ("given", "system", "user")
+GROUPS = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def with_roles(messages, roles):
+    if roles == "given":
+        return messages
+    messages = [{**message, "role": "system"} if message["role"] == "developer" else message for message in messages]
+    if roles == "user" and messages[0]["role"] == "system" and messages[1:2] and messages[1]["role"] == "user":
+        first, second = messages[0]["content"], messages[1]["content"]
+        both = f"{first}\n{second}" if isinstance(first, str) and isinstance(second, str) else [
+            part for content in (first, second) for part in content_in(content, "parts")]
+        return [{**messages[1], "content": both}] + messages[2:]
+    return messages
+
+
+def forms(messages, roles):
+    """Ways to write the conversation: content as given, as text, or in parts, by role; roles; arguments as objects or JSON; content ""
+    or null beside calls. In the order in which they are preferred: each with as little changed as can be."""
+    groups = sorted({GROUPS[message["role"]] for message in messages})
+    contents = itertools.product(("given", "text", "parts"), repeat=len(groups))
+    contents = sorted(contents, key=lambda forms: sum(form != "given" for form in forms))
+    for role, content, arguments, nothing in itertools.product(roles, contents, ("object", "json"), ("", None)):
+        yield dict(zip(groups, content)), role, arguments, nothing
+
+
+def written(messages, form):
+    contents, roles, arguments, nothing = form
+    result = []
+    for message in with_roles(messages, roles):
+        message = copy.deepcopy(message)
+        for call in message.get("tool_calls", []):
+            if arguments == "json":
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        if message.get("tool_calls") and message["content"] == "":
+            message["content"] = nothing
+        message["content"] = content_in(message["content"], contents.get(GROUPS[message["role"]], "given"))
+        result.append(message)
+    return result
+
+
+def rendered(template, case, messages):
+    variables = {
+        # What a request has not is not defined, as in llama-server; transformers' None fails in some templates.
+        **({"tools": completed(case["tools"])} if "tools" in case else {}),
+        "bos_token": "<s>", "eos_token": "</s>", "enable_thinking": True,
+        "date_string": NOW.strftime("%d %b %Y"), "datetime": NOW.strftime("%b %d %Y"),
+        **case.get("kwargs", {}), "messages": messages, "add_generation_prompt": case.get("add", True),
+    }
+    try:
+        return ("ok", template.render(**variables))
+    except Raised as error:
+        return ("raises", str(error))
+    except Exception as error:
+        return ("fails", f"{type(error).__name__}: {error}")
+
+
+def knows_developer(template):
+    """Whether developers' messages are anything but those of a role that nobody knows."""
+    prompts = [rendered(template, {}, [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hm"}])
+               for role in ("developer", "developer0")]
+    kind, prompt = prompts[0]
+    return kind == "ok" and "Be brief." in prompt and prompts[1][1].replace("developer0", "developer") != prompt
 
 
 def render(source, case):
     """("ok", prompt) or ("raises", message) or ("fails", message)."""
-    template = environment().from_string(source)
     first = None
-    for messages in forms(case):
-        variables = {
-            # What a request has not is not defined, as in llama-server; transformers' None fails in some templates.
-            **({"tools": case["tools"]} if "tools" in case else {}),
-            "bos_token": "<s>", "eos_token": "</s>", "enable_thinking": True,
-            "date_string": NOW.strftime("%d %b %Y"), "datetime": NOW.strftime("%b %d %Y"),
-            **case.get("kwargs", {}), "messages": messages, "add_generation_prompt": case.get("add", True),
-        }
-        try:
-            prompt = template.render(**variables)
-        except Raised as error:
-            result = ("raises", str(error))
-        except Exception as error:
-            result = ("fails", f"{type(error).__name__}: {error}")
-        else:
-            result = ("ok", prompt)
-            # Python's way to print an object is a sign of the wrong form.
-            kept = all(mark in prompt for mark in case.get("marks", [])) and "{'" not in prompt
-            if kept:
-                return result
-        if first is None or (first[0] == "fails" and result[0] != "fails"):
-            first = result
+    for lenient in (False, True):
+        template = environment(lenient).from_string(source)
+        # A long conversation has the form of a short one.
+        short = conversation(case, 1)
+        has_developer = any(message["role"] == "developer" for message in short)
+        roles = ROLES if not has_developer or knows_developer(template) else ROLES[1:]
+        for form in forms(short, roles):
+            result = rendered(template, case, written(short, form))
+            kind, prompt = result
+            # Python's way to print an object, and the keys of parts, are signs of the wrong form.
+            signs = ["{'"] + (["\"text\":"] if has_parts(case) else [])
+            kept = all(mark in prompt for mark in case.get("marks", [])) and not any(sign in prompt for sign in signs)
+            if kind == "ok" and kept:
+                return rendered(template, case, written(conversation(case, case["n_times"]), form)) if "n_times" in case else result
+            if first is None or (first[0] != "ok" and kind == "ok") or (first[0] == "fails" and kind != "fails"):
+                first, form_of_first, template_of_first = result, form, template
+        if first[0] == "ok":
+            break
+    if "n_times" in case:
+        return rendered(template_of_first, case, written(conversation(case, case["n_times"]), form_of_first))
     return first
+
+
+def has_parts(case):
+    return any(isinstance(message["content"], list) for message in case["messages"])
 
 
 def fnv(text):
