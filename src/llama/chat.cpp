@@ -10,6 +10,7 @@
 #include "json.h"
 #include "log.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -196,8 +197,8 @@ void foredraft_chat_parser_free(foredraft_chat_parser * parser) {
     delete parser;
 }
 
-// Parses a completion, or its beginning: `{"matches", "ends", "covered", "content", "reasoning_content", "tool_calls": [{"name", "arguments",
-// "id"}]}`. `matches`: the text has the format, or begins with a text that has it. `ends`: the latter. `covered`: where the content and the
+// Parses a completion, or its beginning: `{"matches", "ends", "end", "covered", "content", "reasoning_content", "tool_calls": [{"name", "arguments",
+// "id"}]}`. `matches`: the text has the format, or begins with a text that has it. `ends`: the latter, up to the byte `end`. `covered`: where the content and the
 // reasoning end in the text, in bytes.
 char * foredraft_chat_parse(const foredraft_chat_parser * parser, const char * text, size_t text_length, size_t * length, char * why,
                             size_t why_size) {
@@ -226,6 +227,7 @@ char * foredraft_chat_parse(const foredraft_chat_parser * parser, const char * t
         const json answer = {
             { "matches", !result.fail() },
             { "ends", result.success() && result.end < context.input.size() },
+            { "end", std::max(result.end, parser->prefix.size()) - parser->prefix.size() },
             { "covered", covered - parser->prefix.size() },
             { "content", message.content },
             { "reasoning_content", message.reasoning_content },

@@ -97,21 +97,24 @@ def content_in(content, form):
     return "\n".join(texts) if form == "text" else [{"type": "text", "text": text} for text in texts]
 
 
-# What developers say: as it is, or by the system, or by the user in front of what the user says.
-ROLES = ("given", "system", "user")
+# What developers say: as it is, or by the system, or in one message with what the system says, or by the user in front of what the user says.
+ROLES = ("given", "system", "joined", "user")
 GROUPS = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 def with_roles(messages, roles):
     if roles == "given":
         return messages
-    messages = [{**message, "role": "system"} if message["role"] == "developer" else message for message in messages]
-    if roles == "user" and messages[0]["role"] == "system" and messages[1:2] and messages[1]["role"] == "user":
+    instructs = ("system", "developer")
+    while messages[1:2] and messages[0]["role"] in instructs and (
+        roles == "joined" and messages[1]["role"] in instructs or roles == "user" and messages[1]["role"] in (*instructs, "user")
+    ):
         first, second = messages[0]["content"], messages[1]["content"]
         both = f"{first}\n{second}" if isinstance(first, str) and isinstance(second, str) else [
             part for content in (first, second) for part in content_in(content, "parts")]
-        return [{**messages[1], "content": both}] + messages[2:]
-    return messages
+        role = messages[0 if roles == "joined" else 1]["role"]
+        messages = [{**messages[1], "role": role, "content": both}] + messages[2:]
+    return [{**message, "role": "system"} if message["role"] == "developer" else message for message in messages]
 
 
 def forms(messages, roles):
@@ -164,8 +167,8 @@ def knows_developer(template):
 
 
 def render(source, case):
-    """("ok", prompt) or ("raises", message) or ("fails", message)."""
-    first = None
+    """("ok", prompt) or ("raises", message) or ("fails", message): of the first form in which the least is lost."""
+    best = None
     for lenient in (False, True):
         template = environment(lenient).from_string(source)
         # A long conversation has the form of a short one.
@@ -173,20 +176,20 @@ def render(source, case):
         has_developer = any(message["role"] == "developer" for message in short)
         roles = ROLES if not has_developer or knows_developer(template) else ROLES[1:]
         for form in forms(short, roles):
-            result = rendered(template, case, written(short, form))
-            kind, prompt = result
+            kind, prompt = rendered(template, case, written(short, form))
             # Python's way to print an object, and the keys of parts, are signs of the wrong form.
-            signs = ["{'"] + (["\"text\":"] if has_parts(case) else [])
-            kept = all(mark in prompt for mark in case.get("marks", [])) and not any(sign in prompt for sign in signs)
-            if kind == "ok" and kept:
-                return rendered(template, case, written(conversation(case, case["n_times"]), form)) if "n_times" in case else result
-            if first is None or (first[0] != "ok" and kind == "ok") or (first[0] == "fails" and kind != "fails"):
-                first, form_of_first, template_of_first = result, form, template
-        if first[0] == "ok":
+            signs = ["{'"] + (["\"text\":", "'text':"] if has_parts(case) else [])
+            n_kept = sum(mark in prompt for mark in case.get("marks", []))
+            n_signs = sum(sign in prompt for sign in signs)
+            score = (("fails", "raises", "ok").index(kind), *((n_kept, -n_signs) if kind == "ok" else ()))
+            if best is None or score > best[0]:
+                best = (score, template, form, (kind, prompt))
+            if kind == "ok" and n_kept == len(case.get("marks", [])) and not n_signs:
+                break
+        if best[0][0] == 2:
             break
-    if "n_times" in case:
-        return rendered(template_of_first, case, written(conversation(case, case["n_times"]), form_of_first))
-    return first
+    _, template, form, result = best
+    return rendered(template, case, written(conversation(case, case["n_times"]), form)) if "n_times" in case else result
 
 
 def has_parts(case):
@@ -215,4 +218,5 @@ def main():
             print("", case["name"], fnv(text) if kind == "ok" else f"{kind} {json.dumps(text, ensure_ascii=False)}")
 
 
-main()
+if __name__ == "__main__":
+    main()

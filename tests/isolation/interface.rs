@@ -64,6 +64,46 @@ fn updates_are_those_of_an_engine_in_this_process() {
     assert_eq!(one, other);
 }
 
+/// The sum of the deltas of updates: content, and the calls' names and arguments.
+fn sum_of_deltas(updates: &[Value]) -> (String, Vec<(String, String)>) {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for delta in updates.iter().map(|update| &update["delta"]) {
+        content += delta["content"].as_str().unwrap_or_default();
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let text = |key: &str| call["function"][key].as_str().unwrap_or_default().to_owned();
+            match calls.get_mut(usize::try_from(call["index"].as_u64().unwrap()).unwrap()) {
+                None => calls.push((text("name"), text("arguments"))),
+                Some((_, arguments)) => *arguments += &text("arguments"),
+            }
+        }
+    }
+    (content, calls)
+}
+
+#[test]
+fn deltas_of_an_isolated_chat_add_up_to_its_message() {
+    let engine = start(json!({"n_ctx": 1024}));
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object",
+        "properties": {"place": {"enum": ["river", "hill"]}}, "required": ["place"], "additionalProperties": false}}});
+    let chat = json!({"messages": [{"role": "user", "content": "Where is it?"}], "n_predict": 40, "seed": 3});
+    for more in [json!({}), json!({"tools": [tool], "tool_choice": "required"})] {
+        let updates = drain(&engine, submit(&engine, &with(&chat, more.clone())));
+        let (content, calls) = sum_of_deltas(&updates);
+        let message = &updates.last().unwrap()["message"];
+        assert_eq!(message["content"], content.as_str(), "{message}");
+        let expected = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
+            let text = |key: &str| call["function"][key].as_str().unwrap().to_owned();
+            (text("name"), text("arguments"))
+        });
+        assert_eq!(calls, expected.collect::<Vec<_>>(), "{message}");
+        assert_eq!((calls.is_empty(), content.is_empty()), (more == json!({}), more != json!({})), "{message}");
+        assert!(
+            updates.iter().filter(|update| update["delta"].as_object().is_some_and(|delta| !delta.is_empty())).count()
+                > 1
+        );
+    }
+}
+
 #[test]
 fn polls_and_cancels_need_no_process() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));

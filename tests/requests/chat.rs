@@ -352,6 +352,23 @@ fn settings_of_a_chat_are_a_request_for_the_same_completion() {
     assert_eq!(complete(&engine, Endpoint::Foredraft, &again)["content"], answer["content"]);
 }
 
+/// Tools are in the prompt, and otherwise change nothing: the answer is one of the choices.
+#[test]
+fn choices_are_decided_among_with_tools_in_the_prompt() {
+    let engine = engine();
+    let request = json!({"messages": user("Is it warm?"), "chat_template": TOOLS, "tools": tools(), "choices": ["yes", "no", "perhaps"],
+        "response_fields": ["choice", "choices", "prompt", "message", "finish_reason", "warnings"]});
+    let auto = complete(&engine, Endpoint::Foredraft, &request);
+    assert!(auto["prompt"].as_str().unwrap().contains("river"), "{auto}");
+    let total: f64 = auto["choices"].as_array().unwrap().iter().map(|choice| choice["prob"].as_f64().unwrap()).sum();
+    assert!((total - 1.0).abs() < 1e-6, "{auto}");
+    assert!(auto["message"].get("tool_calls").is_none() && auto["finish_reason"] != "tool_calls", "{auto}");
+    // As for the same prompt without tools.
+    let plain = json!({"prompt": auto["prompt"], "choices": request["choices"]});
+    let plain = complete(&engine, Endpoint::Foredraft, &plain);
+    assert_eq!((&plain["choice"], &plain["choices"]), (&auto["choice"], &auto["choices"]));
+}
+
 #[test]
 fn impossible_combinations_are_refused() {
     let engine = engine();
@@ -374,6 +391,10 @@ fn impossible_combinations_are_refused() {
         (
             json!({"tool_choice": "required", "n_beams": 2}),
             "n_beams: a beam search cannot be combined with a required call",
+        ),
+        (
+            json!({"tool_choice": "required", "choices": ["yes", "no"]}),
+            "tool_choice: a required call cannot be combined with choices",
         ),
         (json!({"tool_choice": "sometimes"}), "tool_choice: expected"),
         (json!({"tool_choice": {"function": {"name": "no"}}}), "tool_choice: there is no tool \"no\""),

@@ -32,15 +32,17 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     let checked = prompts::check_template(serving, &seen, timeout);
     let template = match (&chat.chat_template, &checked) {
         (_, Err(error)) => Err(error.message()),
-        (Some(source), Ok(())) => {
-            own = serving.parse_format(source);
-            own.as_ref().map_err(|error| error.message())
+        (Some(source), Ok(_)) => {
+            own = serving.request_format(source);
+            own.as_deref().map_err(|error| error.message())
         }
-        (None, Ok(())) => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
+        (None, Ok(_)) => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
     };
     let mut format = match template {
         Ok(template) => {
-            ChatFormat::detect(&FormatRequest { template, chat, options, json_schema: json_schema.as_ref() })?
+            let generation_prompt = checked.as_ref().ok().and_then(|text| text.as_deref());
+            let json_schema = json_schema.as_ref();
+            ChatFormat::detect(&FormatRequest { template, generation_prompt, chat, options, json_schema })?
         }
         Err(why) if is_required => return Err(Error::invalid(why)),
         Err(why) => ChatFormat::plain(options, why)?,
@@ -68,6 +70,13 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
 
 /// Sets the grammar of the format, unless the request has its own.
 fn set_grammar(request: &mut CompletionRequest, format: &mut ChatFormat, is_required: bool) -> Result<()> {
+    if request.choices.is_some() {
+        return match is_required {
+            true => Err(Error::invalid("tool_choice: a required call cannot be combined with choices")),
+            // The choices are all that the answer can be, whatever a grammar would begin with.
+            false => Ok(()),
+        };
+    }
     let has_own = request.grammar.is_some() && request.json_schema.is_none();
     if is_required && (has_own || request.json_schema.is_some()) {
         let what = if has_own { "grammar" } else { "a JSON schema" };

@@ -10,6 +10,8 @@ use crate::error::Result;
 
 /// Texts in the probe messages that do not occur in any template.
 const MARKS: [&str; 3] = ["probe-content-71c3", "probe_key_71c3", "probe-value-71c3"];
+/// The text of a second part, and of a second message of the system. Some templates print the first one only.
+const SECOND_MARK: &str = "probe-second-71c3";
 
 impl ChatTemplate {
     /// Renders probe conversations, and determines the form of messages from the marks that appear in the output.
@@ -34,29 +36,48 @@ impl ChatTemplate {
             assistant: or_user(assistant_form),
             tool: or_user(None),
         };
-        // The word alone says nothing: it may stand in a comment.
         let knows_developer = self.literals.iter().any(|literal| literal.contains("developer"))
-            && self.prints(mark, of_system("developer", written(mark, forms.system)))?;
+            && self.tells_apart(["developer", "developer0"], |role| of_system(role, written(mark, forms.system)))?;
         let no_system = user_form.is_some() && system_form.is_none();
+        let second = if knows_developer { "developer" } else { "system" };
+        let two = self.render_probe(json!([
+            {"role": "system", "content": written(mark, forms.system)},
+            {"role": second, "content": written(SECOND_MARK, forms.system)},
+            {"role": "user", "content": user()},
+        ]))?;
+        let one_system = system_form.is_some() && !(two.contains(mark) && two.contains(SECOND_MARK));
         let (arguments_object, null_content) = self.probe_calls(forms)?;
         let tool = |content: Json| calls(forms, Json::from("{}"), null_content, content, arguments_object);
         forms.tool = or_user(self.form(tool)?);
-        Ok(MessageShape { forms, developer: knows_developer, no_system, arguments_object, null_content })
+        Ok(MessageShape { forms, developer: knows_developer, one_system, no_system, arguments_object, null_content })
     }
 
     /// The form of a content whose messages are made by `messages`. None: its text never arrives.
     fn form(&self, messages: impl Fn(Json) -> Json) -> Result<Option<ContentForm>> {
         let [mark, ..] = MARKS;
         let text = self.prints(mark, messages(written(mark, ContentForm::Text)))?;
-        let parts = self.render_probe(messages(written(mark, ContentForm::Parts)))?;
-        // A template for strings prints the parts as objects, with their keys.
-        let parts = parts.contains(mark) && !parts.contains("'text'") && !parts.contains("\"text\"");
-        Ok(match (text, parts) {
+        let parts = |texts: &[&str]| -> Result<bool> {
+            let parts = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+            let prompt = self.render_probe(messages(parts))?;
+            // A template for strings prints the parts as objects, with their keys.
+            let is_printed = !prompt.contains("'text'") && !prompt.contains("\"text\"");
+            Ok(is_printed && texts.iter().all(|text| prompt.contains(text)))
+        };
+        Ok(match (text, parts(&[mark, SECOND_MARK])?) {
             (true, true) => Some(ContentForm::Any),
             (false, true) => Some(ContentForm::Parts),
             (true, false) => Some(ContentForm::Text),
-            (false, false) => None,
+            (false, false) => parts(&[mark])?.then_some(ContentForm::OnePart),
         })
+    }
+
+    /// Whether the template prints the mark in the messages of the first role, and treats this role otherwise than the second one, which no
+    /// template knows. A role that is only printed by its name is not known, and a word in a literal may have another meaning.
+    fn tells_apart(&self, roles: [&str; 2], messages: impl Fn(&str) -> Json) -> Result<bool> {
+        let [mark, ..] = MARKS;
+        let [known, unknown] = roles;
+        let prompt = self.render_probe(messages(known))?;
+        Ok(prompt.contains(mark) && self.render_probe(messages(unknown))?.replace(unknown, known) != prompt)
     }
 
     /// The form of a call's arguments, and whether calls are printed only if the content is null.
@@ -102,7 +123,7 @@ impl ChatTemplate {
 /// A text in that form.
 fn written(text: &str, form: ContentForm) -> Json {
     match form {
-        ContentForm::Parts => json!([{"type": "text", "text": text}]),
+        ContentForm::Parts | ContentForm::OnePart => json!([{"type": "text", "text": text}]),
         ContentForm::Text | ContentForm::Any => json!(text),
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct MessageShape {
     pub(super) null_content: bool,
     /// The template supports the role `developer`. If not, the role becomes `system`.
     pub(super) developer: bool,
+    /// The template refuses or ignores a second message of the system at the beginning. Its text is then added to the first one.
+    pub(super) one_system: bool,
     /// The template refuses or ignores system messages. Their text is then added to the first user message.
     pub(super) no_system: bool,
 }
@@ -49,6 +51,8 @@ pub(super) enum ContentForm {
     Text,
     /// Only an array of parts: a string becomes one part.
     Parts,
+    /// Only an array, of which the first part is printed: all text becomes one part.
+    OnePart,
     /// Both.
     Any,
 }
@@ -60,19 +64,31 @@ impl MessageShape {
     /// A message is invalid.
     pub(super) fn messages(&self, given: &[Json]) -> Result<Vec<Json>> {
         let mut messages = given.iter().enumerate().map(|(i, it)| self.message(i, it)).collect::<Result<Vec<_>>>()?;
+        let role = |message: &Json| message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let take = |message: &mut Json| message.get_mut("content").map(Json::take).unwrap_or_default();
+        let instructs = |message: &Json| ["system", "developer"].contains(&role(message).as_str());
+        while let [first, second, ..] = messages.as_mut_slice()
+            && self.one_system
+            && instructs(first)
+            && instructs(second)
+        {
+            let content = concatenated(take(first), take(second));
+            set(first, "content", content);
+            messages.remove(1);
+        }
         if !self.no_system {
             return Ok(messages);
         }
-        let role = |message: &Json| message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
-        let take = |message: &mut Json| message.get_mut("content").map(Json::take).unwrap_or_default();
-        match messages.as_mut_slice() {
-            [system, user, ..] if role(system) == "system" && role(user) == "user" => {
-                let content = concatenated(take(system), take(user));
-                set(user, "content", content);
-                messages.remove(0);
-            }
-            [system, ..] if role(system) == "system" => set(system, "role", "user".into()),
-            _ => {}
+        while let [system, next, ..] = messages.as_mut_slice()
+            && role(system) == "system"
+            && ["system", "user"].contains(&role(next).as_str())
+        {
+            let content = concatenated(take(system), take(next));
+            set(next, "content", content);
+            messages.remove(0);
+        }
+        if let Some(system) = messages.first_mut().filter(|message| role(message) == "system") {
+            set(system, "role", "user".into());
         }
         Ok(messages)
     }
@@ -96,14 +112,18 @@ impl MessageShape {
         }
         let content = match message.get("content").unwrap_or(&Json::Null) {
             Json::Null => Json::from(""),
-            Json::Array(parts) if form == ContentForm::Text => Json::from(joined(i, parts)?),
+            Json::Array(parts) if matches!(form, ContentForm::Text | ContentForm::OnePart) => {
+                Json::from(joined(i, parts)?)
+            }
             other => other.clone(),
         };
         let content = match content {
             Json::String(text) if text.is_empty() && self.null_content && message.contains_key("tool_calls") => {
                 Json::Null
             }
-            Json::String(text) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
+            Json::String(text) if matches!(form, ContentForm::Parts | ContentForm::OnePart) => {
+                json!([{"type": "text", "text": text}])
+            }
             other => other,
         };
         message.insert("content".to_owned(), content);

@@ -6,14 +6,14 @@ use once_cell::sync::OnceCell;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::cached::TemplateFormat;
 use super::message::{ChatMessage, ParsedText};
 use super::stream::MessageReader;
 use super::tools::{describe_in_system, with_simple_schemas};
-use crate::api::chat::named_template;
 use crate::api::request::{ChatInput, ChatOptions, Continuation, ToolChoice, tool_name};
 use crate::api::schema;
 use crate::error::{Error, Result};
-use crate::llama::{CompletionParser, FormatTemplate, generic_chat_format};
+use crate::llama::{CompletionParser, generic_chat_format};
 
 /// llama.cpp sees all messages up to so many bytes. It renders them several times, in the call that submits a request.
 const MAX_SEEN: usize = 32 << 10;
@@ -21,12 +21,14 @@ const MAX_SEEN: usize = 32 << 10;
 const MAX_SEEN_TEXT: usize = 4 << 10;
 
 /// A model's templates, parsed on first use: for requests without tools, and for requests with tools. A message: llama.cpp cannot parse it.
-pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<FormatTemplate, String>>; 2];
+pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<TemplateFormat, String>>; 2];
 
 /// What a chat format is found from.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct FormatRequest<'a> {
-    pub(in crate::api) template: &'a FormatTemplate,
+    pub(in crate::api) template: &'a TemplateFormat,
+    /// What `add_generation_prompt` adds to the prompt, if it is known.
+    pub(in crate::api) generation_prompt: Option<&'a str>,
     pub(in crate::api) chat: &'a ChatInput,
     pub(in crate::api) options: &'a ChatOptions,
     /// The schema of the content.
@@ -85,8 +87,8 @@ pub(in crate::api) struct ThinkingTags {
 }
 
 /// llama.cpp's answer (`params_json` in `chat.cpp`).
-#[derive(Debug, Default, Deserialize)]
-struct AppliedFormat {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct AppliedFormat {
     format: i32,
     generation_prompt: String,
     grammar: String,
@@ -102,17 +104,9 @@ struct AppliedFormat {
 
 /// llama.cpp's answer about a template.
 #[derive(Debug, Default, Deserialize)]
-struct Capabilities {
+pub(super) struct Capabilities {
     tools: bool,
     parallel: bool,
-}
-
-/// Parses a template's source, or the template with this name. The renderer must have accepted it.
-///
-/// # Errors
-/// llama.cpp cannot parse it.
-pub(in crate::api) fn template_format(source: &str, bos: &str, eos: &str) -> Result<FormatTemplate> {
-    FormatTemplate::parse(&named_template(source)?, bos, eos)
 }
 
 impl ChatFormat {
@@ -121,10 +115,12 @@ impl ChatFormat {
     /// # Errors
     /// A tool's schema is invalid, or a call is required and llama.cpp cannot find a format for it.
     pub(in crate::api) fn detect(request: &FormatRequest) -> Result<ChatFormat> {
-        let FormatRequest { template, chat, options, json_schema } = *request;
+        let FormatRequest { template, generation_prompt, chat, options, json_schema } = *request;
+        // What is continued is part of the format.
+        let generation_prompt = generation_prompt.filter(|_| options.continuation.is_none());
         options.validate_choice(&chat.tools)?;
         let mut warnings = Vec::new();
-        let can: Capabilities = read(&template.capabilities()?)?;
+        let can = template.capabilities()?;
         let parallel = options.parallel_tool_calls.unwrap_or(can.parallel);
         let is_callable = |tool: &Value| match &options.tool_choice {
             ToolChoice::Function(name) => tool_name(tool) == Some(name.as_str()),
@@ -141,7 +137,7 @@ impl ChatFormat {
                 false => "tools: the chat template has no place for them, so the model does not see them".to_owned(),
             });
         }
-        let apply = |messages: &[Value]| -> Result<AppliedFormat> {
+        let apply = |messages: &[Value]| -> Result<Arc<AppliedFormat>> {
             let mut input = json!({
                 "messages": messages_for_llama(messages, options.continuation.is_some()),
                 "tool_choice": match options.tool_choice {
@@ -171,7 +167,7 @@ impl ChatFormat {
                     input.insert("continue_final_message".to_owned(), part);
                 }
             }
-            read(&template.apply(&input.to_string())?)
+            template.apply(&input, generation_prompt)
         };
         let applied = apply(&chat.messages);
         let has_grammar = applied.as_ref().is_ok_and(|applied| !applied.grammar.is_empty());
@@ -186,7 +182,7 @@ impl ChatFormat {
             (read(&generic_chat_format(&request.to_string())?)?, false)
         } else {
             match applied {
-                Ok(applied) => (applied, true),
+                Ok(applied) => (AppliedFormat::clone(&applied), true),
                 Err(error) => {
                     let why = error.message().trim_start_matches("chat format: ");
                     warnings.push(format!("message: the whole completion is its content, because llama.cpp cannot find the template's format: {why}"));
@@ -223,6 +219,7 @@ impl AppliedFormat {
         };
         let reader = MessageReader {
             parser,
+            delimiters: delimiters(&self.parser),
             thinking_ends: self.thinking_ends.clone(),
             given,
             has_ids: self.parser.contains("\"tool-id\""),
@@ -250,7 +247,29 @@ impl AppliedFormat {
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
+/// The texts at which parts of a format end, from llama.cpp's serialization of its parser.
+fn delimiters(parser: &str) -> Vec<String> {
+    let parsed: Value = serde_json::from_str(parser).unwrap_or_default();
+    let (mut open, mut found) = (vec![&parsed], Vec::new());
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => {
+                if fields.get("type").is_some_and(|kind| kind == "until") {
+                    let texts = fields.get("delimiters").and_then(Value::as_array).into_iter().flatten();
+                    found.extend(texts.filter_map(Value::as_str).map(str::to_owned));
+                }
+                open.extend(fields.values());
+            }
+            _ => {}
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("chat format: {error}")))
 }
 

@@ -36,6 +36,8 @@ pub(super) struct ParsedText {
     pub(super) matches: bool,
     /// A text with the format is followed by something else.
     pub(super) ends: bool,
+    /// Where that text ends, in bytes.
+    pub(super) end: usize,
     /// Where the content and the reasoning end in the text, in bytes.
     pub(super) covered: usize,
     #[serde(flatten)]
@@ -52,9 +54,12 @@ impl ParsedText {
         serde_json::from_str(&parsed).map_err(|error| Error::new(Code::Internal, format!("chat format: {error}")))
     }
 
-    /// Whether the whole text has the format, or may become a text that has it.
-    pub(super) fn is_whole(&self) -> bool {
-        self.matches && !self.ends
+    /// Whether the whole `text` has the format, or may become a text that has it. What may begin one of the `delimiters` is not parsed, and
+    /// is no end.
+    pub(super) fn is_whole(&self, text: &str, delimiters: &[String]) -> bool {
+        let rest = text.get(self.end..).unwrap_or_default();
+        let may_begin = |delimiter: &String| delimiter.len() > rest.len() && delimiter.starts_with(rest);
+        self.matches && (!self.ends || delimiters.iter().any(may_begin))
     }
 }
 

@@ -25,6 +25,8 @@ const ID_LEN: u32 = 9;
 #[derive(Debug)]
 pub(in crate::api) struct MessageReader {
     pub(super) parser: CompletionParser,
+    /// The texts at which parts of the format end.
+    pub(super) delimiters: Vec<String>,
     /// The model writes ids of calls, possibly after the arguments.
     pub(super) has_ids: bool,
     /// Calls are also given in OpenAI's older form.
@@ -113,7 +115,7 @@ impl MessageStream {
         let message = match self.broken {
             Some(broken) => self.after_break(self.sent.clone(), broken),
             None => match ParsedText::read(&self.reader.parser, &self.text) {
-                Ok(parsed) if parsed.is_whole() => parsed.message,
+                Ok(parsed) if parsed.is_whole(&self.text, &self.reader.delimiters) => parsed.message,
                 parsed => self.break_off(parsed),
             },
         };
@@ -125,7 +127,8 @@ impl MessageStream {
         let cuts: Vec<usize> = self.text.char_indices().map(|(at, _)| at).chain([self.text.len()]).collect();
         let read = |at: usize| {
             let beginning = self.text.get(..at).unwrap_or_default();
-            ParsedText::read(&self.reader.parser, beginning).ok().filter(ParsedText::is_whole)
+            let parsed = ParsedText::read(&self.reader.parser, beginning).ok();
+            parsed.filter(|parsed| parsed.is_whole(beginning, &self.reader.delimiters))
         };
         let n = cuts.partition_point(|at| read(*at).is_some());
         let longest = n.checked_sub(1).and_then(|index| read(*cuts.get(index)?));

@@ -21,6 +21,10 @@ Tools:
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
 
+/// Channels, of which the last one has no end in the completion.
+pub(super) const CHANNELS: &str = "{% for message in messages %}<|start|>{{ message.role }}{% if message.role == 'assistant' %}<|channel|>final{% endif %}\
+    <|message|>{{ message.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+
 /// The prompt ends with `<think>`. Calls with a tag for each argument.
 pub(super) const OPEN_THINKING_TAGS: &str = r#"{% if tools %}<|im_start|>system
 {% for tool in tools %}{{ tool | tojson }}

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::detect::tests::{Letters, tools, try_format};
+use super::cached::TemplateFormat;
+use super::detect::tests::{Letters, detected, tools, try_format};
 use super::stream::tests::message_of;
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::grammar::Grammar;
@@ -98,4 +99,185 @@ fn formats_of_real_templates_are_read_at_every_cut() {
     }
     println!("{n_read} completions, {n_calls} with calls, {n_grammars} grammars");
     assert!(n_read > 200 && n_calls > 80 && n_grammars > 90);
+}
+
+/// Formats are kept by the text that `add_generation_prompt` adds, so other messages must not change what llama.cpp finds.
+#[test]
+#[ignore = "downloads (make templates)"]
+fn formats_of_real_templates_depend_on_messages_by_the_generation_prompt_only() {
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let call = json!({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "call00001",
+        "function": {"name": "get_time", "arguments": {}}}]});
+    let conversations = [
+        json!([user("Hello?")]),
+        json!([{"role": "system", "content": "Be brief. /no_think"}, user("Hello? /no_think")]),
+        json!([user("a"), {"role": "assistant", "content": "b", "reasoning_content": "c"}, user("<think> </think> <tool_call>")]),
+        json!([user("a"), call, {"role": "tool", "content": "12:30", "tool_call_id": "call00001", "name": "get_time"}]),
+    ];
+    let (mut n_same, mut n_other) = (0, 0);
+    for (name, source) in templates() {
+        let (Ok(renderer), Ok(template)) =
+            (ChatTemplate::parse(&source), TemplateFormat::parse(&source, "<s>", "</s>"))
+        else {
+            continue;
+        };
+        for more in
+            [json!({}), json!({"tool_choice": "required"}), json!({"chat_template_kwargs": {"enable_thinking": false}})]
+        {
+            let mut known: Vec<((String, String), String)> = Vec::new();
+            for messages in &conversations {
+                let kwargs = more["chat_template_kwargs"].as_object().cloned().unwrap_or_default();
+                let render = |add_generation_prompt: bool| {
+                    renderer.render(&RenderInput {
+                        messages: messages.as_array().unwrap(),
+                        add_generation_prompt,
+                        bos_token: "<s>",
+                        eos_token: "</s>",
+                        tools: Some(&tools()),
+                        kwargs: &kwargs,
+                        now: std::time::UNIX_EPOCH,
+                        interrupt: None,
+                    })
+                };
+                let (Ok(with), Ok(without)) = (render(true), render(false)) else { continue };
+                let Some(added) = with.strip_prefix(&without) else { continue };
+                let role = messages.as_array().unwrap().last().unwrap()["role"].to_string();
+                let key = (role, added.to_owned());
+                let mut request = more.clone();
+                request["messages"] = messages.clone();
+                let Ok(format) = detected(&template, None, tools(), request) else { continue };
+                // What the answer's reader does is in the grammar, the tags and the parser; its ids are random.
+                let found = format!(
+                    "{:?} {:?} {:?} {:?} {:?} {:?}",
+                    format.grammar,
+                    format.thinking,
+                    format.preserved,
+                    format.stops,
+                    format.generation_prompt,
+                    format.is_known
+                );
+                let read =
+                    [r#"<think>a</think>b"#, "Hello"].map(|text| message_of(&format.reader, text).to_string()).concat();
+                match known.iter().find(|(known, _)| known == &key) {
+                    Some((_, earlier)) => {
+                        assert_eq!(earlier, &(found + &read), "{name} {more} {messages}");
+                        n_same += 1;
+                    }
+                    None => {
+                        known.push((key, found + &read));
+                        n_other += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{n_same} formats by the same end of the prompt, {n_other} by others");
+    assert!(n_same > 200 && n_other > 150);
+}
+
+/// A message without the ids that this library makes.
+fn comparable(mut message: Value) -> Value {
+    let fields = message.as_object_mut().unwrap();
+    fields.retain(|key, value| key != "role" && value != "" && value != &json!([]));
+    for call in fields.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let arguments = call["function"]["arguments"].as_str().unwrap().to_owned();
+        // As llama.cpp's own tests compare them.
+        let arguments = serde_json::from_str(&arguments).unwrap_or_else(|_| Value::from(arguments));
+        *call = json!([call["function"]["name"], arguments]);
+    }
+    message
+}
+
+/// llama.cpp's message of a line that `tests/hosts/chat_peer.cpp` writes, in the form of `comparable`.
+fn peer_message(line: &Value) -> Value {
+    let calls = line["tool_calls"].as_array().unwrap().iter().map(|call| json!({"function": call}));
+    comparable(
+        json!({"content": line["content"], "reasoning_content": line["reasoning_content"], "tool_calls": calls.collect::<Vec<_>>()}),
+    )
+}
+
+fn lines(path: &std::path::Path) -> Vec<Value> {
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}; run make templates", path.display()));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn file(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates").join(name)
+}
+
+/// The differences between llama.cpp's messages and ours, each with its reason.
+fn differences(lines: &[Value]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for line in lines {
+        let completion = line["completion"].as_str().unwrap();
+        let what = format!("{completion:?} {}", line["request"]);
+        let mut more = line["request"].clone();
+        let tools = more.as_object_mut().unwrap().remove("tools").unwrap_or_default();
+        let format = match try_format(line["template"].as_str().unwrap(), tools, more) {
+            Ok(format) => format,
+            Err(error) => {
+                wrong.push(format!("{error}: {what}"));
+                continue;
+            }
+        };
+        // llama-server repeats the part of a continued message that the request gave.
+        let mut ours = message_of(&format.reader, completion);
+        let given = format.reader.given.to_json(false);
+        for key in ["content", "reasoning_content"] {
+            let [before, more] = [&given, &ours].map(|message| message[key].as_str().unwrap_or_default().to_owned());
+            ours[key] = (before + &more).into();
+        }
+        let ours = comparable(ours);
+        let theirs = peer_message(line);
+        if ours != theirs {
+            wrong.push(format!("ours {ours}, llama.cpp's {theirs}: {what}"));
+        }
+    }
+    wrong
+}
+
+/// For every completion in llama.cpp's tests of chat formats: llama-server's message is ours, however the completion is cut.
+#[test]
+#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
+fn messages_of_real_templates_are_those_of_llama_cpp() {
+    let lines = lines(&file("chat-messages.jsonl"));
+    assert!(lines.len() > 400);
+    let wrong = differences(&lines);
+    std::fs::write(file("chat-messages-differences.txt"), wrong.join("\n")).unwrap();
+    assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
+}
+
+/// For every template: what it prints for an answer is read as llama-server's code reads it (`scripts/chat-peer.sh` compiles that).
+#[test]
+#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
+fn completions_of_real_templates_are_read_as_llama_cpp_reads_them() {
+    let mut requests = String::new();
+    for (_, source) in templates() {
+        let Ok(template) = ChatTemplate::parse(&source) else { continue };
+        let request =
+            json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools(), "reasoning_format": "auto"});
+        let Ok(format) =
+            try_format(&source, tools(), json!({"reasoning_format": "auto", "parallel_tool_calls": false}))
+        else {
+            continue;
+        };
+        for answer in answers() {
+            let Some(text) = completion(&template, &answer, &format.generation_prompt) else { continue };
+            let mut request = request.clone();
+            request["parallel_tool_calls"] = false.into();
+            requests += &format!("{}\n", json!({"template": source, "request": request, "completion": text}));
+        }
+    }
+    let (given, answered) = (file("chat-requests.jsonl"), file("chat-answers.jsonl"));
+    std::fs::write(&given, requests).unwrap();
+    let program = file("peer/chat_peer");
+    let run =
+        std::process::Command::new(&program).args([&given, &answered]).status().expect("run make templates first");
+    assert!(run.success());
+    let lines = lines(&answered);
+    assert!(lines.len() > 200, "{}", lines.len());
+    let wrong = differences(&lines);
+    std::fs::write(file("chat-answers-differences.txt"), wrong.join("\n")).unwrap();
+    assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
 }

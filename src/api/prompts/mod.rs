@@ -167,10 +167,22 @@ pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String
     Ok((text, warnings))
 }
 
-/// Renders messages, to know that the template stays within its limits.
-pub(super) fn check_template(serving: &ServingModel, chat: &ChatInput, timeout: Option<Duration>) -> Result<()> {
+/// Renders messages, to know that the template stays within its limits. Returns what `add_generation_prompt` adds to the prompt; `None`: it
+/// changes the prompt otherwise.
+pub(super) fn check_template(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    timeout: Option<Duration>,
+) -> Result<Option<String>> {
     let interrupt = PromptInterrupt::new(serving, timeout);
-    with_template(serving, chat, &chat.messages, &interrupt, |template, input| template.render(input).map(drop))
+    with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
+        let prompt = template.render(input)?;
+        let other = template.render(&RenderInput { add_generation_prompt: !input.add_generation_prompt, ..*input });
+        Ok(other.ok().and_then(|other| {
+            let (with, without) = if input.add_generation_prompt { (prompt, other) } else { (other, prompt) };
+            with.strip_prefix(&without).map(str::to_owned)
+        }))
+    })
 }
 
 /// A warning about the messages that are in no part of the prompt.

@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicBool;
 use once_cell::sync::OnceCell;
 
 use crate::api::chat::ChatTemplate;
-use crate::api::chat_format::{TemplateFormats, template_format};
+use crate::api::chat_format::{RequestTemplates, TemplateFormat, TemplateFormats};
 use crate::api::fields::show;
 use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
 use crate::engine::ChoiceTokens;
 use crate::error::{Code, Error, Result};
-use crate::llama::{FormatTemplate, Model, Token, Vocab};
+use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
 /// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the server, because long
@@ -46,6 +46,7 @@ pub(in crate::api) struct ChatTemplates {
 pub(in crate::api) struct TemplatesByTools {
     templates: [OnceCell<ChatTemplate>; 2],
     formats: TemplateFormats,
+    of_requests: RequestTemplates,
 }
 
 impl ServingModel {
@@ -135,7 +136,7 @@ impl ServingModel {
     pub(in crate::api) fn format_template(
         &self,
         with_tools: bool,
-    ) -> Result<std::result::Result<&FormatTemplate, &String>> {
+    ) -> Result<std::result::Result<&TemplateFormat, &String>> {
         // The renderer has limits, so it is asked first.
         self.template(with_tools)?;
         let [default, for_tools] = &self.templates.formats;
@@ -143,15 +144,19 @@ impl ServingModel {
             Some(source) => (for_tools, source),
             None => (default, self.default_template()?),
         };
-        Ok(cell.get_or_init(|| self.parse_format(&source).map_err(|error| error.message().to_owned())).as_ref())
+        let parse = || {
+            TemplateFormat::parse(&source, &self.token_text(self.vocab().bos()), &self.token_text(self.vocab().eos()))
+        };
+        Ok(cell.get_or_init(|| parse().map_err(|error| error.message().to_owned())).as_ref())
     }
 
-    /// Parses a template that the renderer has accepted.
+    /// The template of a request for llama.cpp. The renderer must have accepted it.
     ///
     /// # Errors
     /// llama.cpp cannot parse it.
-    pub(in crate::api) fn parse_format(&self, source: &str) -> Result<FormatTemplate> {
-        template_format(source, &self.token_text(self.vocab().bos()), &self.token_text(self.vocab().eos()))
+    pub(in crate::api) fn request_format(&self, source: &str) -> Result<Arc<TemplateFormat>> {
+        let [bos, eos] = [self.vocab().bos(), self.vocab().eos()].map(|token| self.token_text(token));
+        self.templates.of_requests.get(source, &bos, &eos)
     }
 
     /// The text of a token, or "".

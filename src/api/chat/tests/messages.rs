@@ -40,8 +40,28 @@ fn a_developer_is_the_system_unless_the_template_prints_developers() {
     for before in ["", "{# developer #}", "{% set x = 'developer' %}", "{% if 'developer' == bos_token %}{% endif %}"] {
         check(&format!("{before}{print}"), messages.clone(), "system=A|user=B|");
     }
+    // A role that is printed by its name only is not known, whatever other literals say.
+    check(
+        &format!("{{% if false %}}{{{{ 'developer system' }}}}{{% endif %}}{PRINTS_ALL}"),
+        messages.clone(),
+        "system=A|user=B|",
+    );
     let knows = "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.content }}|{% endfor %}";
     check(knows, messages, "DA|B|");
+}
+
+#[test]
+fn messages_of_the_system_are_joined_where_a_template_prints_one() {
+    let messages = json!([said("system", "A"), said("developer", "B"), said("system", "C"), said("user", "D")]);
+    let first_only = "{% for m in messages %}{% if m.role == 'user' or loop.first %}{{ m.role }}={{ m.content }}|{% endif %}{% endfor %}";
+    check(first_only, messages.clone(), "system=A\nB\nC|user=D|");
+    let refuses = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}\
+        {{ m.role }}={{ m.content }}|{% endfor %}";
+    check(refuses, messages.clone(), "system=A\nB\nC|user=D|");
+    // Where all are printed, they stay apart, and later ones are the template's.
+    check(PRINTS_ALL, messages, "system=A|system=B|system=C|user=D|");
+    let later = json!([said("user", "A"), said("system", "B")]);
+    assert!(render(refuses, later).is_err_and(|error| error.message().contains("no (line 1)")));
 }
 
 #[test]
@@ -64,6 +84,19 @@ fn parts_are_joined_for_roles_that_are_printed_as_text() {
     let texts = json!([said("system", "a"), said("user", "b"), said("assistant", "c")]);
     check(only_parts, texts, "system=(a)|user=b|assistant=(c)|");
     check(PRINTS_ALL, messages, "system=Be brief.|user=b|assistant=d|tool=it's|assistant=c|");
+}
+
+#[test]
+fn parts_are_joined_where_a_template_prints_the_first_one_only() {
+    let two = |one: &str, other: &str| json!([{"type": "text", "text": one}, {"type": "text", "text": other}]);
+    let messages = json!([said("system", two("a", "b")), said("user", two("c", "d"))]);
+    let first_only = "{% for m in messages %}{{ m.role }}={{ m.content[0].text }}|{% endfor %}";
+    check(first_only, messages.clone(), "system=a\nb|user=c\nd|");
+    let text_or_first = "{% for m in messages %}{{ m.role }}=\
+        {% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}|{% endfor %}";
+    check(text_or_first, messages.clone(), "system=a\nb|user=c\nd|");
+    let all = "{% for m in messages %}{{ m.role }}={% for p in m.content %}({{ p.text }}){% endfor %}|{% endfor %}";
+    check(all, messages, "system=(a)(b)|user=(c)(d)|");
 }
 
 #[test]

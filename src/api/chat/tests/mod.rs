@@ -395,6 +395,10 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
             turn("A\nB"),
         ),
         (json!([{"role": "developer", "content": "Be brief."}, user(json!("Hi"))]), turn("Be brief.\nHi")),
+        (
+            json!([system(json!("Be kind.")), {"role": "developer", "content": "Be brief."}, user(json!("Hi"))]),
+            turn("Be kind.\nBe brief.\nHi"),
+        ),
         (json!([system(json!("")), user(json!("Hi"))]), turn("Hi")),
         (json!([system(json!("Be brief."))]), turn("Be brief.")),
         (
@@ -413,7 +417,7 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
         json!([system(json!("A")), user(json!("B"))]),
         "system user ",
     );
-    // Only the first message is moved; later system messages are left to the template.
+    // Only the first messages are moved; later system messages are left to the template.
     check_error(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}{% endfor %}",
         json!([user(json!("A")), system(json!("B"))]),

@@ -14,15 +14,24 @@ pub(in crate::api::chat_format) fn tools() -> Value {
 
 /// The same, or the error.
 pub(in crate::api::chat_format) fn try_format(template: &str, tools: Value, more: Value) -> Result<ChatFormat> {
+    detected(&TemplateFormat::parse(template, "", "")?, None, tools, more)
+}
+
+/// The format that is found from a parsed template, with what `add_generation_prompt` adds.
+pub(in crate::api::chat_format) fn detected(
+    template: &TemplateFormat,
+    generation_prompt: Option<&str>,
+    tools: Value,
+    more: Value,
+) -> Result<ChatFormat> {
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
     let chat = ChatInput::read(&mut fields)?.unwrap();
     validate_tools(&chat.tools)?;
     let options = ChatOptions::read(&mut fields, true)?.unwrap();
-    let template = template_format(template, "", "")?;
     let json_schema = options.response_schema.as_ref();
-    ChatFormat::detect(&FormatRequest { template: &template, chat: &chat, options: &options, json_schema })
+    ChatFormat::detect(&FormatRequest { template, generation_prompt, chat: &chat, options: &options, json_schema })
 }
 
 /// The format of the answer to a request with a template, tools, and more fields.
@@ -45,6 +54,42 @@ fn formats_are_found() {
     assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
     assert_eq!(format.preserved, ["<think>", "</think>", "<tool_call>", "</tool_call>"]);
     assert_eq!((format.messages, format.warnings), (None, Vec::new()));
+}
+
+#[test]
+fn a_format_is_found_once_for_the_same_tools_and_settings() {
+    let template = TemplateFormat::parse(THINKING_JSON, "", "").unwrap();
+    let turn = |text: &str, more: Value| {
+        let mut request = json!({"messages": [{"role": "user", "content": text}]});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    let prompt = "<|im_start|>assistant\n";
+    let find = |generation_prompt: Option<&str>, request: Value| {
+        detected(&template, generation_prompt, tools(), request)
+            .unwrap()
+            .grammar
+            .map(|grammar| (grammar.lazy, grammar.text))
+    };
+    let first = find(Some(prompt), turn("Hello?", json!({})));
+    assert!(first.as_ref().is_some_and(|(lazy, text)| *lazy && text.contains("get_weather")));
+    assert_eq!((find(Some(prompt), turn("Something else.", json!({}))), template.n_kept()), (first.clone(), 1));
+    // Other settings and another end of the prompt have another format.
+    let required = find(Some(prompt), turn("Hello?", json!({"tool_choice": "required"})));
+    assert!(required.as_ref().is_some_and(|(lazy, _)| !lazy));
+    assert_eq!(template.n_kept(), 2);
+    find(Some("<|im_start|>assistant\n<think>\n"), turn("Hello?", json!({})));
+    assert_eq!(template.n_kept(), 3);
+    // What is not known or belongs to the format is not kept.
+    assert_eq!((find(None, turn("Hello?", json!({}))), template.n_kept()), (first.clone(), 3));
+    let continued = json!({"continue_final_message": true, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
+    find(Some(""), continued);
+    assert_eq!(template.n_kept(), 3);
+    // Of many, the last ones are kept.
+    for n in 0..40 {
+        find(Some(prompt), turn("Hello?", json!({"chat_template_kwargs": {"n": n}})));
+    }
+    assert_eq!((template.n_kept(), find(Some(prompt), turn("Hello?", json!({})))), (16, first));
 }
 
 #[test]
@@ -86,7 +131,7 @@ fn generic_format_calls_where_the_template_cannot() {
         let call = r#"{"name": "get_time", "arguments": {}}"#;
         let text = if parallel { format!("[{call}, {call}]") } else { call.to_owned() };
         let message = ParsedText::read(&format.reader.parser, &text).unwrap();
-        assert!(message.is_whole());
+        assert!(message.matches && !message.ends);
         assert_eq!(message.message.calls.len(), 1 + usize::from(parallel));
     }
 }

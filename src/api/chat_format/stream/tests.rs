@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::chat_format::detect::tests::{format, reader, tools};
-use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::chat_format::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 
 const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par\u{ed}s \\\"x\\\"\", \"days\": 3}}\n</tool_call>";
 
@@ -96,6 +96,16 @@ fn deltas_add_up_to_the_message_at_every_cut() {
             assert!(!content.contains("<tool_call") && !content.contains("<think"), "{text:?} up to {cut}: {content}");
         }
     }
+}
+
+/// A completion that is polled at a `<` goes on.
+#[test]
+fn what_may_begin_a_delimiter_does_not_end_the_message() {
+    let reader = format(CHANNELS, json!(null), json!({})).reader;
+    let message = message_of(&reader, "<|channel|>final<|message|>a <b>c</b> <| d <|en e");
+    assert_eq!(message["content"], "a <b>c</b> <| d <|en e");
+    let message = message_of(&reader, "<|channel|>final<|message|>a <b><|end|>more <");
+    assert_eq!(message["content"], "a <b>");
 }
 
 #[test]
