@@ -133,7 +133,15 @@ static void answer(const json & line) {
         message = common_chat_parse(completion, is_partial, parser_params);
     } catch (const std::exception &) {
         is_partial = true;
-        message = common_chat_parse(completion, is_partial, parser_params);
+        try {
+            message = common_chat_parse(completion, is_partial, parser_params);
+        } catch (const std::exception & error) {
+            // llama-server answers with this error.
+            json failed = line;
+            failed["fails"] = error.what();
+            write_line(failed, is_partial, message);
+            return;
+        }
     }
     write_line(line, is_partial, message);
 }

