@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::detect::{AppliedFormat, Capabilities, read};
+use super::applied::{AppliedFormat, Capabilities, read};
 use crate::api::chat::named_template;
 use crate::error::Result;
 use crate::llama::FormatTemplate;

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::applied::{AppliedFormat, FormatTrigger, read};
 use super::cached::TemplateFormat;
 use super::message::{ChatMessage, ParsedText};
 use super::stream::MessageReader;
 use super::tools::{describe_in_system, with_simple_schemas};
 use crate::api::request::{ChatInput, ChatOptions, Continuation, ToolChoice, tool_name};
 use crate::api::schema;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::llama::{CompletionParser, generic_chat_format};
 
 /// llama.cpp sees all messages up to so many bytes. It renders them several times, in the call that submits a request.
@@ -69,44 +69,12 @@ pub(in crate::api) struct FormatGrammar {
     pub(in crate::api) has_prefix: bool,
 }
 
-/// A text from which on a lazy grammar applies.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(in crate::api) struct FormatTrigger {
-    /// `word`, `pattern`, `pattern_full` or `token`.
-    #[serde(rename = "type")]
-    pub(in crate::api) kind: String,
-    pub(in crate::api) value: String,
-}
-
 /// The tags around reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::api) struct ThinkingTags {
     pub(in crate::api) start: String,
     /// The first one is written to end reasoning.
     pub(in crate::api) ends: Vec<String>,
-}
-
-/// llama.cpp's answer (`params_json` in `chat.cpp`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct AppliedFormat {
-    format: i32,
-    generation_prompt: String,
-    grammar: String,
-    grammar_lazy: bool,
-    grammar_triggers: Vec<FormatTrigger>,
-    preserved_tokens: Vec<String>,
-    additional_stops: Vec<String>,
-    supports_thinking: bool,
-    thinking_start: String,
-    thinking_ends: Vec<String>,
-    parser: String,
-}
-
-/// llama.cpp's answer about a template.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Capabilities {
-    tools: bool,
-    parallel: bool,
 }
 
 impl ChatFormat {
@@ -267,10 +235,6 @@ fn delimiters(parser: &str) -> Vec<String> {
     found.sort_unstable();
     found.dedup();
     found
-}
-
-pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| Error::invalid(format!("chat format: {error}")))
 }
 
 /// The messages from which a format is found: of a long conversation a part.

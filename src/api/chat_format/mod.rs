@@ -5,6 +5,7 @@
 //! generated, `tools` prepares schemas, `answer` writes the fields of answers.
 
 mod answer;
+mod applied;
 mod cached;
 mod detect;
 mod message;
