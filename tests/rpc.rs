@@ -8,72 +8,17 @@
 )]
 
 mod common;
+#[path = "common/rpc_server.rs"]
+mod rpc_server;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::net::TcpListener;
 
 use common::{complete, drain, start, submit, text};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::Engine;
+use rpc_server::{Fault, FaultyServer, address, serve};
 use serde_json::{Value, json};
-
-/// An RPC server on this machine's CPU, in a child process that is killed on drop.
-struct LocalEngine(Child);
-
-impl Drop for LocalEngine {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn serve(address: &str) -> LocalEngine {
-    let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
-        .args(["--exact", "child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
-        .env("FOREDRAFT_RPC", address)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn();
-    let server = LocalEngine(child.expect("the child starts"));
-    let begun = Instant::now();
-    while TcpStream::connect(address).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(600), "the server did not start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    server
-}
-
-#[test]
-#[ignore = "run as a child process by the other test"]
-fn child_runs_an_rpc_server() {
-    use llama_cpp_sys_2 as sys;
-    type Serve = unsafe extern "C" fn(
-        *const std::ffi::c_char,
-        *const std::ffi::c_char,
-        usize,
-        usize,
-        *mut sys::ggml_backend_dev_t,
-    );
-    let address = std::ffi::CString::new(std::env::var("FOREDRAFT_RPC").expect("set by the parent")).expect("no NUL");
-    // With the kernels of this library, so that all computers give the same bits.
-    foredraft::llama::start();
-    // SAFETY: the backend is compiled in, its procedure has this type, and all arguments live until the process ends.
-    unsafe {
-        let registry = sys::ggml_backend_reg_by_name(c"RPC".as_ptr());
-        let serve = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_rpc_start_server".as_ptr());
-        let serve = std::mem::transmute::<*mut std::ffi::c_void, Serve>(serve);
-        let mut device = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
-        serve(address.as_ptr(), std::ptr::null(), 1, 1, &raw mut device);
-    }
-}
-
-/// An address with a free port.
-fn address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").to_string()
-}
 
 fn content(answer: &Value) -> String {
     answer["content"].as_str().expect("a text").to_owned()
@@ -107,9 +52,9 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
     let at_slow = slow.local_addr().expect("bound");
     std::thread::spawn(move || {
         for mut stream in slow.incoming().flatten() {
-            let _ = stream.write_all(&256_u64.to_le_bytes());
+            let _ = stream.write_all(&28_u64.to_le_bytes());
             while stream.write_all(&[0]).is_ok() {
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(std::time::Duration::from_millis(200));
             }
         }
     });
@@ -126,6 +71,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         let devices = engine.status()["devices"].as_array().expect("devices").clone();
         let remote = devices.iter().find(|device| device["name"].as_str().is_some_and(|name| name.contains("RPC")));
         assert!(remote.is_some_and(|device| device["memory_total"].as_u64() > Some(0)), "{devices:?}");
+        assert_eq!(remote.expect("a device")["description"], there);
         assert_eq!(content(&complete(&engine, Completion, &request)), expected);
         let answer = complete(&engine, Speculative, &request);
         assert_eq!(content(&answer), expected);
@@ -143,4 +89,78 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         let engine = start(more.clone());
         assert_eq!(content(&complete(&engine, Completion, &request)), expected, "{more}");
     }
+}
+
+/// Loads with this server and completes. Returns the error, of whichever fails, or the text.
+fn attempt(engine: &Engine, init: &Value, request: &Value) -> Result<String, String> {
+    engine.load(init.to_string().as_bytes()).map_err(|error| error.message().to_owned())?;
+    let id = submit(engine, Completion, request);
+    let updates = drain(engine, Completion, id);
+    let last = updates.last().expect("an end");
+    match last["stop_type"].as_str() {
+        Some("error") => Err(last["error"].as_str().expect("a reason").to_owned()),
+        _ => Ok(text(&updates)),
+    }
+}
+
+/// A server that fails while a model is loaded or a request runs: an error, after which all works again.
+#[test]
+fn lost_server_is_an_error_at_any_moment() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0});
+    let init = json!({"model": common::model("target"), "model_draft": common::model("draft"), "log_level": "none",
+        "n_threads": 1, "n_gpu_layers": 99, "n_gpu_layers_draft": 99});
+    let engine = Engine::new();
+    let expected = attempt(&engine, &init, &request).expect("it works without a server");
+    engine.unload();
+
+    let there = address();
+    let _server = serve(&there);
+    let faulty = FaultyServer::in_front_of(&there);
+    let init = common::with(&init, json!({"rpc": faulty.address, "rpc_timeout_ms": 1000}));
+    assert_eq!(attempt(&engine, &init, &request), Ok(expected.clone()));
+    engine.unload();
+    let before = faulty.passed();
+    assert_eq!(attempt(&engine, &init, &request), Ok(expected.clone()));
+    engine.unload();
+    let total = faulty.passed() - before;
+
+    let faults = [(Fault::Cut, 18), (Fault::Silence, 4), (Fault::Garble, 8)];
+    for (fault, n_points) in faults {
+        for point in 0..n_points {
+            faulty.set(fault, total * point / n_points + point % 3);
+            let error = attempt(&engine, &init, &request);
+            let named = |error: &String| error.contains(&format!("rpc: the server at {:?}", faulty.address));
+            match (&error, fault) {
+                // Garbled logits are a text, too.
+                (Ok(_), Fault::Garble) => {}
+                _ => assert!(error.as_ref().is_err_and(named), "{fault:?} at {point}: {error:?}"),
+            }
+            // The engine stays usable, and with the server it works again.
+            faulty.set(Fault::None, 0);
+            engine.unload();
+            if point % 4 == 1 {
+                assert_eq!(attempt(&engine, &init, &request), Ok(expected.clone()), "{fault:?} at {point}");
+            }
+        }
+    }
+}
+
+/// Every later request fails at once, and loading again helps.
+#[test]
+fn engine_without_its_server_fails_until_it_is_loaded_again() {
+    let there = address();
+    let server = serve(&there);
+    let engine = start(json!({"rpc": there, "n_gpu_layers": 99, "log_level": "none"}));
+    let id = submit(&engine, Completion, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    drop(server);
+    let updates = drain(&engine, Completion, id);
+    let last = updates.last().expect("an end");
+    assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
+    assert!(last["error"].as_str().is_some_and(|error| error.contains(&there)), "{last}");
+    let _server = serve(&there);
+    let id = submit(&engine, Completion, &json!({"prompt": "Once", "n_predict": 2}));
+    assert_eq!(drain(&engine, Completion, id).last().expect("an end")["code"], "model_error");
+    engine.unload();
+    let engine = start(json!({"rpc": there, "n_gpu_layers": 99}));
+    complete(&engine, Completion, &json!({"prompt": "Once", "n_predict": 2}));
 }

@@ -19,7 +19,7 @@ use crate::api::registry::RequestRecord;
 use crate::api::{Engine, Function, LocalEngine, error_json};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{CpuSet, process};
+use crate::llama::{self, CpuSet, process};
 
 /// How often a load's progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
@@ -47,6 +47,8 @@ struct EngineChild {
 pub fn serve(arguments: &[String]) -> ! {
     process::close_inherited_files();
     process::restore_crash_signals();
+    // Its host starts another one.
+    llama::end_process_on_loss();
     let host = arguments.last().and_then(|id| id.parse().ok()).unwrap_or(0);
     if !process::end_with_parent(host) {
         process::end_now(1);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attention::AttentionReport;
 use crate::llama::{ContextParams, FrameBudget, Model, ModelParams, Numa};
@@ -41,6 +42,8 @@ pub struct Config {
     pub frame_budget: Option<FrameBudget>,
     /// `host:port` of ggml RPC servers whose devices are used.
     pub rpc: Vec<String>,
+    /// How long an RPC server may be silent before it counts as lost. `None`: without limit.
+    pub rpc_timeout: Option<Duration>,
 }
 
 /// The models of a running engine.

@@ -29,7 +29,7 @@ pub fn load(
         llama::set_numa(numa);
     }
     let mut progress = LoadMeter::new(&mut report, config.warmup, builder::n_steps(config));
-    llama::use_rpc_servers(&config.rpc, || progress.read(0.0))?;
+    llama::use_rpc_servers(&config.rpc, config.rpc_timeout, || progress.read(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |model: &ModelParams| model.source.len_estimate() as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(model));

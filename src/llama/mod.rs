@@ -29,7 +29,7 @@ mod sources;
 mod threads;
 
 pub use backend::devices::{Device, devices};
-pub use backend::rpc::use_rpc_servers;
+pub use backend::rpc::{end_process_on_loss, hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use chat::{CompletionParser, FormatTemplate, generic_chat_format};
 pub use context::Context;

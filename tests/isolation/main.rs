@@ -8,3 +8,5 @@ mod deaths;
 mod interface;
 mod process;
 mod rpc;
+#[path = "../common/rpc_server.rs"]
+mod rpc_server;

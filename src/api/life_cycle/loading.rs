@@ -66,6 +66,8 @@ struct Life {
     replaced: Vec<LoadedEngine>,
     /// Threads that load or unload in the background, each with its epoch.
     background: Vec<(u64, JoinHandle<()>)>,
+    /// The RPC servers of the newest load.
+    rpc: Vec<String>,
     /// Set by [`LifeCycle::refuse_loads`].
     is_closed: bool,
 }
@@ -276,6 +278,8 @@ impl LifeCycle {
             return Err(Error::new(Code::InvalidEngine, "engine: it was freed"));
         }
         self.process.store(std::process::id(), Ordering::Release);
+        // A silent one would keep the unload waiting.
+        llama::hurry_rpc_servers(&std::mem::take(&mut life.rpc));
         if let LoadState::Ready(loaded) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
             loaded.begin_stop();
             self.last_requests.begin_stop(&loaded);
@@ -375,6 +379,13 @@ impl LifeCycle {
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
             return LoadedEngine::isolated(&command.command, command.by_old_name, notify, progress);
+        }
+        {
+            let mut life = self.life.lock();
+            if !self.is_current(epoch) {
+                return Err(superseded());
+            }
+            life.rpc.clone_from(&request.config.rpc);
         }
         llama::start();
         self.reach(LlamaStage::Started);

@@ -181,6 +181,7 @@ impl LoadRequest {
             numa: numa(fields)?,
             frame_budget,
             rpc: model::rpc(fields)?,
+            rpc_timeout: model::rpc_timeout(fields)?,
             model,
             context,
             draft,

@@ -1,5 +1,7 @@
 //! The keys of `init` about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::api::fields::{Fields, c_text_in, int_in, number_in, set, show, unexpected};
@@ -8,6 +10,8 @@ use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
+/// How long an RPC server may be silent.
+const RPC_TIMEOUT_MS: u64 = 120_000;
 /// `llama_model_kv_override` has 128 bytes for the key and for a string value, including the NUL.
 const MAX_OVERRIDE: usize = 127;
 
@@ -176,6 +180,12 @@ pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
         }
     }
     Ok(servers)
+}
+
+/// Reads `rpc_timeout_ms`. 0 means no limit.
+pub(super) fn rpc_timeout(fields: &mut Fields) -> Result<Option<Duration>> {
+    let millis: u64 = fields.int("rpc_timeout_ms", 0..=i64::from(i32::MAX))?.unwrap_or(RPC_TIMEOUT_MS);
+    Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
 /// Reads `lora`: paths, or objects with `path` and optionally `scale`.

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -81,6 +83,7 @@ fn missing_keys_have_their_defaults() {
             numa: None,
             frame_budget: None,
             rpc: vec![],
+            rpc_timeout: Some(Duration::from_secs(120)),
         }
     );
     assert_eq!((model_alias, chat_template, log_level, is_isolated, notify_fd), (None, None, None, false, None));
@@ -412,7 +415,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 85] = [
+const KEYS: [&str; 86] = [
     "model",
     "model_alias",
     "model_draft",
@@ -455,6 +458,7 @@ const KEYS: [&str; 85] = [
     "devices",
     "devices_draft",
     "rpc",
+    "rpc_timeout_ms",
     "use_mmap",
     "use_mlock",
     "numa",

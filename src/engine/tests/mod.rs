@@ -149,6 +149,7 @@ impl TestEngine {
             numa: None,
             frame_budget: None,
             rpc: Vec::new(),
+            rpc_timeout: None,
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
         let mut target = setup.fake_context(setup.target, 100, &setup.target_faults, &interrupt);

@@ -25,20 +25,25 @@ pub struct Device {
 /// All devices.
 pub fn devices() -> Vec<Device> {
     backend::start();
-    let (mut found, unresponsive) = (Vec::new(), rpc::unresponsive_devices());
+    let mut found = Vec::new();
     // SAFETY: the indices are below the count, and devices live as long as the process. Their strings are static and NUL-terminated
     // (`backend::text` accepts NULL), and the numbers are writable.
     unsafe {
         for index in 0..sys::ggml_backend_dev_count() {
             let device = sys::ggml_backend_dev_get(index);
             let (mut memory_free, mut memory_total) = (0, 0);
-            if !unresponsive.contains(&device) {
+            // A server could keep a call waiting, and ggml knows only the relay's address.
+            let remote = rpc::rpc_device(device);
+            if let Some(remote) = &remote {
+                (memory_free, memory_total) = remote.memory;
+            } else {
                 let mut why = ErrorBuffer::new();
                 foredraft_device_memory(device, &mut memory_free, &mut memory_total, why.ptr(), why.size());
             }
+            let description = || backend::text(sys::ggml_backend_dev_description(device));
             found.push(Device {
                 name: backend::text(sys::ggml_backend_dev_name(device)),
-                description: backend::text(sys::ggml_backend_dev_description(device)),
+                description: remote.map_or_else(description, |remote| remote.endpoint),
                 kind: match sys::ggml_backend_dev_type(device) {
                     sys::GGML_BACKEND_DEVICE_TYPE_CPU => "cpu",
                     sys::GGML_BACKEND_DEVICE_TYPE_GPU => "gpu",

@@ -86,6 +86,9 @@ impl Context {
                 "an earlier decode failed and left its context unusable; load the model again".into(),
             ));
         }
+        if let Some(loss) = self.model.servers().loss() {
+            return Err(DecodeError::Failed(loss));
+        }
         self.seq_lists.clear();
         let mut sequences = batch.sequences.as_slice();
         for n in &batch.n_sequences {
@@ -129,6 +132,9 @@ impl Context {
             self.threads.record_decode(n_threads, (self.id, size), start.elapsed(), ran);
         }
         self.threads.charge_budget((self.id, size), start.elapsed(), ran);
+        if let Some(loss) = self.loss() {
+            return Err(DecodeError::Failed(loss));
+        }
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::Full),
@@ -139,6 +145,16 @@ impl Context {
                 why.message()
             ))),
         }
+    }
+
+    /// Why an RPC server of the model was lost, after all that it was asked to compute.
+    pub(super) fn loss(&self) -> Option<String> {
+        if self.model.servers().is_empty() {
+            return None;
+        }
+        // SAFETY: the context is alive, and no decode is running.
+        unsafe { sys::llama_synchronize(self.ptr.as_ptr()) };
+        self.model.servers().loss()
     }
 
     /// Validates what llama.cpp would assert.

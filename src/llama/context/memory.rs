@@ -190,6 +190,9 @@ impl Context {
             let to = state.as_mut_ptr();
             foredraft_state_get(self.ptr.as_ptr(), to, size, sequence, part.is_partial(), why.ptr(), why.size())
         };
+        if let Some(loss) = self.loss() {
+            return Err(Error::model(loss));
+        }
         if copied == size { Ok(state) } else { Err(Error::model(format!("cannot copy the state: {}", why.message()))) }
     }
 
@@ -212,10 +215,14 @@ impl Context {
             let (from, size) = (state.as_ptr(), state.len());
             foredraft_state_set(self.ptr.as_ptr(), from, size, sequence, part.is_partial(), why.ptr(), why.size())
         });
-        if read == state.len() && read > 0 {
+        let loss = self.loss();
+        if read == state.len() && read > 0 && loss.is_none() {
             return Ok(());
         }
         self.truncate(sequence, 0);
+        if let Some(loss) = loss {
+            return Err(Error::model(loss));
+        }
         Err(Error::model(format!("the state does not fit: {} {}", errors.join("; "), why.message())))
     }
 

@@ -188,6 +188,9 @@ impl Context {
         let (ptr, errors) =
             log::collecting(|| unsafe { foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size()) });
         let ptr = NonNull::new(ptr).ok_or_else(|| {
+            if let Some(loss) = model.servers().loss() {
+                return Error::model(loss);
+            }
             Error::model(format!(
                 "n_ctx: cannot create a context of {} tokens: {} {}",
                 raw.n_ctx,

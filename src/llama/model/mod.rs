@@ -12,6 +12,7 @@ use llama_cpp_sys_2 as sys;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
+use crate::llama::backend::rpc::UsedServers;
 use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::model::identity::Files;
@@ -42,6 +43,8 @@ pub struct Model {
     vocab_only: bool,
     files: Files,
     fallback_weights: Vec<(String, u32)>,
+    /// The RPC servers that have parts of it.
+    servers: UsedServers,
     /// No other level is used while the model is loaded.
     _level: LevelInUse,
 }
@@ -95,6 +98,7 @@ impl Model {
             Some(named) => Some(named.iter().map(handle).collect::<Result<Vec<_>>>()?),
             None => devices::default_devices(),
         };
+        let servers = UsedServers::of(devices.as_deref());
         let overrides = kv_overrides(&params.override_kv)?;
         // SAFETY: reads llama.cpp's constants.
         let (mut raw, max_devices) = unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
@@ -161,6 +165,9 @@ impl Model {
             if state.aborted {
                 return Err(aborted(params));
             }
+            if let Some(loss) = servers.loss() {
+                return Err(Error::model(loss));
+            }
             return Err(Error::model(format!(
                 "{}: {} cannot be loaded: {}",
                 names.model,
@@ -181,11 +188,15 @@ impl Model {
         let files = Files::of(params);
         let fallback_weights = opened.formats.fallback();
         let (adapters_of, vocab_only) = (Vec::new(), params.vocab_only);
-        let mut model = Model { ptr, vocab, adapters: adapters_of, vocab_only, files, fallback_weights, _level: level };
+        let mut model =
+            Model { ptr, vocab, adapters: adapters_of, vocab_only, files, fallback_weights, servers, _level: level };
         for (lora, opened) in params.lora.iter().zip(&adapters) {
             model.add_adapter(lora, opened)?;
         }
-        Ok(model)
+        match model.servers.loss() {
+            Some(loss) => Err(Error::model(loss)),
+            None => Ok(model),
+        }
     }
 
     fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
@@ -210,6 +221,11 @@ impl Model {
     /// The types of weights that ggml multiplies, because no kernel of this library does, and the number of such tensors.
     pub fn fallback_weights(&self) -> &[(String, u32)] {
         &self.fallback_weights
+    }
+
+    /// The RPC servers that have parts of it.
+    pub(in crate::llama) fn servers(&self) -> &UsedServers {
+        &self.servers
     }
 
     /// The vocabulary.
