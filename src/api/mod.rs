@@ -34,6 +34,8 @@ mod life_cycle;
 mod load;
 mod local_engine;
 mod lookup;
+#[cfg(test)]
+mod mutations;
 #[cfg(not(target_os = "linux"))]
 mod no_isolation;
 mod prompts;

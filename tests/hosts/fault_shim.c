@@ -1,10 +1,16 @@
-/* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th large allocation. */
+/* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
+ * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static volatile int armed;
 static int calls;
@@ -13,6 +19,11 @@ void fault_arm(int on);
 void fault_arm(int on) {
     armed = on;
     __atomic_store_n(&calls, 0, __ATOMIC_SEQ_CST);
+}
+
+int fault_count(void);
+int fault_count(void) {
+    return __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
 }
 
 /* Whether the next call is the one that fails, or a later one if `sticky`. */
@@ -51,4 +62,46 @@ void *calloc(size_t n, size_t size) {
 
 void *realloc(void *memory, size_t size) {
     return lacks(size) ? NULL : __libc_realloc(memory, size);
+}
+
+/* Defines a function that fails with an error number and a result, or calls the real one. */
+#define FAILING(kind, result, name, parameters, arguments, error, failure) \
+    result name parameters { \
+        static result (*real) parameters; \
+        if (real == NULL) { \
+            *(void **) &real = dlsym(RTLD_NEXT, #name); \
+        } \
+        if (fails(kind, 0)) { \
+            errno = error; \
+            return failure; \
+        } \
+        return real arguments; \
+    }
+
+FAILING("read", ssize_t, read, (int fd, void *to, size_t size), (fd, to, size), EIO, -1)
+FAILING("read", ssize_t, pread64, (int fd, void *to, size_t size, off64_t at), (fd, to, size, at), EIO, -1)
+FAILING("write", ssize_t, write, (int fd, const void *from, size_t size), (fd, from, size), ENOSPC, -1)
+FAILING("rename", int, rename, (const char *from, const char *to), (from, to), EACCES, -1)
+FAILING("fsync", int, fsync, (int fd), (fd), EIO, -1)
+FAILING("mmap", void *, mmap64, (void *at, size_t size, int access, int flags, int fd, off64_t from), (at, size, access, flags, fd, from), ENOMEM, MAP_FAILED)
+FAILING("mmap", void *, mmap, (void *at, size_t size, int access, int flags, int fd, off_t from), (at, size, access, flags, fd, from), ENOMEM, MAP_FAILED)
+FAILING("open", FILE *, fopen, (const char *path, const char *how), (path, how), EMFILE, NULL)
+FAILING("open", FILE *, fopen64, (const char *path, const char *how), (path, how), EMFILE, NULL)
+FAILING("fread", size_t, fread, (void *to, size_t size, size_t n, FILE *file), (to, size, n, file), EIO, 0)
+
+int open64(const char *path, int flags, ...) {
+    static int (*real)(const char *, int, ...);
+    va_list more;
+    mode_t mode;
+    if (real == NULL) {
+        *(void **) &real = dlsym(RTLD_NEXT, "open64");
+    }
+    va_start(more, flags);
+    mode = va_arg(more, mode_t);
+    va_end(more);
+    if (fails("open", 0)) {
+        errno = EMFILE;
+        return -1;
+    }
+    return real(path, flags, mode);
 }

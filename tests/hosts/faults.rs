@@ -82,3 +82,96 @@ fn lack_of_memory_inside_llama_is_an_error() {
     }
     assert!(refused > 3 && n_ours < 60, "{refused} of 120 loads were refused, {n_ours} ended");
 }
+
+/// A folder, emptied.
+fn emptied(name: &str) -> std::path::PathBuf {
+    let path = folder("faults").join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    path
+}
+
+/// A number from the environment, for long runs by hand: `make faults`.
+fn number(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// `life.c` with these arguments after the models.
+fn life(program: &std::path::Path, folder: &std::path::Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.arg(folder).args(["target", "draft"].map(|name| root().join(format!("models/stories-{name}.gguf"))));
+    command.args(arguments);
+    command
+}
+
+/// Loads, completions, sessions and n-gram files while the `at`-th call of a kind fails. Returns how many such calls there were.
+fn life_with_fault(program: &std::path::Path, shim: &std::path::Path, kind: &str, at: u32) -> u32 {
+    let folder = emptied("files");
+    let mut command = life(program, &folder, &["once"]);
+    let output = command.env("LD_PRELOAD", shim).env("FAULT", kind).env("FAULT_AT", at.to_string()).output();
+    let output = output.expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let shown = (kind, at, output.status, &text, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{shown:?}");
+    assert!(!text.contains("without an error"), "{shown:?}");
+    let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse::<u32>().ok());
+    // Without the fault all works, with the same files.
+    assert_eq!(number("again "), Some(0), "{shown:?}");
+    let parts = std::fs::read_dir(&folder).expect("a folder").flatten();
+    let parts: Vec<_> =
+        parts.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("part")).collect();
+    assert!(parts.is_empty(), "{parts:?} {shown:?}");
+    number("calls ").unwrap_or_else(|| panic!("{shown:?}"))
+}
+
+/// Each kind of call fails once, in turn: a sample of all calls, or with `FOREDRAFT_FAULTS` that many of each kind.
+#[test]
+fn each_failing_call_is_an_error_and_loses_nothing() {
+    let (program, shim) = (compiled("life.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
+    let most = number("FOREDRAFT_FAULTS", 3);
+    for kind in ["read", "write", "rename", "fsync", "open", "fread", "mmap"] {
+        let total = life_with_fault(&program, &shim, kind, u32::MAX / 2);
+        let step = (total / most).max(1);
+        let mut n_runs = 0;
+        for at in (1..=total).step_by(step as usize) {
+            life_with_fault(&program, &shim, kind, at);
+            n_runs += 1;
+        }
+        println!(
+            "| {kind} fails | {n_runs} of {total} calls, one per run | an error or no effect; all works afterwards |"
+        );
+    }
+}
+
+/// A process is killed while it saves, again and again: the file is the old or the new one, whole. `FOREDRAFT_KILLS` of each kind.
+#[test]
+fn killed_saves_leave_the_old_or_the_new_file() {
+    use std::io::BufRead as _;
+    let program = compiled("life.c", &[]);
+    let n_kills = number("FOREDRAFT_KILLS", 4);
+    for kind in ["session", "cache", "create", "merge"] {
+        let folder = emptied("kills");
+        let mut random = 11_u64;
+        for round in 0..n_kills {
+            let mut host = life(&program, &folder, &["save", kind]);
+            let mut host = host.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+            let mut line = String::new();
+            let stdout = host.stdout.take().expect("piped");
+            std::io::BufReader::new(stdout).read_line(&mut line).expect("a line");
+            assert_eq!(line, "ready\n", "{kind}");
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            std::thread::sleep(std::time::Duration::from_micros((random >> 33) % 20_000));
+            host.kill().expect("it runs");
+            host.wait().expect("it ends");
+            let read = |name: &str| std::fs::read(folder.join(name)).expect(name);
+            let found = read("file");
+            assert!(found == read("0") || found == read("1"), "{kind}, kill {round}: {} bytes", found.len());
+        }
+        // What a kill left behind is removed by later saves.
+        let n_files = std::fs::read_dir(&folder).expect("a folder").count();
+        assert!(n_files <= 7, "{kind}: {n_files} files");
+        println!(
+            "| kill -9 while a file is saved ({kind}) | {n_kills} kills | each time the old or the new file, whole |"
+        );
+    }
+}

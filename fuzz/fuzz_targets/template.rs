@@ -1,0 +1,31 @@
+//! Parses any text as a chat template, and renders it within limits.
+#![no_main]
+
+use foredraft_jinja::{RenderLimits, Run, STACK, Template};
+use libfuzzer_sys::fuzz_target;
+
+const STEPS: u64 = 20_000;
+const MEMORY: usize = 1 << 20;
+
+fn render(source: &str) {
+    let Ok(template) = Template::parse(source) else { return };
+    let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt: None });
+    let message = |role: &str, content: &str| {
+        let pair = |key: &str, value: &str| Ok((run.text(key)?, run.text(value)?));
+        run.dict([pair("role", role)?, pair("content", content)?])
+    };
+    let messages = [message("system", "Be brief."), message("user", "Hi")].into_iter().collect::<Result<Vec<_>, _>>();
+    let Ok(messages) = messages.and_then(|messages| run.list(messages)) else { return };
+    let rendered = template.render(&run, vec![("messages", messages)], 0);
+    assert!(run.memory() <= 2 * MEMORY, "{} bytes", run.memory());
+    if let Ok(rendered) = rendered {
+        assert!(rendered.len() <= MEMORY);
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let source = String::from_utf8_lossy(bytes).into_owned();
+    // A thread of its own for the stack.
+    let thread = std::thread::Builder::new().stack_size(2 * STACK).spawn(move || render(&source));
+    thread.expect("a thread").join().expect("no panic");
+});

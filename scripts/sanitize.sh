@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Runs hosts in C and Python against the library, llama.cpp included, under a sanitizer or Valgrind.
+#   scripts/sanitize.sh address|thread|valgrind
+# The sanitizers need GCC and a nightly toolchain (for `thread` with rust-src), and compile llama.cpp anew in target/address or target/thread.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kind=$1
+root=$PWD triple=x86_64-unknown-linux-gnu
+target=$root/models/stories-target.gguf draft=$root/models/stories-draft.gguf
+
+# Builds the library in target/KIND.
+build() {
+    local flags="-fsanitize=$kind -fno-omit-frame-pointer -g1" std=()
+    # Rust's standard library synchronises threads, which the thread sanitizer must see.
+    if [ "$kind" = thread ]; then std=(-Zbuild-std); fi
+    # The runtime is GCC's, which the host brings.
+    CFLAGS=$flags CXXFLAGS=$flags CARGO_TARGET_DIR=$root/target/$kind \
+        RUSTFLAGS="-Zsanitizer=$kind -Zexternal-clangrt -Clink-arg=-fsanitize=$kind -Cforce-frame-pointers=yes" \
+        cargo +nightly build --release --lib --target "$triple" "${std[@]}"
+}
+
+# compile LIBRARY_FOLDER FLAGS...: builds tests/hosts/life.c against a library.
+compile() {
+    local library=$1
+    shift
+    mkdir -p "$root/target/$kind"
+    host=$root/target/$kind/life
+    "${CC:-cc}" -g -O1 -Iinclude -pthread "$@" tests/hosts/life.c -o "$host" "-L$library" -lforedraft "-Wl,-rpath,$library"
+}
+
+# attempt NAME COMMAND...: runs a host, and shows its report if it fails.
+attempt() {
+    local name=$1 log=$root/target/$kind/$1.log
+    shift
+    if "$@" >"$log" 2>&1; then
+        echo "| $kind | $name | no report |"
+    else
+        tail -n 60 "$log"
+        echo "| $kind | $name | failed, see $log |"
+        failed=1
+    fi
+}
+
+failed=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+case $kind in
+    address)
+        build
+        library=$root/target/address/$triple/release
+        compile "$library" -fsanitize=address
+        preload=$(cc -print-file-name=libasan.so)
+        export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99
+        run=()
+        ;;
+    thread)
+        build
+        library=$root/target/thread/$triple/release
+        compile "$library" -fsanitize=thread
+        preload=$(cc -print-file-name=libtsan.so)
+        export TSAN_OPTIONS="suppressions=$root/scripts/tsan.supp history_size=4 exitcode=99"
+        # GCC's runtime knows only the usual layout of memory.
+        run=(setarch -R)
+        ;;
+    valgrind)
+        export CARGO_TARGET_DIR=$root/target
+        cargo build --release --lib
+        library=$root/target/release
+        compile "$library"
+        preload=
+        # Valgrind knows no AVX-512. What is still reachable at the end belongs to the process: see src/ffi/globals.c.
+        export FOREDRAFT_CPU_LEVEL=avx2
+        run=(valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite "--suppressions=$root/scripts/valgrind.supp")
+        ;;
+    *)
+        sed -n 2,4p "$0"
+        exit 2
+        ;;
+esac
+
+# Functions in Rust, C and C++ must be instrumented.
+if [ "$kind" != valgrind ]; then
+    for name in foredraft_tokenize ggml_graph_plan llama_tokenize; do
+        objdump -d --no-show-raw-insn "--disassemble=$name" "$library/libforedraft.so" | grep -qE '__(asan_report|tsan_)' ||
+            { echo "$name is not instrumented" >&2; exit 1; }
+    done
+    echo "| $kind | functions in Rust, C and C++ | instrumented |"
+fi
+
+# The tool must see a bug inside the library.
+if "${run[@]}" "$host" "$folder" "$target" "$draft" bug >"target/$kind/bug.log" 2>&1; then
+    cat "target/$kind/bug.log"
+    echo "$kind does not see a deliberate bug" >&2
+    exit 1
+fi
+grep -qE 'heap-use-after-free|data race|Invalid read' "target/$kind/bug.log" || { cat "target/$kind/bug.log"; exit 1; }
+echo "| $kind | a deliberate bug inside the library | reported |"
+
+attempt "life cycle, speculation, sessions, errors in C" "${run[@]}" "$host" "$folder" "$target" "$draft" once
+attempt "threads, cancels, loads in C" "${run[@]}" "$host" "$folder" "$target" "$draft" chaos "${SECONDS_OF_CHAOS:-20}"
+if [ "$kind" != valgrind ]; then
+    attempt "ctypes" env LD_PRELOAD="$preload" FOREDRAFT_LIB="$library/libforedraft.so" "${run[@]}" python3 tests/hosts/old_life.py "$target" "$draft"
+fi
+exit "$failed"
