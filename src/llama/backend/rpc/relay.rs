@@ -274,7 +274,7 @@ impl Relay<'_> {
         self.client.read_exact(&mut header)?;
         let (number, length) = (header[0], protocol::number_at(&header, 1));
         if !protocol::has_answer(number) {
-            self.to_server(HEADER as u64, |server| server.write_all(&header));
+            self.with_server(HEADER as u64, |server| server.write_all(&header));
             return self.relay_data(length);
         }
         if length > MAX_QUESTION {
@@ -286,12 +286,12 @@ impl Relay<'_> {
             // Only plain TCP can be relayed.
             data.fill(0);
         }
-        self.to_server(length, |server| server.write_all(&[&header[..], &data].concat()));
+        self.with_server(length, |server| server.write_all(&[&header[..], &data].concat()));
         self.relay_answer(number, &data)
     }
 
     /// Calls `work` with the server, unless it is lost, which it is if `work` fails. `length`: how many bytes it may take long for.
-    fn to_server<T>(
+    fn with_server<T>(
         &mut self,
         length: u64,
         work: impl FnOnce(&mut Patient<&dyn Fn(Instant) -> bool>) -> io::Result<T>,
@@ -317,7 +317,7 @@ impl Relay<'_> {
             let size = chunk.len().min(usize::try_from(left).unwrap_or(CHUNK));
             let part = chunk.get_mut(..size).unwrap_or_default();
             self.client.read_exact(part)?;
-            self.to_server(size as u64, |server| server.write_all(part));
+            self.with_server(size as u64, |server| server.write_all(part));
             left -= size as u64;
         }
         Ok(())
@@ -330,7 +330,7 @@ impl Relay<'_> {
             return self.relay_values(length);
         }
         let facts = self.link.facts();
-        let answer = self.to_server(length, |server| {
+        let answer = self.with_server(length, |server| {
             let answer = read_answer(server, length)?;
             if protocol::is_plausible(number, data, &answer, &facts) { Ok(answer) } else { Err(implausible()) }
         });
@@ -339,12 +339,12 @@ impl Relay<'_> {
 
     /// Relays the values of a tensor; zeros for those that a lost server did not send.
     fn relay_values(&mut self, mut left: u64) -> io::Result<()> {
-        self.to_server(left, |server| expect_length(server, left));
+        self.with_server(left, |server| expect_length(server, left));
         let mut chunk = vec![0; CHUNK.min(usize::try_from(left).unwrap_or(CHUNK))];
         while left > 0 {
             let size = chunk.len().min(usize::try_from(left).unwrap_or(CHUNK));
             let part = chunk.get_mut(..size).unwrap_or_default();
-            if self.to_server(size as u64, |server| server.read_exact(part)).is_none() {
+            if self.with_server(size as u64, |server| server.read_exact(part)).is_none() {
                 part.fill(0);
             }
             self.client.write_all(part)?;
