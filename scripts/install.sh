@@ -23,6 +23,7 @@ prefix=${PREFIX:-/usr/local}
 libdir=${LIBDIR:-$prefix/lib}
 includedir=$prefix/include
 dest=${DESTDIR:-}
+unset DESTDIR # else llama.cpp's own build installs its files there, too
 headers=(foredraft.h foredraft.hpp rpcserver.h)
 target=${CARGO_TARGET_DIR:-$root/target}
 # Of another platform, cargo's folder has its name.
