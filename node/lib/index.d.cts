@@ -37,6 +37,7 @@ export interface Config {
   main_gpu?: number;
   tensor_split?: number[];
   rpc?: string | string[];
+  rpc_timeout_ms?: number;
   use_mmap?: boolean;
   use_mlock?: boolean;
   numa?: boolean | 'disabled' | 'distribute' | 'isolate' | 'numactl';

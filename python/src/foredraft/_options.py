@@ -75,6 +75,7 @@ class EngineOptions(TypedDict, total=False):
     main_gpu: int
     tensor_split: Sequence[float]
     rpc: Union[str, Sequence[str]]
+    rpc_timeout_ms: int
     use_mmap: bool
     use_mlock: bool
     numa: Union[bool, Literal["disabled", "distribute", "isolate", "numactl"]]
