@@ -284,7 +284,7 @@ mod tests {
         let parser = CompletionParser::new("", 0, "").unwrap();
         let message = parser.parse("Hello \"you\"\n").unwrap();
         assert!(
-            message.starts_with(r#"{"matches":true,"ends":false,"covered":12,"content":"Hello \"you\"\n""#),
+            message.starts_with(r#"{"matches":true,"ends":false,"end":12,"covered":12,"content":"Hello \"you\"\n""#),
             "{message}"
         );
     }
