@@ -391,16 +391,20 @@ pub fn rows() -> Vec<Row> {
                 assert!(response.ask(json!({"n_probs": 0})).answer["completion_probabilities"].is_null());
             },
         ),
-        row(&["n_beams"], json!({"n_beams": 8, "n_probs": 1, "temperature": 0, "repeat_penalty": 1}), |response| {
-            // Beam search is deterministic and draws nothing. That it finds more probable outputs is tested in requests/beams.rs.
-            assert_eq!(response.ask(json!({"seed": 8, "temperature": 2})).tokens(), response.tokens());
-            assert_eq!(response.answer["completion_probabilities"].as_array().map(Vec::len), Some(16));
-            // One beam is no search: the output is the greedy one.
-            let greedy = response.ask(json!({"n_beams": 1}));
-            assert_eq!(greedy.tokens(), response.ask(json!({"n_beams": null})).tokens());
-            assert_ne!(greedy.tokens(), response.tokens());
-            assert!(response.refused(json!({"n_beams": 1000})).starts_with("n_beams: expected a whole number"));
-        }),
+        row(
+            &["n_beams"],
+            json!({"prompt": "Once upon a time", "n_beams": 8, "n_probs": 1, "temperature": 0, "repeat_penalty": 1}),
+            |response| {
+                // Beam search is deterministic and draws nothing. That it finds more probable outputs is tested in requests/beams.rs.
+                assert_eq!(response.ask(json!({"seed": 8, "temperature": 2})).tokens(), response.tokens());
+                assert_eq!(response.answer["completion_probabilities"].as_array().map(Vec::len), Some(16));
+                // One beam is no search: the output is the greedy one.
+                let greedy = response.ask(json!({"n_beams": 1}));
+                assert_eq!(greedy.tokens(), response.ask(json!({"n_beams": null})).tokens());
+                assert_ne!(greedy.tokens(), response.tokens());
+                assert!(response.refused(json!({"n_beams": 1000})).starts_with("n_beams: expected a whole number"));
+            },
+        ),
     ]
 }
 
