@@ -2,16 +2,30 @@
 //! `scripts/test-node.sh`, which say aloud what they skip, and fail where CI runs.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::examples::host;
 use crate::toolchain::{library_folder, root};
 
+/// A folder with the library and the program of isolated engines, as `cargo build` leaves them beside each other.
+fn built() -> PathBuf {
+    let folder = root().join("target/test-packages-built");
+    std::fs::create_dir_all(&folder).expect("target is writable");
+    let library = library_folder().join("libforedraft.so");
+    for (from, name) in
+        [(library, "libforedraft.so"), (env!("CARGO_BIN_EXE_foredraft-engine").into(), "foredraft-engine")]
+    {
+        std::fs::copy(&from, folder.join(name)).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    }
+    folder
+}
+
 fn check(script: &str) {
     // Their programs need the cores that other programs' models would spin on.
     let _host = host();
     let mut command = Command::new(root().join("scripts").join(script));
-    command.env("FOREDRAFT_LIB", library_folder().join("libforedraft.so"));
+    command.env("FOREDRAFT_LIB", built().join("libforedraft.so"));
     if script == "release.sh" {
         command.arg("--without-c").env("FOREDRAFT_PACKAGES", root().join("target/test-packages"));
     }
