@@ -164,7 +164,11 @@ impl LocalEngine {
             source.interrupt.end_with(&record.handle);
             let (prepared, sender) = (Arc::clone(&record), worker.prepared_sender());
             self.preparer.start(Arc::clone(&record.handle), move || {
-                sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
+                let prompts = prepare(&source, n_cmpl, &prepared);
+                // The worker ends it at its own deadline, which is a moment later: as timed out, not as failed.
+                if !(prompts.is_err() && source.interrupt.is_overdue()) {
+                    sender.send(&prepared.handle, prompts);
+                }
             });
         }
         Ok(record)

@@ -36,7 +36,8 @@ impl PromptInterrupt {
         let _ = self.request.set(Arc::clone(request));
     }
 
-    fn is_overdue(&self) -> bool {
+    /// Whether the request's time has passed.
+    pub(in crate::api) fn is_overdue(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
