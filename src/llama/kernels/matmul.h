@@ -268,7 +268,7 @@ template <typename Format, int PARTS> struct Fetch {
 private:
     template <int N> inline __attribute__((always_inline)) void fetch() {
         for (int i = 0; i < N; ++i) {
-            prefetch(line + 64 * i);
+            PREFETCH(line + 64 * i);
         }
         line += 64 * N;
     }

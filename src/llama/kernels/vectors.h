@@ -3,6 +3,9 @@
 // Two kinds of vectors have lanes. `Ints` and `Floats` have as many as a register has, and each lane is a row of weights. `Sixteen` has 16 lanes
 // at every level, so that sums over lanes have one order at every level: four registers with NEON, two with AVX2, one with AVX-512.
 
+// A macro, because GCC drops calls of a function that only prefetches: it has no effect that GCC knows of.
+#define PREFETCH(at) __builtin_prefetch(at, 0, 2)
+
 #if defined(FOREDRAFT_NEON)
 
 #include "vectors_neon.h"
@@ -366,7 +369,6 @@ inline int sum_of_16(const int8_t * at) {
     sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
-inline void prefetch(const void * at) { _mm_prefetch(static_cast<const char *>(at), _MM_HINT_T1); }
 
 #endif
 

@@ -202,4 +202,3 @@ inline float largest(const Sixteen & a) {
 inline float first_of(const Sixteen & a) { return vgetq_lane_f32(a.fours[0], 0); }
 inline float float_of_half(uint16_t x) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x))), 0); }
 inline int sum_of_16(const int8_t * at) { return vaddlvq_s8(vld1q_s8(at)); }
-inline void prefetch(const void * at) { __builtin_prefetch(at, 0, 2); }
