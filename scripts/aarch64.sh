@@ -24,41 +24,16 @@ work=${FOREDRAFT_AARCH64_TARGET:-$root/target/aarch64}
 release=$work/$triple/release
 stage=$work/stage
 models=(models/stories-target.gguf models/stories-draft.gguf)
-n_passed=0
-
-say() { printf 'aarch64: %s\n' "$*" >&2; }
-die() { say "$@"; exit 1; }
-skip() {
-    printf 'skipped: %s\n' "$*"
-    [ -z "${CI:-}" ] || exit 1
-    exit 0
-}
-have() { command -v "$1" >/dev/null 2>&1; }
-passed() {
-    n_passed=$((n_passed + ${2:-1}))
-    printf 'passed: %s\n' "$1"
-}
-from_apt() {
-    [ "${FOREDRAFT_SETUP:-auto}" != none ] && have apt-get || return 1
-    local sudo=()
-    if [ "$(id -u)" != 0 ]; then
-        sudo -n true 2>/dev/null || return 1
-        sudo=(sudo)
-    fi
-    say "installing with apt-get: $*"
-    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
-} >&2
+platform=AArch64
+# shellcheck source=scripts/cross.sh
+. scripts/cross.sh
 
 set_up() {
     # shellcheck disable=SC1090 # the path of what it writes
     . "$(scripts/setup.sh)"
-    if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
-        have rustup || skip "AArch64: no rustup, which installs Rust's standard library for $triple"
-        [ "${FOREDRAFT_SETUP:-auto}" = none ] || rustup target add "$triple" >&2 || true
-        rustup target list --installed | grep -qx "$triple" || skip "AArch64: rustup cannot install $triple"
-    fi
+    add_target
     have $tool-g++ || from_apt gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross || true
-    have $tool-g++ || skip "AArch64: no $tool-g++ (Debian: g++-aarch64-linux-gnu)"
+    have $tool-g++ || give_up "no $tool-g++ (Debian: g++-aarch64-linux-gnu)"
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$tool-gcc
     export CC_aarch64_unknown_linux_gnu=$tool-gcc CXX_aarch64_unknown_linux_gnu=$tool-g++ AR_aarch64_unknown_linux_gnu=$tool-ar
     export BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu="--target=$tool --sysroot=/usr/$tool -I/usr/$tool/include"
@@ -119,7 +94,7 @@ compare() {
 
 tests() {
     have qemu-aarch64 || from_apt qemu-user || true
-    have qemu-aarch64 || skip "AArch64: no qemu-aarch64 (Debian: qemu-user), so nothing was run"
+    have qemu-aarch64 || give_up "no qemu-aarch64 (Debian: qemu-user), so nothing was run"
     compare
     crate "--test kernels" --skip a_real_model --skip all_levels --skip the_variable
     crate "--test matmul"
@@ -152,12 +127,12 @@ packages() {
         _PYTHON_HOST_PLATFORM=linux-aarch64 "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 ||
             { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
     else
-        printf 'skipped: the wheel: no python3 with venv\n'
+        skip "the wheel: no python3 with venv"
     fi
     if have npm; then
         (cd node && FOREDRAFT_ARCH=arm64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_ARCH=arm64 node scripts/platform.cjs)") >/dev/null
     else
-        printf 'skipped: the npm package: no npm\n'
+        skip "the npm package: no npm"
     fi
     unset FOREDRAFT_LIB
     python3 scripts/check_packages.py "$out"/*

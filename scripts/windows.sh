@@ -23,43 +23,18 @@ work=$root/target/windows
 stage=$work/stage
 package=$work/package
 models=(models/stories-target.gguf models/stories-draft.gguf)
-n_passed=0
-
-say() { printf 'windows: %s\n' "$*" >&2; }
-skip() {
-    printf 'skipped: %s\n' "$*"
-    [ -z "${CI:-}" ] || exit 1
-}
-have() { command -v "$1" >/dev/null 2>&1; }
-passed() {
-    n_passed=$((n_passed + ${2:-1}))
-    printf 'passed: %s\n' "$1"
-}
-
-from_apt() {
-    [ "${FOREDRAFT_SETUP:-auto}" != none ] && have apt-get || return 1
-    local sudo=()
-    if [ "$(id -u)" != 0 ]; then
-        sudo -n true 2>/dev/null || return 1
-        sudo=(sudo)
-    fi
-    say "installing with apt-get: $*"
-    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
-} >&2
+platform=Windows
+# shellcheck source=scripts/cross.sh
+. scripts/cross.sh
 
 # shellcheck disable=SC1090 # the path of what it writes
 . "$(scripts/setup.sh)"
 
-have_target() { rustup target list --installed 2>/dev/null | grep -qx "$triple"; }
 set_up_compiler() {
-    if ! have_target; then
-        have rustup || { skip "Windows: no rustup, which installs Rust's standard library for $triple" && exit 0; }
-        [ "${FOREDRAFT_SETUP:-auto}" = none ] || rustup target add "$triple" >&2 || true
-        have_target || { skip "Windows: rustup cannot install $triple" && exit 0; }
-    fi
+    add_target
     # With POSIX threads, because llama.cpp uses std::thread.
     have $tool-g++-posix || from_apt g++-mingw-w64-x86-64-posix gcc-mingw-w64-x86-64-posix || true
-    have $tool-g++-posix || { skip "Windows: no $tool-g++-posix (Debian: g++-mingw-w64-x86-64-posix)" && exit 0; }
+    have $tool-g++-posix || give_up "no $tool-g++-posix (Debian: g++-mingw-w64-x86-64-posix)"
     export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$tool-gcc-posix
     export CC_x86_64_pc_windows_gnu=$tool-gcc-posix CXX_x86_64_pc_windows_gnu=$tool-g++-posix AR_x86_64_pc_windows_gnu=$tool-ar
     # libclang has no headers of its own for this target.
@@ -78,7 +53,7 @@ set_up_wine() {
     for candidate in wine64 /usr/lib/wine/wine64; do
         if have "$candidate"; then wine=$candidate && break; fi
     done
-    [ -n "$wine" ] || { skip "Windows: no wine64, so nothing was run" && exit 0; }
+    [ -n "$wine" ] || give_up "no wine64, so nothing was run"
     export WINEPREFIX=$work/wine WINEDEBUG=-all
     # Wine 8 lacks a DLL that Rust's standard library needs. Programs find it in the folder of the first path.
     $tool-gcc-posix -shared -O2 tests/windows/bcryptprimitives.c -ladvapi32 -o "$stage/bcryptprimitives.dll"
@@ -99,7 +74,7 @@ build() {
     local functions exported version
     functions=$(cd include && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h | sort -u)
     exported=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n '/Ordinal\/Name Pointer/,/^$/s/^.*\] //p' | awk '{ print $NF }' | grep -vx Table | sort -u)
-    [ "$functions" = "$exported" ] || { diff <(echo "$functions") <(echo "$exported") >&2; say "foredraft.dll does not export what the headers declare"; exit 1; }
+    [ "$functions" = "$exported" ] || { diff <(echo "$functions") <(echo "$exported") >&2; die "foredraft.dll does not export what the headers declare"; }
     { echo 'LIBRARY foredraft.dll' && echo EXPORTS && echo "$functions"; } >"$package/lib/foredraft.def"
     $tool-dlltool -d "$package/lib/foredraft.def" -l "$package/lib/foredraft.lib"
     rm "$package/lib/foredraft.def"
@@ -111,7 +86,7 @@ build() {
     local needed
     needed=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n 's/.*DLL Name: //p' | tr A-Z a-z | sort -u |
         grep -vxE 'kernel32.dll|ntdll.dll|advapi32.dll|user32.dll|userenv.dll|ws2_32.dll|msvcrt.dll|bcryptprimitives.dll|api-ms-win-.*' || true)
-    [ -z "$needed" ] || { say "foredraft.dll needs $needed"; exit 1; }
+    [ -z "$needed" ] || die "foredraft.dll needs $needed"
     say "made $package: foredraft.dll has $(stat -c %s "$package/bin/foredraft.dll") bytes"
 }
 
@@ -126,7 +101,7 @@ compile() {
 host() {
     local name=$1
     shift
-    run "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; say "$name failed"; exit 1; }
+    run "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
     passed "$name"
 }
 
@@ -166,7 +141,7 @@ test_completions() {
         run "$stage/completions.exe" "$@" 2>"$stage/windows.level" | tr -d '\r' >"$stage/windows.txt"
         LD_PRELOAD=$stage/rounded.so "$stage/completions" "$@" >"$stage/linux.txt" 2>"$stage/linux.level"
         "$stage/completions" "$@" >"$stage/plain.txt" 2>/dev/null
-        diff "$stage/linux.txt" "$stage/windows.txt" >&2 || { say "completions of $1 differ from those on Linux"; exit 1; }
+        diff "$stage/linux.txt" "$stage/windows.txt" >&2 || die "completions of $1 differ from those on Linux"
         n=$(wc -l <"$stage/linux.txt")
         n_plain=$(paste -d '\n' "$stage/plain.txt" "$stage/windows.txt" | uniq -d | wc -l)
         [ "$n" -ge 18 ] && grep -q '"barrier":"foredraft"' "$stage/windows.level" || { cat "$stage"/{linux,windows}.level >&2; exit 1; }
@@ -187,7 +162,7 @@ test_crate() {
     local ok failed
     ok=$(awk '/^test result/ { n += $4 } END { print n + 0 }' "$log")
     failed=$(awk '/^test result/ { n += $6 } END { print n + 0 }' "$log")
-    [ "$failed" = 0 ] && ! grep -qE '^error' "$log" || { say "$failed tests of the crate failed; see $log"; exit 1; }
+    [ "$failed" = 0 ] && ! grep -qE '^error' "$log" || die "$failed tests of the crate failed; see $log"
     passed "$ok tests of the Rust crate" "$ok"
 }
 

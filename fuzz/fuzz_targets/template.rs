@@ -1,7 +1,7 @@
 //! Parses any text as a chat template, and renders it within limits.
 #![no_main]
 
-use foredraft_jinja::{RenderLimits, Run, STACK, Template};
+use foredraft_jinja::{RenderLimits, Run, STACK, Template, TemplateResult, Value};
 use libfuzzer_sys::fuzz_target;
 
 const STEPS: u64 = 20_000;
@@ -10,11 +10,10 @@ const MEMORY: usize = 1 << 20;
 fn render(source: &str) {
     let Ok(template) = Template::parse(source) else { return };
     let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt: None });
-    let message = |role: &str, content: &str| {
-        let pair = |key: &str, value: &str| Ok((run.text(key)?, run.text(value)?));
-        run.dict([pair("role", role)?, pair("content", content)?])
-    };
-    let messages = [message("system", "Be brief."), message("user", "Hi")].into_iter().collect::<Result<Vec<_>, _>>();
+    let pair = |key: &str, value: &str| -> TemplateResult<(Value, Value)> { Ok((run.text(key)?, run.text(value)?)) };
+    let message = |role: &str, content: &str| run.dict([pair("role", role)?, pair("content", content)?]);
+    let messages: TemplateResult<Vec<Value>> =
+        [("system", "Be brief."), ("user", "Hi")].into_iter().map(|(role, content)| message(role, content)).collect();
     let Ok(messages) = messages.and_then(|messages| run.list(messages)) else { return };
     let rendered = template.render(&run, vec![("messages", messages)], 0);
     assert!(run.memory() <= 2 * MEMORY, "{} bytes", run.memory());

@@ -34,8 +34,6 @@ mod life_cycle;
 mod load;
 mod local_engine;
 mod lookup;
-#[cfg(test)]
-mod mutations;
 #[cfg(not(target_os = "linux"))]
 mod no_isolation;
 mod prompts;
@@ -44,6 +42,8 @@ mod request;
 mod response;
 mod schema;
 mod status;
+#[cfg(test)]
+mod tests;
 
 #[cfg(not(target_os = "linux"))]
 use self::no_isolation as isolation;

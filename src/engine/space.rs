@@ -113,20 +113,9 @@ pub(super) fn apply(pool: &mut SlotPool, change: CellChange) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tests::STEP_LIMITS;
 
-    const LIMITS: StepLimits = StepLimits {
-        n_ctx: 100,
-        n_batch: 64,
-        n_ubatch: 32,
-        shared_cells: Some(100),
-        max_invariant_tokens: 62,
-        n_budgeted_tokens: usize::MAX,
-        is_batch_invariant: true,
-        branches_are_invariant: false,
-        can_roll_back: true,
-        needs_checkpoints: false,
-        pads_single_tokens: false,
-    };
+    const LIMITS: StepLimits = StepLimits { shared_cells: Some(100), ..STEP_LIMITS };
 
     fn running(n_tokens: usize, last_used: u64) -> SlotState {
         SlotState { has_request: true, n_tokens, n_cached: n_tokens - 1, last_used, ..SlotState::default() }

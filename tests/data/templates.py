@@ -159,7 +159,7 @@ def rendered(template, case, messages):
 
 
 def knows_developer(template):
-    """Whether developers' messages are anything but those of a role that nobody knows."""
+    """Whether developers' messages are anything but those of an unknown role."""
     prompts = [rendered(template, {}, [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hm"}])
                for role in ("developer", "developer0")]
     kind, prompt = prompts[0]

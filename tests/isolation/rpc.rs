@@ -27,14 +27,12 @@ fn completion_survives_the_death_of_one_of_two_servers() {
     assert!(isolation["deaths"].to_string().contains("is left out now"), "{isolation}");
 }
 
-/// The server answers the test of it, and nothing afterwards.
-#[test]
-fn silent_server_blocks_neither_unload_nor_the_next_load() {
+/// Loads with a server that answers the test of it, and nothing afterwards; then unloads, and loads without it.
+fn unloads_and_loads_beside_a_silent_server(more: Value) {
     let there = address();
     let _server = serve(&there);
     let silent = FaultyServer::in_front_of(&there);
-    let init = json!({"model": model("target"), "log_level": "none", "n_threads": 1, "isolate": true,
-        "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine")});
+    let init = with(&json!({"model": model("target"), "log_level": "none", "n_threads": 1}), more);
     let engine = Engine::new();
     // The answers to the test have some 150 bytes.
     silent.set(Fault::Silence, 300);
@@ -48,21 +46,13 @@ fn silent_server_blocks_neither_unload_nor_the_next_load() {
     engine.load(init.to_string().as_bytes()).expect("the next load");
 }
 
-/// Without isolation too.
+#[test]
+fn silent_server_blocks_neither_unload_nor_the_next_load() {
+    let program = env!("CARGO_BIN_EXE_foredraft-engine");
+    unloads_and_loads_beside_a_silent_server(json!({"isolate": true, "isolate_path": program}));
+}
+
 #[test]
 fn silent_server_does_not_block_an_engine_in_this_process() {
-    let there = address();
-    let _server = serve(&there);
-    let silent = FaultyServer::in_front_of(&there);
-    let init = json!({"model": model("target"), "log_level": "none", "n_threads": 1});
-    let engine = Engine::new();
-    silent.set(Fault::Silence, 300);
-    let with_server = with(&init, json!({"rpc": silent.address, "n_gpu_layers": 99, "rpc_timeout_ms": 0}));
-    engine.load_async(with_server.to_string().as_bytes());
-    while silent.passed() < 300 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(engine.status()["state"], "loading", "{}", engine.status());
-    engine.unload();
-    engine.load(init.to_string().as_bytes()).expect("the next load");
+    unloads_and_loads_beside_a_silent_server(json!({}));
 }

@@ -33,11 +33,27 @@ use super::beams::Beams;
 use super::request::Submission;
 use super::request_handle::Expected;
 use super::scheduler::BatchScheduler;
+use super::step::input::StepLimits;
 use super::{Config, Request, RequestHandle, RequestOptions, builder};
 use crate::llama::fake::{self, FakeBackend, FakeModel, Fault};
 use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::sampling;
 use crate::speculative::DraftModel;
+
+/// The limits of a step in tests of its parts, which need no context.
+pub(super) const STEP_LIMITS: StepLimits = StepLimits {
+    n_ctx: 100,
+    n_batch: 64,
+    n_ubatch: 32,
+    shared_cells: None,
+    max_invariant_tokens: 62,
+    n_budgeted_tokens: usize::MAX,
+    is_batch_invariant: true,
+    branches_are_invariant: false,
+    can_roll_back: true,
+    needs_checkpoints: false,
+    pads_single_tokens: false,
+};
 
 /// The model whose vocabulary the fake models use.
 static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| {

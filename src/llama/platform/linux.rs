@@ -5,12 +5,12 @@ use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
-use std::time::Duration;
 
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PolicyAndCpus as Scheduling;
+pub(in crate::llama) use super::unix::{file_identity, n_cores_online, thread_cpu_time};
 
 /// Policy, priority and affinity of a thread.
 #[derive(Clone, Copy)]
@@ -67,21 +67,6 @@ impl PolicyAndCpus {
     }
 }
 
-/// The CPU time of the calling thread. `None`: unknown.
-pub(in crate::llama) fn thread_cpu_time() -> Option<Duration> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| result == 0)?;
-    Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
-}
-
-/// `std::thread::hardware_concurrency`, which ignores quotas. 0: unknown.
-pub(in crate::llama) fn n_cores_online() -> usize {
-    // SAFETY: reads a number of the system.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
-}
-
 /// The CPUs in this process's affinity mask. Empty if unknown.
 pub(in crate::llama) fn allowed_cpus() -> Vec<usize> {
     cpus_allowed("/proc/self/status")
@@ -126,12 +111,6 @@ fn cpu_list(list: &str) -> Vec<usize> {
         Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
     };
     list.split(',').filter_map(range).flatten().collect()
-}
-
-/// The identity of a file. `None`: unknown.
-pub(in crate::llama) fn file_identity(path: &Path) -> Option<FileIdentity> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Metadata and identity of an open file. `None` for a file without a name, because writing to a mapping of a memfd does not change its

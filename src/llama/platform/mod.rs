@@ -1,13 +1,15 @@
 //! What differs between operating systems: scheduling and CPU times of threads, the processor's cores, identities of files, reading ahead,
 //! and whether the library can be unloaded.
 //!
-//! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems.
+//! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems; `unix` has what it shares with `linux`.
 
 mod identity;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(any(target_os = "linux", windows)))]
 mod portable;
+#[cfg(unix)]
+mod unix;
 #[cfg(windows)]
 mod windows;
 

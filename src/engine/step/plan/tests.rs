@@ -1,21 +1,8 @@
 use super::*;
 use crate::engine::step::input::StepLimits;
 use crate::engine::step::schedule::schedule;
+use crate::engine::tests::STEP_LIMITS as LIMITS;
 use crate::speculative::{Draft, StepSlot};
-
-const LIMITS: StepLimits = StepLimits {
-    n_ctx: 100,
-    n_batch: 64,
-    n_ubatch: 32,
-    shared_cells: None,
-    max_invariant_tokens: 62,
-    n_budgeted_tokens: usize::MAX,
-    is_batch_invariant: true,
-    branches_are_invariant: false,
-    can_roll_back: true,
-    needs_checkpoints: false,
-    pads_single_tokens: false,
-};
 
 /// A slot whose request generates, with this context, of which all but the last token are in the cache.
 fn generating(n_tokens: usize) -> SlotState {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::calls::PollCommand;
-use super::chat::{ChatTemplate, RenderInput};
-use super::load::LoadRequest;
-use super::request::{CompletionRequest, Endpoint, RequestDefaults};
-use super::schema;
+use crate::api::calls::PollCommand;
+use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::api::load::LoadRequest;
+use crate::api::request::{CompletionRequest, Endpoint, RequestDefaults};
+use crate::api::schema;
 use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
