@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::applied::{AppliedFormat, Capabilities, read};
 use crate::api::chat::named_template;
@@ -89,9 +89,11 @@ impl TemplateFormat {
                 .get("messages")
                 .and_then(Value::as_array)
                 .and_then(|messages| messages.last()?.get("role").cloned());
-            let mut settings = request.clone();
-            settings.as_object_mut()?.insert("messages".to_owned(), json!([last, text]));
-            Some(settings.to_string()).filter(|key| key.len() <= MAX_KEY)
+            // Without the messages, which may be long.
+            let settings = request.as_object()?.iter().filter(|(key, _)| *key != "messages");
+            let mut settings: Map<String, Value> = settings.map(|(key, value)| (key.clone(), value.clone())).collect();
+            settings.insert("messages".to_owned(), json!([last, text]));
+            Some(Value::Object(settings).to_string()).filter(|key| key.len() <= MAX_KEY)
         });
         match key {
             Some(key) => self.formats.get_or_make(&key, find),

@@ -22,7 +22,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// A server that is slower than this many bytes per second is lost.
 const SLOWEST: u64 = 1 << 16;
 /// The interval at which a waiting relay looks at the time.
-const TICK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK: usize = 1 << 18;
 
 /// See [`end_process_on_loss`].
@@ -110,7 +110,7 @@ impl RpcLink {
         for client in listener.incoming() {
             let Ok(client) = client else {
                 // No more descriptors.
-                std::thread::sleep(TICK);
+                std::thread::sleep(CHECK_INTERVAL);
                 continue;
             };
             let is_own = client.peer_addr().is_ok_and(|peer| is_own_connection(peer, self.local));
@@ -158,8 +158,8 @@ fn connect(endpoint: &str) -> io::Result<TcpStream> {
         match TcpStream::connect_timeout(&address, TEST_TIMEOUT) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(TICK))?;
-                stream.set_write_timeout(Some(TICK))?;
+                stream.set_read_timeout(Some(CHECK_INTERVAL))?;
+                stream.set_write_timeout(Some(CHECK_INTERVAL))?;
                 keep_alive(&stream);
                 return Ok(stream);
             }
