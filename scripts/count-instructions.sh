@@ -12,5 +12,6 @@ for test in without_drafts with_history_drafters with_a_draft_model; do
     callgrind_annotate --inclusive=yes --threshold=100 "$folder/$test" >"$folder/annotated"
     all=$(sed -n 's/,//g; s/^ *\([0-9]*\).*PROGRAM TOTALS.*/\1/p' "$folder/annotated")
     backend=$(sed 's/,//g' "$folder/annotated" | awk '/FakeBackend.*decode/ { if ($1 > most) most = $1 } END { print most + 0 }')
+    [ "$backend" -gt 0 ] || { echo "$test: the decodes of the fake backend are not found" >&2; exit 1; }
     echo "$test: $(((all - backend) / 100)) instructions per step, and $((backend / 100)) of the fake backend"
 done
