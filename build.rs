@@ -24,6 +24,10 @@ fn main() {
         PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 sets the folder of ggml"));
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
     check_environment();
+    // Modules of backends must be built for the same version.
+    let manifest = fs::read_to_string("Cargo.toml").expect("cargo runs it in the package's folder");
+    let version = manifest.split_once("llama-cpp-sys-2 = \"=").and_then(|(_, rest)| rest.split_once('"'));
+    println!("cargo:rustc-env=LLAMA_CPP_SYS_VERSION={}", version.expect("the version is pinned").0);
     // For a test that compiles llama.cpp's n-gram caches.
     println!("cargo:rustc-env=LLAMA_CPP_SOURCES={}", llama_sources(installed).display());
     // The library is never unloaded: `dlclose` would remove the code of running threads and of thread-exit handlers.
@@ -235,7 +239,11 @@ const AARCH64_LEVELS: [Level; 2] = [
 /// `llama_kv_cache_context::set_input_kq_mask`.
 const SET_MASK: &str = "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb";
 
-/// Replaces ggml's products and attention: see `src/llama/kernels/mod.rs`.
+/// The functions of the C library that `src/llama/kernels/elementary.cpp` replaces.
+const ELEMENTARY: [&str; 11] =
+    ["sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log2f", "powf"];
+
+/// Replaces ggml's products and attention, and the C library's functions of floats: see `src/llama/kernels/mod.rs`.
 fn replace_kernels(installed: &Path, levels: &[Level]) {
     let source = llama_sources(installed);
     // Before the levels, because GNU's linker takes from an archive only what an earlier one calls.
@@ -256,6 +264,12 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
         order.flag("-isystem").flag(source.join(folder));
     }
     order.cpp(true).std("c++17").file("src/llama/kernels/order.cpp").compile("foredraft_order");
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .flag_if_supported("-ffp-contract=off")
+        .file("src/llama/kernels/elementary.cpp")
+        .compile("foredraft_elementary");
     // Behind the seam, because the linker takes its functions only where `--wrap` is missing.
     kernel_compiler(&source)
         .cpp(true)
@@ -268,7 +282,10 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
         "ggml_cpu_extra_work_size",
         "ggml_compute_forward_mul_mat_tiled",
         "ggml_compute_forward_mul_mat_id_tiled",
-    ] {
+    ]
+    .into_iter()
+    .chain(ELEMENTARY)
+    {
         replace_except_in_benchmarks(&format!("--wrap={function}"));
     }
     println!("cargo:rustc-cfg=own_kernels");

@@ -83,9 +83,8 @@ compare() {
     for processor in max cortex-a53; do
         crate "--test operations"
         for name in operations completions; do
-            # Those of the C library differ by the last bit: docs/exactness.md.
-            diff <(grep -vE '^(tanh|gelu_erf|geglu_erf) ' "$stage/here/$name") <(grep -vE '^(tanh|gelu_erf|geglu_erf) ' "$stage/aarch64/$name") >&2 || die "$name differ between this machine and AArch64 ($processor)"
-            n=$(grep -cvE '^(tanh|gelu_erf|geglu_erf) ' "$stage/here/$name")
+            diff "$stage/here/$name" "$stage/aarch64/$name" >&2 || die "$name differ between this machine and AArch64 ($processor)"
+            n=$(wc -l <"$stage/here/$name")
             [ "$n" -ge 12 ] || die "only $n $name"
             passed "$n $name have the same bits as here on $processor" "$n"
         done

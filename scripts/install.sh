@@ -66,22 +66,25 @@ build_static() {
         sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p'); do
         weak+=("--weaken-symbol=$name")
     done
-    "${OBJCOPY:-objcopy}" "${weak[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
-    # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
-    local symbols options=''
-    symbols=$("${NM:-nm}" "$release/libforedraft.a" 2>/dev/null)
-    local function
-    for function in $(awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' <<<"$symbols" | sort -u); do
-        options+=" -Wl,--wrap=$function"
-    done
-    ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
+    # The functions that the archive has in place of others, a line each: ggml's, and those of the C library.
+    local replaced of_ggml renamed=()
+    replaced=$("${NM:-nm}" "$release/libforedraft.a" 2>/dev/null | awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' | sort -u)
+    of_libc=$(sed -n 's/^[a-z]* __wrap_\([a-z0-9]*\)(.*);$/\1/p' "$root/src/llama/kernels/elementary.cpp" | sort | comm -12 - <(echo "$replaced"))
+    of_ggml=$(comm -13 <(echo "$of_libc") <(echo "$replaced"))
+    # A program that links the archive keeps the C library's, so the archive's calls are renamed.
+    for name in $of_libc; do renamed+=("--redefine-sym=$name=__wrap_$name"); done
+    "${OBJCOPY:-objcopy}" "${weak[@]}" "${renamed[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
+    # build.rs tells cargo's linker the same.
+    local options=''
+    for name in $of_ggml; do options+=" -Wl,--wrap=$name"; done
+    ! "${NM:-nm}" "$release/libforedraft.a" 2>/dev/null | grep ' T foredraft_barrier$' >/dev/null || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
     printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"
 }
 
 # Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build.rs.
 link_shared() {
-    local functions undefined=() name
+    local functions undefined=() wrapped=() name
     functions=$(cd "$root/include" && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h)
     {
         echo "FOREDRAFT_$abi {"
@@ -91,6 +94,7 @@ link_shared() {
         echo "};"
     } >"$work/foredraft.map"
     for name in $functions; do undefined+=("-Wl,-u,$name"); done
+    for name in $of_libc; do wrapped+=("-Wl,--wrap=$name"); done
     ${CC:-cc} -O2 -fPIC -c "$root/src/ffi/globals.c" -o "$work/globals.o"
     ${CXX:-c++} -O2 -fPIC -std=c++17 -c "$root/src/llama/allocation.cpp" -o "$work/allocation.o"
     local native
@@ -98,7 +102,7 @@ link_shared() {
     # shellcheck disable=SC2086 # $native is a list of words
     ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "$work/allocation.o" "${undefined[@]}" "$release/libforedraft.a" $native \
         -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
-        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs -Wl,--wrap={__cxa_atexit,malloc,calloc,realloc} -Wl,--strip-debug
+        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs "${wrapped[@]}" -Wl,--wrap={__cxa_atexit,malloc,calloc,realloc} -Wl,--strip-debug
 }
 
 # A template of packaging/, with its @NAMES@ replaced.

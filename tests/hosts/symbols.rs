@@ -28,6 +28,26 @@ fn library_exports_only_the_documented_functions() {
     assert_eq!(exported, new_names().into_iter().chain(old).collect());
 }
 
+/// They give other bits in other C libraries.
+#[cfg(target_os = "linux")]
+#[test]
+fn library_calls_no_function_of_floats_of_the_c_library() {
+    if !have("nm", &["--version"], "the library's symbols") {
+        return;
+    }
+    let listed =
+        run(Command::new("nm").args(["-D", "--undefined-only"]).arg(library_folder().join("libforedraft.so")), "");
+    let called = |function: &str| {
+        listed.lines().any(|line| line.trim_start_matches([' ', 'U', 'w']).split('@').next() == Some(function))
+    };
+    let functions = [
+        "sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log1pf", "log2f", "log10f",
+        "powf", "cexpf",
+    ];
+    assert_eq!(functions.iter().filter(|function| called(function)).collect::<Vec<_>>(), Vec::<&&str>::new());
+    assert!(called("memcpy"), "{listed}");
+}
+
 /// The functions that a header declares.
 fn declared(header: &str) -> BTreeSet<String> {
     let header = std::fs::read_to_string(root().join("include").join(header)).expect("the header is there");

@@ -14,6 +14,7 @@
 //! | `matmul.h`, `attention.h` | the kernels |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
+//! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
 //! | `rounding.cpp`, `rope.cpp`, `rounding.cmake` | make ggml's own operations on AArch64 round as on x86-64 |
 //! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
 //!

@@ -85,10 +85,11 @@ void foredraft_kernels_choose(int32_t level) { chosen.store(level < 0 ? nullptr 
 bool foredraft_kernels_are_linked(void) {
     const volatile auto called = &ggml_cpu_extra_compute_forward;
     const volatile auto ours = &__wrap_ggml_cpu_extra_compute_forward;
+    const bool are_linked = called == ours && foredraft_elementary_is_linked();
 #if defined(__aarch64__)
-    return called == ours && foredraft_order_is_linked() && foredraft_rounding_is_linked();
+    return are_linked && foredraft_order_is_linked() && foredraft_rounding_is_linked();
 #else
-    return called == ours;
+    return are_linked;
 #endif
 }
 

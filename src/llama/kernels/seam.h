@@ -10,6 +10,8 @@
 //                                    llama.cpp fills an attention mask. order.cpp also puts the order of positions beside it.
 //   ggml_vec_soft_max_f32, ggml_vec_cvar_f32, ggml_vec_silu_f32, ggml_vec_swiglu_f32, quantize_row_q8_0
 //                                    on AArch64, where ggml's round in another order than on x86-64 (rounding.cpp, rope.cpp).
+//   sinf, cosf, sincosf, tanhf, erff, expf, exp2f, expm1f, logf, log2f, powf
+//                                    of the C library: they give other bits in others (elementary.cpp, which includes nothing of ggml).
 //   ggml_barrier                     where a graph's threads wait for each other (barrier.c).
 //
 // The linker replaces the barrier with `--defsym`, the others with `--wrap`: see build.rs.
@@ -37,6 +39,8 @@ decltype(ggml_cpu_extra_compute_forward) __real_ggml_cpu_extra_compute_forward;
 decltype(ggml_cpu_extra_work_size) __real_ggml_cpu_extra_work_size;
 
 decltype(ggml_barrier) foredraft_barrier;
+
+bool foredraft_elementary_is_linked(void);
 
 #if defined(__aarch64__)
 decltype(ggml_vec_soft_max_f32) __wrap_ggml_vec_soft_max_f32;
