@@ -15,6 +15,7 @@ use super::request::{Endpoint, RequestDefaults};
 use super::status::EngineStatus;
 use crate::engine::{self, Config, Models, WorkerHandle};
 use crate::error::{Error, Result};
+use crate::llama::log::{self, Level};
 use crate::llama::{Model, Vocab};
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
@@ -44,12 +45,17 @@ impl LocalEngine {
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
     pub fn start(
-        load: LoadRequest,
+        mut load: LoadRequest,
         notify: Arc<engine::Notify>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LocalEngine> {
         let updates = Arc::default();
         let (models, worker) = engine::load(&load.config, notify_and_signal(&updates, notify), progress)?;
+        let n_logged = load.warnings.len();
+        load.warn_about_missing_devices();
+        for warning in load.warnings.iter().skip(n_logged) {
+            log::write(Level::Warn, &format!("init: {warning}"));
+        }
         Ok(LocalEngine {
             status: EngineStatus::loaded(&models, &load),
             models,

@@ -29,6 +29,10 @@ mod sources;
 mod threads;
 
 pub use backend::devices::{Device, devices};
+#[cfg(not(target_os = "linux"))]
+pub use backend::module_failures;
+#[cfg(target_os = "linux")]
+pub use backend::modules::module_failures;
 pub use backend::rpc::{end_process_on_loss, hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use chat::{CompletionParser, FormatTemplate, generic_chat_format};

@@ -111,3 +111,29 @@ fn queue_counts_submitted_requests_that_wait() {
     assert_eq!(engine.status()["queue"], 3);
     assert!(cancel(&engine, Completion, running));
 }
+
+#[test]
+fn layers_for_a_gpu_that_is_missing_give_a_warning() {
+    let warned = |more: Value| start(more).status()["warnings"].clone();
+    let expected = |keys: &[&str]| {
+        json!(
+            keys.iter()
+                .map(|key| format!("{key}: not used, because there is no GPU to use: the CPU computes everything"))
+                .collect::<Vec<_>>()
+        )
+    };
+    if foredraft::llama::devices().iter().any(|device| device.kind != "cpu") {
+        return;
+    }
+    for (given, keys) in [
+        (json!({}), &[][..]),
+        (json!({"n_gpu_layers": 0, "n_gpu_layers_draft": 0}), &[]),
+        (json!({"n_gpu_layers": -1}), &[]),
+        (json!({"n_gpu_layers": 99}), &["n_gpu_layers"]),
+        (json!({"n_gpu_layers": "all", "n_gpu_layers_draft": 1}), &["n_gpu_layers", "n_gpu_layers_draft"]),
+        (json!({"n_gpu_layers": 99, "devices": "none"}), &[]),
+        (json!({"tensor_split": [1, 2]}), &["tensor_split"]),
+    ] {
+        assert_eq!(warned(given.clone()), expected(keys), "{given}");
+    }
+}

@@ -22,6 +22,7 @@ use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
+use crate::llama;
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 use crate::session::SelfExtend;
@@ -51,7 +52,7 @@ pub struct LoadRequest {
     pub is_isolated: bool,
     /// The host's file descriptor to write to when a request has an update.
     pub notify_fd: Option<i32>,
-    /// Unknown and ignored keys.
+    /// Unknown and ignored keys, and keys that have no effect here.
     pub warnings: Vec<String>,
 }
 
@@ -142,6 +143,30 @@ impl LoadRequest {
             self.warnings.push(format!(
                 "{key}: not used by requests of the old names, which set it themselves, as in the old server"
             ));
+        }
+    }
+
+    /// Adds warnings about modules that are not used, and about layers that were to be computed by a GPU, if there is none.
+    pub(super) fn warn_about_missing_devices(&mut self) {
+        self.warnings.extend(llama::module_failures().into_iter().map(|failure| format!("backend {failure}")));
+        let devices = llama::devices();
+        let has_gpu = |model: &ModelParams| {
+            let mut gpus = devices.iter().filter(|device| matches!(device.kind, "gpu" | "igpu"));
+            gpus.any(|gpu| model.devices.as_ref().is_none_or(|named| named.contains(&gpu.name)))
+        };
+        let target = &self.config.model;
+        let asks = |model: &ModelParams| model.n_gpu_layers > 0 || model.n_gpu_layers < -1;
+        let draft = self.config.draft.as_ref().map(|(draft, _)| draft).filter(|draft| asks(draft));
+        let asked = [
+            ("n_gpu_layers", asks(target).then_some(target)),
+            ("tensor_split", (!target.tensor_split.is_empty()).then_some(target)),
+            ("n_gpu_layers_draft", draft),
+        ];
+        for (key, model) in asked {
+            if model.is_some_and(|model| !has_gpu(model)) {
+                self.warnings
+                    .push(format!("{key}: not used, because there is no GPU to use: the CPU computes everything"));
+            }
         }
     }
 

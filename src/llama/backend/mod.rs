@@ -1,6 +1,8 @@
 //! Process-wide state: starting llama.cpp, loading ggml's backends, listing devices.
 
 pub(super) mod devices;
+#[cfg(target_os = "linux")]
+pub(super) mod modules;
 pub(super) mod rpc;
 
 use std::ffi::{CStr, c_char};
@@ -25,6 +27,8 @@ pub fn start() {
             // SAFETY: the processor has the instructions that ggml is compiled for. `Once` keeps other threads out of llama.cpp until this
             // is done.
             unsafe { sys::llama_backend_init() };
+            #[cfg(target_os = "linux")]
+            modules::load_all();
         }
     });
 }
@@ -55,6 +59,12 @@ pub enum Numa {
     Isolate,
     /// Use `numactl`'s settings.
     Numactl,
+}
+
+/// Why modules of backends that are present, or named by the host, are not used.
+#[cfg(not(target_os = "linux"))]
+pub fn module_failures() -> Vec<String> {
+    Vec::new()
 }
 
 /// One line about the instruction sets and backends in use.

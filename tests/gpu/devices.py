@@ -1,0 +1,189 @@
+"""Engines on a GPU, by a backend that is a module. Run by scripts/gpu.sh.
+
+    devices.py TARGET DRAFT          FOREDRAFT_MODULE: the module; GGML_VK_VISIBLE_DEVICES: the device
+
+Prints `ok NAME` for each test, and on the way what the device is and how fast it was: only to show that it computed.
+"""
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+
+TARGET, DRAFT = sys.argv[1:3]
+MODULE = os.environ["FOREDRAFT_MODULE"]
+STORY = {"prompt": "Once upon a time", "n_predict": 24, "temperature": 0}
+ALL = {"n_gpu_layers": 99}
+
+
+class Lines(logging.Handler):
+    """What llama.cpp says of the layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+    def take(self, part):
+        found, self.lines = [line for line in self.lines if part in line], []
+        return found
+
+
+def gpus(status):
+    return [device for device in status["devices"] if device["type"] in ("gpu", "igpu")]
+
+
+def check_devices(foredraft, lines):
+    with foredraft.Engine(TARGET, **ALL) as engine:
+        status = engine.status()
+        found = gpus(status)
+        assert found and status["warnings"] == [], (status["devices"], status["warnings"])
+        assert all(device["memory_total"] > 0 and device["name"] and device["description"] for device in found), found
+        print("devices:", ", ".join(f"{device['name']}: {device['description']}" for device in found))
+        offloaded = lines.take("offloaded")
+        assert offloaded and " 0/" not in offloaded[0], offloaded
+        began = time.monotonic()
+        answer = engine.complete(**STORY)
+        print(f"{STORY['n_predict'] / (time.monotonic() - began):.0f} tokens/s; {offloaded[0].strip()}")
+        assert answer.text
+
+
+def check_no_layers(foredraft, lines):
+    with foredraft.Engine(TARGET, n_gpu_layers=0) as engine:
+        offloaded = lines.take("offloaded")
+        assert all(" 0/" in line for line in offloaded), offloaded
+        assert engine.status()["warnings"] == []
+        assert engine.complete(**STORY).text
+
+
+def check_speculation(foredraft, lines):
+    """Target and draft on either. A difference is allowed, and is no silent one: `compare` reports it."""
+    for name, more in {
+        "both on the device": ALL | {"n_gpu_layers_draft": 99},
+        "draft on the CPU": ALL | {"devices_draft": "none"},
+        "target on the CPU": {"devices": "none", "devices_draft": gpus_of(foredraft), "n_gpu_layers_draft": 99},
+    }.items():
+        lines.take("")
+        with foredraft.Engine(TARGET, model_draft=DRAFT, **more) as engine:
+            n_offloaded = len([line for line in lines.take("offloaded") if " 0/" not in line])
+            assert n_offloaded == (2 if name.startswith("both") else 1), (name, n_offloaded)
+            n_accepted = n_different = 0
+            for prompt in ("Once upon a time", "The dog and the cat"):
+                for sampling in ({"temperature": 0}, {"temperature": 0.8, "seed": 3}):
+                    request = {"prompt": prompt, "n_predict": 24, "speculative": {"type": "draft", "n_max": 6, "adaptive": False, "compare": True}, **sampling}
+                    report = engine.complete(**request)["speculative"]
+                    assert "first_difference" in report, report
+                    n_different += report["first_difference"] is not None
+                    n_accepted += report["n_accepted"]
+            assert n_accepted > 0, report
+            print(f"{name}: {n_accepted} drafted tokens accepted, {n_different} of 4 completions differ from plain ones")
+
+
+def gpus_of(foredraft):
+    with foredraft.Engine(TARGET) as engine:
+        return [gpus(engine.status())[0]["name"]]
+
+
+def check_cancel(foredraft, lines):
+    with foredraft.Engine(TARGET, n_ctx=2048, **ALL) as engine:
+        stream = engine.stream(prompt="Once upon a time", n_predict=1500, ignore_eos=True)
+        for n, _ in enumerate(stream):
+            if n == 5:
+                stream.close()
+                break
+        began = time.monotonic()
+        assert engine.complete(**STORY).text, "the slot is free again"
+        assert time.monotonic() - began < 60
+
+
+def check_memory(foredraft, lines):
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    sizes = []
+    for _ in range(8):
+        with foredraft.Engine(TARGET, model_draft=DRAFT, n_ctx=4096, **ALL) as engine:
+            engine.complete(**STORY)
+            free = gpus(engine.status())[0]["memory_free"]
+        sizes.append((resident(), free))
+    print("resident MB after each unload:", " ".join(f"{size / 1e6:.0f}" for size, _ in sizes))
+    assert sizes[-1][0] - sizes[2][0] < 20e6, sizes
+
+
+def check_missing_device(foredraft, lines):
+    for more in ({"devices": ["Vulkan7"]}, {"devices_draft": ["Vulkan7"], "model_draft": DRAFT}):
+        try:
+            foredraft.Engine(TARGET, **more)
+        except foredraft.InvalidRequestError as error:
+            assert "there is no device \"Vulkan7\"" in str(error), error
+        else:
+            raise AssertionError("a device that is missing is an error")
+
+
+def check_split(foredraft, lines):
+    """Half of the layers on the device, half on the CPU; and two devices, if there are two."""
+    with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
+        offloaded = lines.take("offloaded")
+        assert offloaded and " 2/" in offloaded[0], offloaded
+        assert engine.complete(**STORY).text
+        n = len(gpus(engine.status()))
+    if n > 1:
+        with foredraft.Engine(TARGET, tensor_split=[1, 1], **ALL) as engine:
+            assert engine.complete(**STORY).text
+            placed = {line.split("model buffer size")[0].split()[-1] for line in lines.take("model buffer size") if "Vulkan" in line}
+            assert len(placed) == 2, placed
+    print(f"{n} devices")
+
+
+#: Programs of their own, because a process chooses its modules once: the environment's changes, the configuration, what the warnings must have.
+NOT_SILENT = {
+    "no module": ({"FOREDRAFT_BACKENDS": ""}, ALL, ["n_gpu_layers: not used"]),
+    "a missing module": ({"FOREDRAFT_BACKENDS": "/missing/libforedraft-vulkan.so"}, ALL, ["/missing/libforedraft-vulkan.so", "n_gpu_layers: not used"]),
+    "a missing module, no layers": ({"FOREDRAFT_BACKENDS": "/missing/libforedraft-vulkan.so"}, {}, ["/missing/libforedraft-vulkan.so"]),
+    "another library": ({"FOREDRAFT_BACKENDS": "libc.so.6"}, {}, ["it has no foredraft_backend_version"]),
+    "all is well": ({"FOREDRAFT_BACKENDS": MODULE}, ALL, []),
+}
+
+
+def check_not_silent(foredraft, lines):
+    cases = dict(NOT_SILENT)
+    if "llvmpipe" in json.dumps(lines.devices):
+        cases["a device that ggml passes over"] = ({"FOREDRAFT_BACKENDS": MODULE, "GGML_VK_VISIBLE_DEVICES": None}, ALL, ["n_gpu_layers: not used"])
+    program = "import foredraft, json, sys\nwith foredraft.Engine(sys.argv[1], **json.loads(sys.argv[2])) as engine: print(json.dumps(engine.status()['warnings']))"
+    for name, (changes, config, expected) in cases.items():
+        environment = {key: value for key, value in (os.environ | changes).items() if value is not None}
+        ran = subprocess.run([sys.executable, "-c", program, TARGET, json.dumps(config)], env=environment, stdout=subprocess.PIPE, check=True)
+        warnings = json.loads(ran.stdout)
+        assert len(warnings) == len(expected) and all(part in warning for part, warning in zip(expected, warnings)), (name, warnings)
+        print(f"{name}: {warnings}")
+
+
+def check_isolated(foredraft, lines):
+    with foredraft.Engine(TARGET, isolate=True, **ALL) as engine:
+        assert gpus(engine.status()) and engine.status()["warnings"] == []
+        assert engine.complete(**STORY).text
+
+
+def main():
+    os.environ["FOREDRAFT_BACKENDS"] = MODULE
+    import foredraft
+
+    lines = Lines()
+    logger = logging.getLogger("foredraft")
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    with foredraft.Engine(TARGET, log_level="info") as engine:
+        lines.devices = engine.status()["devices"]
+    checks = [check for name, check in globals().items() if name.startswith("check_")]
+    for check in checks:
+        check(foredraft, lines)
+        print(f"ok {check.__name__.removeprefix('check_')}", flush=True)
+    print(f"passed: {len(checks)} tests on {gpus({'devices': lines.devices})[0]['description']}")
+
+
+main()
