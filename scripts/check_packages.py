@@ -6,6 +6,7 @@
 - What a file needs is in the package, or belongs to the C and C++ run-time libraries that every Linux has.
 - No file searches a folder of the machine that built it (RPATH, RUNPATH): only $ORIGIN, the package's own folder.
 - Beside a Linux library is `foredraft-engine`, the program of isolated engines.
+- A package for Windows carries foredraft.dll for x86-64, and its tag or its os and cpu say so.
 - A manylinux tag names at least the C library that the files need. An npm package that carries files has os, cpu and libc.
 
 Prints what each package needs, and ends with 1 if something is wrong. It needs nothing but Python.
@@ -125,6 +126,7 @@ def check(path):
     """What is wrong with a package; prints what it needs."""
     files = contents(path)
     elves = {name: data for name, data in files.items() if data[:4] == b"\x7fELF" and data[16] in (2, 3)}
+    dlls = {name: data for name, data in files.items() if Path(name).name == "foredraft.dll" and data[:2] == b"MZ"}
     wrong = []
     carried = {Path(name).name for name in elves} | {Elf(data).soname for data in elves.values()}
     for name, data in elves.items():
@@ -154,6 +156,15 @@ def check(path):
                 wrong.append(f"its tag promises glibc 2.{tag[2]}, and it needs 2.{floor}")
             if tag and machines != {tag[3]}:
                 wrong.append(f"its tag names {tag[3]}, and it carries {', '.join(sorted(machines))}")
+    elif dlls:
+        machines = {struct.unpack_from("<H", data, struct.unpack_from("<I", data, 60)[0] + 4)[0] for data in dlls.values()}
+        line += f", {len(dlls)} of them DLLs"
+        if machines != {0x8664}:
+            wrong.append("its DLL is not for x86-64")
+        if path.suffix == ".whl" and not path.name.endswith("-win_amd64.whl"):
+            wrong.append("its tag does not name Windows")
+        if package is not None and (package.get("os"), package.get("cpu")) != (["win32"], ["x64"]):
+            wrong.append("package.json: expected os win32 and cpu x64")
     elif path.suffix == ".whl":
         wrong.append("it carries no library")
     print(line)

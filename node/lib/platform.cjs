@@ -8,10 +8,12 @@ function libc() {
   return process.report.getReport().header.glibcVersionRuntime ? 'gnu' : 'musl';
 }
 
-/** Its name here, or for another processor: `@foredraft/linux-x64-gnu`. */
-const packageName = (arch = process.arch) => `@foredraft/${[process.platform, arch, libc()].filter(part => part).join('-')}`;
+/** Its name here, or for another processor or system: `@foredraft/linux-x64-gnu`. */
+const packageName = (arch = process.arch, system = process.platform) =>
+  `@foredraft/${[system, arch, system === process.platform ? libc() : undefined].filter(part => part).join('-')}`;
 
-/** The name of the library's file here. */
-const fileName = { darwin: 'libforedraft.dylib', win32: 'foredraft.dll' }[process.platform] ?? 'libforedraft.so';
+/** The name of the library's file on a system. */
+const nameOn = system => ({ darwin: 'libforedraft.dylib', win32: 'foredraft.dll' })[system] ?? 'libforedraft.so';
+const fileName = nameOn(process.platform);
 
-module.exports = { fileName, libc, packageName };
+module.exports = { fileName, libc, nameOn, packageName };

@@ -1,13 +1,13 @@
 'use strict';
 // Makes the package of this platform in native/: package.json, README, the library and, on Linux, the program of isolated engines, which is
 // beside it. The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is not there. Prints the folder.
-// FOREDRAFT_ARCH is another processor that the library is for (`arm64`).
+// FOREDRAFT_ARCH is another processor that the library is for (`arm64`), FOREDRAFT_SYSTEM another system (`win32`).
 // With --check it makes nothing: the versions must be those of Cargo.toml.
 const { execFileSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
 const main = require('../package.json');
-const { fileName, libc, packageName } = require('../lib/platform.cjs');
+const { libc, nameOn, packageName } = require('../lib/platform.cjs');
 
 const program = 'foredraft-engine';
 const repository = path.resolve(__dirname, '../..');
@@ -20,7 +20,9 @@ if (!process.argv.includes('--check')) make();
 
 function make() {
   const arch = process.env.FOREDRAFT_ARCH || process.arch;
-  const name = packageName(arch);
+  const system = process.env.FOREDRAFT_SYSTEM || process.platform;
+  const name = packageName(arch, system);
+  const fileName = nameOn(system);
   if (!(name in main.optionalDependencies)) throw new Error(`node/package.json: optionalDependencies: has no ${name}`);
   const given = process.env.FOREDRAFT_LIB;
   const source = given ? path.resolve(repository, given) : path.join(repository, 'target/release', fileName);
@@ -30,11 +32,11 @@ function make() {
   fs.rmSync(target, { recursive: true, force: true });
   fs.mkdirSync(target, { recursive: true });
   fs.copyFileSync(source, path.join(target, fileName));
-  if (process.platform === 'linux') fs.copyFileSync(path.join(path.dirname(source), program), path.join(target, program));
+  if (system === 'linux') fs.copyFileSync(path.join(path.dirname(source), program), path.join(target, program));
   const { license, repository: origin, engines } = main;
   const about = {
     name, version, description: `The library of foredraft for ${name.split('/')[1]}`, license, repository: origin, engines,
-    os: [process.platform], cpu: [arch], ...(libc() && { libc: [libc() === 'gnu' ? 'glibc' : 'musl'] }),
+    os: [system], cpu: [arch], ...(system === 'linux' && libc() && { libc: [libc() === 'gnu' ? 'glibc' : 'musl'] }),
     preferUnplugged: true,
   };
   fs.writeFileSync(path.join(target, 'package.json'), `${JSON.stringify(about, undefined, 2)}\n`);

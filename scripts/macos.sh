@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Checks on Linux what can be checked of foredraft for macOS (AArch64), without Apple's SDK: Rust's types, and whether the C and C++ files compile.
+# Nothing is linked, and nothing is run.
+#
+#   scripts/macos.sh
+#
+#   cargo check of the crates that need no llama.cpp, and of the library with its program. llama-cpp-sys-2, whose build needs Apple's SDK, is
+#   replaced by a crate that has the bindings and the sources of the build for this machine.
+#   The library's C and C++ files, compiled by zig (ziglang from PyPI), which has the headers of macOS's C library and of libc++.
+#
+# What is missing is installed with rustup and pip, in target/macos. What cannot be had is a line that begins with "skipped:"; with CI set it is a
+# failure.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+triple=aarch64-apple-darwin
+work=$root/target/macos
+here=${CARGO_TARGET_DIR:-$root/target}
+platform=macOS
+zig_version=0.13.0
+# shellcheck source=scripts/cross.sh
+. scripts/cross.sh
+
+# shellcheck disable=SC1090 # the path of what it writes
+. "$(scripts/setup.sh)"
+export CPATH=$root/scripts/gcc
+add_target
+mkdir -p "$work/bin"
+
+set_up_zig() {
+    if ! [ -x "$work/zig/bin/python" ] || ! "$work/zig/bin/python" -m ziglang version >/dev/null 2>&1; then
+        [ "${FOREDRAFT_SETUP:-auto}" != none ] && have python3 || give_up "no zig, so no C++ was compiled"
+        say "installing ziglang from PyPI"
+        python3 -m venv "$work/zig" && "$work/zig/bin/pip" install --quiet --disable-pip-version-check "ziglang==$zig_version" >&2 ||
+            give_up "no zig, so no C++ was compiled"
+    fi
+    local name
+    for name in cc c++; do
+        # cc passes Apple's own options, which zig takes from its target.
+        cat >"$work/bin/zig-$name" <<WRAPPER
+#!/usr/bin/env bash
+arguments=()
+while [ \$# -gt 0 ]; do
+    case \$1 in
+    -arch | -isysroot | -target) shift ;;
+    --target=* | -mmacosx-version-min=* | -mmacos-version-min=*) ;;
+    *) arguments+=("\$1") ;;
+    esac
+    shift
+done
+exec "$work/zig/bin/python" -m ziglang $name -target aarch64-macos "\${arguments[@]}"
+WRAPPER
+        chmod +x "$work/bin/zig-$name"
+    done
+    printf '#!/bin/sh\nexec "%s" -m ziglang ar "$@"\n' "$work/zig/bin/python" >"$work/bin/zig-ar"
+    chmod +x "$work/bin/zig-ar"
+}
+
+# A llama-cpp-sys-2 that compiles nothing: the bindings of the build for this machine, and the folder of that build, which has the headers.
+stand_in() {
+    cargo build --release --lib >&2
+    local out
+    # The newest build's.
+    out=$(find "$here/release/build" -path '*llama-cpp-sys-2-*/out/bindings.rs' -printf '%T@ %h\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
+    [ -n "$out" ] || die "there is no build of llama-cpp-sys-2 in $here"
+    local version
+    version=$(sed -n 's/^llama-cpp-sys-2 = "=\(.*\)"/\1/p' Cargo.toml)
+    rm -rf "$work/llama" && mkdir -p "$work/llama/src"
+    cat >"$work/llama/Cargo.toml" <<MANIFEST
+[package]
+name = "llama-cpp-sys-2"
+version = "$version"
+edition = "2021"
+links = "llama"
+[features]
+default = []
+[workspace]
+MANIFEST
+    printf 'fn main() { println!("cargo:ggml_cmake_dir=%s"); }\n' "$out/lib/cmake/ggml" >"$work/llama/build.rs"
+    { echo '#![allow(warnings)]' && cat "$out/bindings.rs"; } >"$work/llama/src/lib.rs"
+}
+
+check_crates() {
+    local crate
+    for crate in base ngram grammar jinja sampling speculation; do
+        CARGO_TARGET_DIR=$work/target cargo check --release --quiet --target $triple -p foredraft-$crate >&2 || die "foredraft-$crate does not compile"
+        passed "foredraft-$crate: cargo check"
+    done
+}
+
+check_library() {
+    export CC_aarch64_apple_darwin=$work/bin/zig-cc CXX_aarch64_apple_darwin=$work/bin/zig-c++ AR_aarch64_apple_darwin=$work/bin/zig-ar
+    export SDKROOT=$work MACOSX_DEPLOYMENT_TARGET=11.0
+    local log=$work/check.log
+    CARGO_TARGET_DIR=$work/target cargo check --release --lib --bins --target $triple --config "patch.crates-io.llama-cpp-sys-2.path=\"$work/llama\"" \
+        >"$log" 2>&1 || { cat "$log" >&2; git checkout --quiet Cargo.lock 2>/dev/null || true; die "the library does not compile"; }
+    ! grep -q '^warning: unused' "$log" || cat "$log" >&2
+    passed "the library and its program: cargo check, with the C and C++ files that build.rs compiles for macOS"
+}
+
+# Each C and C++ file of the library that is compiled for AArch64 anywhere.
+check_sources() {
+    local llama file standard n=0
+    llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(dirname "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")")/../../build/CMakeCache.txt")
+    local flags=() folder
+    for folder in include src common vendor ggml/include ggml/src ggml/src/ggml-cpu; do flags+=(-isystem "$llama/$folder"); done
+    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,elementary,order,rounding,rope,unwrapped,attention_cost}.cpp; do
+        standard=-std=c11
+        case $file in *.cpp) standard=-std=c++17 ;; esac
+        case $file in src/llama/allocation.cpp | src/ffi/globals.c) continue ;; esac # for glibc and mingw
+        "$work/bin/zig-c++" $standard -fsyntax-only -Wall "${flags[@]}" -x "$([ "$standard" = -std=c11 ] && echo c || echo c++)" "$file" 2>"$work/zig.log" ||
+            { cat "$work/zig.log" >&2; die "$file does not compile"; }
+        n=$((n + 1))
+    done
+    for folder in "-march=armv8-a -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod"; do
+        # shellcheck disable=SC2086 # several options
+        "$work/bin/zig-c++" -std=c++17 -fsyntax-only -ffp-contract=off $folder "${flags[@]}" src/llama/kernels/level.cpp 2>"$work/zig.log" ||
+            { cat "$work/zig.log" >&2; die "src/llama/kernels/level.cpp does not compile"; }
+        n=$((n + 1))
+    done
+    passed "$n C and C++ files compile for macOS" "$n"
+}
+
+check_crates
+set_up_zig
+stand_in
+check_sources
+check_library
+say "$n_passed passed: types and syntax only; nothing was linked or run"
