@@ -246,29 +246,65 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
 
 // --- A format's functions -------------------------------------------------------------------------------------------------------------------
 
-// Rows of weights, of which `n` belong to the product.
+// Rows of weights.
 struct Rows {
     const uint8_t * weights;
     size_t stride;
     // What will be read next, or these rows: prefetched while these are computed.
     const uint8_t * next;
+    // Whether these rows and the next ones fit into the first level of caches.
+    bool are_few;
 };
 
-// Prefetches as many bytes as a block of all rows has: some lines before its parts, and the same number in each part. A processor waits for few
-// lines at a time, so it stops when it is to fetch all at once.
+// Bytes of rows that are few. The first level has 32 KiB at least, and holds the tokens' numbers too.
+constexpr size_t FEW = 12 << 10;
+
+// Prefetches while a block of all rows is computed. A processor waits for few lines at a time, so each part asks for some.
+//
+//   far   as many bytes of the next rows as the block has, into the second level of caches; into the first one if the rows are few and
+//         computing takes longer than reading (with Q8_0 it does not).
+//   near  of long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
 template <typename Format, int PARTS> struct Fetch {
     static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
-    const uint8_t * line;
+    static constexpr int ROWS_OF_PART = LANES > PARTS ? LANES / PARTS : 1, PARTS_OF_ROW = LANES > PARTS ? 1 : PARTS / LANES;
+    static constexpr bool OFTEN_FEW = Format::BITS < 8 && (!Format::IS_LONG || Format::SIZE <= 96), NEAR = Format::IS_LONG && !OFTEN_FEW;
+    const uint8_t *line, *row;
+    size_t stride;
+    bool into_first;
+    int n_parts = 0;
 
-    inline __attribute__((always_inline)) Fetch(const Rows & rows, int64_t block) : line(rows.next + block * LANES * Format::SIZE) {
+    inline __attribute__((always_inline)) Fetch(const Rows & rows, int64_t block)
+        : line(rows.next + block * LANES * Format::SIZE), row(rows.weights + (block + 1) * Format::SIZE), stride(rows.stride),
+          into_first(OFTEN_FEW && rows.are_few) {
         fetch<LINES - PARTS * OF_PART>();
     }
-    inline __attribute__((always_inline)) void part() { fetch<OF_PART>(); }
+    inline __attribute__((always_inline)) void part() {
+        fetch<OF_PART>();
+        if constexpr (NEAR) {
+            if (n_parts % PARTS_OF_ROW == 0) {
+#pragma GCC unroll 4
+                for (int n = 0; n < ROWS_OF_PART; ++n) {
+#pragma GCC unroll 4
+                    for (int at = 0; at < Format::SIZE; at += 64) {
+                        PREFETCH(row + at, 3);
+                    }
+                    row += stride;
+                }
+            }
+            ++n_parts;
+        }
+    }
 
 private:
     template <int N> inline __attribute__((always_inline)) void fetch() {
-        for (int i = 0; i < N; ++i) {
-            PREFETCH(line + 64 * i);
+        if (into_first) {
+            for (int i = 0; i < N; ++i) {
+                PREFETCH(line + 64 * i, 3);
+            }
+        } else {
+            for (int i = 0; i < N; ++i) {
+                PREFETCH(line + 64 * i, 2);
+            }
         }
         line += 64 * N;
     }
@@ -636,7 +672,7 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
         const bool continues = index + 1 < n_panels && row + 2 * LANES <= product.n_rows && row_size == size_t(format.size) * product.n_blocks;
-        Rows rows { at, row_size, continues ? at + LANES * row_size : at };
+        Rows rows { at, row_size, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
         if (end - first == 1 && n_rows == LANES && tile_at(of_matrix, end_of_matrix, first).n == 1) {
             format.multiply_one(rows, product.n_blocks, product.packed + first * product.slot_size, sums);
         } else {
@@ -653,7 +689,7 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
                     for (int lane = 0; lane < LANES; ++lane) {
                         memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
                     }
-                    format.unpack(Rows { copied, size, copied }, 0, n, unpacked);
+                    format.unpack(Rows { copied, size, copied, false }, 0, n, unpacked);
                 }
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);

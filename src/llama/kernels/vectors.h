@@ -4,7 +4,7 @@
 // at every level, so that sums over lanes have one order at every level: four registers with NEON, two with AVX2, one with AVX-512.
 
 // A macro, because GCC drops calls of a function that only prefetches: it has no effect that GCC knows of.
-#define PREFETCH(at) __builtin_prefetch(at, 0, 2)
+#define PREFETCH(at, level) __builtin_prefetch(at, 0, level)
 
 #if defined(FOREDRAFT_NEON)
 
