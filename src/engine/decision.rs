@@ -76,9 +76,12 @@ impl ChoiceDecision {
             return Err(Error::new(Code::ContextFull, what));
         }
         let root = ChoiceNode { parent: 0, token: 0, children: Vec::new(), is_read: false, logprob: 0.0 };
-        let (mut nodes, mut ends) = (vec![root], Vec::new());
+        let (mut nodes, mut ends) = (vec![root], vec![0; choices.len()]);
         let mut known = HashMap::new();
-        for tokens in choices.iter() {
+        // In order, so that those with a common beginning are decoded together.
+        let mut sorted: Vec<(&Vec<Token>, &mut usize)> = choices.iter().zip(&mut ends).collect();
+        sorted.sort_by_key(|(tokens, _)| *tokens);
+        for (tokens, end) in sorted {
             let mut at = 0;
             for token in tokens {
                 let next = *known.entry((at, *token)).or_insert(nodes.len());
@@ -92,7 +95,7 @@ impl ChoiceDecision {
                 }
                 at = next;
             }
-            ends.push(at);
+            *end = at;
         }
         let temperature = if temperature > 0.0 { f64::from(temperature) } else { 1.0 };
         let scale = TokenScale { biases, temperature };

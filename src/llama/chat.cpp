@@ -2,6 +2,10 @@
 // the parser. Requests and answers are JSON texts. A returned text is freed by `foredraft_chat_text_free`. On failure a function returns
 // NULL and writes the message to `why`. All functions may be called by several threads at once.
 #include "guard.h"
+#include "template_budget.h"
+
+// Written by build.rs: llama.cpp's `common/jinja/runtime.cpp` with limits.
+#include "jinja_runtime.cpp"
 
 #include "chat.h"
 #include "chat-peg-parser.h"
@@ -31,6 +35,13 @@ struct foredraft_chat_parser {
 };
 
 namespace {
+
+// What llama.cpp's template engine may use to find a format, in nanoseconds, and in bytes for each rendering. It renders a few dozen times, and takes
+// up to 10,000 nanoseconds for each byte of tools with real templates.
+constexpr uint64_t MAX_TIME = 1000 * 1000 * 1000;
+constexpr uint64_t MAX_TIME_PER_BYTE = 20000;
+constexpr uint64_t MAX_MEMORY = 128 << 20;
+constexpr uint64_t MAX_MEMORY_PER_BYTE = 2000;
 
 char * text_of(const std::string & text, size_t * length) {
     char * copy = static_cast<char *>(std::malloc(text.size() + 1));
@@ -101,7 +112,9 @@ foredraft_chat_template * foredraft_chat_template_new(const char * source, size_
             throw std::invalid_argument("the template is empty");
         }
         auto parsed = std::make_unique<foredraft_chat_template>();
+        const template_budget::limit limit(MAX_TIME, MAX_MEMORY);
         parsed->templates = common_chat_templates_init(nullptr, std::string(source, length), bos, eos);
+        template_budget::check();
         return parsed.release();
     });
 }
@@ -150,7 +163,10 @@ char * foredraft_chat_apply(const foredraft_chat_template * of, const char * req
                 inputs.chat_template_kwargs[name] = value.dump();
             }
         }
-        return text_of(params_json(common_chat_templates_apply(of->templates.get(), inputs)).dump(), length);
+        const template_budget::limit limit(MAX_TIME + MAX_TIME_PER_BYTE * request_length, MAX_MEMORY + MAX_MEMORY_PER_BYTE * request_length);
+        const auto params = common_chat_templates_apply(of->templates.get(), inputs);
+        template_budget::check();
+        return text_of(params_json(params).dump(), length);
     });
 }
 

@@ -78,7 +78,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
 }
 
-/// A chat template, parsed by llama.cpp to find out its format.
+/// A chat template, parsed by llama.cpp to find out its format. llama.cpp's template engine has limits here (`template_budget.h`).
 #[derive(Debug)]
 pub struct FormatTemplate(NonNull<RawTemplate>);
 
@@ -88,11 +88,11 @@ unsafe impl Send for FormatTemplate {}
 unsafe impl Sync for FormatTemplate {}
 
 impl FormatTemplate {
-    /// Parses a template. `bos` and `eos` are the texts of these tokens, or "". The source must be one that the renderer has accepted,
-    /// because llama.cpp limits neither its nesting nor its steps.
+    /// Parses a template, and renders it to find out what it supports. `bos` and `eos` are the texts of these tokens, or "". The source must be
+    /// one that the renderer has accepted, because llama.cpp does not limit its nesting.
     ///
     /// # Errors
-    /// `invalid_request`: llama.cpp cannot parse it.
+    /// `invalid_request`: llama.cpp cannot parse it, or it exceeds a limit.
     pub fn parse(source: &str, bos: &str, eos: &str) -> Result<FormatTemplate> {
         let token = |text: &str| CString::new(text.replace('\0', "")).map_err(|_| failure("a NUL in a token"));
         let (bos, eos) = (token(bos)?, token(eos)?);
@@ -127,7 +127,7 @@ impl FormatTemplate {
     /// The format of the answer to a request (see `foredraft_chat_apply` in `chat.cpp`), both as JSON.
     ///
     /// # Errors
-    /// `invalid_request`: the template fails, or llama.cpp cannot find out its format.
+    /// `invalid_request`: the template fails, exceeds a limit, or llama.cpp cannot find out its format.
     pub fn apply(&self, request: &str) -> Result<String> {
         stack::with(TEMPLATE_STACK, NAME, || {
             answer(|length, why| {
@@ -303,6 +303,50 @@ mod tests {
             assert!(CompletionParser::new(serialized, 0, "").is_err(), "{serialized}");
         }
         assert!(CompletionParser::new("", 1000, "").is_err());
+    }
+
+    /// Without limits each of these takes hours, all memory or the stack.
+    #[test]
+    fn a_template_that_works_too_much_is_refused() {
+        let double = "{% set ns = namespace(x='a', y=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}";
+        let tree = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+        let sources = [
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".to_owned(),
+            "{% for a in range(3000) %}{% for b in range(3000) %}{% for c in range(3000) %}{{ a }}{% endfor %}{% endfor %}{% endfor %}".to_owned(),
+            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".to_owned(),
+            double.to_owned(),
+            format!("{tree}{{{{ ns.x }}}}"),
+            format!("{tree}{{{{ ns.x | tojson }}}}"),
+            format!("{tree}{{{{ ns.x | string }}}}"),
+            format!("{tree}{{{{ ns.x ~ '' }}}}"),
+            format!("{tree}{{{{ ns.x | lower }}}}"),
+            format!("{tree}{{% if ns.x == ns.x %}}a{{% endif %}}"),
+            format!("{tree}{{% if 2 in ns.x %}}a{{% endif %}}"),
+            "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns | string }}".to_owned(),
+            "{% set ns = namespace(x=[1]) %}{% for i in range(2000000) %}{% set ns.x = [ns.x] %}{% endfor %}".to_owned(),
+            "{{ 'a' * 1000000000000 }}".to_owned(),
+            "{{ range(1000000000000) }}".to_owned(),
+            "{{ range(-1000000000000, 0) }}".to_owned(),
+            "{{ 'a\nb' | indent(1000000000000) }}".to_owned(),
+            "{% set x = 'a' * 100000 %}{{ x | replace('', x) }}".to_owned(),
+            "{% set x = 'a' * 100000 %}{{ x | replace('a', x) }}".to_owned(),
+            "{% set x = 'ab' * 1000000 %}{{ x.split('a') | length }}".to_owned(),
+            "{% set x = 'a' * 1000000 %}{% for i in range(10000000) %}{% if x == 'b' %}a{% endif %}{% endfor %}".to_owned(),
+            "{% set x = range(100000) %}{% for i in x %}{% for j in x %}{% endfor %}{% endfor %}".to_owned(),
+        ];
+        for source in sources {
+            let found = FormatTemplate::parse(&source, "", "")
+                .and_then(|template| template.apply(r#"{"messages": [{"role": "user", "content": "hi"}]}"#));
+            let error = found.expect_err(&source);
+            assert!(error.message().contains("exceeds the limits"), "{source}: {}", error.message());
+        }
+        // The next call has its own budget.
+        assert!(
+            FormatTemplate::parse(CHATML, "", "")
+                .unwrap()
+                .apply(r#"{"messages": [{"role": "user", "content": "hi"}]}"#)
+                .is_ok()
+        );
     }
 
     #[test]

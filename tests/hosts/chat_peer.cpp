@@ -1,6 +1,7 @@
 // Writes what llama-server's code makes of completions: lines of JSON with the template's source, the request, the completion and the message.
 // With one argument, a file to write: for each test of a chat format in llama.cpp's test-chat.cpp. scripts/chat-peer.sh compiles this program
 // with that file, which it downloads. With two, a file to read and one to write: for lines with a template, a request and a completion.
+// src/api/chat_format/tests/peer.rs compiles it with COMPLETIONS_ONLY, which needs no download.
 #include "chat.h"
 #include "common.h"
 #include "json.h"
@@ -14,6 +15,7 @@ using json = common_json;
 
 static FILE * recorded_lines;
 
+#ifndef COMPLETIONS_ONLY
 // The last call of the parser for a request: the tests parse each beginning of a completion, and then the whole.
 struct recording {
     std::string template_source;
@@ -24,6 +26,7 @@ struct recording {
     bool has_message = false;
 };
 static recording recorded;
+#endif
 
 static void write_line(const json & given, bool is_partial, const common_chat_msg & message) {
     json calls = json::array();
@@ -38,6 +41,7 @@ static void write_line(const json & given, bool is_partial, const common_chat_ms
     std::fprintf(recorded_lines, "%s\n", line.dump().c_str());
 }
 
+#ifndef COMPLETIONS_ONLY
 static void write_recorded() {
     if (recorded.has_message) {
         const json given = {
@@ -99,14 +103,15 @@ static common_chat_msg recorded_parse(const common_peg_arena & arena, const std:
     return message;
 }
 
+// Of the server, for a test that is not run.
+static json server_chat_convert_responses_to_chatcmpl(const json & body) { return body; }
+#endif
+
 // Of a file that llama.cpp's build writes.
 int llama_build_number(void) { return 0; }
 const char * llama_commit(void) { return ""; }
 const char * llama_compiler(void) { return ""; }
 const char * llama_build_target(void) { return ""; }
-
-// Of the server, for a test that is not run.
-static json server_chat_convert_responses_to_chatcmpl(const json & body) { return body; }
 
 static common_chat_templates_inputs inputs_of(const json & request) {
     common_chat_templates_inputs inputs;
@@ -154,9 +159,11 @@ static void answer_all(const char * path) {
     }
 }
 
+#ifndef COMPLETIONS_ONLY
 #define common_chat_templates_apply recorded_apply
 #define common_chat_peg_parse recorded_parse
 #include "formats.cpp"
+#endif
 
 int main(int argc, char ** argv) {
     if (argc < 2) {
@@ -168,9 +175,12 @@ int main(int argc, char ** argv) {
     }
     if (argc > 2) {
         answer_all(argv[1]);
-    } else {
+    }
+#ifndef COMPLETIONS_ONLY
+    else {
         test_template_output_peg_parsers(false);
         write_recorded();
     }
+#endif
     return std::fclose(recorded_lines) == 0 ? 0 : 1;
 }

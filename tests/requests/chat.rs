@@ -149,6 +149,60 @@ fn one_function_can_be_forced() {
     }
 }
 
+/// As a template without a place for tools.
+#[test]
+fn template_that_fails_with_tools_does_not_get_them() {
+    let engine = engine();
+    let template = format!("{{% if tools %}}{{{{ raise_exception('no tools here') }}}}{{% endif %}}{PLAIN}");
+    let request = json!({"messages": user("Hello"), "chat_template": template, "tools": tools(), "n_predict": 200, "temperature": 0,
+        "response_fields": ["content", "message", "prompt", "warnings", "finish_reason"]});
+    let warned = |answer: &Value, so: &str| {
+        let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
+        let is_it = |text: &str| {
+            text.starts_with("tools: the chat template fails with them (")
+                && text.contains("no tools here")
+                && text.ends_with(so)
+        };
+        assert!(warnings.iter().any(|warning| warning.as_str().is_some_and(is_it)), "{answer}");
+    };
+    let auto = complete(&engine, Endpoint::Foredraft, &request);
+    warned(&auto, "so the model does not see them");
+    assert!(
+        !auto["prompt"].as_str().unwrap().contains("river") && auto["message"].get("tool_calls").is_none(),
+        "{auto}"
+    );
+    let forced = complete(
+        &engine,
+        Endpoint::Foredraft,
+        &with(&request, json!({"tool_choice": "required", "parallel_tool_calls": false})),
+    );
+    warned(&forced, "so they are in the system message");
+    assert!(forced["prompt"].as_str().unwrap().contains("river"), "{forced}");
+    assert!(is_valid(&forced["message"]["tool_calls"][0]), "{forced}");
+    assert_eq!(forced["finish_reason"], "tool_calls");
+}
+
+/// A completion that ends anywhere in a call: the parts of the message are a beginning of the whole one.
+#[test]
+fn calls_that_break_off_are_a_beginning() {
+    let engine = engine();
+    let request = json!({"messages": user("Hello"), "chat_template": PLAIN, "tools": tools(), "temperature": 0, "seed": 1,
+        "tool_choice": {"type": "function", "function": {"name": "look"}}, "parallel_tool_calls": false});
+    let whole = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"n_predict": 300})));
+    let whole_call = &whole["message"]["tool_calls"][0]["function"];
+    assert!(is_valid(&whole["message"]["tool_calls"][0]), "{whole}");
+    for n in 1..n(&whole["tokens_predicted"]) {
+        let request = with(&request, json!({"n_predict": n}));
+        let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
+        let last = updates.last().unwrap();
+        assert_eq!(last["message"], sum_of_deltas(&updates), "{n}");
+        assert_eq!(last["message"]["content"], "", "{last}");
+        let call = &last["message"]["tool_calls"][0]["function"];
+        let begins = |key: &str| whole_call[key].as_str().unwrap().starts_with(call[key].as_str().unwrap_or_default());
+        assert!(begins("name") && begins("arguments"), "{last}");
+    }
+}
+
 #[test]
 fn lazy_grammar_holds_from_its_trigger_on() {
     let engine = engine();

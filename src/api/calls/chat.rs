@@ -13,7 +13,7 @@ use crate::api::registry::ChatRecord;
 use crate::api::request::{
     ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, GrammarTrigger, Prompt, ToolChoice, TriggerKind,
 };
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// Finds the format of the answer to a request with messages, and sets in the request what the format needs. Returns what reads the
 /// answer; `None`: the request has no messages.
@@ -28,27 +28,48 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     let own;
     // The renderer has limits on time and memory, and llama.cpp has none: so it is asked first, with the same messages. If the template
     // fails, preparing the prompt says so.
-    let seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
-    let checked = prompts::check_template(serving, &seen, timeout);
+    let mut seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
+    let mut checked = prompts::check_template(serving, &seen, timeout);
+    let mut fails_with_tools = None;
+    if let (Err(error), false) = (&checked, seen.tools.is_empty())
+        && error.code() == Code::InvalidRequest
+    {
+        seen.tools.clear();
+        if let Ok(without_tools) = prompts::check_template(serving, &seen, timeout) {
+            fails_with_tools = Some(error.message().to_owned());
+            checked = Ok(without_tools);
+        }
+    }
     let template = match (&chat.chat_template, &checked) {
         (_, Err(error)) => Err(error.message()),
         (Some(source), Ok(_)) => {
             own = serving.request_format(source);
             own.as_deref().map_err(|error| error.message())
         }
-        (None, Ok(_)) => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
+        (None, Ok(_)) => serving.format_template(!seen.tools.is_empty())?.map_err(String::as_str),
     };
     let mut format = match template {
         Ok(template) => {
             let generation_prompt = checked.as_ref().ok().and_then(|text| text.as_deref());
             let json_schema = json_schema.as_ref();
-            ChatFormat::detect(&FormatRequest { template, generation_prompt, chat, options, json_schema })?
+            let fails_with_tools = fails_with_tools.as_deref();
+            ChatFormat::detect(&FormatRequest {
+                template,
+                fails_with_tools,
+                generation_prompt,
+                chat,
+                options,
+                json_schema,
+            })?
         }
         Err(why) if is_required => return Err(Error::invalid(why)),
         Err(why) => ChatFormat::plain(options, why)?,
     };
     if let Some(messages) = format.messages.take() {
         chat.messages = messages;
+    }
+    if fails_with_tools.is_some() {
+        chat.tools.clear();
     }
     if options.continuation.is_some() {
         continue_last_message(chat, &mut format);

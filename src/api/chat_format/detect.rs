@@ -17,6 +17,8 @@ use crate::llama::{CompletionParser, generic_chat_format};
 
 /// llama.cpp sees all messages up to so many bytes. It renders them several times, in the call that submits a request.
 const MAX_SEEN: usize = 32 << 10;
+/// The most messages that it sees. Templates that look at all messages for each message take quadratic time.
+const MAX_SEEN_MESSAGES: usize = 64;
 /// The longest text in a longer conversation, in bytes.
 const MAX_SEEN_TEXT: usize = 4 << 10;
 
@@ -27,6 +29,8 @@ pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<Template
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct FormatRequest<'a> {
     pub(in crate::api) template: &'a TemplateFormat,
+    /// The template fails with the tools, so it does not get them. The reason.
+    pub(in crate::api) fails_with_tools: Option<&'a str>,
     /// What `add_generation_prompt` adds to the prompt, if it is known.
     pub(in crate::api) generation_prompt: Option<&'a str>,
     pub(in crate::api) chat: &'a ChatInput,
@@ -83,12 +87,13 @@ impl ChatFormat {
     /// # Errors
     /// A tool's schema is invalid, or a call is required and llama.cpp cannot find a format for it.
     pub(in crate::api) fn detect(request: &FormatRequest) -> Result<ChatFormat> {
-        let FormatRequest { template, generation_prompt, chat, options, json_schema } = *request;
+        let FormatRequest { template, fails_with_tools, generation_prompt, chat, options, json_schema } = *request;
         // What is continued is part of the format.
         let generation_prompt = generation_prompt.filter(|_| options.continuation.is_none());
         options.validate_choice(&chat.tools)?;
         let mut warnings = Vec::new();
-        let can = template.capabilities()?;
+        let mut can = template.capabilities()?;
+        can.tools &= fails_with_tools.is_none();
         let parallel = options.parallel_tool_calls.unwrap_or(can.parallel);
         let is_callable = |tool: &Value| match &options.tool_choice {
             ToolChoice::Function(name) => tool_name(tool) == Some(name.as_str()),
@@ -100,10 +105,13 @@ impl ChatFormat {
         let may_call = !tools.is_empty() && options.tool_choice != ToolChoice::Nothing;
         let mut messages = None;
         if may_call && !can.tools {
-            warnings.push(match is_required {
-                true => "tools: the chat template has no place for them, so they are in the system message".to_owned(),
-                false => "tools: the chat template has no place for them, so the model does not see them".to_owned(),
-            });
+            let why =
+                fails_with_tools.map_or("has no place for them".to_owned(), |why| format!("fails with them ({why})"));
+            let so = match is_required {
+                true => "they are in the system message",
+                false => "the model does not see them",
+            };
+            warnings.push(format!("tools: the chat template {why}, so {so}"));
         }
         let apply = |messages: &[Value]| -> Result<Arc<AppliedFormat>> {
             let mut input = json!({
@@ -120,7 +128,7 @@ impl ChatFormat {
                 "kwargs": chat.chat_template_kwargs,
             });
             if let Value::Object(input) = &mut input {
-                if !tools.is_empty() {
+                if !tools.is_empty() && fails_with_tools.is_none() {
                     input.insert("tools".to_owned(), tools.as_slice().into());
                 }
                 if let Some(schema) = json_schema {
@@ -243,18 +251,26 @@ pub(in crate::api) fn seen_messages(messages: &[Value]) -> Vec<Value> {
 }
 
 /// The messages in the form that llama.cpp accepts. (The renderer accepts more.) Of a long conversation only the system message and the last
-/// turn, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
+/// turn or its end, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
 fn messages_for_llama(messages: &[Value], whole: bool) -> Vec<Value> {
     let is = |message: &Value, roles: &[&str]| {
         message.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))
     };
     let length = |message: &Value| text_len(message.get("content").unwrap_or(&Value::Null));
-    if whole || messages.iter().map(length).sum::<usize>() <= MAX_SEEN {
+    let is_short = messages.len() <= MAX_SEEN_MESSAGES && messages.iter().map(length).sum::<usize>() <= MAX_SEEN;
+    if whole || is_short {
         return messages.iter().map(|message| message_for_llama(message, usize::MAX)).collect();
     }
-    let n_system = messages.iter().take_while(|message| is(message, &["system", "developer"])).count();
+    let first = messages.iter().take(MAX_SEEN_MESSAGES / 2);
+    let n_system = first.take_while(|message| is(message, &["system", "developer"])).count();
     let last = messages.iter().rposition(|message| is(message, &["user"])).unwrap_or(n_system).max(n_system);
-    let seen = messages.iter().enumerate().filter(|(index, _)| *index < n_system || *index >= last);
+    // A long turn from a call on, because templates refuse results without their calls.
+    let late = messages.len().saturating_sub(MAX_SEEN_MESSAGES / 2 - 1);
+    let mut calls =
+        messages.iter().enumerate().skip(late.max(last + 1)).filter(|(_, message)| is(message, &["assistant"]));
+    let rest = if late <= last + 1 { last + 1 } else { calls.next().map_or(messages.len(), |(index, _)| index) };
+    let seen = messages.iter().enumerate();
+    let seen = seen.filter(|(index, _)| *index < n_system || *index == last || *index >= rest);
     seen.map(|(_, message)| message_for_llama(message, MAX_SEEN_TEXT)).collect()
 }
 

@@ -1,5 +1,8 @@
 //! The formats of real templates (`make templates` downloads them).
 
+#[cfg(target_os = "linux")]
+mod peer;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -173,78 +176,4 @@ fn formats_of_real_templates_depend_on_messages_by_the_generation_prompt_only() 
     }
     println!("{n_same} formats by the same end of the prompt, {n_other} by others");
     assert!(n_same > 200 && n_other > 150);
-}
-
-/// A message without the ids that this library makes.
-fn comparable(mut message: Value) -> Value {
-    let fields = message.as_object_mut().unwrap();
-    fields.retain(|key, value| key != "role" && value != "" && value != &json!([]));
-    for call in fields.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-        let arguments = call["function"]["arguments"].as_str().unwrap().to_owned();
-        // As llama.cpp's own tests compare them.
-        let arguments = serde_json::from_str(&arguments).unwrap_or_else(|_| Value::from(arguments));
-        *call = json!([call["function"]["name"], arguments]);
-    }
-    message
-}
-
-/// llama.cpp's message of a line that `tests/hosts/chat_peer.cpp` writes, in the form of `comparable`.
-fn peer_message(line: &Value) -> Value {
-    let calls = line["tool_calls"].as_array().unwrap().iter().map(|call| json!({"function": call}));
-    comparable(
-        json!({"content": line["content"], "reasoning_content": line["reasoning_content"], "tool_calls": calls.collect::<Vec<_>>()}),
-    )
-}
-
-fn lines(path: &std::path::Path) -> Vec<Value> {
-    let text =
-        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}; run make templates", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn file(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates").join(name)
-}
-
-/// The differences between llama.cpp's messages and ours, each with its reason.
-fn differences(lines: &[Value]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for line in lines {
-        let completion = line["completion"].as_str().unwrap();
-        let what = format!("{completion:?} {}", line["request"]);
-        let mut more = line["request"].clone();
-        let tools = more.as_object_mut().unwrap().remove("tools").unwrap_or_default();
-        let format = match try_format(line["template"].as_str().unwrap(), tools, more) {
-            Ok(format) => format,
-            Err(error) => {
-                wrong.push(format!("{error}: {what}"));
-                continue;
-            }
-        };
-        // llama-server repeats the part of a continued message that the request gave.
-        let mut ours = message_of(&format.reader, completion);
-        let given = format.reader.given.to_json(false);
-        for key in ["content", "reasoning_content"] {
-            let [before, more] = [&given, &ours].map(|message| message[key].as_str().unwrap_or_default().to_owned());
-            ours[key] = (before + &more).into();
-        }
-        let ours = comparable(ours);
-        let theirs = peer_message(line);
-        // Where llama-server answers with an error, this library keeps the text.
-        if line.get("fails").is_none() && ours != theirs {
-            wrong.push(format!("ours {ours}, llama.cpp's {theirs}: {what}"));
-        }
-    }
-    wrong
-}
-
-/// For every completion in llama.cpp's tests of chat formats: llama-server's message is ours, however the completion is cut.
-#[test]
-#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
-fn messages_of_real_templates_are_those_of_llama_cpp() {
-    let lines = lines(&file("chat-messages.jsonl"));
-    assert!(lines.len() > 400);
-    let wrong = differences(&lines);
-    std::fs::write(file("chat-messages-differences.txt"), wrong.join("\n")).unwrap();
-    assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
-use super::keywords::{UNENFORCEABLE, is_assertion, strings};
+use super::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
 
 /// The maximum nesting of references and `allOf`s.
 const MAX_DEPTH: usize = 16;
@@ -93,6 +93,13 @@ impl Merge<'_, '_> {
             ("required", Some(_)) => self.require(map)?,
             ("properties", Some(Value::Object(before))) => join(before, value, &mut self.joined),
             (_, Some(before)) if before == value => {}
+            ("type", Some(_)) => {
+                let types = common_types(&named_types(&self.merged, self.at)?, &named_types(map, self.at)?);
+                if types.is_empty() {
+                    return error_at(self.at, "no value has the types of all parts of allOf");
+                }
+                self.merged.insert("type".into(), json!(types));
+            }
             (_, Some(_)) if !is_assertion(key) => {}
             (_, Some(_)) => return error_at(self.at, format!("{key} in two parts of allOf cannot be enforced")),
             (_, None) => {
@@ -113,6 +120,15 @@ impl Merge<'_, '_> {
         self.merged.insert("required".into(), names);
         Ok(())
     }
+}
+
+/// The types in both lists. An integer is a number.
+fn common_types(some: &[String], others: &[String]) -> Vec<String> {
+    let is_in = |name: &str, types: &[String]| types.iter().any(|one| one == name);
+    let fits = |name: &str, types: &[String]| is_in(name, types) || name == "integer" && is_in("number", types);
+    let mut common: Vec<String> = some.iter().filter(|name| fits(name, others)).cloned().collect();
+    common.extend(others.iter().filter(|name| fits(name, some) && !is_in(name, some)).cloned());
+    common
 }
 
 /// Adds a part's properties. If several parts have the same property, its schemas become one flat `allOf`: nested ones could exhaust

@@ -7,6 +7,7 @@
 //! is fetched.
 
 mod converter_fixes;
+mod counts;
 mod disjoint;
 mod document;
 mod keywords;
@@ -49,7 +50,7 @@ pub(super) fn parse(value: &Value) -> Result<Value> {
 /// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, a grammar cannot enforce it, or it
 /// is too large.
 pub(super) fn to_grammar(schema: &Value) -> Result<String> {
-    let simplified = stack::with(STACK, "json_schema", || reader::simplify(schema).map_err(Error::invalid))?;
+    let simplified = stack::with(STACK, "json_schema", || reader::simplify(schema, false).map_err(Error::invalid))?;
     Ok(fix_grammar(&schema_to_grammar(&simplified)?))
 }
 
@@ -64,7 +65,7 @@ pub(super) fn fix_grammar(grammar: &str) -> String {
 /// # Errors
 /// As [`to_grammar`].
 pub(super) fn simplified(schema: &Value, prefix: &str) -> Result<Value> {
-    let text = stack::with(STACK, "json_schema", || reader::simplify(schema).map_err(Error::invalid))?;
+    let text = stack::with(STACK, "json_schema", || reader::simplify(schema, true).map_err(Error::invalid))?;
     // It can nest deeper than serde_json's limit only by a bug.
     let mut document = serde_json::from_str(&text).map_err(|error| Error::invalid(format!("json_schema: {error}")))?;
     stack::with(STACK, "json_schema", || {

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
+use super::converter_fixes::ADDITIONAL;
+use super::counts::ObjectSchema;
 use super::disjoint::disjoint;
 use super::document::{Document, MAX_NODES, MAX_PATH, SchemaResult, VISIT, error_at};
 use super::keywords::{
@@ -21,9 +23,10 @@ const MAX_PROPERTIES: usize = 128;
 const MAX_NAME: usize = 256;
 
 /// The simplified schema as JSON text. Each referenced schema becomes an entry of `$defs`.
-pub(super) fn simplify(schema: &Value) -> SchemaResult<String> {
+/// `root_is_inlined`: the caller replaces the root by its definition.
+pub(super) fn simplify(schema: &Value, root_is_inlined: bool) -> SchemaResult<String> {
     let located = references::locate(schema)?;
-    let mut reader = SchemaReader::new(&located);
+    let mut reader = SchemaReader::new(&located, root_is_inlined);
     let root = reader.reference("#", "#")?;
     let mut defs = Map::new();
     while let Some((name, at)) = reader.todo.pop_front() {
@@ -31,6 +34,7 @@ pub(super) fn simplify(schema: &Value) -> SchemaResult<String> {
         let simplified = reader.schema(target, &at, 0)?;
         defs.insert(name, simplified);
     }
+    defs.extend(reader.bounded);
     let mut document = match root {
         Value::Object(root) => root,
         _ => Map::new(),
@@ -45,13 +49,24 @@ struct SchemaReader<'a> {
     names: HashMap<String, String>,
     /// Definitions that remain to be simplified: name and reference.
     todo: VecDeque<(String, String)>,
+    /// Definitions of objects with a maximum number of additional properties.
+    bounded: Vec<(String, Value)>,
+    root_is_inlined: bool,
     nodes: usize,
     values: usize,
 }
 
 impl<'a> SchemaReader<'a> {
-    fn new(root: &'a Value) -> Self {
-        Self { document: Document::new(root), names: HashMap::new(), todo: VecDeque::new(), nodes: 0, values: 0 }
+    fn new(root: &'a Value, root_is_inlined: bool) -> Self {
+        Self {
+            document: Document::new(root),
+            names: HashMap::new(),
+            todo: VecDeque::new(),
+            bounded: Vec::new(),
+            root_is_inlined,
+            nodes: 0,
+            values: 0,
+        }
     }
 
     /// Replaces a reference by one into `$defs`.
@@ -85,10 +100,6 @@ impl<'a> SchemaReader<'a> {
             return error_at(at, format!("{keyword} cannot be enforced by a grammar"));
         }
         let assertions: Vec<&str> = map.keys().map(String::as_str).filter(|key| is_assertion(key)).collect();
-        let alone = |keyword: &str| match assertions.iter().find(|other| **other != keyword) {
-            Some(other) => error_at(at, format!("{other} beside {keyword} cannot be enforced")),
-            None => Ok(()),
-        };
         if map.contains_key("allOf") {
             let merged = merge::all_of(&self.document, map, at)?;
             // It may contain itself. The limit on `names` ends the recursion before the stack is exhausted.
@@ -104,8 +115,12 @@ impl<'a> SchemaReader<'a> {
         }
         for keyword in ["anyOf", "oneOf"] {
             if let Some(parts) = map.get(keyword) {
-                alone(keyword)?;
-                return self.alternatives(parts, keyword, &format!("{at}/{keyword}"), names);
+                let part_at = format!("{at}/{keyword}");
+                if assertions.len() == 1 {
+                    return self.alternatives(parts, keyword, &part_at, names);
+                }
+                let parts = self.distributed(map, parts, keyword, &part_at)?;
+                return self.alternatives(&parts, "anyOf", &part_at, names + 24);
             }
         }
         if let Some(values) = map.get("enum").cloned().or_else(|| map.get("const").map(|value| json!([value]))) {
@@ -142,6 +157,30 @@ impl<'a> SchemaReader<'a> {
             self.exclusive(list, at)?;
         }
         if out.is_empty() { error_at(at, "no value is valid") } else { Ok(json!({ "anyOf": out })) }
+    }
+
+    /// The parts of `anyOf` and `oneOf`, each with the keywords beside it.
+    fn distributed(&self, map: &Map<String, Value>, parts: &Value, keyword: &str, at: &str) -> SchemaResult<Value> {
+        let Some(list) = parts.as_array().filter(|list| list.len() <= MAX_NODES) else {
+            return error_at(at, "must be an array of schemas, and not too long");
+        };
+        if keyword == "oneOf" {
+            self.exclusive(list, at)?;
+        }
+        let beside = map.iter().filter(|(key, _)| is_assertion(key) && *key != keyword);
+        let beside = Value::Object(beside.map(|(key, value)| (key.clone(), value.clone())).collect());
+        let mut out = Vec::new();
+        for part in list {
+            self.document.count_copy(&beside, at)?;
+            self.document.count_copy(part, at)?;
+            out.push(match part {
+                Value::Object(_) if disjoint(&self.document, &beside, part, at, 0)? => Value::Bool(false),
+                Value::Object(_) => json!({"allOf": [beside, part]}),
+                Value::Bool(true) => beside.clone(),
+                other => other.clone(),
+            });
+        }
+        Ok(out.into())
     }
 
     /// Fails unless it is certain that no value is valid under two of the schemas.
@@ -273,15 +312,44 @@ impl<'a> SchemaReader<'a> {
                 return error_at(at, format!("a grammar cannot distinguish the property {name} from additional ones"));
             }
         }
-        let few = count(map, "minProperties", at)?.is_some_and(|least| least > needed.len() as u64);
-        let many = count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
-        if few || many {
-            return error_at(at, "minProperties and maxProperties cannot be enforced by a grammar");
+        let required = out.keys().filter(|name| needed.contains(name.as_str())).cloned().collect();
+        self.counted(ObjectSchema { properties: out, required, additional }, map, at)
+    }
+
+    /// Simplifies an object schema with `minProperties` and `maxProperties`.
+    fn counted(&mut self, mut object: ObjectSchema, map: &Map<String, Value>, at: &str) -> SchemaResult<Value> {
+        let read = |key: &str| count(map, key, at).map(|n| n.map(|n| usize::try_from(n).unwrap_or(usize::MAX)));
+        let (least, most) = (read("minProperties")?.unwrap_or(0), read("maxProperties")?);
+        let spare = most.map(|most| most.saturating_sub(object.properties.len()));
+        let is_root = at == "#" && self.root_is_inlined;
+        // A root that is inlined cannot be a definition. The listed properties are enough.
+        if spare == Some(0) || spare.is_some() && is_root && !object.properties.is_empty() {
+            object.additional = None;
         }
-        Ok(json!({
-            "type": "object", "properties": out, "required": required,
-            "additionalProperties": additional.unwrap_or(json!(false)),
-        }))
+        let spare = spare.filter(|_| object.additional.is_some());
+        let alternatives = object.with_counts(least, most).filter(|_| spare.is_none() || !is_root);
+        let Some(alternatives) = alternatives else {
+            return error_at(at, "minProperties and maxProperties cannot be enforced by a grammar");
+        };
+        let mut out = Vec::new();
+        for object in alternatives {
+            let object = object.to_json();
+            self.document.count_copy(&object, at)?;
+            out.push(match spare {
+                None => object,
+                Some(spare) => self.bounded(object, spare),
+            });
+        }
+        Ok(if out.len() == 1 { out.swap_remove(0) } else { json!({ "anyOf": out }) })
+    }
+
+    /// Makes an object schema with at most `n` additional properties a definition whose name says so, because the converter has no keyword
+    /// for it (see `converter_fixes.rs`).
+    fn bounded(&mut self, object: Value, n: usize) -> Value {
+        let name = format!("b{}{ADDITIONAL}{}", self.bounded.len(), n.min(MAX_ITEMS as usize));
+        let reference = json!({"$ref": format!("#/$defs/{name}")});
+        self.bounded.push((name, object));
+        reference
     }
 
     /// Leaves only the properties with an allowed name, and lists those that would be additional ones.

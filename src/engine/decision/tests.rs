@@ -22,9 +22,15 @@ fn choices() -> ChoiceTokens {
 }
 
 /// Makes a decision, with room for `room` nodes in each step; none if decoded tokens cannot be removed.
-fn decide(room: usize, may_branch: bool, can_roll_back: bool, temperature: f32) -> (DecisionScores, usize) {
+fn decide(
+    choices: ChoiceTokens,
+    room: usize,
+    may_branch: bool,
+    can_roll_back: bool,
+    temperature: f32,
+) -> (DecisionScores, usize) {
     let prompt = vec![5, 4];
-    let mut decision = ChoiceDecision::new(choices(), Vec::new(), temperature, prompt.len(), 100).unwrap();
+    let mut decision = ChoiceDecision::new(choices, Vec::new(), temperature, prompt.len(), 100).unwrap();
     let (mut tokens, mut steps) = (prompt.clone(), 0);
     let mut n_cached = 0;
     loop {
@@ -75,7 +81,7 @@ fn choices_are_as_probable_as_each_alone_however_they_are_decoded() {
             (0, true, true, 9),
             (0, true, false, 8),
         ] {
-            let (scores, steps) = decide(room, may_branch, can_roll_back, temperature);
+            let (scores, steps) = decide(choices(), room, may_branch, can_roll_back, temperature);
             assert!(steps <= most_steps, "{room} {may_branch} {can_roll_back}: {steps} steps");
             for (index, expected) in expected.iter().enumerate() {
                 assert!((scores.logprobs[index] - expected).abs() < 1e-9, "{room}: {index}");
@@ -87,6 +93,15 @@ fn choices_are_as_probable_as_each_alone_however_they_are_decoded() {
             assert!((scores.probs.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         }
     }
+}
+
+/// In whatever order they are given.
+#[test]
+fn choices_with_a_common_beginning_are_decoded_together() {
+    let ways: Vec<Vec<Token>> = (0..6).flat_map(|last| (0..4).map(move |first| vec![first, 7, last, 1])).collect();
+    // Each of the 4 beginnings takes 2 nodes, and each choice one more.
+    let (_, steps) = decide(Arc::from(ways), 7, true, true, 1.0);
+    assert!(steps <= 1 + 32_usize.div_ceil(5), "{steps} steps");
 }
 
 #[test]

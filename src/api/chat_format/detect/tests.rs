@@ -31,7 +31,15 @@ pub(in crate::api::chat_format) fn detected(
     validate_tools(&chat.tools)?;
     let options = ChatOptions::read(&mut fields, true)?.unwrap();
     let json_schema = options.response_schema.as_ref();
-    ChatFormat::detect(&FormatRequest { template, generation_prompt, chat: &chat, options: &options, json_schema })
+    let fails_with_tools = None;
+    ChatFormat::detect(&FormatRequest {
+        template,
+        fails_with_tools,
+        generation_prompt,
+        chat: &chat,
+        options: &options,
+        json_schema,
+    })
 }
 
 /// The format of the answer to a request with a template, tools, and more fields.
@@ -256,6 +264,28 @@ fn long_conversation_is_seen_in_part() {
     assert_eq!(seen[1]["content"][0]["text"].as_str().unwrap().len(), MAX_SEEN_TEXT);
     assert_eq!(messages_for_llama(&messages, true).len(), messages.len());
     assert_eq!(messages_for_llama(&messages[..2], false), messages[..2]);
+}
+
+#[test]
+fn of_many_messages_the_last_are_seen() {
+    let message = |role: &str| json!({"role": role, "content": "a"});
+    let roles = |messages: &[Value]| {
+        let seen = messages_for_llama(messages, false);
+        seen.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let turns = |n: usize| (0..n).flat_map(|_| [message("user"), message("assistant")]);
+    let many: Vec<Value> = turns(3500).chain([message("user")]).collect();
+    assert_eq!(roles(&many), ["user"]);
+    assert_eq!(roles(&many[..65]), ["user"]);
+    assert_eq!(roles(&many[..64]).len(), 64);
+    // A turn of many calls: its question, and the last calls with their results.
+    let calls = (0..500).flat_map(|_| [message("assistant"), message("tool")]);
+    let long_turn: Vec<Value> =
+        [message("system")].into_iter().chain(turns(40)).chain([message("user")]).chain(calls).collect();
+    let seen = roles(&long_turn);
+    assert_eq!(&seen[..4], ["system", "user", "assistant", "tool"]);
+    assert_eq!((seen.len(), seen[2..].chunks(2).all(|pair| pair == ["assistant", "tool"])), (32, true));
+    assert!(roles(&vec![message("system"); 1000]).len() <= 64);
 }
 
 /// A vocabulary without tokens.

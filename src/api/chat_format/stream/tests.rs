@@ -172,6 +172,41 @@ fn deep_nesting_is_content() {
     assert_eq!(message["tool_calls"][0]["function"]["name"], "any");
 }
 
+/// The time that parsing takes if a host polls after each of 4,000 tokens, in all and at the end. It is printed, not checked.
+#[test]
+#[ignore = "measures"]
+fn time_of_parsing() {
+    let words = "The quick brown fox (it is 3 < 4) jumps over lazy dogs,\\n".repeat(280);
+    let reader = format(
+        THINKING_JSON,
+        json!([{"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}}]),
+        json!({}),
+    )
+    .reader;
+    let call = format!("<tool_call>\n{{\"name\": \"write\", \"arguments\": {{\"text\": \"{words}\"}}}}\n</tool_call>");
+    for (what, text) in
+        [("plain text", words.clone()), ("reasoning", format!("<think>\n{words}\n</think>\n\nok")), ("a call", call)]
+    {
+        let mut stream = MessageStream::new(Arc::clone(&reader), 1);
+        let pieces: Vec<&str> =
+            text.as_bytes().chunks(text.len() / 4000).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+        let mut each = Vec::new();
+        for piece in &pieces {
+            stream.push(piece);
+            let start = Instant::now();
+            stream.advance(false);
+            each.push(start.elapsed());
+        }
+        let total: Duration = each.iter().sum();
+        println!(
+            "{what}: {} bytes, {total:?} for {} parses, {:?} for the last",
+            text.len(),
+            each.len(),
+            each.last().unwrap()
+        );
+    }
+}
+
 #[test]
 fn given_part_is_not_repeated() {
     let reader = format(

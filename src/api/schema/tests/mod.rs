@@ -98,6 +98,16 @@ fn schemas() -> Vec<Value> {
             "$defs": {"a_b": {"const": 1}, "a-b": {"const": 2}}}),
         json!({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}),
         json!({"type": "object", "properties": {"a/b": {"const": 1}, "c": {"$ref": "#/properties/a~1b"}}, "required": ["c"]}),
+        json!({"properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}, "maxProperties": 2, "minProperties": 1}),
+        json!({"properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}, "required": ["b"], "minProperties": 3}),
+        json!({"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 2}),
+        json!({"properties": {"a": {"const": 1}, "b": {"const": 2}}, "additionalProperties": {"type": "null"}, "maxProperties": 3}),
+        json!({"properties": {"a": {"const": 1}}, "additionalProperties": {"type": "object", "additionalProperties": {"type": "null"}, "maxProperties": 1},
+            "required": ["a"], "maxProperties": 2}),
+        json!({"type": "string", "anyOf": [{"maxLength": 2}, {"const": "long"}, {"type": "integer"}]}),
+        json!({"type": ["object", "null"], "properties": {"a": {"const": 1}, "b": {"const": 2}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        json!({"type": "number", "oneOf": [{"type": "integer", "minimum": 1, "maximum": 5}, {"type": "string"}]}),
+        json!({"type": "integer", "minimum": 3, "anyOf": [{"$ref": "#/$defs/small"}, true], "$defs": {"small": {"maximum": 9, "type": "number"}}}),
     ]
 }
 
@@ -142,6 +152,59 @@ fn random_grammar_outputs_are_valid_under_the_schema() {
             texts += 1;
         }
         assert!(texts > 5, "only {texts} outputs of {schema}");
+    }
+}
+
+/// The grammar of an object with a number of properties accepts all numbers that are allowed, and no others.
+#[test]
+fn numbers_of_properties_are_exact() {
+    let model = model();
+    let many: Map<String, Value> = (0..20).map(|i| (format!("p{i}"), json!({"const": 1}))).collect();
+    let few = json!({"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}, "d": {"const": 1}});
+    for (schema, valid, invalid) in [
+        (
+            json!({"properties": few, "maxProperties": 2}),
+            vec!["{}", r#"{"a":1}"#, r#"{"a":1,"d":1}"#, r#"{"b":1,"c":1}"#],
+            vec![r#"{"a":1,"b":1,"c":1}"#],
+        ),
+        (
+            json!({"properties": few, "minProperties": 3}),
+            vec![r#"{"a":1,"b":1,"c":1}"#, r#"{"b":1,"c":1,"d":1}"#, r#"{"a":1,"b":1,"c":1,"d":1}"#],
+            vec!["{}", r#"{"a":1,"b":1}"#],
+        ),
+        // Too many pairs: only the first two, which is narrower.
+        (
+            json!({"properties": many, "maxProperties": 2}),
+            vec!["{}", r#"{"p0":1,"p1":1}"#],
+            vec![r#"{"p0":1,"p1":1,"p2":1}"#],
+        ),
+        (
+            json!({"additionalProperties": {"const": 1}, "maxProperties": 3}),
+            vec!["{}", r#"{"x":1}"#, r#"{"x":1,"y":1,"z":1}"#],
+            vec![r#"{"w":1,"x":1,"y":1,"z":1}"#, r#"{"x":2}"#],
+        ),
+        (
+            json!({"properties": {"a": {"const": 1}}, "additionalProperties": {"const": 2}, "maxProperties": 3}),
+            vec!["{}", r#"{"a":1}"#, r#"{"x":2}"#, r#"{"a":1,"x":2,"y":2}"#, r#"{"x":2,"y":2}"#],
+            vec![r#"{"a":1,"x":2,"y":2,"z":2}"#, r#"{"x":2,"y":2,"z":2,"w":2}"#],
+        ),
+        (json!({"additionalProperties": true, "maxProperties": 0}), vec!["{}"], vec![r#"{"x":1}"#]),
+    ] {
+        let grammar = Grammar::new(&model, &to_grammar(&schema).unwrap()).unwrap();
+        for (texts, expected) in [(&valid, true), (&invalid, false)] {
+            texts
+                .iter()
+                .for_each(|text| assert_eq!(accepts(&model, &grammar, text), expected, "{text} under {schema}"));
+        }
+        // As the root of a tool's arguments, where no text may become valid that was not.
+        if let Ok(inlined) = super::simplified(&schema, "t0") {
+            let grammar = Grammar::new(
+                &model,
+                &super::fix_grammar(&crate::llama::schema_to_grammar(&inlined.to_string()).unwrap()),
+            )
+            .unwrap();
+            invalid.iter().for_each(|text| assert!(!accepts(&model, &grammar, text), "{text} under {schema}"));
+        }
     }
 }
 
@@ -346,7 +409,15 @@ fn unenforceable_schemas_are_refused() {
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "0 and 1 can both be valid"),
         (json!({"oneOf": [{"enum": [1, 2, 3]}, {"enum": ["x", 3]}]}), "0 and 1 can both be valid"),
         (json!({"anyOf": []}), "not empty"),
-        (json!({"anyOf": [{}], "properties": {}}), "beside anyOf"),
+        (json!({"anyOf": [{"type": "null"}], "type": "string"}), "#/anyOf: no value is valid"),
+        (json!({"anyOf": [{"minLength": 1}], "minLength": 2}), "minLength in two parts"),
+        (json!({"oneOf": [{"minimum": 1}, {"maximum": 5}], "type": "integer"}), "0 and 1 can both be valid"),
+        (json!({"allOf": [{"type": "string"}, {"type": ["null", "integer"]}]}), "no value has the types"),
+        (json!({"additionalProperties": {}, "minProperties": 1}), "minProperties and maxProperties cannot"),
+        (
+            json!({"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1}),
+            "minProperties and maxProperties cannot",
+        ),
         (json!({"allOf": [{"$ref": "#"}]}), "refers to itself"),
         (json!({"allOf": [{"minLength": 1}, {"minLength": 2}]}), "minLength in two parts"),
         (json!({"required": ["a"], "additionalProperties": false}), "is not a property"),

@@ -33,6 +33,8 @@ pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
         "maxLength" => chars.is_none_or(|n| n <= wanted.as_u64().unwrap()),
         "minItems" => items.is_none_or(|items| items.len() as u64 >= wanted.as_u64().unwrap()),
         "maxItems" => items.is_none_or(|items| items.len() as u64 <= wanted.as_u64().unwrap()),
+        "minProperties" => value.as_object().is_none_or(|object| object.len() as u64 >= wanted.as_u64().unwrap()),
+        "maxProperties" => value.as_object().is_none_or(|object| object.len() as u64 <= wanted.as_u64().unwrap()),
         "prefixItems" => {
             items.is_none_or(|items| items.iter().zip(wanted.as_array().unwrap()).all(|(v, s)| valid(s, v)))
         }

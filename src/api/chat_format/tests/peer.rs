@@ -1,0 +1,195 @@
+//! llama-server's messages for raw completions, and ours: `tests/hosts/chat_peer.cpp` calls llama.cpp's functions as llama-server does.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::super::detect::tests::{detected, tools};
+use super::super::stream::tests::message_of;
+use super::super::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use super::{TemplateFormat, answers, completion, templates};
+use crate::api::chat::ChatTemplate;
+
+/// A message without the ids that this library makes.
+fn comparable(mut message: Value) -> Value {
+    let fields = message.as_object_mut().unwrap();
+    fields.retain(|key, value| key != "role" && value != "" && value != &json!([]));
+    for call in fields.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let arguments = call["function"]["arguments"].as_str().unwrap().to_owned();
+        // As llama.cpp's own tests compare them.
+        let arguments = serde_json::from_str(&arguments).unwrap_or_else(|_| Value::from(arguments));
+        *call = json!([call["function"]["name"], arguments]);
+    }
+    message
+}
+
+/// llama.cpp's message of a line that `tests/hosts/chat_peer.cpp` writes, in the form of `comparable`.
+fn peer_message(line: &Value) -> Value {
+    let calls = line["tool_calls"].as_array().unwrap().iter().map(|call| json!({"function": call}));
+    comparable(
+        json!({"content": line["content"], "reasoning_content": line["reasoning_content"], "tool_calls": calls.collect::<Vec<_>>()}),
+    )
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}; run make templates", path.display()));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates").join(name)
+}
+
+/// The differences between llama.cpp's messages and ours, each with its reason. `bos` and `eos`: the tokens that the template got.
+fn differences(lines: &[Value], bos: &str, eos: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for line in lines {
+        let completion = line["completion"].as_str().unwrap();
+        let what = format!("{completion:?} {}", line["request"]);
+        let mut more = line["request"].clone();
+        let tools = more.as_object_mut().unwrap().remove("tools").unwrap_or_default();
+        let template = TemplateFormat::parse(line["template"].as_str().unwrap(), bos, eos);
+        let format = match template.and_then(|template| detected(&template, None, tools, more)) {
+            Ok(format) => format,
+            Err(error) => {
+                wrong.push(format!("{error}: {what}"));
+                continue;
+            }
+        };
+        // llama-server repeats the part of a continued message that the request gave.
+        let mut ours = message_of(&format.reader, completion);
+        let given = format.reader.given.to_json(false);
+        for key in ["content", "reasoning_content"] {
+            let [before, more] = [&given, &ours].map(|message| message[key].as_str().unwrap_or_default().to_owned());
+            ours[key] = (before + &more).into();
+        }
+        let ours = comparable(ours);
+        let theirs = peer_message(line);
+        // Where llama-server answers with an error, or its message has nothing of a text that does not have the format, this library keeps
+        // the text.
+        let is_lost = line["is_partial"] == true && theirs == json!({});
+        if line.get("fails").is_none() && !is_lost && ours != theirs {
+            wrong.push(format!("ours {ours}, llama.cpp's {theirs}: {what}"));
+        }
+    }
+    wrong
+}
+
+/// For every completion in llama.cpp's tests of chat formats: llama-server's message is ours, however the completion is cut.
+#[test]
+#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
+fn messages_of_real_templates_are_those_of_llama_cpp() {
+    let lines = lines(&file("chat-messages.jsonl"));
+    assert!(lines.len() > 400);
+    let wrong = differences(&lines, "", "");
+    std::fs::write(file("chat-messages-differences.txt"), wrong.join("\n")).unwrap();
+    assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
+}
+
+/// The program, without llama.cpp's tests. None: there is no C++ compiler.
+fn program() -> Option<PathBuf> {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    if !Command::new(&compiler).arg("--version").output().is_ok_and(|output| output.status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "CI needs {compiler}");
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (sources, libraries) = (Path::new(env!("LLAMA_CPP_SOURCES")), Path::new(env!("LLAMA_CPP_LIBRARIES")));
+    let program = std::env::temp_dir().join(format!("foredraft-chat-peer-{}", std::process::id()));
+    let mut command = Command::new(compiler);
+    command.args(["-std=c++17", "-O0", "-w", "-DCOMPLETIONS_ONLY"]);
+    for include in ["common", "include", "ggml/include", "vendor"] {
+        command.arg("-I").arg(sources.join(include));
+    }
+    command.arg(root.join("tests/hosts/chat_peer.cpp")).arg("-o").arg(&program).arg("-Wl,--start-group");
+    let archives = std::fs::read_dir(libraries).unwrap().map(|entry| entry.unwrap().path());
+    command.args(archives.filter(|path| path.extension().is_some_and(|extension| extension == "a")));
+    command.args(["-Wl,--end-group", "-fopenmp", "-lpthread", "-ldl"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+/// Completions of a template, each a line for the program: what the template itself prints for an answer after the prompt, whole and broken off.
+fn completions(source: &str) -> Vec<Value> {
+    let (Ok(renderer), Ok(template)) = (ChatTemplate::parse(source), TemplateFormat::parse(source, "<s>", "</s>"))
+    else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    for (tools, choice) in [(tools(), "auto"), (tools(), "required"), (json!([]), "auto")] {
+        let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tool_choice": choice, "parallel_tool_calls": true,
+            "reasoning_format": "auto"});
+        let Ok(format) = detected(&template, None, tools.clone(), request.clone()) else { continue };
+        // The generic format is not the template's.
+        if format.messages.is_some() {
+            continue;
+        }
+        if tools != json!([]) {
+            request["tools"] = tools;
+        }
+        for answer in answers() {
+            if choice == "required" && answer["tool_calls"].is_null()
+                || request["tools"].is_null() && answer["tool_calls"].is_array()
+            {
+                continue;
+            }
+            let Some(text) = completion(&renderer, &answer, &format.generation_prompt) else { continue };
+            for end in [text.len(), text.len() * 2 / 3, text.len() / 2] {
+                let beginning = &text[..text.floor_char_boundary(end)];
+                lines.push(json!({"template": source, "request": request, "completion": beginning}));
+            }
+        }
+    }
+    lines
+}
+
+/// The differences between llama-server's messages and ours for these completions, and the numbers of completions, of them with calls and with
+/// reasoning. None: there is no C++ compiler.
+fn compared(given: &[Value]) -> Option<(Vec<String>, [usize; 3])> {
+    let program = program()?;
+    let [input, output] = ["in", "out"].map(|name| program.with_extension(name));
+    std::fs::write(&input, given.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let finished = Command::new(&program).arg(&input).arg(&output).output().unwrap();
+    assert!(finished.status.success(), "{}", String::from_utf8_lossy(&finished.stderr));
+    let lines = lines(&output);
+    for path in [&program, &input, &output] {
+        std::fs::remove_file(path).unwrap();
+    }
+    assert_eq!(lines.len(), given.len());
+    let with = |is: fn(&Value) -> bool| lines.iter().filter(|line| is(line)).count();
+    let n_calls = with(|line| line["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()));
+    let counts = [lines.len(), n_calls, with(|line| line["reasoning_content"] != "")];
+    Some((differences(&lines, "<s>", "</s>"), counts))
+}
+
+/// The sample that needs no download.
+#[test]
+fn messages_of_small_templates_are_those_of_llama_cpp() {
+    let given: Vec<Value> =
+        [PLAIN, THINKING_JSON, CHANNELS, OPEN_THINKING_TAGS].into_iter().flat_map(completions).collect();
+    let Some((wrong, [n, n_calls, n_reasoning])) = compared(&given) else { return };
+    assert!(wrong.is_empty(), "{} of {n} differ: {}", wrong.len(), wrong.join("\n"));
+    assert!(n >= 60 && n_calls >= 15 && n_reasoning >= 10, "{n} {n_calls} {n_reasoning}");
+}
+
+/// For what each real template prints for answers with text, reasoning and calls.
+#[test]
+#[ignore = "downloads (make templates)"]
+fn messages_of_every_template_are_those_of_llama_cpp() {
+    let (mut given, mut without) = (Vec::new(), Vec::new());
+    for (name, source) in templates() {
+        let lines = completions(&source);
+        if lines.is_empty() {
+            without.push(name);
+        }
+        given.extend(lines);
+    }
+    let (wrong, [n, n_calls, n_reasoning]) = compared(&given).expect("a C++ compiler");
+    println!("{n} completions, {n_calls} with calls, {n_reasoning} with reasoning; none of {without:?}");
+    std::fs::write(file("template-differences.txt"), wrong.join("\n")).unwrap();
+    assert!(wrong.is_empty(), "{} of {n} differ", wrong.len());
+    assert!(n > 1500 && n_calls > 400 && n_reasoning > 200);
+}
