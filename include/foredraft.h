@@ -94,7 +94,7 @@ typedef enum {
      */
     FOREDRAFT_NOT_FOUND = 7,
     /**
-     * No model is loaded, or this process was forked from one that has a model loaded.
+     * No model is loaded, or this process was forked while one was loaded or another thread was inside a call.
      */
     FOREDRAFT_NOT_INITIALIZED = 8,
     /**

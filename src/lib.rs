@@ -8,6 +8,7 @@ mod counting;
 pub mod engine;
 #[allow(unsafe_code)]
 mod ffi;
+pub mod forks;
 pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;

@@ -52,8 +52,8 @@ pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]
 pub use self::engine_process::serve as serve_isolated;
 pub use self::function::Function;
-pub(crate) use self::life_cycle::stop_all;
 pub use self::life_cycle::{Engine, LlamaStage};
+pub(crate) use self::life_cycle::{cut_off, stop_all};
 pub use self::load::LoadRequest;
 pub use self::local_engine::LocalEngine;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};

@@ -72,6 +72,15 @@ pub(super) struct EngineStatus {
 impl EngineStatus {
     /// The status while no model is loaded.
     pub(super) fn not_loaded(phase: &LoadPhase, given: &GivenModels) -> EngineStatus {
+        EngineStatus { cpu: Some(cpu(&[])), ..EngineStatus::without_cpu(phase, given) }
+    }
+
+    /// The status in a process that is cut off. `cpu` is null, because it is read under a lock.
+    pub(super) fn cut_off(error: Error) -> EngineStatus {
+        EngineStatus::without_cpu(&LoadPhase::Failed(error), &GivenModels::default())
+    }
+
+    fn without_cpu(phase: &LoadPhase, given: &GivenModels) -> EngineStatus {
         let (init_success, progress, error) = match phase {
             LoadPhase::Uninitialized => (0, 0.0, None),
             LoadPhase::Loading(progress) => (0, *progress, None),
@@ -90,7 +99,6 @@ impl EngineStatus {
             code: error.map(|error| error.code().as_str()),
             status: error.map(|error| error.code().status()),
             missing_file: error.and_then(Error::missing_file).map(str::to_owned),
-            cpu: Some(cpu(&[])),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
             ..EngineStatus::default()

@@ -11,6 +11,7 @@ use super::report::StepReport;
 use super::worker::Worker;
 use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
 use crate::error::{Code, Error, Result};
+use crate::forks;
 use crate::llama::{self, Model, ModelParams};
 use crate::speculative::{CacheKind, Caches, read_cache};
 
@@ -109,9 +110,7 @@ fn start(
         report: StepReport::default(),
         changed: Vec::new(),
     };
-    let thread = std::thread::Builder::new()
-        .name("foredraft-work".into())
-        .spawn(move || worker.run())
+    let thread = forks::spawn("foredraft-work", move || worker.run())
         .map_err(|error| Error::exhausted(format!("the engine's thread cannot be started: {error}")))?;
     Ok(WorkerHandle {
         commands: sender,

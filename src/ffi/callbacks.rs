@@ -65,7 +65,7 @@ pub extern "C" fn foredraft_set_update_callback(
 }
 
 pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
-    run((), || {
+    run(|| {
         let user = User(user);
         log::set_sink(cb.map(|cb| -> Box<log::Sink> {
             // SAFETY: looks up the address, which can have any value.
@@ -89,7 +89,7 @@ pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_cal
         // SAFETY: `cb` is the host's function of this type, valid until it is replaced.
         Box::new(move |id| unsafe { foredraft_call_update(cb, made, id, user.get()) })
     });
-    run((), || {
+    run(|| {
         let found = engines::find(engine).map(|engine| engine.set_update_hook(hook));
         log_failure("foredraft_set_update_callback", found);
     });

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::engines;
-use super::guard::{answer, bytes, required, run};
+use super::guard::{answer_or, bytes, required, run, run_or};
 use super::types::{FOREDRAFT_ABI_VERSION, foredraft_engine};
 use crate::api::Engine;
 use crate::error::{Code, Error, Result};
@@ -16,14 +16,14 @@ use crate::llama::log::{self, Level};
 /// `foredraft_engine_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_engine_new() -> *mut foredraft_engine {
-    run(std::ptr::null_mut(), engines::create)
+    run_or(engines::unusable(), std::ptr::null_mut(), engines::create)
 }
 
 /// Unloads the engine as `foredraft_unload` does, and releases it. Every later use of the handle returns the error
 /// `invalid_engine`. NULL is ignored: the default engine is never released.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
-    run((), || {
+    run(|| {
         if !engine.is_null() {
             log_failure("foredraft_engine_free", engines::remove(engine).map(|engine| engine.close()));
         }
@@ -44,7 +44,7 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {
     // SAFETY: see "Safety" in the module's documentation.
-    run(Code::Internal.init_number(), || load(engines::find(engine), unsafe { required(config) }, Engine::load))
+    load(|| engines::find(engine), unsafe { required(config) }, Engine::load)
 }
 
 /// As `foredraft_load`, on another thread. Returns at once; `foredraft_status` has the progress and the result. `config` can be freed
@@ -53,7 +53,7 @@ pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c
 pub extern "C" fn foredraft_load_async(engine: *mut foredraft_engine, config: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
     let load = |engine: Engine| engine.load_async(unsafe { bytes(config) }.unwrap_or(b""));
-    run((), || log_failure("foredraft_load_async", engines::find(engine).map(load)));
+    run(|| log_failure("foredraft_load_async", engines::find(engine).map(load)));
 }
 
 /// Cancels running requests or aborts a running load, joins all threads including those of `foredraft_load_async`, and frees the
@@ -62,7 +62,7 @@ pub extern "C" fn foredraft_load_async(engine: *mut foredraft_engine, config: *c
 /// the same, for at most 5 seconds, and calls no more callbacks.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_unload(engine: *mut foredraft_engine) {
-    run((), || log_failure("foredraft_unload", engines::find(engine).map(|engine| engine.unload())));
+    run(|| log_failure("foredraft_unload", engines::find(engine).map(|engine| engine.unload())));
 }
 
 /// The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,
@@ -70,7 +70,7 @@ pub extern "C" fn foredraft_unload(engine: *mut foredraft_engine) {
 /// `progress` 0..1). Never waits for a load or a decode. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_status(engine: *mut foredraft_engine) -> *mut c_char {
-    answer(|| Ok(engines::find(engine)?.status()))
+    answer_or(Engine::status_when_cut_off, || Ok(engines::find(engine)?.status()))
 }
 
 /// The library's version. A static string; do not free it.
@@ -95,10 +95,16 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
 }
 
 /// Loads by `init`, and returns the number for C hosts.
-pub(super) fn load(engine: Result<Engine>, config: Result<&[u8]>, init: fn(&Engine, &[u8]) -> Result<()>) -> i32 {
-    // NULL becomes an empty text, which the load refuses, so that the status reports the error.
-    let result = engine.and_then(|engine| init(&engine, config.unwrap_or(b"")));
-    result.map_or_else(|error| error.code().init_number(), |()| 0)
+pub(super) fn load(
+    engine: impl FnOnce() -> Result<Engine>,
+    config: Result<&[u8]>,
+    init: fn(&Engine, &[u8]) -> Result<()>,
+) -> i32 {
+    run_or(Code::NotInitialized.init_number(), Code::Internal.init_number(), || {
+        // NULL becomes an empty text, which the load refuses, so that the status reports the error.
+        let result = engine().and_then(|engine| init(&engine, config.unwrap_or(b"")));
+        result.map_or_else(|error| error.code().init_number(), |()| 0)
+    })
 }
 
 /// Logs an error of a function that returns nothing.

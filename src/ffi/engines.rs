@@ -66,6 +66,11 @@ pub(super) fn create() -> *mut foredraft_engine {
     without_provenance_mut(handle)
 }
 
+/// What `foredraft_engine_new` returns in a process that is cut off: a number that no function accepts.
+pub(super) fn unusable() -> *mut foredraft_engine {
+    without_provenance_mut(handle(u32::MAX))
+}
+
 /// Removes an engine from the table. NULL, the default engine, is not in the table.
 pub(super) fn remove(engine: *mut foredraft_engine) -> Result<Engine> {
     TABLE.write().engines.remove(&engine.addr()).ok_or_else(|| invalid(engine))
@@ -98,18 +103,15 @@ fn register_exit_handler(stage: LlamaStage) {
 fn end() {
     /// A callback does not return. The second handler does not wait for it again.
     static GAVE_UP: AtomicBool = AtomicBool::new(false);
-    run((), || {
+    run(|| {
         if !GAVE_UP.load(Ordering::Acquire) {
             GAVE_UP.store(!stop_all(all(), PATIENCE), Ordering::Release);
         }
     });
 }
 
-/// All engines. In a fork, the lock may be held by a thread that does not exist there.
 fn all() -> Vec<Engine> {
-    let table = TABLE.try_read_for(Duration::from_secs(1));
-    let created = table.iter().flat_map(|table| table.engines.values().cloned());
-    std::iter::once(DEFAULT.clone()).chain(created).collect()
+    std::iter::once(DEFAULT.clone()).chain(TABLE.read().engines.values().cloned()).collect()
 }
 
 fn invalid(engine: *mut foredraft_engine) -> Error {

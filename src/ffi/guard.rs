@@ -5,22 +5,75 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 
-use crate::api::error_json;
+use crate::api::{cut_off, error_json};
 use crate::error::{Code, Error, Result};
+use crate::forks::{self, HostCall};
 
 /// Runs a function of the interface and returns its answer as JSON, or an error object if it fails or panics. Never NULL, unless
 /// there is no memory for the answer.
 pub(super) fn answer(call: impl FnOnce() -> Result<Value>) -> *mut c_char {
-    let _uncancelled = Uncancelled::new();
+    answer_or(|| error_json(&cut_off()), call)
+}
+
+/// As [`answer`]. `cut_off` is the answer in a process that is [cut off](forks).
+pub(super) fn answer_or(cut_off: impl FnOnce() -> Value, call: impl FnOnce() -> Result<Value>) -> *mut c_char {
+    if forks::is_cut_off() {
+        return to_c_string(&cut_off().to_string());
+    }
+    let _inside = Inside::new();
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
     let value = result.unwrap_or_else(|error| error_json(&error));
     to_c_string(&value.to_string())
 }
 
-/// Runs a function of the interface that returns a number or nothing. After a panic it returns `failed`.
-pub(super) fn run<R>(failed: R, call: impl FnOnce() -> R) -> R {
-    let _uncancelled = Uncancelled::new();
+/// Runs a function of the interface that returns nothing. Does nothing in a process that is [cut off](forks).
+pub(super) fn run(call: impl FnOnce()) {
+    run_or((), (), call);
+}
+
+/// Runs a function of the interface that returns a number. After a panic it returns `failed`, and in a process that is [cut off](forks)
+/// `cut_off`.
+pub(super) fn run_or<R>(cut_off: R, failed: R, call: impl FnOnce() -> R) -> R {
+    if forks::is_cut_off() {
+        return cut_off;
+    }
+    let _inside = Inside::new();
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(failed)
+}
+
+/// This thread is inside a call of the host.
+struct Inside {
+    _uncancelled: Uncancelled,
+    _call: HostCall,
+}
+
+impl Inside {
+    /// Not inlined, so that each program that calls the library has this part of it, which registers [`AT_START`].
+    #[inline(never)]
+    fn new() -> Inside {
+        Inside { _uncancelled: Uncancelled::new(), _call: HostCall::begin() }
+    }
+}
+
+/// Runs when the library or the program that it is linked into is loaded.
+#[cfg(all(unix, not(target_vendor = "apple")))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = watch_forks;
+
+#[cfg(target_vendor = "apple")]
+#[used]
+#[unsafe(link_section = "__DATA,__mod_init_func")]
+static AT_START: extern "C" fn() = watch_forks;
+
+#[cfg(unix)]
+extern "C" fn watch_forks() {
+    unsafe extern "C" fn after() {
+        forks::after_fork();
+    }
+    // SAFETY: the handler changes atomic numbers only, and the library is never unloaded once it has threads. Without memory for the handler,
+    // no child is cut off.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(after)) };
 }
 
 /// Keeps `pthread_cancel` from ending the host's thread inside a call: the unwinding would reach Rust's frames, which abort the process.

@@ -7,7 +7,6 @@ use std::ptr::null_mut;
 use super::guard::{answer, bytes, required, run};
 use super::{engine, engines, requests};
 use crate::api::{Endpoint, Engine, Function};
-use crate::error::Code;
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
@@ -28,9 +27,8 @@ pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *cons
 /// Returns 0, or a `foredraft_code`.
 #[unsafe(no_mangle)]
 pub extern "C" fn init(cmd: *const c_char) -> c_int {
-    let failed = Code::Internal.init_number();
     // SAFETY: see "Safety" in the module's documentation.
-    run(failed, || engine::load(engines::find(null_mut()), unsafe { required(cmd) }, Engine::load_by_old_name))
+    engine::load(|| engines::find(null_mut()), unsafe { required(cmd) }, Engine::load_by_old_name)
 }
 
 /// As `foredraft_load_async` of the default engine.
@@ -38,7 +36,7 @@ pub extern "C" fn init(cmd: *const c_char) -> c_int {
 pub extern "C" fn init_async(cmd: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
     let load = |engine: Engine| engine.load_async_by_old_name(unsafe { bytes(cmd) }.unwrap_or(b""));
-    run((), || engine::log_failure("init_async", engines::find(null_mut()).map(load)));
+    run(|| engine::log_failure("init_async", engines::find(null_mut()).map(load)));
 }
 
 /// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are always strings.

@@ -38,7 +38,7 @@ pub enum foredraft_code {
     FOREDRAFT_INTERNAL = 6,
     /// No such request or file.
     FOREDRAFT_NOT_FOUND = 7,
-    /// No model is loaded, or this process was forked from one that has a model loaded.
+    /// No model is loaded, or this process was forked while one was loaded or another thread was inside a call.
     FOREDRAFT_NOT_INITIALIZED = 8,
     /// A model is being loaded.
     FOREDRAFT_LOADING = 9,

@@ -8,6 +8,7 @@
 //! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
 //! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
+//! - `unrecoverable`: failures that end the process of an isolated engine.
 //! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
 //! - `fake` (tests only): a context without llama.cpp.
 
@@ -27,13 +28,14 @@ pub mod process;
 mod schema;
 mod sources;
 mod threads;
+mod unrecoverable;
 
 pub use backend::devices::{Device, devices};
 #[cfg(not(target_os = "linux"))]
 pub use backend::module_failures;
 #[cfg(target_os = "linux")]
 pub use backend::modules::module_failures;
-pub use backend::rpc::{end_process_on_loss, hurry_rpc_servers, use_rpc_servers};
+pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use chat::{CompletionParser, FormatTemplate, generic_chat_format};
 pub use context::Context;
@@ -58,6 +60,7 @@ pub use threads::cores::default_threads_on;
 pub use threads::cpus::{CpuSet, ThreadPriority};
 pub use threads::pacing::{FrameBudget, working_time};
 pub use threads::placement::{KeepPlacement, ThreadSettings};
+pub use unrecoverable::end_process_on_loss;
 
 pub use foredraft_base::{Token, TokenData, Vocabulary};
 

@@ -1,10 +1,12 @@
 /* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
- * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. */
+ * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. With FAULT=all-memory, every allocation after SIGUSR2, with
+ * FAULT=one-memory the FAULT_AT-th. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,13 +45,25 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return fails("pthread_create", 1) ? EAGAIN : real(thread, attributes, start, argument);
 }
 
+static void arm_by_signal(int signal) {
+    (void) signal;
+    armed = 1;
+}
+
+__attribute__((constructor)) static void listen_for_signal(void) {
+    const char *fault = getenv("FAULT");
+    if (fault != NULL && strstr(fault, "-memory") != NULL) {
+        signal(SIGUSR2, arm_by_signal);
+    }
+}
+
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *memory, size_t size);
 
 /* Large allocations are llama.cpp's, nearly all of them. */
 static int lacks(size_t size) {
-    return size >= 16384 && fails("memory", 0);
+    return (size >= 16384 && fails("memory", 0)) || fails("all-memory", 1) || fails("one-memory", 0);
 }
 
 void *malloc(size_t size) {

@@ -83,6 +83,93 @@ fn lack_of_memory_inside_llama_is_an_error() {
     assert!(refused > 3 && n_ours < 60, "{refused} of 120 loads were refused, {n_ours} ended");
 }
 
+/// Without descriptors, space on the disk, or permission to write: each save is an error, no file is lost, and later all works.
+#[test]
+fn saves_without_descriptors_or_space_are_errors_and_lose_nothing() {
+    let program = compiled("life.c", &[]);
+    for what in ["descriptors", "file-size", "disk", "read-only"] {
+        let folder = emptied("scarce");
+        let output = life(&program, &folder, &["scarce", what]).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let shown = (what, output.status, &text, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{shown:?}");
+        if let Some(reason) = text.lines().find(|line| line.starts_with("skipped")) {
+            // Only root mounts file systems.
+            eprintln!("{reason}");
+            continue;
+        }
+        assert!(text.ends_with("nothing lost, all works again\n"), "{shown:?}");
+        let names = std::fs::read_dir(&folder).expect("a folder").flatten().map(|file| file.file_name());
+        let parts: Vec<_> = names.filter(|name| name.to_string_lossy().ends_with(".part")).collect();
+        assert!(parts.is_empty(), "{parts:?} {shown:?}");
+        println!("| no {what} | 5 kinds of saves | an error each; no file changed; all works afterwards |");
+    }
+}
+
+/// Memory errors and leaks of a whole life, llama.cpp included. `make valgrind` has longer runs, and requires Valgrind in CI.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn valgrind_reports_nothing() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: life.c under Valgrind, which is not installed");
+        return;
+    }
+    let program = compiled("life.c", &["-g"]);
+    let under_valgrind = |mode: &str| {
+        let life = life(&program, &emptied("valgrind"), &[mode]);
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--show-leak-kinds=definite"]);
+        command.args(["--errors-for-leak-kinds=definite", "--suppressions=scripts/valgrind.supp"]).current_dir(root());
+        // It knows no AVX-512.
+        command.arg(life.get_program()).args(life.get_args()).env("FOREDRAFT_CPU_LEVEL", "avx2");
+        let output = command.output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, report) = under_valgrind("bug");
+    assert!(code == Some(99) && report.contains("Invalid read"), "Valgrind sees nothing: {report}");
+    let (code, report) = under_valgrind("once");
+    assert!(code == Some(0) && report.ends_with("again 0\n"), "{code:?} {report}");
+}
+
+/// A limit of the address space during a load: an error, and the next load works; or Rust ends the process (docs/limits.md).
+#[test]
+fn load_without_address_space_is_an_error() {
+    let program = compiled("life.c", &[]);
+    let (mut refused, mut loaded, mut ended) = (0, 0, 0);
+    let most = number("FOREDRAFT_FAULTS", 3).max(12);
+    for at in 0..most {
+        let mb = (at * 160 / most).to_string();
+        let output = life(&program, &emptied("address"), &["address", &mb]).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let shown = (&mb, output.status, &text, String::from_utf8_lossy(&output.stderr));
+        if output.status.signal() == Some(libc::SIGABRT) && shown.3.contains("memory allocation of") {
+            ended += 1;
+            continue;
+        }
+        assert!(output.status.success() && text.ends_with("again 1\n"), "{shown:?}");
+        match text.lines().next() {
+            Some("load 0") => loaded += 1,
+            Some("load 1" | "load 14") => refused += 1,
+            _ => panic!("{shown:?}"),
+        }
+    }
+    println!(
+        "| a load with 0 to 160 MB of address space | {most} | {refused} refused, {loaded} loaded, {ended} ended for Rust's own tables |"
+    );
+    assert!(refused > 0 && loaded > 0, "{refused} refused, {loaded} loaded, {ended} ended");
+}
+
+/// Children that are forked at random moments answer every call, whatever lock another thread held. `FOREDRAFT_FORKS` of them.
+#[test]
+fn forked_children_never_wait_for_threads_they_do_not_have() {
+    let program = compiled("life.c", &[]);
+    let n_forks = number("FOREDRAFT_FORKS", 200).to_string();
+    let output = life(&program, &emptied("forks"), &["forks", &n_forks]).output().expect("it starts");
+    let shown = (output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{shown:?}");
+    print!("{}", shown.1);
+}
+
 /// A folder, emptied.
 fn emptied(name: &str) -> std::path::PathBuf {
     let path = folder("faults").join(name);

@@ -1,14 +1,36 @@
 //! The engine's process dies while requests run: they end as they would have.
 
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use foredraft::api::{Endpoint, Engine, Function};
 use serde_json::{Value, json};
 
 use crate::common::{complete, start as start_local, text, with};
 use crate::process::{call, drain, kill, pid, poll, start, submit};
+use crate::toolchain::{compiler, folder, run};
 
 const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
+/// After this signal, allocations of a process of [`engine_with_fault`] fail.
+const MEMORY_ENDS: &str = "USR2";
+/// Some ten steps allocate so often.
+const FAILING_ALLOCATIONS: u32 = 241;
+
+/// A program that runs the engine's process with a shim between it and the system: after the signal [`MEMORY_ENDS`], what `fault` names fails,
+/// or its `at`-th call.
+fn engine_with_fault(fault: &str, at: u32) -> String {
+    let folder = folder("isolation");
+    let (shim, program) = (folder.join("fault_shim.so"), folder.join(format!("engine-{fault}-{at}")));
+    let mut build = Command::new(compiler("c"));
+    build.args(["-O1", "-shared", "-fPIC", "-pthread", "tests/hosts/fault_shim.c", "-o"]).arg(&shim).arg("-ldl");
+    run(&mut build, "");
+    let engine = env!("CARGO_BIN_EXE_foredraft-engine");
+    let script = format!("#!/bin/sh\nLD_PRELOAD={} FAULT=all-memory FAULT_AT=1 exec {engine} \"$@\"\n", shim.display());
+    std::fs::write(&program, script).expect("target/ is writable");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("an own file");
+    program.to_str().expect("a path").to_owned()
+}
 
 /// Sampled completions of 300 tokens, with different seeds.
 fn requests(n: usize, more: &Value) -> Vec<Value> {
@@ -42,8 +64,8 @@ fn joined(updates: &[Value]) -> Joined {
     }
 }
 
-/// Runs the requests at once, and kills the process `n_deaths` times meanwhile.
-fn killed(engine: &Engine, requests: &[Value], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
+/// Runs the requests at once, and kills the process `n_deaths` times meanwhile, by one of the signals.
+fn killed(engine: &Engine, requests: &[Value], signals: &[&str], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
     std::thread::scope(|scope| {
         let ids: Vec<u64> = requests.iter().map(|request| submit(engine, request)).collect();
         let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(engine, id)))).collect();
@@ -51,14 +73,18 @@ fn killed(engine: &Engine, requests: &[Value], n_deaths: usize, random: &mut u64
             *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let process = pid(engine);
             std::thread::sleep(Duration::from_micros((*random >> 33) % 120_000));
-            kill(process, SIGNALS[(*random >> 20) as usize % SIGNALS.len()]);
+            kill(process, signals[(*random >> 20) as usize % signals.len()]);
         }
         readers.into_iter().map(|reader| reader.join().expect("a reader")).collect()
     })
 }
 
-/// Returns the number of deaths while a request ran.
-fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> usize {
+/// Returns the number of deaths while a request ran, and the seconds that each of them cost.
+fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> (usize, f64) {
+    completions_survive_signals(&SIGNALS, init, more, n, rounds)
+}
+
+fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: usize, rounds: usize) -> (usize, f64) {
     let requests = requests(n, &more);
     let expected: Vec<_> = {
         let engine = start_local(init.clone());
@@ -68,35 +94,79 @@ fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> usi
             .collect()
     };
     let engine = start(init);
-    let (mut random, mut n_deaths) = (7, 0);
+    let mut random = 7;
+    let begun = Instant::now();
+    killed(&engine, &requests, signals, 0, &mut random);
+    let undisturbed = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let mut n_deaths = 0;
     for round in 0..rounds {
-        let found = killed(&engine, &requests, 1 + round % 3, &mut random);
+        let found = killed(&engine, &requests, signals, 1 + round % 3, &mut random);
         for (found, (text, tokens)) in found.iter().zip(&expected) {
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
             assert_eq!(&found.tokens, tokens, "round {round}");
         }
         n_deaths += found.iter().map(|found| found.n_told).max().unwrap_or(0);
     }
+    let lost = begun.elapsed().as_secs_f64() - undisturbed * rounds as f64;
     let isolation = &engine.status()["isolation"];
-    assert!(isolation["n_restarts"].as_u64() >= Some(rounds as u64), "{isolation}");
+    assert!(isolation["n_restarts"].as_u64() >= Some(n_deaths as u64), "{isolation}");
     assert!(isolation["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIG")), "{isolation}");
     assert!(n_deaths > 0, "no request was running when the process died");
-    n_deaths
+    (n_deaths, lost / n_deaths as f64)
 }
 
 /// Prints the table of the reliability page: `make deaths`.
 #[test]
 #[ignore = "run by make deaths"]
 fn deaths_at_twenty_random_moments() {
+    let engine = engine_with_fault("all-memory", 1);
     for n in [1, 4] {
         for (name, speculative) in [("plain", json!(false)), ("speculating", json!({"type": "auto"}))] {
-            let init = json!({"n_ctx": 512, "n_parallel": n});
-            let n_deaths = completions_survive(init, json!({"speculative": speculative}), n, 20);
-            println!(
-                "| {n} of 300 tokens, {name} | {n_deaths} deaths while they ran, in 20 runs | every text the same |"
-            );
+            for signal in SIGNALS.into_iter().chain([MEMORY_ENDS]) {
+                let init = json!({"n_ctx": 512, "n_parallel": n, "isolate_path": engine});
+                let more = json!({"speculative": speculative});
+                let (n_deaths, lost) = completions_survive_signals(&[signal], init, more, n, 20);
+                let how = if signal == MEMORY_ENDS { "memory ends".to_owned() } else { format!("SIG{signal}") };
+                println!(
+                    "| {n} of 300 tokens, {name} | {how} | {n_deaths} in 20 runs | every text the same | {lost:.2} s |"
+                );
+            }
         }
     }
+}
+
+#[test]
+fn completions_survive_the_end_of_memory() {
+    let engine = engine_with_fault("all-memory", 1);
+    let init = json!({"n_ctx": 512, "n_parallel": 4, "isolate_path": engine});
+    completions_survive_signals(&[MEMORY_ENDS], init.clone(), json!({"speculative": false}), 4, 3);
+    completions_survive_signals(&[MEMORY_ENDS], init, json!({"speculative": {"type": "auto"}}), 4, 3);
+}
+
+/// If it is one of Rust's, the process ends. If it is one of llama.cpp's, an exception leaves a context that is of no use, and the process ends
+/// for that.
+#[test]
+fn completion_survives_each_failing_allocation_of_a_step() {
+    let request = &requests(1, &json!({"speculative": {"type": "auto"}}))[0];
+    let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request)["content"].clone();
+    let mut n_restarts = 0;
+    for at in (1..=FAILING_ALLOCATIONS).step_by(8) {
+        let engine = start(json!({"n_ctx": 512, "isolate_path": engine_with_fault("one-memory", at)}));
+        let id = submit(&engine, request);
+        let first = poll(&engine, id, 60_000);
+        kill(pid(&engine), MEMORY_ENDS);
+        let mut updates = first["completion_updates"].as_array().expect("updates").clone();
+        updates.extend(drain(&engine, id));
+        let found = joined(&updates);
+        assert_eq!(
+            (json!(found.text), found.stop_type),
+            (expected.clone(), json!("limit")),
+            "allocation {at}: {updates:?}"
+        );
+        n_restarts += engine.status()["isolation"]["n_restarts"].as_u64().unwrap_or(0);
+    }
+    assert!(n_restarts > 0, "no process ended");
 }
 
 #[test]

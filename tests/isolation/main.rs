@@ -10,3 +10,5 @@ mod process;
 mod rpc;
 #[path = "../common/rpc_server.rs"]
 mod rpc_server;
+#[path = "../toolchain/mod.rs"]
+mod toolchain;

@@ -24,7 +24,7 @@ use crate::api::registry::{UpdateSignal, no_such_request, notify_and_signal};
 use crate::api::request::Endpoint;
 use crate::engine;
 use crate::error::{Code, Error, Result};
-use crate::host;
+use crate::{forks, host};
 
 /// How long a status waits for the process before it is the last known one.
 const STATUS_PATIENCE: Duration = Duration::from_millis(200);
@@ -80,7 +80,7 @@ impl RemoteEngine {
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        let thread = forks::spawn(name, work);
         let thread = thread.map_err(|error| Error::exhausted(format!("isolate: cannot start a thread: {error}")))?;
         self.threads.lock().push(thread);
         Ok(())

@@ -19,6 +19,7 @@ use crate::api::lookup::RunningLookups;
 use crate::api::status::LoadPhase;
 use crate::engine;
 use crate::error::{Code, Error, Result};
+use crate::forks;
 use crate::host::{Hook, Notice};
 use crate::llama;
 use crate::llama::log::{self, Level};
@@ -237,11 +238,10 @@ impl LifeCycle {
         work: impl FnOnce(&LifeCycle, u64) + Send + 'static,
     ) {
         let this = Arc::clone(self);
-        let thread = std::thread::Builder::new().name(name.into());
         // Held until the thread is in the list, where later epochs find it.
         let mut life = self.life.lock();
         let Ok(epoch) = begin(self, &mut life) else { return };
-        match thread.spawn(move || work(&this, epoch)) {
+        match forks::spawn(name, move || work(&this, epoch)) {
             Ok(thread) => {
                 // Finished threads are joined here, so the list stays short.
                 let finished = life.background.extract_if(.., |(_, thread)| thread.is_finished());
@@ -261,8 +261,7 @@ impl LifeCycle {
     fn check_process(&self, life: &Life) -> Result<()> {
         match life.state {
             LoadState::NotReady(LoadPhase::Loading(_)) | LoadState::Ready(_) if !self.belongs_to_this_process() => {
-                let message = "this process was forked from one that loaded a model, whose threads it does not have: fork before init";
-                Err(Error::new(Code::NotInitialized, message))
+                Err(cut_off())
             }
             _ => Ok(()),
         }
@@ -425,6 +424,11 @@ impl LifeCycle {
         }
         current
     }
+}
+
+/// The answer of every function in a process that is [cut off](forks).
+pub(crate) fn cut_off() -> Error {
+    Error::new(Code::NotInitialized, forks::REASON)
 }
 
 fn superseded() -> Error {

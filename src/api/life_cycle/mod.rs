@@ -10,13 +10,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::loaded::LoadedEngine;
+pub(crate) use self::loading::cut_off;
 use self::loading::{EngineState, LifeCycle, LoadCommand};
 pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
 use super::calls::{PollCommand, cancel_without_models, poll_without_request};
 use super::function::Function;
 use super::local_engine::LocalEngine;
-use super::lookup::RunningLookup;
+use super::lookup::{RunningLookup, RunningLookups};
 use super::request::Endpoint;
 use super::status::{EngineStatus, LoadPhase};
 use crate::error::{Code, Error, Result};
@@ -189,6 +190,12 @@ impl Engine {
             }
         };
         self.life_cycle.lookups().add_to_status(status)
+    }
+
+    /// The status of every engine in a process that is [cut off](crate::forks).
+    pub fn status_when_cut_off() -> Value {
+        let status = EngineStatus::cut_off(cut_off()).to_json();
+        RunningLookups::default().add_to_status(status)
     }
 
     /// Registers a lookup function that runs until it ends, or until a later `init` or `deinit`.

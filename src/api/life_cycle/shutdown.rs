@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use crate::forks;
 use crate::host;
 use crate::llama::log::{self, Level};
 
@@ -16,7 +17,6 @@ const STUCK_CALLBACK: Duration = Duration::from_millis(300);
 /// callback does not return, and does not wait inside a callback. Returns false if threads may still be running.
 pub(crate) fn stop_all(systems: Vec<Engine>, patience: Duration) -> bool {
     log::set_level(Level::Off);
-    // In a fork, the lock may be held by a thread that does not exist there, so this check takes no lock.
     let is_here = |engine: &Engine| engine.life_cycle.belongs_to_this_process();
     let systems: Vec<Engine> = systems.into_iter().filter(is_here).collect();
     if host::inside() {
@@ -39,7 +39,7 @@ pub(crate) fn stop_all(systems: Vec<Engine>, patience: Duration) -> bool {
         }
         let _ = stopped.send(());
     };
-    let Ok(thread) = std::thread::Builder::new().name("foredraft-end".into()).spawn(stop) else { return true };
+    let Ok(thread) = forks::spawn("foredraft-end", stop) else { return true };
     let has_stopped = wait_for(&wait, patience);
     if has_stopped {
         let _ = thread.join();

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::{Phase, RequestHandle};
+use crate::forks;
 use crate::llama::log::{self, Level};
 
 /// The thread. It starts with the first job.
@@ -67,7 +68,7 @@ impl Preparer {
         drop(obsolete);
         if thread.is_none() {
             let jobs = Arc::clone(&self.jobs);
-            match std::thread::Builder::new().name("foredraft-prep".into()).spawn(move || jobs.run()) {
+            match forks::spawn("foredraft-prep", move || jobs.run()) {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
                     log::write(

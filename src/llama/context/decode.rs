@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 use crate::llama::context::faked;
 use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
 use crate::llama::platform::thread_cpu_time;
-use crate::llama::{Batch, Context, DecodeError, SeqId, log};
+use crate::llama::{Batch, Context, DecodeError, SeqId, log, unrecoverable};
 
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
 const THREW: i32 = -1000;
@@ -126,6 +126,7 @@ impl Context {
             if n_threads_now > 1 {
                 self.threads.set_broken();
             }
+            unrecoverable::lose(&format!("a decode failed and left its context unusable: {}", why.message()));
         }
         let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
         if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {

@@ -18,6 +18,7 @@ use self::governor::{DecodeKind, DecodeTime, Governor};
 use self::pacing::{FrameBudget, Pacer};
 use self::placement::ThreadSettings;
 use crate::error::{Error, Result};
+use crate::forks;
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_threadpool_new};
 use crate::llama::log::{self, Level};
@@ -121,8 +122,7 @@ impl RawPool {
 impl PlacedPool {
     /// Creates a pool on a new thread, because the pool's threads inherit the name of that thread, and because it gets the settings, too.
     fn new(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
-        let thread = std::thread::Builder::new().name("foredraft-cpu".into());
-        thread.spawn(move || PlacedPool::on_this_thread(n_threads, requested)).map_or_else(
+        forks::spawn("foredraft-cpu", move || PlacedPool::on_this_thread(n_threads, requested)).map_or_else(
             |error| Err(Error::exhausted(format!("n_threads: cannot start a thread: {error}"))),
             |thread| thread.join().unwrap_or_else(|_| Err(Error::exhausted("n_threads: cannot start the threads"))),
         )

@@ -15,7 +15,6 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use self::protocol::ServerFacts;
-pub use self::relay::end_process_on_loss;
 use self::relay::{RpcLink, test_server};
 use crate::error::{Code, Error, Result};
 use crate::llama::backend;

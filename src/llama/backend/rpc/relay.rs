@@ -7,13 +7,15 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::protocol::{self, HEADER, MAX_QUESTION, ServerFacts};
+use crate::forks;
 use crate::llama::log::{self, Level};
+use crate::llama::unrecoverable;
 
 /// The maximum time to connect, and for the test of a server.
 pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,14 +26,6 @@ const SLOWEST: u64 = 1 << 16;
 /// The interval at which a waiting relay looks at the time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK: usize = 1 << 18;
-
-/// See [`end_process_on_loss`].
-static ENDS_PROCESS: AtomicBool = AtomicBool::new(false);
-
-/// From now on the process ends when a server is lost. For the process of an isolated engine, whose host starts another one.
-pub fn end_process_on_loss() {
-    ENDS_PROCESS.store(true, Ordering::Relaxed);
-}
 
 /// A server and its relay.
 #[derive(Debug)]
@@ -70,7 +64,7 @@ impl RpcLink {
             n_open: AtomicUsize::new(0),
         });
         let accepting = Arc::clone(&link);
-        std::thread::Builder::new().name("foredraft-rpc".into()).spawn(move || accepting.accept(&listener))?;
+        forks::spawn("foredraft-rpc", move || accepting.accept(&listener))?;
         Ok(link)
     }
 
@@ -123,7 +117,7 @@ impl RpcLink {
                 Relay { link: &link, client, server: None }.run();
                 link.n_open.fetch_sub(1, Ordering::AcqRel);
             };
-            if let Err(error) = std::thread::Builder::new().name("foredraft-rpc".into()).spawn(relay) {
+            if let Err(error) = forks::spawn("foredraft-rpc", relay) {
                 // ggml's client fails: there is nothing that could answer it.
                 self.n_open.fetch_sub(1, Ordering::AcqRel);
                 log::write(Level::Error, &format!("rpc: cannot start a thread: {error}"));
@@ -134,9 +128,7 @@ impl RpcLink {
     fn lose(&self, error: &io::Error) {
         let reason = format!("rpc: the server at {:?} was lost: {error}", self.endpoint);
         log::write(Level::Error, &reason);
-        if ENDS_PROCESS.load(Ordering::Relaxed) {
-            std::process::abort();
-        }
+        unrecoverable::lose(&reason);
         *self.reason.lock() = reason;
         self.n_losses.fetch_add(1, Ordering::AcqRel);
     }

@@ -1,0 +1,78 @@
+//! What a process that was forked may call.
+//!
+//! A forked child has one thread. A lock that another thread held at the moment of the fork stays locked there, and a wait for another
+//! thread never ends. So the library counts its own threads and the calls that are inside it. If there were any on other threads when the
+//! process was forked, the child is *cut off*: the C interface answers every call with an error, and takes no lock for that. A child that was
+//! forked at any other time has the whole library.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+
+/// The threads of the library that have not ended.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// The calls of the C interface that have not returned, of all threads.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// Why every function fails in a process that is cut off.
+pub const REASON: &str = "this process was forked from one that had a model loaded or was inside a call, and has none of its threads: \
+                          fork before loading";
+
+static IS_CUT_OFF: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The calls of this thread that have not returned: more than one if a callback calls the library.
+    static OWN_CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Starts a thread of the library. (Scoped threads need not be counted, because the thread that waits for them is.)
+///
+/// # Errors
+/// As [`Builder::spawn`].
+pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> io::Result<JoinHandle<R>> {
+    struct Running;
+    impl Drop for Running {
+        fn drop(&mut self) {
+            THREADS.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    THREADS.fetch_add(1, Ordering::AcqRel);
+    let running = Running;
+    Builder::new().name(name.into()).spawn(move || {
+        let _running = running;
+        work()
+    })
+}
+
+/// A call of the C interface, until it is dropped.
+#[derive(Debug)]
+pub struct HostCall(());
+
+impl HostCall {
+    /// A call of this thread begins.
+    pub fn begin() -> HostCall {
+        OWN_CALLS.with(|own| own.set(own.get() + 1));
+        CALLS.fetch_add(1, Ordering::AcqRel);
+        HostCall(())
+    }
+}
+
+impl Drop for HostCall {
+    fn drop(&mut self) {
+        CALLS.fetch_sub(1, Ordering::AcqRel);
+        OWN_CALLS.with(|own| own.set(own.get() - 1));
+    }
+}
+
+/// The system calls this in a child that was just forked.
+pub fn after_fork() {
+    let own = OWN_CALLS.with(Cell::get);
+    if THREADS.load(Ordering::Acquire) > 0 || CALLS.load(Ordering::Acquire) > own {
+        IS_CUT_OFF.store(true, Ordering::Release);
+    }
+}
+
+/// Whether this process must not use what its parent had.
+pub fn is_cut_off() -> bool {
+    IS_CUT_OFF.load(Ordering::Acquire)
+}
