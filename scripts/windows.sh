@@ -167,7 +167,8 @@ test_crate() {
     local test log=$stage/crate.log
     export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine"
     : >"$log"
-    for test in "--lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" "-p foredraft-base"; do
+    for test in "--lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" \
+        "-p foredraft-base -p foredraft-ngram -p foredraft-sampling -p foredraft-grammar"; do
         say "cargo test $test"
         # shellcheck disable=SC2086 # an option and a name
         CARGO_TARGET_DIR=$work cargo test --release --target $triple $test 2>&1 | tee -a "$log" | grep -E '^test result|FAILED|panicked' || true

@@ -183,6 +183,7 @@ def main():
         lines.devices = engine.status()["devices"]
     checks = [check for name, check in globals().items() if name.startswith("check_")]
     for check in checks:
+        lines.take("")
         check(foredraft, lines)
         print(f"ok {check.__name__.removeprefix('check_')}", flush=True)
     print(f"passed: {len(checks)} tests on {gpus({'devices': lines.devices})[0]['description']}")

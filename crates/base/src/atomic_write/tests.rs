@@ -2,7 +2,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{WriterProcess, open, write};
+#[cfg(unix)]
+use super::open;
+use super::{WriterProcess, write};
 use crate::error::Code;
 
 /// The names of the entries of a folder.
