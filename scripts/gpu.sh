@@ -6,7 +6,7 @@
 # In target/gpu: libforedraft-vulkan.so. Put it beside libforedraft.so, or name it by FOREDRAFT_BACKENDS. It needs Vulkan's loader (libvulkan.so.1).
 #
 # The tests (tests/gpu/devices.py) run on the device that GGML_VK_VISIBLE_DEVICES names, by default on the first one. Without a GPU that is Mesa's
-# lavapipe, which computes on the CPU. What is missing is installed with apt-get, as root or with a sudo that asks for no password, or with
+# lavapipe, which computes on the CPU; "0,0" makes two devices of one. What is missing is installed with apt-get, as root or with a sudo that asks for no password, or with
 # FOREDRAFT_SETUP=none is not. What cannot be had is a line that begins with "skipped:"; with CI set it is a failure.
 set -euo pipefail
 

@@ -87,7 +87,8 @@ fn invalid_paths_are_errors() {
         ("..".into(), Code::InvalidRequest),
     ] {
         let error = write(&destination, |_| Ok(())).expect_err("not a valid path for a file");
-        assert_eq!(error.code(), code, "{error}");
+        // Windows says of some that the path is not found.
+        assert!(error.code() == code || cfg!(windows) && error.code() == Code::NotFound, "{error}");
         assert!(error.message().starts_with(&format!("{}: ", destination.display())), "{error}");
     }
     assert_eq!(names(folder.path()), ["file"]);
