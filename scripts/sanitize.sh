@@ -91,7 +91,8 @@ case $kind in
         run=(valgrind --quiet --fair-sched=try --error-exitcode=99 "--suppressions=$root/scripts/valgrind.supp")
         # CPython 3.11 reads numbers that are not initialized (`_PyLong_FromByteArray`), and passes them on.
         python=(valgrind --quiet --fair-sched=try --error-exitcode=99 --undef-value-errors=no "$python")
-        leaks=(--leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite)
+        # A forked child has lost the blocks of its parent's other threads.
+        leaks=(--child-silent-after-fork=yes --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite)
         ;;
     *)
         sed -n 2,4p "$0"
