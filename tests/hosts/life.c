@@ -24,6 +24,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "foredraft.h"
 
@@ -376,6 +379,16 @@ static int address_space(long mb) {
     return !again;
 }
 
+/* A row of the soak's table: the memory, and what is left when the C library has returned what nobody uses. */
+static void print_memory(long n, const char *what) {
+    const long before = memory();
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+    printf("| %ld %s | %ld KiB | %ld KiB |\n", n, what, before, memory());
+    fflush(stdout);
+}
+
 static int soak(long n_requests, long n_loads) {
     static char text[1 << 16];
     foredraft_engine *engine = foredraft_engine_new();
@@ -394,8 +407,7 @@ static int soak(long n_requests, long n_loads) {
             return 1;
         }
         if (i > 0 && (i * 10) % n_requests == 0) {
-            printf("| %ld requests | %ld KiB |\n", i, memory());
-            fflush(stdout);
+            print_memory(i, "requests");
         }
     }
     foredraft_unload(engine);
@@ -406,8 +418,7 @@ static int soak(long n_requests, long n_loads) {
         }
         foredraft_unload(engine);
         if ((i * 10) % n_loads == 0) {
-            printf("| %ld loads | %ld KiB |\n", i, memory());
-            fflush(stdout);
+            print_memory(i, "loads");
         }
     }
     foredraft_engine_free(engine);
