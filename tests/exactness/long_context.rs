@@ -161,7 +161,7 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
     let engine = extended(json!({"n_ctx": 256}));
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped.session");
     let request = json!({
-        "prompt": long_prompt(&engine, 120), "temperature": 0.7, "seed": 9, "ignore_eos": true, "return_tokens": true,
+        "prompt": long_prompt(&engine, 120), "temperature": 0.7, "seed": 10, "ignore_eos": true, "return_tokens": true,
     });
     let plain = complete(&engine, Completion, &request);
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
@@ -210,7 +210,10 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
                 Speculative,
                 &with(&json!({"prompt": whole, "n_predict": 8, "temperature": 0}), steady(3)),
             );
-            let second = with(&json!({"prompt": prompt, "n_predict": 20, "temperature": 0}), request.clone());
+            let second = with(
+                &json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "ignore_eos": true}),
+                request.clone(),
+            );
             let answer = complete(&engine, Speculative, &with(&second, steady(3)));
             let cached = n(&answer["timings"]["cache_n"]);
             assert_eq!(cached >= moved.max(86), moves, "{init} {request} {cached}");
