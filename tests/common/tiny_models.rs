@@ -36,9 +36,14 @@ pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
 
 impl Writer {
     fn new(architecture: &'static str) -> Writer {
+        Writer::without(architecture, "")
+    }
+
+    /// A writer that does not copy the vocabulary's entry `key`.
+    fn without(architecture: &'static str, key: &str) -> Writer {
         let mut writer = Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: 1 };
         let vocabulary = Gguf::read(&super::model("draft"));
-        for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.")) {
+        for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.") && entry.key != key) {
             put_string(&mut writer.entries, &entry.key);
             // The value's type is stored before it.
             writer.entries.extend(&vocabulary.bytes[entry.value.start - 4..entry.value.end]);
@@ -199,12 +204,12 @@ pub fn with_suppressed_tokens(tokens: &[i32]) -> String {
     model.write("with_suppressed_tokens")
 }
 
-/// The same model with a separate chat template for requests with tools.
-pub fn with_tool_template(template: &str) -> String {
-    let mut model = Writer::new("gemma3");
-    model.entry("tokenizer.chat_template.tool_use", 8, |bytes| put_string(bytes, template));
+/// The same model with a chat template under `key`.
+pub fn with_template(key: &str, template: &str) -> String {
+    let mut model = Writer::without("gemma3", key);
+    model.entry(key, 8, |bytes| put_string(bytes, template));
     window(&mut model);
-    model.write("tool-template")
+    model.write("template")
 }
 
 /// LFM2: a hybrid of short convolutions, which are recurrent, and attention.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{cancel, complete, drain, start, submit};
+use crate::common::{cancel, complete, drain, start, submit, tiny_models};
 use foredraft::api::Endpoint::Foredraft;
 use foredraft::api::Engine;
 use foredraft::error::{Error, Result};
@@ -58,6 +58,29 @@ fn a_hostile_template_is_an_invalid_request() {
     assert_eq!(error.code().as_str(), "invalid_request", "{error}");
     for engine in [engine, with_bomb] {
         assert_eq!(complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
+    }
+}
+
+#[test]
+fn a_hostile_template_in_a_model_file_leaves_the_model_usable() {
+    for template in [
+        "{{ [1]|batch(1000000000, 'x')|list|length }}",
+        "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% if %}",
+    ] {
+        let model = tiny_models::with_template("tokenizer.chat_template", template);
+        let init = json!({"model": model, "n_ctx": 128, "n_threads": 1, "log_level": "none"});
+        let engine = Engine::new();
+        engine.load(init.to_string().as_bytes()).expect("the template is not needed yet");
+        let messages = json!({"messages": [{"role": "user", "content": "go"}], "n_predict": 1});
+        for function in ["complete", "submit", "apply_template"] {
+            let error = refused(call(&engine, function, &messages));
+            assert!(error.message().starts_with("chat_template"), "{template}: {function}: {error}");
+        }
+        let answer = complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 2, "ignore_eos": true}));
+        assert_eq!(answer["tokens_predicted"], 2);
     }
 }
 

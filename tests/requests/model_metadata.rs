@@ -42,7 +42,7 @@ fn suppressed_tokens_are_never_sampled() {
 /// As in llama.cpp.
 #[test]
 fn requests_with_tools_use_the_tool_use_template() {
-    let model = tiny_models::with_tool_template("tools {{ tools[0].function.name }}");
+    let model = tiny_models::with_template("tokenizer.chat_template.tool_use", "tools {{ tools[0].function.name }}");
     let engine = load(&json!({"model": model}), json!({}));
     let tools = json!([{"type": "function", "function": {"name": "dig", "parameters": {}}}]);
     let prompt = |more: Value| {

@@ -9,8 +9,8 @@ use super::counts::ObjectSchema;
 use super::disjoint::disjoint;
 use super::document::{Document, MAX_NODES, MAX_PATH, SchemaResult, VISIT, error_at};
 use super::keywords::{
-    FORMATS, MAX_ITEMS, NUMERIC, OF_TYPE, UNENFORCEABLE, bounds, count, integer, is_assertion, is_of_type, named_types,
-    string, strings,
+    FORMATS, MAX_ITEMS, NUMERIC, OF_TYPE, TYPES, UNENFORCEABLE, bounds, count, integer, is_assertion, is_of_type,
+    named_types, string, strings,
 };
 use super::{merge, names, references};
 use crate::api::fields::show;
@@ -345,7 +345,12 @@ impl<'a> SchemaReader<'a> {
 
     /// Makes an object schema with at most `n` additional properties a definition whose name says so, because the converter has no keyword
     /// for it (see `converter_fixes.rs`).
-    fn bounded(&mut self, object: Value, n: usize) -> Value {
+    fn bounded(&mut self, mut object: Value, n: usize) -> Value {
+        // The converter has one rule for all objects of anything. It does not know that these types are all.
+        let is_anything = object["additionalProperties"] == json!(true) || object["additionalProperties"] == json!({});
+        if is_anything && object["properties"] == json!({}) {
+            object["additionalProperties"] = json!({"type": TYPES});
+        }
         let name = format!("b{}{ADDITIONAL}{}", self.bounded.len(), n.min(MAX_ITEMS as usize));
         let reference = json!({"$ref": format!("#/$defs/{name}")});
         self.bounded.push((name, object));

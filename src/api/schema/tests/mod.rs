@@ -179,6 +179,11 @@ fn numbers_of_properties_are_exact() {
             vec![r#"{"p0":1,"p1":1,"p2":1}"#],
         ),
         (
+            json!({"type": "object", "maxProperties": 2}),
+            vec!["{}", r#"{"x":null,"y":[1]}"#],
+            vec![r#"{"x":1,"y":{},"z":3}"#],
+        ),
+        (
             json!({"additionalProperties": {"const": 1}, "maxProperties": 3}),
             vec!["{}", r#"{"x":1}"#, r#"{"x":1,"y":1,"z":1}"#],
             vec![r#"{"w":1,"x":1,"y":1,"z":1}"#, r#"{"x":2}"#],
