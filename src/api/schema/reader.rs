@@ -332,7 +332,12 @@ impl<'a> SchemaReader<'a> {
             return error_at(at, "minProperties and maxProperties cannot be enforced by a grammar");
         };
         let mut out = Vec::new();
-        for object in alternatives {
+        for mut object in alternatives {
+            // The converter has one rule for all objects of anything. It does not know that these types are all.
+            let is_anything = [json!(true), json!({})].into_iter().any(|any| object.additional == Some(any));
+            if spare.is_some() && object.properties.is_empty() && is_anything {
+                object.additional = Some(json!({"type": TYPES}));
+            }
             let object = object.to_json();
             self.document.count_copy(&object, at)?;
             out.push(match spare {
@@ -345,12 +350,7 @@ impl<'a> SchemaReader<'a> {
 
     /// Makes an object schema with at most `n` additional properties a definition whose name says so, because the converter has no keyword
     /// for it (see `converter_fixes.rs`).
-    fn bounded(&mut self, mut object: Value, n: usize) -> Value {
-        // The converter has one rule for all objects of anything. It does not know that these types are all.
-        let is_anything = object["additionalProperties"] == json!(true) || object["additionalProperties"] == json!({});
-        if is_anything && object["properties"] == json!({}) {
-            object["additionalProperties"] = json!({"type": TYPES});
-        }
+    fn bounded(&mut self, object: Value, n: usize) -> Value {
         let name = format!("b{}{ADDITIONAL}{}", self.bounded.len(), n.min(MAX_ITEMS as usize));
         let reference = json!({"$ref": format!("#/$defs/{name}")});
         self.bounded.push((name, object));
