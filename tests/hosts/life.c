@@ -379,7 +379,7 @@ static int address_space(long mb) {
     return !again;
 }
 
-/* A row of the soak's table: the memory, and what is left when the C library has returned what nobody uses. */
+/* A row of the soak's table: the memory, and the memory after the allocator has returned its free pages. */
 static void print_memory(long n, const char *what) {
     const long before = memory();
 #ifdef __GLIBC__
