@@ -11,6 +11,7 @@ fn main() {
         "src/llama/guard.cpp",
         "src/llama/guard.h",
         "src/llama/allocation.cpp",
+        "src/llama/placement.cpp",
         "src/llama/chat.cpp",
         "src/llama/template_budget.h",
         "src/llama/kernels",
@@ -50,6 +51,7 @@ fn main() {
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     compile_chat(installed);
+    compile_placement(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");
     if is("OS", "linux") || is_mingw {
         replace_barrier(installed, is_mingw, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
@@ -135,6 +137,16 @@ fn compile_guard(installed: &Path) {
         .include(include)
         .files(["src/llama/guard.cpp", "src/llama/kernels/attention_cost.cpp"]);
     build.compile("foredraft_guard");
+}
+
+/// Uses llama.cpp's private headers.
+fn compile_placement(installed: &Path) {
+    let source = llama_sources(installed);
+    let mut build = kernel_compiler(&source);
+    for folder in ["include", "src"] {
+        build.flag("-isystem").flag(source.join(folder));
+    }
+    build.cpp(true).std("c++17").file("src/llama/placement.cpp").compile("foredraft_placement");
 }
 
 /// llama.cpp's chat formats. Their library, `libllama-common.a`, is linked by llama-cpp-sys-2.

@@ -36,6 +36,9 @@ export interface Config {
   split_mode?: 'none' | 'layer' | 'row' | 'tensor';
   main_gpu?: number;
   tensor_split?: number[];
+  fit?: boolean | 'on' | 'off';
+  fit_margin_mb?: number;
+  fit_ctx?: number;
   rpc?: string | string[];
   rpc_timeout_ms?: number;
   use_mmap?: boolean;
@@ -434,12 +437,30 @@ export interface Status {
   attention: { [key: string]: unknown } | null;
   n_threads_now: number;
   cpu: { [key: string]: unknown } | null;
-  devices: Array<{ name: string; description: string; type: string; memory_free: number; memory_total: number }>;
+  devices: Array<{
+    name: string;
+    description: string;
+    type: string;
+    memory_free: number;
+    memory_total: number;
+    target: DeviceUse | null;
+    draft: DeviceUse | null;
+  }>;
+  fit: { n_gpu_layers: number; n_gpu_layers_draft: number | null; n_ctx: number; reduced: boolean; fits: boolean } | null;
   lookups: Array<{ function: string; step: string; progress: number }>;
   system_info: string | null;
   warnings: string[];
   llama_cpp: string;
   version: string;
+}
+
+/** What a model has on a device: layers, and bytes. */
+export interface DeviceUse {
+  n_layers: number;
+  output: boolean;
+  weights: number;
+  kv_cache: number;
+  compute: number;
 }
 
 export interface Options {

@@ -4,9 +4,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::{CACHE_TYPES, GivenModels, LoadRequest};
-use crate::engine::{self, AttentionCost, AttentionReport, Models, SlotStatus};
+use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SlotStatus};
 use crate::error::Error;
-use crate::llama::{self, Model};
+use crate::llama::{self, DevicePlacement, DeviceUse, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
 /// What an engine does while no model is loaded.
@@ -63,6 +63,7 @@ pub(super) struct EngineStatus {
     cpu: Option<Value>,
     n_threads_now: usize,
     devices: Vec<Value>,
+    fit: Option<Value>,
     system_info: Option<String>,
     warnings: Vec<String>,
     llama_cpp: String,
@@ -129,7 +130,8 @@ impl EngineStatus {
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
             cpu: Some(cpu(&[Some(&*models.target), models.draft.as_deref()])),
-            devices: llama::devices().into_iter().map(device).collect(),
+            devices: llama::devices().into_iter().map(|on| device(on, models)).collect(),
+            fit: models.fit.as_ref().map(fit),
             system_info: Some(llama::system_info()),
             warnings: init.warnings.clone(),
             llama_cpp: llama::llama_version(),
@@ -192,13 +194,38 @@ fn slot(id: usize, slot: &SlotStatus) -> Value {
     })
 }
 
-fn device(device: llama::Device) -> Value {
+fn device(device: llama::Device, models: &Models) -> Value {
+    let uses = |placement: &DevicePlacement| placement.on(&device.name).map(device_use);
     json!({
+        "target": uses(&models.placement),
+        "draft": uses(&models.placement_draft),
         "name": device.name,
         "description": device.description,
         "type": device.kind,
         "memory_free": device.memory_free,
         "memory_total": device.memory_total,
+    })
+}
+
+/// What a model and its contexts have on a device.
+fn device_use(of: &DeviceUse) -> Value {
+    json!({
+        "n_layers": of.n_layers,
+        "output": of.has_output,
+        "weights": of.weights,
+        "kv_cache": of.kv_cache,
+        "compute": of.compute,
+    })
+}
+
+/// What `fit` has chosen.
+fn fit(report: &FitReport) -> Value {
+    json!({
+        "n_gpu_layers": report.n_gpu_layers,
+        "n_gpu_layers_draft": report.n_gpu_layers_draft,
+        "n_ctx": report.n_ctx,
+        "reduced": report.is_reduced,
+        "fits": report.fits,
     })
 }
 

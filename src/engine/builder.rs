@@ -38,10 +38,12 @@ impl Builder<'_> {
     }
 
     /// The context for embeddings.
-    pub(super) fn embedder(&self, model: &Arc<Model>) -> Result<Embedder> {
+    pub(super) fn embedder(&self, models: &mut Models) -> Result<Embedder> {
         let context = &self.config.context;
         let params = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
-        Ok(Embedder::new(Context::new(model, &params, &self.threads, &self.interrupt)?))
+        let context = Context::new(&models.target, &params, &self.threads, &self.interrupt)?;
+        models.placement.add_context(&context);
+        Ok(Embedder::new(context))
     }
 
     /// The schedulers of the target and of the draft model alone; `None`: the target has no KV cache, so it cannot generate.
@@ -80,6 +82,7 @@ impl Builder<'_> {
             });
         }
         models.n_ctx = context.n_ctx();
+        models.placement.add_context(&context);
         if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
             return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
         }
@@ -89,6 +92,7 @@ impl Builder<'_> {
         match mtp {
             Ok(context) => {
                 let context = self.measured(context, &mut costs, progress)?;
+                models.placement.add_context(&context);
                 scheduler.pool.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
             }
             Err(why) => scheduler.pool.drafters.mark_unavailable(DrafterKind::Mtp, why),
@@ -119,6 +123,7 @@ impl Builder<'_> {
         let Some((context, attention)) = made.map_err(|error| error.within("model_draft"))? else { return Ok(None) };
         models.attention_draft = Some(attention);
         let context = self.measured(context, costs, progress)?;
+        models.placement_draft.add_context(&context);
         let target = &models.target;
         let report = Compatibility::of(target, draft, context.n_ctx());
         let mut draft_only = None;

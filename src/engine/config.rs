@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attention::AttentionReport;
-use crate::llama::{ContextParams, FrameBudget, Model, ModelParams, Numa};
+use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa};
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
 
@@ -24,6 +24,8 @@ pub struct Config {
     pub lookup_static: Option<PathBuf>,
     /// The initial dynamic n-gram cache, if the file exists.
     pub lookup_dynamic: Option<PathBuf>,
+    /// Whether layers and context are reduced to what fits into the devices' memory, and how.
+    pub fit: Option<FitSettings>,
     /// The number of slots.
     pub n_parallel: usize,
     /// Whether a full context drops its middle and goes on (otherwise the request ends).
@@ -46,6 +48,30 @@ pub struct Config {
     pub rpc_timeout: Option<Duration>,
 }
 
+/// What `fit` may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FitSettings {
+    /// The bytes that stay free on each device.
+    pub margin: u64,
+    /// The shortest context. `None`: `n_ctx` if it is given, else [`DEFAULT_N_CTX`](crate::llama::DEFAULT_N_CTX).
+    pub least_n_ctx: Option<u32>,
+}
+
+/// What `fit` has chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FitReport {
+    /// Layers of the target on GPUs, with the output as one.
+    pub n_gpu_layers: u32,
+    /// Layers of the draft model on GPUs, if there is one.
+    pub n_gpu_layers_draft: Option<u32>,
+    /// The context length, as `n_ctx`.
+    pub n_ctx: u32,
+    /// It is less than what was asked for.
+    pub is_reduced: bool,
+    /// By the estimate, everything fits. False: what must be on the devices even without layers does not.
+    pub fits: bool,
+}
+
 /// The models of a running engine.
 #[derive(Debug, Clone)]
 pub struct Models {
@@ -61,4 +87,10 @@ pub struct Models {
     pub attention: Option<AttentionReport>,
     /// The attention of the draft's.
     pub attention_draft: Option<AttentionReport>,
+    /// What the target has on each device, with the contexts that the load makes.
+    pub placement: DevicePlacement,
+    /// The same of the draft.
+    pub placement_draft: DevicePlacement,
+    /// What `fit` has chosen, if it was used.
+    pub fit: Option<FitReport>,
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::builder::{self, Builder};
+use super::fit::fit;
 use super::load_progress::LoadMeter;
 use super::report::StepReport;
 use super::worker::Worker;
@@ -31,6 +32,9 @@ pub fn load(
     }
     let mut progress = LoadMeter::new(&mut report, config.warmup, builder::n_steps(config));
     llama::use_rpc_servers(&config.rpc, config.rpc_timeout, || progress.read(0.0))?;
+    let mut config = config.clone();
+    let fit = fit(&mut config);
+    let config = &config;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |model: &ModelParams| model.source.len_estimate() as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(model));
@@ -44,7 +48,18 @@ pub fn load(
         }
         None => None,
     };
-    let mut models = Models { target, draft, compatibility: None, n_ctx: 0, attention: None, attention_draft: None };
+    let placement_draft = draft.as_ref().map(|draft| draft.placement()).unwrap_or_default();
+    let mut models = Models {
+        placement: target.placement(),
+        placement_draft,
+        target,
+        draft,
+        compatibility: None,
+        n_ctx: 0,
+        attention: None,
+        attention_draft: None,
+        fit,
+    };
     if config.model.vocab_only {
         return Ok((models, None));
     }
@@ -86,7 +101,7 @@ fn start(
     if scheduler.is_none() && !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
-    let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
+    let embedder = config.embedding.then(|| builder.embedder(models)).transpose()?;
     progress.step();
     progress.check()?;
     drop(keep);

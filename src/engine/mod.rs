@@ -3,7 +3,7 @@
 //! [`WorkerHandle`] is the handle. [`Request`]s go in through a channel, and their results come out of a [`RequestHandle`]. Nothing here
 //! knows JSON.
 //!
-//! - `load`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
+//! - `load`, `fit`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
 //! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
 //!   its slot. `follow_up`: what is left to do then.
@@ -22,6 +22,7 @@ mod draft_only;
 mod embedder;
 mod ending;
 mod event;
+mod fit;
 mod follow_up;
 mod load;
 mod load_progress;
@@ -60,7 +61,7 @@ use crate::speculative::Caches;
 
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
-pub use self::config::{Config, Models};
+pub use self::config::{Config, FitReport, FitSettings, Models};
 pub use self::decision::ChoiceTokens;
 pub use self::event::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats,

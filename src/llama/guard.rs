@@ -1,4 +1,4 @@
-//! The functions of `guard.cpp`, which catch C++ exceptions and return their messages.
+//! The functions of `guard.cpp` and `placement.cpp`, which catch C++ exceptions and return their messages.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -15,6 +15,16 @@ pub(super) struct AttentionShape {
     pub(super) n_cells: i32,
     pub(super) n_tokens: i32,
     pub(super) flash: bool,
+}
+
+/// `foredraft_buffers` in `placement.cpp`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers {
+    pub(super) device: sys::ggml_backend_dev_t,
+    pub(super) weights: u64,
+    pub(super) kv_cache: u64,
+    pub(super) compute: u64,
 }
 
 unsafe extern "C" {
@@ -135,6 +145,15 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> f64;
+    pub(super) fn foredraft_layer_device(model: *const sys::llama_model, layer: i32) -> sys::ggml_backend_dev_t;
+    pub(super) fn foredraft_buffers_of(
+        model: *const sys::llama_model,
+        ctx: *const sys::llama_context,
+        to: *mut Buffers,
+        most: usize,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> usize;
     pub(super) fn foredraft_set_reference(ctx: *mut sys::llama_context, reference: bool) -> bool;
     pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
     pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);

@@ -7,6 +7,7 @@
 //! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
 //! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
 //! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
+//! - `placement`: what models and contexts have on each device.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
 //! - `unrecoverable`: failures that end the process of an isolated engine.
 //! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
@@ -22,6 +23,7 @@ mod kernels;
 pub mod log;
 mod model;
 mod params;
+mod placement;
 pub mod platform;
 #[cfg(target_os = "linux")]
 pub mod process;
@@ -42,7 +44,7 @@ pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
-pub use context::raw_params::DEFAULT_N_CTX;
+pub use context::raw_params::{DEFAULT_N_CTX, n_ctx as context_length};
 pub use kernels::{
     CpuLevel, KernelCalls, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
     calls as kernel_calls, choose_default_level, level, levels,
@@ -53,6 +55,7 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use placement::{DevicePlacement, DeviceUse};
 pub use schema::schema_to_grammar;
 pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;

@@ -61,6 +61,9 @@ pub struct ModelParams {
     pub check_tensors: bool,
     /// Load only the vocabulary: the model can only tokenize.
     pub vocab_only: bool,
+    /// Allocate nothing for weights and contexts, so that [`DevicePlacement`](crate::llama::DevicePlacement) can be asked what they would take. Such a
+    /// model cannot be decoded.
+    pub only_measures: bool,
     /// Metadata that overrides the file's.
     pub override_kv: Vec<(String, KvValue)>,
     /// LoRA adapters.
@@ -85,6 +88,7 @@ impl ModelParams {
             use_mlock: false,
             check_tensors: false,
             vocab_only: false,
+            only_measures: false,
             override_kv: Vec::new(),
             lora: Vec::new(),
             cpu_level: None,

@@ -7,6 +7,7 @@ Prints `ok NAME` for each test, and on the way what the device is and how fast i
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -126,6 +127,81 @@ def check_missing_device(foredraft, lines):
             raise AssertionError("a device that is missing is an error")
 
 
+def used(status, part, on_gpu=True):
+    """Sums of what a model has on GPUs, or on the CPU."""
+    found = [device[part] for device in status["devices"] if (device["type"] != "cpu") == on_gpu and device[part]]
+    return {key: sum(on[key] for on in found) for key in ("n_layers", "output", "weights", "kv_cache", "compute")}
+
+
+def check_what_runs_where(foredraft, lines):
+    """The layers, weights and caches of both models, on the device and on the CPU."""
+    with foredraft.Engine(TARGET, model_draft=DRAFT, n_gpu_layers=0, devices_draft="none") as engine:
+        status = engine.status()
+        on_cpu = {part: used(status, part, on_gpu=False) for part in ("target", "draft")}
+        assert used(status, "target")["n_layers"] == 0 and used(status, "target")["weights"] == 0, status["devices"]
+        assert used(status, "draft")["compute"] == 0, status["devices"]
+    for layers in (1, 3, 99):
+        with foredraft.Engine(TARGET, model_draft=DRAFT, n_gpu_layers=layers, n_gpu_layers_draft=99) as engine:
+            status = engine.status()
+        gpu, cpu, whole = used(status, "target"), used(status, "target", on_gpu=False), on_cpu["target"]
+        assert gpu["n_layers"] + gpu["output"] == min(layers, whole["n_layers"] + 1), status["devices"]
+        assert gpu["n_layers"] + cpu["n_layers"] == whole["n_layers"]
+        # A layer's cache lies where the layer is.
+        assert gpu["kv_cache"] * whole["n_layers"] == whole["kv_cache"] * gpu["n_layers"], (gpu, whole)
+        assert gpu["kv_cache"] + cpu["kv_cache"] == whole["kv_cache"]
+        assert gpu["weights"] > 0 and gpu["compute"] > 0 and gpu["weights"] + cpu["weights"] >= whole["weights"]
+        assert used(status, "draft")["n_layers"] == on_cpu["draft"]["n_layers"]
+        print(f"n_gpu_layers {layers}: target on the device {gpu}, on the CPU {cpu}")
+
+
+def check_fit(foredraft, lines):
+    """`fit` takes what fits into the device's memory less a margin, which makes the device as small as is needed here."""
+    with foredraft.Engine(TARGET, warmup=False) as engine:
+        free = min(device["memory_free"] for device in gpus(engine.status()))
+        n = len(gpus(engine.status()))
+
+    def load(mb, **more):
+        with foredraft.Engine(TARGET, warmup=False, fit=True, fit_margin_mb=max((free >> 20) - mb, 0), **more) as engine:
+            status = engine.status()
+            gpu, chosen = used(status, "target"), status["fit"]
+            assert gpu["n_layers"] + gpu["output"] == chosen["n_gpu_layers"], status
+            assert engine.complete(prompt="Once", n_predict=4, temperature=0).text
+            for device in gpus(status) if chosen["fits"] else []:
+                both = [device[part] for part in ("target", "draft") if device[part]]
+                assert sum(on["weights"] + on["kv_cache"] + on["compute"] for on in both) <= mb << 20, (mb, device)
+        print(f"{mb} MiB on each of {n}: {chosen}")
+        return chosen
+
+    # A cache of 128 MiB in each of the layers.
+    large = {"n_ctx": 131072, "cache_type_k": "f32", "cache_type_v": "f32"}
+    plenty = load(1600, **large)
+    assert plenty["fits"] and not plenty["reduced"] and plenty["n_ctx"] == 131072, plenty
+    fewer = load(500 // n, **large)
+    assert fewer["fits"] and fewer["reduced"] and 0 < fewer["n_gpu_layers"] < plenty["n_gpu_layers"] and fewer["n_ctx"] == 131072, fewer
+    shorter = load(500 // n, fit_ctx=1024, **large)
+    assert shorter["fits"] and shorter["n_gpu_layers"] == plenty["n_gpu_layers"] and 1024 < shorter["n_ctx"] < 131072, shorter
+    nothing = load(0, model_draft=DRAFT, n_ctx=512)
+    assert nothing == {"n_gpu_layers": 0, "n_gpu_layers_draft": 0, "n_ctx": 512, "reduced": True, "fits": False}, nothing
+    # Not more than was asked for.
+    assert load(1600, n_gpu_layers=2, n_ctx=512)["n_gpu_layers"] == 2
+    with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
+        assert engine.status()["fit"] is None
+
+
+def check_out_of_memory(foredraft, lines):
+    """A context that no device has memory for is an error that says so, and the next load works."""
+    try:
+        foredraft.Engine(TARGET, n_ctx=1 << 25, **ALL)
+    except foredraft.ModelError as error:
+        text = str(error)
+        assert "Vulkan0 has not enough memory (" in text and "fit" in text and "n_gpu_layers" in text, text
+        print(text)
+    else:
+        raise AssertionError("there is memory for everything")
+    with foredraft.Engine(TARGET, **ALL) as engine:
+        assert engine.complete(**STORY).text
+
+
 def check_split(foredraft, lines):
     """Half of the layers on the device, half on the CPU; and two devices, if there are two."""
     with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
@@ -168,6 +244,14 @@ def check_isolated(foredraft, lines):
     with foredraft.Engine(TARGET, isolate=True, **ALL) as engine:
         assert gpus(engine.status()) and engine.status()["warnings"] == []
         assert engine.complete(**STORY).text
+    # With `fallback`, a process that died for lack of memory comes back with half of the layers that `fit` had chosen.
+    with foredraft.Engine(TARGET, isolate=True, fallback=True, fit=True, fit_margin_mb=0) as engine:
+        assert engine.status()["fit"]["n_gpu_layers"] == 7
+        os.kill(engine.status()["isolation"]["pid"], signal.SIGKILL)
+        assert engine.complete(**STORY).text
+        deaths = engine.status()["isolation"]["deaths"]
+        assert deaths and deaths[-1]["change"] == "n_gpu_layers is 3 now", deaths
+        assert engine.status()["fit"]["n_gpu_layers"] == 3
 
 
 def main():

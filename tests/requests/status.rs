@@ -57,6 +57,33 @@ fn status_describes_the_models() {
     assert_eq!(slots, ["idle"; 3]);
 }
 
+/// Where there is no GPU, the CPU has all layers, weights and caches. A context of four times the length has four times the cache.
+#[test]
+fn devices_say_what_they_compute() {
+    let of = |more: Value| {
+        let status = start(more).status();
+        let devices = status["devices"].as_array().expect("devices").clone();
+        devices.into_iter().find(|device| device["type"] == "cpu").expect("a CPU")
+    };
+    if foredraft::llama::devices().len() > 1 {
+        return;
+    }
+    let (short, long) = (of(json!({"n_ctx": 512})), of(json!({"n_ctx": 2048})));
+    for (part, path) in [("target", model("target")), ("draft", model("draft"))] {
+        let file = Gguf::read(&path);
+        let at = file.value("llama.block_count");
+        let n_layers = u32::from_le_bytes(file.bytes[at].try_into().expect("four bytes"));
+        assert_eq!((&short[part]["n_layers"], &short[part]["output"]), (&json!(n_layers), &json!(true)), "{short}");
+        let weights = short[part]["weights"].as_u64().expect("bytes");
+        // A buffer can have padding behind its tensors.
+        assert!((size(&path).1..size(&path).1 + 65_536).contains(&weights), "{short}");
+        let [cells, more] = [&short, &long].map(|of| of[part]["kv_cache"].as_u64().expect("bytes"));
+        assert!(cells > 0 && more == 4 * cells, "{short} {long}");
+        assert!(short[part]["compute"].as_u64().expect("bytes") > 0);
+    }
+    assert_eq!(of(json!({"n_ctx": 512, "model_draft": null}))["draft"], Value::Null);
+}
+
 #[test]
 fn status_compares_the_draft_with_its_target() {
     let draft =
@@ -133,6 +160,8 @@ fn layers_for_a_gpu_that_is_missing_give_a_warning() {
         (json!({"n_gpu_layers": "all", "n_gpu_layers_draft": 1}), &["n_gpu_layers", "n_gpu_layers_draft"]),
         (json!({"n_gpu_layers": 99, "devices": "none"}), &[]),
         (json!({"tensor_split": [1, 2]}), &["tensor_split"]),
+        (json!({"fit": true}), &["fit"]),
+        (json!({"fit": true, "n_gpu_layers": 99, "n_ctx": 512}), &["n_gpu_layers", "fit"]),
     ] {
         assert_eq!(warned(given.clone()), expected(keys), "{given}");
     }

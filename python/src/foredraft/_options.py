@@ -74,6 +74,9 @@ class EngineOptions(TypedDict, total=False):
     split_mode: Literal["none", "layer", "row", "tensor"]
     main_gpu: int
     tensor_split: Sequence[float]
+    fit: Union[bool, Literal["on", "off"]]
+    fit_margin_mb: int
+    fit_ctx: int
     rpc: Union[str, Sequence[str]]
     rpc_timeout_ms: int
     use_mmap: bool

@@ -85,14 +85,15 @@ impl IsolationSettings {
         Some(format!("the RPC server {lost} is left out now"))
     }
 
-    /// Asks for less memory: half of the layers on GPUs, then none, then half of the context. Returns what was changed; `None`: there is
-    /// nothing left, or it is not allowed.
-    pub(super) fn ask_for_less(&mut self, n_ctx: u64) -> Option<String> {
+    /// Asks for less memory: half of the layers on GPUs, then none, then half of the context. `used_layers`: those of the process that died,
+    /// which can be fewer than were asked for. Returns what was changed; `None`: there is nothing left, or it is not allowed.
+    pub(super) fn ask_for_less(&mut self, n_ctx: u64, used_layers: Option<i64>) -> Option<String> {
         let count = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or(0);
         if !self.fallback {
             return None;
         }
-        let layers = count(self.init.get("n_gpu_layers"));
+        let asked = count(self.init.get("n_gpu_layers"));
+        let layers = used_layers.filter(|used| asked < 0 || *used < asked).unwrap_or(asked);
         let (key, value) = match layers {
             // -1 is all of them, whose number is not known here.
             ..0 => ("n_gpu_layers", 16),
@@ -151,12 +152,12 @@ mod tests {
     #[test]
     fn fallback_asks_for_fewer_layers_then_for_less_context() {
         let mut settings = IsolationSettings::default();
-        assert_eq!(settings.ask_for_less(4096), None);
+        assert_eq!(settings.ask_for_less(4096, None), None);
         settings.fallback = true;
         settings.init.insert("n_gpu_layers".into(), 3.into());
         let mut changes = Vec::new();
         let mut n_ctx = 2048;
-        while let Some(change) = settings.ask_for_less(n_ctx) {
+        while let Some(change) = settings.ask_for_less(n_ctx, None) {
             n_ctx = settings.init.get("n_ctx").and_then(Value::as_u64).unwrap_or(n_ctx);
             changes.push(change);
         }
@@ -164,5 +165,20 @@ mod tests {
             changes,
             ["n_gpu_layers is 1 now", "n_gpu_layers is 0 now", "n_ctx is 1024 now", "n_ctx is 512 now"]
         );
+    }
+
+    #[test]
+    fn fallback_begins_with_the_layers_that_were_used() {
+        for (asked, used, expected) in [
+            (-1, Some(24), "n_gpu_layers is 12 now"),
+            (99, Some(24), "n_gpu_layers is 12 now"),
+            (8, Some(24), "n_gpu_layers is 4 now"),
+            (-1, Some(0), "n_ctx is 1024 now"),
+            (-1, None, "n_gpu_layers is 16 now"),
+        ] {
+            let mut settings = IsolationSettings { fallback: true, ..IsolationSettings::default() };
+            settings.init.insert("n_gpu_layers".into(), asked.into());
+            assert_eq!(settings.ask_for_less(2048, used).as_deref(), Some(expected), "{asked} {used:?}");
+        }
     }
 }

@@ -238,9 +238,12 @@ impl Supervisor {
         const DEFAULT_N_CTX: u64 = 4096;
         let status = self.shared.last_status.lock();
         let given = self.settings.init.get("n_ctx").and_then(Value::as_u64).filter(|n_ctx| *n_ctx > 0);
-        let n_ctx = given.or_else(|| status.get("n_ctx").and_then(Value::as_u64)).unwrap_or(DEFAULT_N_CTX);
+        // `fit` can have chosen less than what was given.
+        let used = status.get("n_ctx").and_then(Value::as_u64).filter(|n_ctx| *n_ctx > 0);
+        let n_ctx = given.into_iter().chain(used).min().unwrap_or(DEFAULT_N_CTX);
+        let layers = used_layers(&status);
         drop(status);
-        self.settings.ask_for_less(n_ctx)
+        self.settings.ask_for_less(n_ctx, layers)
     }
 
     /// Tells the host in the log and in the status that the process is started again.
@@ -287,6 +290,18 @@ fn loaded(answer: Value, shared: &RemoteShared) -> Result<()> {
     let code = Code::ALL.into_iter().find(|code| code.as_str() == text("code")).unwrap_or(Code::ModelError);
     // Internal means here that the process died.
     Err(Error::new(if code == Code::Internal { Code::ModelError } else { code }, text("error")))
+}
+
+/// The layers of the target on devices other than the CPU, with the output as one. `None`: no load has succeeded yet.
+fn used_layers(status: &Value) -> Option<i64> {
+    let devices = status.get("devices").and_then(Value::as_array)?;
+    let gpus =
+        devices.iter().filter(|device| device.get("type").and_then(Value::as_str).is_some_and(|kind| kind != "cpu"));
+    let layers = gpus.filter_map(|device| device.get("target")).map(|target| {
+        let has_output = target.get("output").and_then(Value::as_bool).unwrap_or(false);
+        target.get("n_layers").and_then(Value::as_i64).unwrap_or(0) + i64::from(has_output)
+    });
+    Some(layers.sum())
 }
 
 /// Whether a message of llama.cpp or Rust is about memory.

@@ -109,6 +109,9 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["-mg", "--main-gpu"], Int("main_gpu")),
     flag(&["-dev", "--device"], Names("devices")),
     flag(&["-devd", "--device-draft", "--spec-draft-device"], Names("devices_draft")),
+    flag(&["-fit", "--fit"], Word("fit")),
+    flag(&["-fitt", "--fit-target"], Int("fit_margin_mb")),
+    flag(&["-fitc", "--fit-ctx"], Int("fit_ctx")),
     flag(&["--rpc"], Names("rpc")),
     // Context.
     flag(&["-c", "--ctx-size"], Int("n_ctx")),
@@ -287,7 +290,6 @@ pub(super) static FLAGS: &[Flag] = &[
         Ignored { value: false },
     ),
     flag(&["--sleep-idle-seconds", "--media-path", "--tags"], Ignored { value: true }),
-    flag(&["-fit", "--fit", "-fitc", "--fit-ctx", "-fitt", "--fit-target"], Ignored { value: true }),
     // Options of the old server that llama.cpp no longer has.
     flag(&["--lora-base", "-gqa", "--gqa", "-eps", "--rms-norm-eps", "-ld", "--logdir"], Ignored { value: true }),
     flag(&["--low-vram", "--mtest", "--export", "--verbose-prompt"], Ignored { value: false }),

@@ -20,7 +20,7 @@ use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, unavailable};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
-use crate::engine::{Config, MAX_BEAMS};
+use crate::engine::{Config, FitSettings, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
@@ -32,6 +32,8 @@ use crate::speculative::DrafterKind;
 const MAX_PARALLEL: i64 = 256;
 /// The maximum context length. Memory for all cells is allocated at once.
 const MAX_CTX: i64 = 1 << 26;
+/// What `fit` leaves free on each device, in MiB: llama.cpp's default.
+const FIT_MARGIN_MB: u64 = 1024;
 /// The default of `max_queue`.
 const MAX_QUEUE: usize = 64;
 
@@ -161,6 +163,7 @@ impl LoadRequest {
             ("n_gpu_layers", asks(target).then_some(target)),
             ("tensor_split", (!target.tensor_split.is_empty()).then_some(target)),
             ("n_gpu_layers_draft", draft),
+            ("fit", self.config.fit.is_some().then_some(target)),
         ];
         for (key, model) in asked {
             if model.is_some_and(|model| !has_gpu(model)) {
@@ -196,6 +199,7 @@ impl LoadRequest {
             mtp: speculative.includes(DrafterKind::Mtp),
             lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
             lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
+            fit: fit(fields)?,
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
             // The old server's default. llama.cpp's has changed since.
             ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
@@ -348,6 +352,23 @@ fn numa(fields: &mut Fields) -> Result<Option<Numa>> {
         Some(Value::Bool(on)) => Ok(on.then_some(Numa::Distribute)),
         _ => Ok(fields.word("numa", &words)?.flatten()),
     }
+}
+
+/// Reads `fit`, and `fit_margin_mb` and `fit_ctx`, which do nothing without it.
+fn fit(fields: &mut Fields) -> Result<Option<FitSettings>> {
+    let is_on = match fields.get("fit") {
+        // llama.cpp's words.
+        Some(Value::String(_)) => fields.word("fit", &[("on", true), ("off", false)])?,
+        _ => fields.flag("fit")?,
+    };
+    let margin: u64 = fields.int("fit_margin_mb", 0..=1 << 30)?.unwrap_or(FIT_MARGIN_MB);
+    let least_n_ctx = fields.int("fit_ctx", 1..=MAX_CTX)?;
+    for key in ["fit_margin_mb", "fit_ctx"] {
+        if fields.get(key).is_some() && is_on != Some(true) {
+            fields.warn(format!("{key}: ignored without fit"));
+        }
+    }
+    Ok((is_on == Some(true)).then_some(FitSettings { margin: margin << 20, least_n_ctx }))
 }
 
 /// Reads `grp_attn_n` and `grp_attn_w`, with llama.cpp's defaults. `grp_attn_n` of 0 or 1 disables self-extend.

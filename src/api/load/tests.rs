@@ -74,6 +74,7 @@ fn missing_keys_have_their_defaults() {
             mtp: false,
             lookup_static: None,
             lookup_dynamic: None,
+            fit: None,
             n_parallel: 1,
             ctx_shift: true,
             self_extend: None,
@@ -89,6 +90,22 @@ fn missing_keys_have_their_defaults() {
     assert_eq!((model_alias, chat_template, log_level, is_isolated, notify_fd), (None, None, None, false, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
+}
+
+#[test]
+fn fit_has_a_margin_and_a_shortest_context() {
+    let fit = |keys: Value| init(keys).unwrap().config.fit;
+    let of = |mb: u64, least_n_ctx| Some(FitSettings { margin: mb << 20, least_n_ctx });
+    assert_eq!(fit(json!({"fit": true})), of(1024, None));
+    assert_eq!(fit(json!({"fit": "on", "fit_margin_mb": 0, "fit_ctx": 512})), of(0, Some(512)));
+    assert_eq!((fit(json!({"fit": false})), fit(json!({"fit": "off"}))), (None, None));
+    assert_eq!(
+        init(json!({"fit_margin_mb": 10, "fit_ctx": 512})).unwrap().warnings,
+        ["fit_margin_mb: ignored without fit", "fit_ctx: ignored without fit"]
+    );
+    assert!(init(json!({"fit": "much"})).unwrap_err().message().starts_with("fit: expected one of \"on\", \"off\""));
+    let line = LoadRequest::parse(b"-m m.gguf --fit on -fitt 512 -fitc 1024").unwrap();
+    assert_eq!((line.config.fit, line.warnings), (of(512, Some(1024)), vec![]));
 }
 
 #[test]
@@ -415,7 +432,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 86] = [
+const KEYS: [&str; 89] = [
     "model",
     "model_alias",
     "model_draft",
@@ -455,6 +472,9 @@ const KEYS: [&str; 86] = [
     "main_gpu",
     "split_mode",
     "tensor_split",
+    "fit",
+    "fit_margin_mb",
+    "fit_ctx",
     "devices",
     "devices_draft",
     "rpc",

@@ -156,6 +156,7 @@ impl TestEngine {
             mtp: false,
             lookup_static: None,
             lookup_dynamic: None,
+            fit: None,
             n_parallel: setup.n_parallel,
             ctx_shift: setup.ctx_shift,
             self_extend: None,

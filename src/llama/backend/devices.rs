@@ -59,6 +59,21 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
+/// What to say if these messages of llama.cpp are about a device that has not enough memory; else nothing.
+pub(in crate::llama) fn shortage(messages: &[String]) -> String {
+    let is_short = |device: &Device| {
+        let names = |message: &String| message.contains("allocate") && message.contains(&device.name);
+        device.kind != "cpu" && messages.iter().any(names)
+    };
+    let Some(device) = devices().into_iter().find(is_short) else { return String::new() };
+    format!(
+        "{} has not enough memory ({} of {} MiB are free): use fewer n_gpu_layers, a smaller n_ctx, or \"fit\": true: ",
+        device.name,
+        device.memory_free >> 20,
+        device.memory_total >> 20
+    )
+}
+
 /// All devices except those of RPC servers that do not respond.
 fn available_devices() -> Vec<sys::ggml_backend_dev_t> {
     let unresponsive = rpc::unresponsive_devices();

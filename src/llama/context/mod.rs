@@ -192,8 +192,9 @@ impl Context {
                 return Error::model(loss);
             }
             Error::model(format!(
-                "n_ctx: cannot create a context of {} tokens: {} {}",
+                "n_ctx: cannot create a context of {} tokens: {}{} {}",
                 raw.n_ctx,
+                devices::shortage(&errors),
                 errors.join("; "),
                 why.message()
             ))
@@ -304,6 +305,10 @@ impl Context {
                 Ok(())
             }
         }
+    }
+
+    pub(in crate::llama) fn as_ptr(&self) -> *const sys::llama_context {
+        self.ptr.as_ptr()
     }
 
     /// The model.

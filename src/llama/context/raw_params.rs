@@ -63,7 +63,7 @@ pub(in crate::llama) fn raw_params(
 }
 
 /// The context length of one sequence, or of all sequences with a shared buffer.
-pub(in crate::llama) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
+pub fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
         0 => DEFAULT_N_CTX,
         trained => trained,

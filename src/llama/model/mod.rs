@@ -76,12 +76,13 @@ impl Model {
         let level = kernels::use_level(params.cpu_level.as_deref())?;
         backend::start();
         // Elsewhere llama.cpp starts no threads for a load.
-        if cfg!(target_arch = "x86_64") && !params.vocab_only {
+        if cfg!(target_arch = "x86_64") && !params.vocab_only && !params.only_measures {
             prove_threads()?;
         }
         let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
+        let lora = if params.only_measures { &[][..] } else { &params.lora };
         let adapters: Vec<GgufFile> =
-            params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
+            lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
         // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
@@ -115,7 +116,8 @@ impl Model {
             SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
             SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
         };
-        raw.load_mode = match (params.use_mmap && opened.can_map, params.use_mlock) {
+        let maps = params.use_mmap && opened.can_map && !params.only_measures;
+        raw.load_mode = match (maps, params.use_mlock && !params.only_measures) {
             (true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
             (true, false) => sys::LLAMA_LOAD_MODE_MMAP,
             (false, true) => sys::LLAMA_LOAD_MODE_MLOCK,
@@ -131,10 +133,11 @@ impl Model {
         // ggml's other layouts are for its own kernels.
         raw.use_extra_bufts = !kernels::are_linked();
         raw.vocab_only = params.vocab_only;
+        raw.no_alloc = params.only_measures;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
 
-        let reads_ahead = params.use_mmap && opened.can_map && !params.vocab_only && !backend::uses_numa();
+        let reads_ahead = maps && !params.vocab_only && !backend::uses_numa();
         let ahead = if reads_ahead { READ_AHEAD } else { 0.0 };
         if reads_ahead && !read_ahead(&params.source.mapped_files(), |part| progress(part * ahead)) {
             return Err(aborted(params));
@@ -169,9 +172,10 @@ impl Model {
                 return Err(Error::model(loss));
             }
             return Err(Error::model(format!(
-                "{}: {} cannot be loaded: {}",
+                "{}: {} cannot be loaded: {}{}",
                 names.model,
                 params.source,
+                devices::shortage(&errors),
                 reason(&errors, &why.message())
             )));
         };
@@ -190,7 +194,7 @@ impl Model {
         let (adapters_of, vocab_only) = (Vec::new(), params.vocab_only);
         let mut model =
             Model { ptr, vocab, adapters: adapters_of, vocab_only, files, fallback_weights, servers, _level: level };
-        for (lora, opened) in params.lora.iter().zip(&adapters) {
+        for (lora, opened) in lora.iter().zip(&adapters) {
             model.add_adapter(lora, opened)?;
         }
         match model.servers.loss() {

@@ -95,6 +95,15 @@ fn entry(key: SharedKey) -> Arc<SharedModel> {
 }
 
 impl Model {
+    /// Whether an engine of this process has the model with these settings, so that [`Model::shared`] would load nothing.
+    pub fn is_loaded(params: &ModelParams) -> bool {
+        let Some(key) = SharedKey::of(params) else { return false };
+        let loaded = LOADED.lock();
+        let entry = loaded.iter().find(|entry| entry.key == key);
+        // A locked entry is being loaded.
+        entry.is_some_and(|entry| entry.model.try_lock().is_none_or(|model| model.strong_count() > 0))
+    }
+
     /// Returns the model if it is already loaded, else loads it with `load`, which is [`Model::load`] or [`Model::load_draft`]. Waits while
     /// another engine loads the same model. `progress` is called repeatedly, and aborts by returning false.
     ///
