@@ -70,21 +70,51 @@ fn named_files(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-#[test]
-fn files_that_documents_and_comments_name_are_there() {
+/// The files with these extensions in these folders.
+fn sources(folders: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = ["src", "tests", "benches", "examples"].map(|folder| root.join(folder)).to_vec();
-    let mut files = documents();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
+    let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("the folder is there") {
             let path = entry.expect("an entry").path();
             match path.extension().and_then(|extension| extension.to_str()) {
                 _ if path.is_dir() => folders.push(path),
-                Some("rs" | "c" | "cpp" | "h" | "hpp" | "py") => files.push(path),
+                Some(extension) if extensions.contains(&extension) => files.push(path),
                 _ => {}
             }
         }
     }
+    files
+}
+
+/// The page names the tests that show what it says, in backticks. A name of a test has four words or more.
+#[test]
+fn tests_that_the_reliability_page_names_are_there() {
+    let files = sources(&["src", "tests", "crates"], &["rs"]);
+    let code: String = files.iter().map(|file| std::fs::read_to_string(file).expect("UTF-8")).collect();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
+    let page = std::fs::read_to_string(page).expect("UTF-8");
+    let is_test = |word: &&str| {
+        word.split('_').count() >= 4
+            && word.chars().all(|it| it == '_' || it.is_ascii_lowercase() || it.is_ascii_digit())
+    };
+    let named: Vec<&str> = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(is_test).collect();
+    let missing: Vec<&&str> = named
+        .iter()
+        .filter(|name| {
+            !code.contains(&format!("#[test]\nfn {name}()")) && !code.contains(&format!("#[test]\n    fn {name}()"))
+        })
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(named.len() > 20, "{named:?}");
+}
+
+#[test]
+fn files_that_documents_and_comments_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = documents();
+    files.extend(sources(&["src", "tests", "benches", "examples"], &["rs", "c", "cpp", "h", "hpp", "py"]));
     let (mut count, mut missing) = (0, Vec::new());
     for file in files.iter().filter(|file| !file.ends_with("tests/documents.rs")) {
         let text = std::fs::read_to_string(file).expect("UTF-8");

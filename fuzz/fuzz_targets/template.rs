@@ -1,6 +1,9 @@
 //! Parses any text as a chat template, and renders it within limits.
 #![no_main]
 
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{LazyLock, Mutex};
+
 use foredraft_jinja::{RenderLimits, Run, STACK, Template, TemplateResult, Value};
 use libfuzzer_sys::fuzz_target;
 
@@ -22,9 +25,17 @@ fn render(source: &str) {
     }
 }
 
+/// Renders on a thread with a large stack: sends it a source, and gets an answer when it is done. A panic ends the process there, too.
+static RENDERER: LazyLock<Mutex<(Sender<String>, Receiver<()>)>> = LazyLock::new(|| {
+    let (sources, received) = channel::<String>();
+    let (done, rendered) = channel();
+    let work = move || received.iter().for_each(|source| done.send(render(&source)).expect("the target waits"));
+    std::thread::Builder::new().stack_size(2 * STACK).spawn(work).expect("a thread");
+    Mutex::new((sources, rendered))
+});
+
 fuzz_target!(|bytes: &[u8]| {
-    let source = String::from_utf8_lossy(bytes).into_owned();
-    // A thread of its own for the stack.
-    let thread = std::thread::Builder::new().stack_size(2 * STACK).spawn(move || render(&source));
-    thread.expect("a thread").join().expect("no panic");
+    let renderer = RENDERER.lock().expect("one thread fuzzes");
+    renderer.0.send(String::from_utf8_lossy(bytes).into_owned()).expect("the thread runs");
+    renderer.1.recv().expect("no panic");
 });

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use llama_cpp_sys_2 as sys;
 
+use crate::error::{Code, Error};
+
 /// `foredraft_attention` in `guard.cpp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +181,13 @@ impl ErrorBuffer {
 
     pub(super) fn size(&self) -> usize {
         self.0.len()
+    }
+
+    /// The error of a caught exception: [`Code::ResourceExhausted`] if memory was lacking, else [`Code::ModelError`].
+    pub(super) fn error(&self, what: &str) -> Error {
+        let message = self.message();
+        let code = if message == "std::bad_alloc" { Code::ResourceExhausted } else { Code::ModelError };
+        Error::new(code, format!("{what}: {message}"))
     }
 
     /// The message. Empty if there was no exception.

@@ -159,6 +159,55 @@ fn load_without_address_space_is_an_error() {
     assert!(refused > 0 && loaded > 0, "{refused} refused, {loaded} loaded, {ended} ended");
 }
 
+/// A large input, with 0 to 128 MB more of address space: each time an error or an answer, and the next call works.
+#[test]
+fn large_inputs_without_memory_are_errors() {
+    let program = compiled("large_input.c", &[]);
+    let kinds = run(&mut Command::new(&program), "");
+    let kinds: Vec<&str> = kinds.lines().collect();
+    assert!(kinds.len() > 20, "{kinds:?}");
+    let (mut refused, mut failed) = (0, Vec::new());
+    for kind in &kinds {
+        for mb in [0, 2, 8, 32, 128] {
+            let output =
+                Command::new(&program).arg(model()).arg(emptied("large")).arg(kind).arg(mb.to_string()).output();
+            let output = output.expect("it starts");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let lines: Vec<&str> = text.lines().collect();
+            // Some inputs are wrong also with memory.
+            let codes = [
+                "success",
+                "invalid_request",
+                "invalid_json",
+                "context_full",
+                "not_found",
+                "timeout",
+                "resource_exhausted",
+            ];
+            let is_known = |line: &str| line.strip_prefix("large ").is_some_and(|code| codes.contains(&code));
+            match lines[..] {
+                ["first success", large, "again success"] if output.status.success() && is_known(large) => {
+                    refused += u32::from(large.ends_with("resource_exhausted"));
+                }
+                _ => failed.push((
+                    kind,
+                    mb,
+                    output.status,
+                    lines.join(", "),
+                    String::from_utf8_lossy(&output.stderr).into_owned(),
+                )),
+            }
+        }
+    }
+    let n_runs = 5 * kinds.len();
+    println!(
+        "| a large input with 0 to 128 MB of address space | {n_runs} | {refused} refused for lack of memory, {} ended the process |",
+        failed.len()
+    );
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(refused > 20, "{refused}");
+}
+
 /// Children that are forked at random moments answer every call, whatever lock another thread held. `FOREDRAFT_FORKS` of them.
 #[test]
 fn forked_children_never_wait_for_threads_they_do_not_have() {

@@ -26,7 +26,8 @@ fn engine_with_fault(fault: &str, at: u32) -> String {
     build.args(["-O1", "-shared", "-fPIC", "-pthread", "tests/hosts/fault_shim.c", "-o"]).arg(&shim).arg("-ldl");
     run(&mut build, "");
     let engine = env!("CARGO_BIN_EXE_foredraft-engine");
-    let script = format!("#!/bin/sh\nLD_PRELOAD={} FAULT=all-memory FAULT_AT=1 exec {engine} \"$@\"\n", shim.display());
+    let shim = shim.display();
+    let script = format!("#!/bin/sh\nLD_PRELOAD={shim} FAULT={fault} FAULT_AT={at} exec {engine} \"$@\"\n");
     std::fs::write(&program, script).expect("target/ is writable");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("an own file");
     program.to_str().expect("a path").to_owned()

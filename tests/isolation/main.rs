@@ -6,6 +6,7 @@
 mod common;
 mod deaths;
 mod interface;
+mod model_file;
 mod process;
 mod rpc;
 #[path = "../common/rpc_server.rs"]

@@ -14,6 +14,7 @@ use super::key::{LONGEST, NONE, NgramKey};
 use super::pool::TokenCount;
 use foredraft_base::atomic_write;
 use foredraft_base::error::{Error, Result};
+use foredraft_base::memory::ask_for;
 
 /// Size of an n-gram and its n.
 const HEADER_BYTES: u64 = 20;
@@ -102,7 +103,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
             if counts.len() > 1 {
                 if counts.len() > CHECK_MEMORY_ABOVE {
                     // The memory that the sort needs.
-                    Vec::<TokenCount>::new().try_reserve_exact(counts.len()).map_err(|_| self.full())?;
+                    ask_for(counts.len().saturating_mul(size_of::<TokenCount>()), "").map_err(|_| self.full())?;
                 }
                 counts.sort_by_key(|pair| pair.token);
                 counts.dedup_by_key(|pair| pair.token);

@@ -1,5 +1,6 @@
 //! `tokenize`, `detokenize`, `model_info`, `apply_template`, `get_embedding`.
 
+use foredraft_base::memory::ask_for;
 use serde_json::{Map, Value, json};
 
 use crate::api::LocalEngine;
@@ -10,6 +11,9 @@ use crate::api::response::success;
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Token;
+
+/// The memory of one token in the answer of `tokenize`: its id and its piece as values, twice, and as text.
+const ANSWERED: usize = 1024;
 
 impl LocalEngine {
     /// `tokenize`: the tokens of `text` (or `content`), which can contain token ids like a prompt. With `with_pieces`, `tokens` has
@@ -27,6 +31,7 @@ impl LocalEngine {
         let serving = self.target();
         let vocab = serving.vocab();
         let ids = serving.tokenize(name, &text, add_special, parse_special)?;
+        ask_for(ids.len().saturating_mul(if with_pieces { 2 * ANSWERED } else { ANSWERED }), "tokenize: the answer")?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids

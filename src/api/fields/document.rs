@@ -1,16 +1,23 @@
 //! The memory of a parsed JSON document, estimated from its text.
 //!
-//! A value takes many times the memory of its text: `[1],` has 4 bytes, and an array with one number has 190. So a document of some
+//! A value takes many times the memory of its text: `[1],` has 4 bytes, and an array with one number takes 376. So a document of some
 //! megabytes could take gigabytes. Ordinary documents are long because of their strings, which take what their text takes.
+
+use foredraft_base::memory::ask_for;
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 
 /// The maximum memory of the values of a document, without the bytes of its strings.
-const MAX_MEMORY: usize = 256 << 20;
+const MAX_MEMORY: usize = 512 << 20;
+/// An array grows by doubling, so values take up to twice their memory.
+const GROWTH: usize = 2;
+/// A string exists a few times on its way: as JSON, as a value, in the request, and as tokens of four bytes.
+const COPIES: usize = 12;
 /// A value in an array or an object.
-const VALUE: usize = 32;
-/// The allocation of an array.
-const ARRAY: usize = 160;
+const VALUE: usize = size_of::<Value>();
+/// The allocation of an array. It has space for four values at first.
+const ARRAY: usize = 4 * VALUE + 16;
 /// The allocations of an object.
 const OBJECT: usize = 384;
 /// The allocation of a string.
@@ -18,14 +25,14 @@ const STRING: usize = 32;
 /// What a key takes beside its string.
 const KEY: usize = 40;
 
-/// Refuses a JSON text whose values would take more memory than a document may.
+/// Refuses a JSON text whose values would take more memory than a document may, or than there is.
 ///
 /// # Errors
 /// They would.
 pub fn check_memory(text: &str) -> Result<()> {
     let memory = memory(text.as_bytes());
     if memory <= MAX_MEMORY {
-        return Ok(());
+        return ask_for(GROWTH * memory + COPIES.saturating_mul(text.len()), "the document");
     }
     Err(Error::invalid(format!(
         "the document has too many values: they would take about {} MiB of memory, where {} MiB are allowed",

@@ -162,7 +162,11 @@ impl RemoteRequest {
         if !self.is_awaited && state.answer.is_some() {
             state.updates.push_back(json!({"content": "", "stop": false, "id": self.id, "engine": event}));
         }
-        state.n_deaths < MAX_DEATHS
+        let is_tried_again = state.n_deaths < MAX_DEATHS;
+        drop(state);
+        // A poll may wait for news.
+        self.changed.notify_all();
+        is_tried_again
     }
 
     /// Takes what the process sent. Returns whether a poll has something new.

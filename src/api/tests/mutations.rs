@@ -19,7 +19,7 @@ use crate::session::{SeedOrigin, Session, Snapshot};
 
 /// Executions in a test run; `make fuzz` sets more.
 const SAMPLE: u64 = 400;
-/// An execution that takes longer is a failure: no document of a few kilobytes may.
+/// An execution that takes longer is a failure, if it does so twice: no document of a few kilobytes may. (The machine may sleep once.)
 const SLOW: Duration = Duration::from_secs(20);
 
 /// Deterministic random choices.
@@ -125,11 +125,17 @@ fn run(target: &str, mut work: impl FnMut(&mut Mutator)) {
     let begun = Instant::now();
     for execution in 0..count {
         let seed = first + execution;
-        let mut mutator = Mutator(seed.wrapping_mul(0xd134_2543_de82_ef95));
-        let started = Instant::now();
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut mutator)));
-        assert!(result.is_ok(), "{target}: FOREDRAFT_FUZZ_SEED={seed} FOREDRAFT_FUZZ=1 fails");
-        assert!(started.elapsed() < SLOW, "{target}: FOREDRAFT_FUZZ_SEED={seed} takes {:?}", started.elapsed());
+        let mut duration = || {
+            let mut mutator = Mutator(seed.wrapping_mul(0xd134_2543_de82_ef95));
+            let started = Instant::now();
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut mutator)));
+            assert!(result.is_ok(), "{target}: FOREDRAFT_FUZZ_SEED={seed} FOREDRAFT_FUZZ=1 fails");
+            started.elapsed()
+        };
+        if duration() > SLOW {
+            let again = duration();
+            assert!(again < SLOW, "{target}: FOREDRAFT_FUZZ_SEED={seed} FOREDRAFT_FUZZ=1 takes {again:?}");
+        }
     }
     println!("| {target} | {count} executions | {:.0} s | no failure |", begun.elapsed().as_secs_f64());
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::llama::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use crate::llama::model::special::{Fragment, SpecialToken, SpecialTokens};
 use crate::llama::{Token, backend};
-use foredraft_base::stack;
+use foredraft_base::{memory, stack};
 
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,7 +314,7 @@ impl Vocab {
 
     fn tokenize_here(&self, text: &[u8], text_len: i32, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
-        let mut tokens = vec![0; text.len().saturating_add(16)];
+        let mut tokens = memory::filled(text.len().saturating_add(16), 0, "tokenizing")?;
         loop {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
             let mut why = ErrorBuffer::new();
@@ -339,7 +339,7 @@ impl Vocab {
                     return Ok(tokens);
                 }
                 Err(_) if count == i32::MIN => {
-                    return Err(Error::model(format!("the text cannot be tokenized: {}", why.message())));
+                    return Err(why.error("the text cannot be tokenized"));
                 }
                 Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
             }
@@ -433,7 +433,8 @@ impl Vocab {
         }
         let n_tokens = i32::try_from(tokens.len())
             .map_err(|_| Error::invalid(format!("tokens: {} are too many", tokens.len())))?;
-        let mut text = vec![0_u8; tokens.iter().map(|token| self.piece(*token).len()).sum::<usize>() + 16];
+        let length = tokens.iter().map(|token| self.piece(*token).len()).sum::<usize>() + 16;
+        let mut text = memory::filled(length, 0_u8, "detokenizing")?;
         loop {
             let capacity = i32::try_from(text.len()).map_err(|_| Error::invalid("tokens: their text is over 2 GiB"))?;
             let mut why = ErrorBuffer::new();
@@ -456,7 +457,7 @@ impl Vocab {
                     return Ok(text);
                 }
                 Err(_) if len == i32::MIN => {
-                    return Err(Error::model(format!("the tokens have no text: {}", why.message())));
+                    return Err(why.error("the tokens have no text"));
                 }
                 Err(_) => text.resize(len.unsigned_abs() as usize, 0),
             }

@@ -1,0 +1,102 @@
+//! The model file is cut while it is mapped. What touches the missing part gets a SIGBUS: the engine's process, never its host.
+
+use std::fs;
+use std::path::PathBuf;
+
+use foredraft::api::{Endpoint, Engine, Function};
+use serde_json::{Value, json};
+
+use crate::common::{complete, model, start as start_local, text, with};
+use crate::process::{call, drain, pid, poll, start, submit};
+use crate::toolchain::folder;
+
+/// A copy of the target model.
+fn copied(name: &str) -> PathBuf {
+    let path = folder("isolation").join(name);
+    fs::copy(model("target"), &path).expect("target/ is writable");
+    path
+}
+
+/// Removes the last two thirds of a file.
+fn cut(path: &PathBuf) {
+    let file = fs::File::options().write(true).open(path).expect("a file");
+    file.set_len(file.metadata().expect("a file").len() / 3).expect("an own file");
+}
+
+/// Puts the whole model in the place of the cut file.
+fn restore(path: &PathBuf) {
+    let whole = copied("restored.gguf");
+    fs::rename(whole, path).expect("an own folder");
+}
+
+fn request() -> Value {
+    json!({"prompt": "Once upon a time", "n_predict": 300, "ignore_eos": true, "seed": 5})
+}
+
+/// Submits a request, and cuts the file once the request has text. Returns its id and its updates so far.
+fn cut_while_running(engine: &Engine, path: &PathBuf, request: &Value) -> (u64, Vec<Value>) {
+    let id = submit(engine, request);
+    let first = poll(engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    cut(path);
+    (id, first)
+}
+
+fn causes(updates: &[Value]) -> Vec<&Value> {
+    updates.iter().filter_map(|update| update.get("engine")).map(|event| &event["cause"]).collect()
+}
+
+#[test]
+fn cut_model_file_ends_the_request_and_not_the_host() {
+    let path = copied("cut.gguf");
+    let engine = start(json!({"model": path, "n_ctx": 512}));
+    let endless = with(&request(), json!({"n_predict": -1}));
+    let (id, mut updates) = cut_while_running(&engine, &path, &endless);
+    updates.extend(drain(&engine, id));
+    assert_eq!(causes(&updates), ["SIGBUS"]);
+    let last = updates.last().expect("an end");
+    assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
+    // Later calls say why, and at once.
+    let status = engine.status();
+    assert_eq!(status["state"], "failed", "{status}");
+    assert!(
+        status["isolation"]["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIGBUS")),
+        "{status}"
+    );
+    let refused = engine.call(Function::Complete(Endpoint::Foredraft), request().to_string().as_bytes());
+    assert!(refused.is_err(), "{refused:?}");
+    // The host loads again.
+    drop(engine);
+    restore(&path);
+    let engine = start(json!({"model": path, "n_ctx": 512}));
+    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+}
+
+#[test]
+fn request_goes_on_when_the_cut_model_file_is_whole_again() {
+    let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request())["content"].clone();
+    let path = copied("restored-in-time.gguf");
+    let engine = start(json!({"model": path, "n_ctx": 512}));
+    let first = pid(&engine);
+    let (id, mut updates) = cut_while_running(&engine, &path, &request());
+    while causes(&updates).is_empty() {
+        let answer = poll(&engine, id, 60_000);
+        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+        assert_eq!(answer["finished"], false, "the file was cut too late: {updates:?}");
+    }
+    restore(&path);
+    updates.extend(drain(&engine, id));
+    assert_eq!(causes(&updates), ["SIGBUS"]);
+    assert_eq!((json!(text(&updates)), &updates.last().expect("an end")["stop_type"]), (expected, &json!("limit")));
+    assert_ne!(pid(&engine), first);
+}
+
+/// In the host's own process, the file must not be mapped.
+#[test]
+fn model_that_is_not_mapped_does_not_need_its_file() {
+    let engine = |path: &PathBuf| start_local(json!({"model": path, "n_ctx": 512, "use_mmap": false}));
+    let path = copied("read.gguf");
+    let read = engine(&path);
+    let expected = complete(&read, Endpoint::Foredraft, &request())["content"].clone();
+    cut(&path);
+    assert_eq!(complete(&read, Endpoint::Foredraft, &request())["content"], expected);
+}
