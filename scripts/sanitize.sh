@@ -19,16 +19,19 @@ missing() {
 
 # Builds the library in target/KIND.
 build() {
-    local flags="-fsanitize=$kind -fno-omit-frame-pointer -g1" std=()
+    local flags="-fsanitize=$kind -fno-omit-frame-pointer -g1" std=() more=
     cargo +nightly --version >/dev/null 2>&1 || missing "nightly toolchain (rustup toolchain install nightly)"
     # Rust's standard library synchronises threads, which the thread sanitizer must see.
     if [ "$kind" = thread ]; then
         std=(-Zbuild-std)
+        mkdir -p "$root/target/thread"
+        "${CC:-cc}" -O1 -fPIC -c scripts/tsan_memory.c -o "$root/target/thread/tsan_memory.o"
+        more="-Clink-arg=$root/target/thread/tsan_memory.o"
         [ -d "$(rustc +nightly --print sysroot)/lib/rustlib/src" ] || missing "rust-src (rustup component add rust-src --toolchain nightly)"
     fi
     # The runtime is GCC's, which the host brings.
     CFLAGS=$flags CXXFLAGS=$flags CARGO_TARGET_DIR=$root/target/$kind \
-        RUSTFLAGS="-Zsanitizer=$kind -Zexternal-clangrt -Clink-arg=-fsanitize=$kind -Cforce-frame-pointers=yes" \
+        RUSTFLAGS="-Zsanitizer=$kind -Zexternal-clangrt -Clink-arg=-fsanitize=$kind -Cforce-frame-pointers=yes $more" \
         cargo +nightly build --release --lib --target "$triple" "${std[@]}"
 }
 

@@ -379,13 +379,18 @@ static int address_space(long mb) {
     return !again;
 }
 
-/* A row of the soak's table: the memory, and the memory after the allocator has returned its free pages. */
-static void print_memory(long n, const char *what) {
-    const long before = memory();
+/* The memory after the allocator has returned its free pages, in KiB. */
+static long needed(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
-    printf("| %ld %s | %ld KiB | %ld KiB |\n", n, what, before, memory());
+    return memory();
+}
+
+/* A row of the soak's table: the memory, and the memory after the allocator has returned its free pages. */
+static void print_memory(long n, const char *what) {
+    const long before = memory();
+    printf("| %ld %s | %ld KiB | %ld KiB |\n", n, what, before, needed());
     fflush(stdout);
 }
 
@@ -667,7 +672,7 @@ static int chaos(long seconds) {
     static char text[1 << 16];
     pthread_t threads[8];
     size_t i;
-    long before;
+    long before, after;
     quiet = 1;
     write_adapter();
     with_adapter = format(", \"lora\": [{\"path\": \"%s/lora\", \"scale\": 0}]", folder);
@@ -694,9 +699,10 @@ static int chaos(long seconds) {
     for (i = 0; i < N_ENGINES; ++i) {
         foredraft_engine_free(engines[i]);
     }
+    after = memory();
     printf("| %ld s of chaos | %ld calls, %ld loads, %ld more engines loaded and freed, %ld forks, %ld completions compared, %d different | "
-           "%ld KiB before, %ld KiB after |\n", seconds, (long) n_calls, (long) n_loaded, (long) n_freed, (long) n_forks, (long) n_right, (int) n_wrong, before,
-           memory());
+           "%ld KiB before, %ld KiB after, of which the allocator needs %ld KiB |\n", seconds, (long) n_calls, (long) n_loaded, (long) n_freed, (long) n_forks,
+           (long) n_right, (int) n_wrong, before, after, needed());
     return n_wrong > 0;
 }
 
