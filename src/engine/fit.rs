@@ -59,7 +59,7 @@ fn fit_into(config: &mut Config, settings: FitSettings, limits: &HashMap<String,
     };
     let most = FitChoice { n_ctx, layers: layers_of(&target, &config.model), draft_layers: draft.unwrap_or(0) };
     drop(target);
-    let mut estimates = Estimates { config, n_ctx, target: HashMap::new(), draft: HashMap::new() };
+    let mut estimates = Estimates { config, most, target: HashMap::new(), draft: HashMap::new() };
     // A context that llama.cpp refuses does not fit, either: a buffer can be too large for a device.
     let mut refusal = None;
     let (choice, fits) = choose(most, least_n_ctx, |choice| match estimates.both(choice) {
@@ -98,21 +98,23 @@ fn layers_of(model: &Model, params: &ModelParams) -> u32 {
     u32::try_from(params.n_gpu_layers).map_or(all, |asked| asked.min(all))
 }
 
-/// Sets what was chosen. What is not reduced stays as it was given, so that engines with the same settings share a model.
+/// Sets what was chosen.
 fn apply(config: &mut Config, most: FitChoice, choice: FitChoice) {
-    let layers = |layers: u32| i32::try_from(layers).unwrap_or(i32::MAX);
-    if choice.layers < most.layers {
-        config.model.n_gpu_layers = layers(choice.layers);
-    }
+    config.model = with_layers(&config.model, most.layers, choice.layers);
     if choice.n_ctx < most.n_ctx {
         config.context.n_ctx = Some(choice.n_ctx);
     }
     if let Some((model, context)) = &mut config.draft {
-        if choice.draft_layers < most.draft_layers {
-            model.n_gpu_layers = layers(choice.draft_layers);
-        }
+        *model = with_layers(model, most.draft_layers, choice.draft_layers);
         *context = draft_context(context, most.n_ctx, choice.n_ctx);
     }
+}
+
+/// A model with this number of layers on GPUs. All that were asked for stay as they were given, so that engines with the same settings share the
+/// model.
+fn with_layers(params: &ModelParams, most: u32, layers: u32) -> ModelParams {
+    let fewer = (layers < most).then(|| i32::try_from(layers).unwrap_or(i32::MAX));
+    ModelParams { n_gpu_layers: fewer.unwrap_or(params.n_gpu_layers), ..params.clone() }
 }
 
 /// The draft's context where the target's has this length: no longer, if the target's is shorter than was asked for.
@@ -125,8 +127,8 @@ fn draft_context(context: &ContextParams, most: u32, n_ctx: u32) -> ContextParam
 /// What choices take on the devices, each asked once.
 struct Estimates<'a> {
     config: &'a Config,
-    /// The context length that was asked for.
-    n_ctx: u32,
+    /// What was asked for.
+    most: FitChoice,
     target: HashMap<(u32, u32), DevicePlacement>,
     draft: HashMap<(u32, u32), DevicePlacement>,
 }
@@ -143,10 +145,11 @@ impl Estimates<'_> {
             return Ok(known.clone());
         }
         let config = self.config;
+        let params = with_layers(&config.model, self.most.layers, choice.layers);
         let context = ContextParams { n_ctx: Some(choice.n_ctx), ..config.context.clone() };
         let embedder = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
         let more = config.embedding.then_some(embedder);
-        let found = self.estimate(&config.model, config.mtp, choice.layers, &context, more, Model::load)?;
+        let found = self.estimate(&params, config.mtp, &context, more, Model::load)?;
         self.target.insert(key, found.clone());
         Ok(found)
     }
@@ -157,9 +160,10 @@ impl Estimates<'_> {
             return Ok(known.clone());
         }
         let Some((params, context)) = &self.config.draft else { return Ok(DevicePlacement::default()) };
-        let context = draft_context(context, self.n_ctx, choice.n_ctx);
+        let context = draft_context(context, self.most.n_ctx, choice.n_ctx);
         let context = ContextParams { n_ctx: context.n_ctx.or(Some(choice.n_ctx)), ..context };
-        let found = self.estimate(params, false, choice.draft_layers, &context, None, Model::load_draft)?;
+        let params = with_layers(params, self.most.draft_layers, choice.draft_layers);
+        let found = self.estimate(&params, false, &context, None, Model::load_draft)?;
         self.draft.insert(key, found.clone());
         Ok(found)
     }
@@ -169,15 +173,13 @@ impl Estimates<'_> {
         &self,
         params: &ModelParams,
         mtp: bool,
-        layers: u32,
         context: &ContextParams,
         more: Option<ContextParams>,
         load: LoadModel,
     ) -> Result<DevicePlacement> {
-        let params = ModelParams { n_gpu_layers: i32::try_from(layers).unwrap_or(i32::MAX), ..params.clone() };
-        let model = measured(&params, mtp, load)?;
+        let model = measured(params, mtp, load)?;
         // Weights that another engine has are shared.
-        let mut placement = if Model::is_loaded(&ModelParams { mtp, ..params }) {
+        let mut placement = if Model::is_loaded(&ModelParams { mtp, ..params.clone() }) {
             DevicePlacement::default()
         } else {
             model.placement()

@@ -160,7 +160,7 @@ def check_fit(foredraft, lines):
         free = min(device["memory_free"] for device in gpus(engine.status()))
         n = len(gpus(engine.status()))
 
-    def load(mb, **more):
+    def load(mb, shared=False, **more):
         with foredraft.Engine(TARGET, warmup=False, fit=True, fit_margin_mb=max((free >> 20) - mb, 0), **more) as engine:
             status = engine.status()
             gpu, chosen = used(status, "target"), status["fit"]
@@ -168,7 +168,7 @@ def check_fit(foredraft, lines):
             assert engine.complete(prompt="Once", n_predict=4, temperature=0).text
             for device in gpus(status) if chosen["fits"] else []:
                 both = [device[part] for part in ("target", "draft") if device[part]]
-                assert sum(on["weights"] + on["kv_cache"] + on["compute"] for on in both) <= mb << 20, (mb, device)
+                assert sum(on["weights"] * (not shared) + on["kv_cache"] + on["compute"] for on in both) <= mb << 20, (mb, device)
         print(f"{mb} MiB on each of {n}: {chosen}")
         return chosen
 
@@ -182,6 +182,10 @@ def check_fit(foredraft, lines):
     assert shorter["fits"] and shorter["n_gpu_layers"] == plenty["n_gpu_layers"] and 1024 < shorter["n_ctx"] < 131072, shorter
     nothing = load(0, model_draft=DRAFT, n_ctx=512)
     assert nothing == {"n_gpu_layers": 0, "n_gpu_layers_draft": 0, "n_ctx": 512, "reduced": True, "fits": False}, nothing
+    # The weights that another engine has already are not counted again.
+    assert load(10, n_ctx=512)["n_gpu_layers"] < plenty["n_gpu_layers"]
+    with foredraft.Engine(TARGET, warmup=False):
+        assert load(10, shared=True, n_ctx=512)["n_gpu_layers"] == plenty["n_gpu_layers"]
     # Not more than was asked for.
     assert load(1600, n_gpu_layers=2, n_ctx=512)["n_gpu_layers"] == 2
     with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
@@ -245,8 +249,8 @@ def check_isolated(foredraft, lines):
         assert gpus(engine.status()) and engine.status()["warnings"] == []
         assert engine.complete(**STORY).text
     # With `fallback`, a process that died for lack of memory comes back with half of the layers that `fit` had chosen.
-    with foredraft.Engine(TARGET, isolate=True, fallback=True, fit=True, fit_margin_mb=0) as engine:
-        assert engine.status()["fit"]["n_gpu_layers"] == 7
+    with foredraft.Engine(TARGET, isolate=True, fallback=True, fit=True, fit_margin_mb=0, n_gpu_layers=6) as engine:
+        assert engine.status()["fit"]["n_gpu_layers"] == 6
         os.kill(engine.status()["isolation"]["pid"], signal.SIGKILL)
         assert engine.complete(**STORY).text
         deaths = engine.status()["isolation"]["deaths"]
