@@ -249,8 +249,8 @@ def check_isolated(foredraft, lines):
         assert gpus(engine.status()) and engine.status()["warnings"] == []
         assert engine.complete(**STORY).text
     # With `fallback`, a process that died for lack of memory comes back with half of the layers that `fit` had chosen.
-    with foredraft.Engine(TARGET, isolate=True, fallback=True, fit=True, fit_margin_mb=0, n_gpu_layers=6) as engine:
-        assert engine.status()["fit"]["n_gpu_layers"] == 6
+    with foredraft.Engine(TARGET, isolate=True, fallback=True, fit=True, fit_margin_mb=0) as engine:
+        assert engine.status()["fit"]["n_gpu_layers"] == 7
         os.kill(engine.status()["isolation"]["pid"], signal.SIGKILL)
         assert engine.complete(**STORY).text
         deaths = engine.status()["isolation"]["deaths"]

@@ -92,7 +92,11 @@ impl IsolationSettings {
         if !self.fallback {
             return None;
         }
-        let asked = count(self.init.get("n_gpu_layers"));
+        let asked = match self.init.get("n_gpu_layers") {
+            Some(Value::String(_)) => -1,
+            None | Some(Value::Null) if used_layers.is_some() => -1,
+            given => count(given),
+        };
         let layers = used_layers.filter(|used| asked < 0 || *used < asked).unwrap_or(asked);
         let (key, value) = match layers {
             // -1 is all of them, whose number is not known here.
@@ -170,15 +174,17 @@ mod tests {
     #[test]
     fn fallback_begins_with_the_layers_that_were_used() {
         for (asked, used, expected) in [
-            (-1, Some(24), "n_gpu_layers is 12 now"),
-            (99, Some(24), "n_gpu_layers is 12 now"),
-            (8, Some(24), "n_gpu_layers is 4 now"),
-            (-1, Some(0), "n_ctx is 1024 now"),
-            (-1, None, "n_gpu_layers is 16 now"),
+            (Value::Null, Some(24), "n_gpu_layers is 12 now"),
+            ("all".into(), None, "n_gpu_layers is 16 now"),
+            ((-1).into(), Some(24), "n_gpu_layers is 12 now"),
+            (99.into(), Some(24), "n_gpu_layers is 12 now"),
+            (8.into(), Some(24), "n_gpu_layers is 4 now"),
+            ((-1).into(), Some(0), "n_ctx is 1024 now"),
+            ((-1).into(), None, "n_gpu_layers is 16 now"),
         ] {
             let mut settings = IsolationSettings { fallback: true, ..IsolationSettings::default() };
-            settings.init.insert("n_gpu_layers".into(), asked.into());
-            assert_eq!(settings.ask_for_less(2048, used).as_deref(), Some(expected), "{asked} {used:?}");
+            settings.init.insert("n_gpu_layers".into(), asked);
+            assert_eq!(settings.ask_for_less(2048, used).as_deref(), Some(expected), "{used:?}");
         }
     }
 }
