@@ -330,7 +330,11 @@ const ELEMENTARY: [&str; 11] =
 fn replace_kernels(installed: &Path, levels: &[Level]) {
     let source = llama_sources(installed);
     // Before the levels, because GNU's linker takes from an archive only what an earlier one calls.
-    kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .files(["src/llama/kernels/seam.cpp", "src/llama/kernels/panels.cpp"])
+        .compile("foredraft_seam");
     for (level, instructions) in levels {
         let mut build = kernel_compiler(&source);
         for flag in *instructions {

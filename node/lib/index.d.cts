@@ -42,6 +42,7 @@ export interface Config {
   rpc?: string | string[];
   rpc_timeout_ms?: number;
   use_mmap?: boolean;
+  repack?: boolean;
   use_mlock?: boolean;
   numa?: boolean | 'disabled' | 'distribute' | 'isolate' | 'numactl';
   n_ctx?: number;

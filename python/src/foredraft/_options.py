@@ -80,6 +80,7 @@ class EngineOptions(TypedDict, total=False):
     rpc: Union[str, Sequence[str]]
     rpc_timeout_ms: int
     use_mmap: bool
+    repack: bool
     use_mlock: bool
     numa: Union[bool, Literal["disabled", "distribute", "isolate", "numactl"]]
     n_ctx: int

@@ -92,6 +92,8 @@ pub(super) static FLAGS: &[Flag] = &[
     // Memory and devices.
     flag(&["--mmap"], Set(&[("use_mmap", Bool(true))])),
     flag(&["--no-mmap"], Set(&[("use_mmap", Bool(false))])),
+    flag(&["--repack"], Set(&[("repack", Bool(true))])),
+    flag(&["-nr", "--no-repack"], Set(&[("repack", Bool(false))])),
     flag(&["--mlock"], Set(&[("use_mlock", Bool(true))])),
     flag(&["-lm", "--load-mode"], LoadMode),
     flag(
@@ -278,7 +280,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ),
     flag(&["--log-timestamps", "--no-log-timestamps", "--log-jsonl", "--no-log-jsonl"], Ignored { value: false }),
     flag(&["-nocb", "--no-cont-batching", "--no-jinja", "--offline", "-dio", "--direct-io"], Ignored { value: false }),
-    flag(&["--repack", "-nr", "--no-repack", "--op-offload", "--no-op-offload", "--no-host"], Ignored { value: false }),
+    flag(&["--op-offload", "--no-op-offload", "--no-host"], Ignored { value: false }),
     flag(&["-dt", "--defrag-thold", "-sps", "--slot-prompt-similarity", "--slot-save-path"], Ignored { value: true }),
     flag(&["-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], Ignored { value: true }),
     flag(

@@ -152,6 +152,7 @@ fn model_keys_set_model_params() {
     check(json!({"tensor_split": [3, 1.5]}), |m| m.tensor_split = vec![3.0, 1.5]);
     check(json!({"tensor_split": [0, 0]}), |_| ());
     check(json!({"use_mmap": false, "use_mlock": true}), |m| (m.use_mmap, m.use_mlock) = (false, true));
+    check(json!({"repack": false}), |m| m.repack = false);
     check(json!({"check_tensors": true, "vocab_only": true}), |m| (m.check_tensors, m.vocab_only) = (true, true));
     check(json!({"lora": [{"path": "a"}, {"path": "b", "scale": -0.5}, "c"]}), |m| {
         let adapter = |path: &str, scale| LoraParams { source: path.into(), scale };
@@ -480,6 +481,7 @@ const KEYS: [&str; 89] = [
     "rpc",
     "rpc_timeout_ms",
     "use_mmap",
+    "repack",
     "use_mlock",
     "numa",
     "cpu_level",

@@ -37,9 +37,9 @@ inline Ints low_4_bits(Ints a) { return both_bits(a, all_bytes(0x0f)); }
 inline Ints high_4_bits(Ints a) { return both_bits(right_16<4>(a), all_bytes(0x0f)); }
 
 // 32 packed numbers of 4 bits: the low ones are numbers 0 to 15, the high ones 16 to 31.
-inline void unpack_16_bytes(const uint8_t * at, size_t stride, Ints * words) {
+template <typename From> inline void unpack_16_bytes(const From & from, int offset, Ints * words) {
     Ints packed[4];
-    load_4_words(at, stride, packed);
+    from.load_4(offset, packed);
     for (int word = 0; word < 4; ++word) {
         words[word] = low_4_bits(packed[word]);
         words[word + 4] = high_4_bits(packed[word]);
@@ -75,14 +75,12 @@ struct Q4_0 {
     static constexpr int SIZE = sizeof(block_q4_0), BITS = 4, OFFSET = 8;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        to.scale = from.odd_halves();
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
-        unpack_16_bytes(at + offsetof(block_q4_0, qs), stride, words);
+        unpack_16_bytes(from, offsetof(block_q4_0, qs), words);
         use(0, words);
     }
 };
@@ -92,15 +90,15 @@ struct Q4_1 {
     static constexpr int SIZE = sizeof(block_q4_1), BITS = 4, OFFSET = 0;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
-        to.least = high_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        Ints head[1];
+        from.template load_few<0, 1>(head);
+        to.scale = low_halves(head[0]);
+        to.least = high_halves(head[0]);
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
-        unpack_16_bytes(at + offsetof(block_q4_1, qs), stride, words);
+        unpack_16_bytes(from, offsetof(block_q4_1, qs), words);
         use(0, words);
     }
 };
@@ -110,17 +108,14 @@ struct Q5_0 {
     static constexpr int SIZE = sizeof(block_q5_0), BITS = 5, OFFSET = 16;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        to.scale = from.odd_halves();
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
-        Ints words[8], head[2];
-        static_assert(offsetof(block_q5_0, qh) == 2, "the fifth bits are bytes 2 to 5");
-        load_2_words(at, stride, head);
-        unpack_16_bytes(at + offsetof(block_q5_0, qs), stride, words);
-        add_fifth_bits(any_bits(right_32<16>(head[0]), left_32<16>(head[1])), words);
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        Ints words[8], fifth[1];
+        from.template load_few<offsetof(block_q5_0, qh), 1>(fifth);
+        unpack_16_bytes(from, offsetof(block_q5_0, qs), words);
+        add_fifth_bits(fifth[0], words);
         use(0, words);
     }
 };
@@ -130,18 +125,17 @@ struct Q5_1 {
     static constexpr int SIZE = sizeof(block_q5_1), BITS = 5, OFFSET = 0;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
-        to.least = high_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        Ints head[1];
+        from.template load_few<0, 1>(head);
+        to.scale = low_halves(head[0]);
+        to.least = high_halves(head[0]);
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
-        Ints words[8], head[2];
-        static_assert(offsetof(block_q5_1, qh) == 4, "the fifth bits are the second word");
-        load_2_words(at, stride, head);
-        unpack_16_bytes(at + offsetof(block_q5_1, qs), stride, words);
-        add_fifth_bits(head[1], words);
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        Ints words[8], fifth[1];
+        from.template load_few<offsetof(block_q5_1, qh), 1>(fifth);
+        unpack_16_bytes(from, offsetof(block_q5_1, qs), words);
+        add_fifth_bits(fifth[0], words);
         use(0, words);
     }
 };
@@ -151,14 +145,12 @@ struct Q8_0 {
     static constexpr int SIZE = sizeof(block_q8_0), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        to.scale = from.odd_halves();
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
-        load_8_words(at + offsetof(block_q8_0, qs), stride, words);
+        from.load_8(offsetof(block_q8_0, qs), words);
         for (Ints & word : words) {
             word = of_signed(word);
         }
@@ -171,14 +163,12 @@ struct IQ4_NL {
     static constexpr int SIZE = sizeof(block_iq4_nl), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        load_2_words(at, stride, words);
-        to.scale = low_halves(words[0]);
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        to.scale = from.odd_halves();
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
-        unpack_16_bytes(at + offsetof(block_iq4_nl, qs), stride, words);
+        unpack_16_bytes(from, offsetof(block_iq4_nl, qs), words);
         look_up(kvalues_iq4nl, words, 8, OFFSET);
         use(0, words);
     }
@@ -190,27 +180,24 @@ struct MXFP4 {
     static constexpr int SIZE = sizeof(block_mxfp4), BITS = 5, OFFSET = 12;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    static void scales(const uint8_t * at, size_t stride, ShortScales & to) {
-        Ints words[2];
-        static_assert(offsetof(block_mxfp4, e) == 0, "the exponent is byte 0");
-        load_2_words(at, stride, words);
-        const Ints e = both_bits(words[0], all(0xff));
+    template <typename From> static void scales(const From & from, ShortScales & to) {
+        const Ints e = from.odd_bytes();
         // 2^(e - 128), where the least two are no normal numbers.
         const Ints least = select_less(e, all(1), all(0x00200000), all(0x00400000));
         to.scale = as_floats(select_less(e, all(2), least, left_32<23>(sub_32(e, all(1)))));
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
-        unpack_16_bytes(at + offsetof(block_mxfp4, qs), stride, words);
+        unpack_16_bytes(from, offsetof(block_mxfp4, qs), words);
         look_up(kvalues_mxfp4, words, 8, OFFSET);
         use(0, words);
     }
 };
 
 // Two sets of 32 numbers of 4 bits: the low and the high ones of 32 bytes.
-template <typename Use, typename Change> inline void unpack_32_bytes(const uint8_t * at, size_t stride, int part, Change change, Use use) {
+template <typename From, typename Use, typename Change> inline void unpack_32_bytes(const From & from, int offset, int part, Change change, Use use) {
     Ints packed[8], words[2][8];
-    load_8_words(at, stride, packed);
+    from.load_8(offset, packed);
     for (int word = 0; word < 8; ++word) {
         words[0][word] = change(0, word, low_4_bits(packed[word]));
         words[1][word] = change(1, word, high_4_bits(packed[word]));
@@ -220,10 +207,10 @@ template <typename Use, typename Change> inline void unpack_32_bytes(const uint8
 }
 
 // The head of Q4_K and Q5_K: two F16 numbers, and 8 scales and 8 minima of 6 bits.
-inline void long_scales(const uint8_t * at, size_t stride, LongScales & to) {
+template <typename From> inline void long_scales(const From & from, LongScales & to) {
     static_assert(offsetof(block_q4_K, scales) == 4 && offsetof(block_q5_K, scales) == 4 && K_SCALE_SIZE == 12, "a head of 16 bytes");
     Ints head[4];
-    load_4_words(at, stride, head);
+    from.load_4(0, head);
     to.scale = low_halves(head[0]);
     to.least = high_halves(head[0]);
     const Ints six = all_bytes(0x3f), two = all_bytes(0x30);
@@ -238,11 +225,11 @@ struct Q4_K {
     static constexpr int SIZE = sizeof(block_q4_K), BITS = 4, OFFSET = 0, PARTS = 8;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) { long_scales(at, stride, to); }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         const auto same = [](int, int, Ints numbers) { return numbers; };
         for (int pair = 0; pair < 4; ++pair) {
-            unpack_32_bytes(at + offsetof(block_q4_K, qs) + 32 * pair, stride, 2 * pair, same, use);
+            unpack_32_bytes(from, offsetof(block_q4_K, qs) + 32 * pair, 2 * pair, same, use);
         }
     }
 };
@@ -252,16 +239,16 @@ struct Q5_K {
     static constexpr int SIZE = sizeof(block_q5_K), BITS = 5, OFFSET = 0, PARTS = 8;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) { long_scales(at, stride, to); }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints fifth[8];
-        load_8_words(at + offsetof(block_q5_K, qh), stride, fifth);
+        from.load_8(offsetof(block_q5_K, qh), fifth);
         const auto with_fifth = [&](int half, int word, Ints numbers) {
             const Ints bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);
             return any_bits(numbers, both_bits(bits, all_bytes(0x10)));
         };
         for (int pair = 0; pair < 4; ++pair) {
-            unpack_32_bytes(at + offsetof(block_q5_K, qs) + 32 * pair, stride, 2 * pair, with_fifth, use);
+            unpack_32_bytes(from, offsetof(block_q5_K, qs) + 32 * pair, 2 * pair, with_fifth, use);
             for (Ints & word : fifth) {
                 word = right_16<2>(word);
             }
@@ -274,7 +261,7 @@ struct IQ4_XS {
     static constexpr int SIZE = sizeof(block_iq4_xs), BITS = 8, OFFSET = OF_SIGNED, PARTS = 8;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) {
+    template <typename From> static void scales(const From & from, LongScales & to) {
         static_assert(offsetof(block_iq4_xs, scales_h) == 2 && offsetof(block_iq4_xs, scales_l) == 4, "a head of 8 bytes");
         // Byte p: bits 2p and 2p + 1 of the upper half of the first word.
         alignas(16) static const uint8_t LOW[16] = { 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14 };
@@ -283,7 +270,7 @@ struct IQ4_XS {
         alignas(16) static const uint8_t FIRST[16] = { 0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13 };
         alignas(16) static const uint8_t LAST[16] = { 2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15 };
         Ints head[2];
-        load_2_words(at, stride, head);
+        from.template load_few<0, 2>(head);
         to.scale = low_halves(head[0]);
         const auto scales_of = [&](const uint8_t * high, const uint8_t * low) {
             const Ints bits = shuffle(head[0], repeat_16(high)), packed = shuffle(head[1], repeat_16(low));
@@ -295,10 +282,10 @@ struct IQ4_XS {
         to.scales[0] = scales_of(LOW, FIRST);
         to.scales[1] = scales_of(HIGH, LAST);
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int part = 0; part < PARTS; ++part) {
             Ints words[8];
-            unpack_16_bytes(at + offsetof(block_iq4_xs, qs) + 16 * part, stride, words);
+            unpack_16_bytes(from, offsetof(block_iq4_xs, qs) + 16 * part, words);
             look_up(kvalues_iq4nl, words, 8, OFFSET);
             use(part, words);
         }
@@ -310,22 +297,19 @@ struct Q6_K {
     static constexpr int SIZE = sizeof(block_q6_K), BITS = 6, OFFSET = 32, PARTS = 16;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) {
-        load_4_words(at + offsetof(block_q6_K, scales), stride, to.scales);
-        Ints last[2];
-        static_assert(offsetof(block_q6_K, d) == SIZE - 2, "the scale comes last");
-        load_2_words(at + SIZE - 8, stride, last);
-        to.scale = high_halves(last[1]);
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        from.load_4(offsetof(block_q6_K, scales), to.scales);
+        to.scale = from.odd_halves();
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         const Ints two = all_bytes(0x30);
         for (int half = 0; half < 2; ++half) {
             Ints high[8];
-            load_8_words(at + offsetof(block_q6_K, qh) + 32 * half, stride, high);
+            from.load_8(offsetof(block_q6_K, qh) + 32 * half, high);
             for (int pair = 0; pair < 2; ++pair) {
                 // A byte has the low bits of two weights, 64 apart.
                 Ints packed[8], words[2][8];
-                load_8_words(at + offsetof(block_q6_K, ql) + 64 * half + 32 * pair, stride, packed);
+                from.load_8(offsetof(block_q6_K, ql) + 64 * half + 32 * pair, packed);
                 for (int word = 0; word < 8; ++word) {
                     const Ints of_low = pair == 0 ? left_16<4>(high[word]) : left_16<2>(high[word]);
                     const Ints of_high = pair == 0 ? high[word] : right_16<2>(high[word]);
@@ -345,22 +329,21 @@ struct Q2_K {
     static constexpr int SIZE = sizeof(block_q2_K), BITS = 4, OFFSET = 0, PARTS = 16;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) {
-        Ints packed[4], last[2];
-        load_4_words(at + offsetof(block_q2_K, scales), stride, packed);
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints packed[4], last[1];
+        from.load_4(offsetof(block_q2_K, scales), packed);
         for (int word = 0; word < 4; ++word) {
             to.scales[word] = low_4_bits(packed[word]);
             to.minima[word] = high_4_bits(packed[word]);
         }
-        static_assert(offsetof(block_q2_K, qs) + QK_K / 4 == SIZE - 4, "the scales come last");
-        load_2_words(at + SIZE - 8, stride, last);
-        to.scale = low_halves(last[1]);
-        to.least = high_halves(last[1]);
+        from.template load_few<SIZE - 4, 1>(last);
+        to.scale = low_halves(last[0]);
+        to.least = high_halves(last[0]);
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
             Ints packed[8], words[8];
-            load_8_words(at + offsetof(block_q2_K, qs) + 32 * half, stride, packed);
+            from.load_8(offsetof(block_q2_K, qs) + 32 * half, packed);
             for (int quarter = 0; quarter < 4; ++quarter) {
                 for (int word = 0; word < 8; ++word) {
                     words[word] = both_bits(packed[word], all_bytes(0x03));
@@ -378,26 +361,22 @@ struct Q3_K {
     static constexpr int SIZE = sizeof(block_q3_K), BITS = 4, OFFSET = 4, PARTS = 16;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
-    static void scales(const uint8_t * at, size_t stride, LongScales & to) {
-        static_assert(offsetof(block_q3_K, scales) == SIZE - 14 && offsetof(block_q3_K, d) == SIZE - 2, "12 bytes of scales, then the scale");
-        Ints last[4], packed[3];
-        load_4_words(at + SIZE - 16, stride, last);
-        for (int word = 0; word < 3; ++word) {
-            packed[word] = any_bits(right_32<16>(last[word]), left_32<16>(last[word + 1]));
-        }
-        to.scale = high_halves(last[3]);
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints packed[3];
+        from.template load_few<offsetof(block_q3_K, scales), 3>(packed);
+        to.scale = from.odd_halves();
         const Ints two = all_bytes(0x30), offset = all_bytes(32);
         to.scales[0] = sub_8(any_bits(low_4_bits(packed[0]), both_bits(left_16<4>(packed[2]), two)), offset);
         to.scales[1] = sub_8(any_bits(low_4_bits(packed[1]), both_bits(left_16<2>(packed[2]), two)), offset);
         to.scales[2] = sub_8(any_bits(high_4_bits(packed[0]), both_bits(packed[2], two)), offset);
         to.scales[3] = sub_8(any_bits(high_4_bits(packed[1]), both_bits(right_16<2>(packed[2]), two)), offset);
     }
-    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints third[8];
-        load_8_words(at + offsetof(block_q3_K, hmask), stride, third);
+        from.load_8(offsetof(block_q3_K, hmask), third);
         for (int half = 0; half < 2; ++half) {
             Ints packed[8], words[8];
-            load_8_words(at + offsetof(block_q3_K, qs) + 32 * half, stride, packed);
+            from.load_8(offsetof(block_q3_K, qs) + 32 * half, packed);
             for (int quarter = 0; quarter < 4; ++quarter) {
                 for (int word = 0; word < 8; ++word) {
                     const Ints bit = both_bits(left_16<2>(third[word]), all_bytes(0x04));

@@ -28,6 +28,8 @@ namespace {
 
 #include "vectors.h"
 
+#include "layout.h"
+
 #include "formats.h"
 
 #include "matmul.h"
@@ -37,6 +39,6 @@ namespace {
 }  // namespace
 
 extern const Kernels KERNELS;
-const Kernels KERNELS = { multiplies, can_multiply, multiply_size, multiply, can_attend, attention_size, attend };
+const Kernels KERNELS = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, row_of_panels, can_attend, attention_size, attend };
 
 }  // namespace foredraft::FOREDRAFT_LEVEL

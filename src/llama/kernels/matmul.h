@@ -246,10 +246,11 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
 
 // --- A format's functions -------------------------------------------------------------------------------------------------------------------
 
-// Rows of weights.
+// A panel's rows of weights. `stride` is of the file's layout: in a panel, a row's bytes are not together.
 struct Rows {
     const uint8_t * weights;
     size_t stride;
+    int64_t n_blocks;
     // What will be read next, or these rows: prefetched while these are computed.
     const uint8_t * next;
     // Whether these rows and the next ones fit into the first level of caches.
@@ -259,12 +260,25 @@ struct Rows {
 // Bytes of rows that are few. The first level has 32 KiB at least, and holds the tokens' numbers too.
 constexpr size_t FEW = 12 << 10;
 
+// Where a format's blocks are, in each layout.
+struct OfFile {
+    template <typename Format> static InFile<Format::SIZE> block(const Rows & rows, int64_t at) {
+        return { rows.weights + at * Format::SIZE, rows.stride };
+    }
+};
+struct OfPanel {
+    template <typename Format> static InPanel<Format::SIZE> block(const Rows & rows, int64_t at) {
+        const PanelBlock block = block_of_panel(Format::SIZE, rows.n_blocks, at);
+        return { rows.weights + block.odd, rows.weights + block.words };
+    }
+};
+
 // Prefetches while a block of all rows is computed. A processor waits for few lines at a time, so each part asks for some.
 //
 //   far   as many bytes of the next rows as the block has, into the second level of caches; into the first one if the rows are few and
 //         computing takes longer than reading (with Q8_0 it does not).
 //   near  of long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
-template <typename Format, int PARTS> struct Fetch {
+template <typename Format, int PARTS, typename Layout> struct Fetch {
     static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
     static constexpr int ROWS_OF_PART = LANES > PARTS ? LANES / PARTS : 1, PARTS_OF_ROW = LANES > PARTS ? 1 : PARTS / LANES;
     static constexpr bool OFTEN_FEW = Format::BITS < 8 && (!Format::IS_LONG || Format::SIZE <= 96), NEAR = Format::IS_LONG && !OFTEN_FEW;
@@ -309,20 +323,25 @@ private:
         line += 64 * N;
     }
 };
+// Panels are read from one end to the other, which processors foresee better than we do.
+template <typename Format, int PARTS> struct Fetch<Format, PARTS, OfPanel> {
+    Fetch(const Rows &, int64_t) { }
+    void part() { }
+};
 
 // Unpacks `n` blocks from block `first` on: at most STRETCH short ones, one long one.
-template <typename Format> void unpack(const Rows & rows, int64_t first, int n, void * to) {
+template <typename Format, typename Layout> void unpack(const Rows & rows, int64_t first, int n, void * to) {
     for (int at = 0; at < n; ++at) {
-        const uint8_t * block = rows.weights + (first + at) * Format::SIZE;
+        const auto block = Layout::template block<Format>(rows, first + at);
         if constexpr (Format::IS_LONG) {
             auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
-            Fetch<Format, Format::PARTS> fetch(rows, first + at);
+            Fetch<Format, Format::PARTS, Layout> fetch(rows, first + at);
             LongScales scales;
-            Format::scales(block, rows.stride, scales);
+            Format::scales(block, scales);
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
             constexpr int WORDS = 64 / Format::PARTS;
             Format::unpack(
-                block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
                     fetch.part();
                     for (int word = 0; word < WORDS; ++word) {
                         unpacked.words[part * WORDS + word] = words[word];
@@ -330,10 +349,10 @@ template <typename Format> void unpack(const Rows & rows, int64_t first, int n, 
                 });
         } else {
             auto & unpacked = static_cast<ShortPart *>(to)[at];
-            Fetch<Format, 1>(rows, first + at).part();
-            Format::scales(block, rows.stride, unpacked.scales);
+            Fetch<Format, 1, Layout>(rows, first + at).part();
+            Format::scales(block, unpacked.scales);
             Format::unpack(
-                block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int, const Ints * words) __attribute__((always_inline)) {
                     for (int word = 0; word < 8; ++word) {
                         unpacked.words[word] = words[word];
                     }
@@ -343,22 +362,22 @@ template <typename Format> void unpack(const Rows & rows, int64_t first, int n, 
 }
 
 // Multiplies rows with a single token, without storing what is unpacked.
-template <typename Format> void multiply_one(const Rows & rows, int64_t n_blocks, const uint8_t * numbers, Floats * to) {
+template <typename Format, typename Layout> void multiply_one(const Rows & rows, const uint8_t * numbers, Floats * to) {
     Floats sum = zero();
-    for (int64_t at = 0; at < n_blocks; ++at) {
-        const uint8_t * block = rows.weights + at * Format::SIZE;
+    for (int64_t at = 0; at < rows.n_blocks; ++at) {
+        const auto block = Layout::template block<Format>(rows, at);
         if constexpr (Format::IS_LONG) {
             constexpr int WORDS = 64 / Format::PARTS;
             const uint8_t * of_token = numbers + at * LONG_SIZE;
-            Fetch<Format, Format::PARTS> fetch(rows, at);
+            Fetch<Format, Format::PARTS, Layout> fetch(rows, at);
             LongScales packed;
-            Format::scales(block, rows.stride, packed);
+            Format::scales(block, packed);
             LongScalesOfParts<Format::PARTS> scales;
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
             // Two sums, because each waits for its last product.
             Ints products[2] = { all(0), all(0) };
             Format::unpack(
-                block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
                     fetch.part();
                     add_products<Format::BITS, WORDS, 256, true, 1>(words, of_token + part * 4 * WORDS, scales.of_part[part], products + part % 2);
                 });
@@ -366,10 +385,10 @@ template <typename Format> void multiply_one(const Rows & rows, int64_t n_blocks
             add_long<Format::PARTS, Format::MINIMA, 1>(products, scales, Format::OFFSET, of_token, &sum);
         } else {
             ShortScales scales;
-            Fetch<Format, 1>(rows, at).part();
-            Format::scales(block, rows.stride, scales);
+            Fetch<Format, 1, Layout>(rows, at).part();
+            Format::scales(block, scales);
             Format::unpack(
-                block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int, const Ints * words) __attribute__((always_inline)) {
                     add_short<Format::BITS, Format::MINIMA, 1>(words, scales, numbers + at * SHORT_SIZE, &sum);
                 });
         }
@@ -383,8 +402,9 @@ struct Format {
     ggml_type type;
     int size, offset, n_parts;
     bool is_long, minima;
-    void (*unpack)(const Rows &, int64_t, int, void *);
-    void (*multiply_one)(const Rows &, int64_t, const uint8_t *, Floats *);
+    // For weights as in the file, and in panels.
+    void (*unpack[2])(const Rows &, int64_t, int, void *);
+    void (*multiply_one[2])(const Rows &, const uint8_t *, Floats *);
     // For 1 to TILE tokens.
     const Multiply * multiply;
 };
@@ -433,7 +453,8 @@ template <typename F> struct Functions {
             return 1;
         }
     }
-    static constexpr Format make() { return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, unpack<F>, multiply_one<F>, MULTIPLY }; }
+    static constexpr Format make() { return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
+        { multiply_one<F, OfFile>, multiply_one<F, OfPanel> }, MULTIPLY }; }
 };
 
 const Format FORMATS[] = {
@@ -518,6 +539,7 @@ struct Product {
     int32_t *first_slots, *slots;
     // NULL: floats.
     const Format * format;
+    bool in_panels;
     int64_t n_blocks, slot_size;
     uint8_t * packed;
 
@@ -556,6 +578,16 @@ struct Product {
     }
 };
 
+bool has_panels(ggml_type type) { return format_of(type) != nullptr; }
+
+void make_panels(ggml_type type, const uint8_t * from, int64_t n_rows, int64_t width, uint8_t * to) {
+    make_panels(from, n_rows, width / ggml_blck_size(type), int(ggml_type_size(type)), to);
+}
+
+void row_of_panels(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, uint8_t * to) {
+    row_of_panels(panels, row, width / ggml_blck_size(type), int(ggml_type_size(type)), to);
+}
+
 bool multiplies(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr; }
 
 // Whether the operation is one that this file computes; then describes it.
@@ -567,6 +599,7 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
     }
     const ggml_type type = weights->type;
     product.format = format_of(type);
+    product.in_panels = weights->extra == &IN_PANELS;
     if (!multiplies(type) || tokens->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32) {
         return false;
     }
@@ -672,9 +705,11 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
         const bool continues = index + 1 < n_panels && row + 2 * LANES <= product.n_rows && row_size == size_t(format.size) * product.n_blocks;
-        Rows rows { at, row_size, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
-        if (end - first == 1 && n_rows == LANES && tile_at(of_matrix, end_of_matrix, first).n == 1) {
-            format.multiply_one(rows, product.n_blocks, product.packed + first * product.slot_size, sums);
+        const Rows rows { at, row_size, product.n_blocks, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
+        // A panel always has all its rows.
+        const bool is_whole = product.in_panels || n_rows == LANES;
+        if (end - first == 1 && is_whole && tile_at(of_matrix, end_of_matrix, first).n == 1) {
+            format.multiply_one[product.in_panels](rows, product.packed + first * product.slot_size, sums);
         } else {
             for (int64_t slot = 0; slot < end - first; ++slot) {
                 sums[slot] = zero();
@@ -682,14 +717,14 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
             const int at_once = format.is_long ? 1 : STRETCH;
             for (int64_t block = 0; block < product.n_blocks; block += at_once) {
                 const int n = int(min_of(int64_t(at_once), product.n_blocks - block));
-                if (n_rows == LANES) {
-                    format.unpack(rows, block, n, unpacked);
+                if (is_whole) {
+                    format.unpack[product.in_panels](rows, block, n, unpacked);
                 } else {
                     const size_t size = size_t(n) * format.size;
                     for (int lane = 0; lane < LANES; ++lane) {
                         memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
                     }
-                    format.unpack(Rows { copied, size, copied, false }, 0, n, unpacked);
+                    format.unpack[0](Rows { copied, size, n, copied, false }, 0, n, unpacked);
                 }
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);

@@ -10,8 +10,10 @@
 //! | `levels.rs` | which levels the processor has, and which one is used |
 //! | `table.h`, `level.cpp` | the functions of a level; compiled once for each level of instructions |
 //! | `vectors.h`, `vectors_neon.h` | a level's vectors |
+//! | `layout.h` | how blocks of weights lie in memory: as in a file, or in panels |
 //! | `formats.h` | how each format of weights is unpacked |
 //! | `matmul.h`, `attention.h` | the kernels |
+//! | `panels.cpp` | puts weights into panels when a model is loaded |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
 //! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
@@ -39,6 +41,7 @@ unsafe extern "C" {
     fn foredraft_kernels_multiply(format: i32) -> bool;
     fn foredraft_attentions() -> u64;
     fn foredraft_products() -> u64;
+    fn foredraft_panel_products() -> u64;
 }
 #[cfg(own_barrier)]
 unsafe extern "C" {
@@ -76,6 +79,8 @@ pub struct KernelCalls {
     pub attentions: u64,
     /// Products, in graphs that this thread started.
     pub products: u64,
+    /// Of these, with weights in panels.
+    pub panel_products: u64,
     /// Waits at a barrier of several threads, of all threads.
     pub barriers: u64,
 }
@@ -85,15 +90,16 @@ pub struct KernelCalls {
 pub fn calls() -> KernelCalls {
     #[cfg(own_kernels)]
     // SAFETY: reads counters of the calling thread.
-    let (attentions, products) = unsafe { (foredraft_attentions(), foredraft_products()) };
+    let (attentions, products, panel_products) =
+        unsafe { (foredraft_attentions(), foredraft_products(), foredraft_panel_products()) };
     #[cfg(not(own_kernels))]
-    let (attentions, products) = (0, 0);
+    let (attentions, products, panel_products) = (0, 0, 0);
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
     let barriers = unsafe { foredraft_barriers() };
     #[cfg(not(own_barrier))]
     let barriers = 0;
-    KernelCalls { attentions, products, barriers }
+    KernelCalls { attentions, products, panel_products, barriers }
 }
 
 /// Whether this library multiplies weights of a `ggml_type`.

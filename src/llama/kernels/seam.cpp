@@ -1,6 +1,5 @@
 // Passes ggml's operations to the kernels of the chosen level. Compiled for any processor.
-#include "seam.h"
-#include "table.h"
+#include "panels.h"
 
 #include <atomic>
 
@@ -21,30 +20,36 @@ const Kernels * const LEVELS[] = {
     nullptr,
 };
 
-// NULL: ggml computes everything.
 std::atomic<const Kernels *> chosen { nullptr };
 
 // Calls in graphs that this thread started; the starting thread is the first thread of a graph.
-thread_local uint64_t n_attentions = 0, n_products = 0;
+thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0;
 
-const Kernels * kernels() { return chosen.load(std::memory_order_relaxed); }
+bool is_in_panels(const ggml_tensor * weights) { return weights->extra == &foredraft::IN_PANELS; }
 
-// Whether the weights have the layout of the file. ggml's special buffers have others.
-bool is_plain(const ggml_tensor * weights) {
+// Whether the weights are in panels or as in the file. ggml's special buffers have other layouts.
+bool is_readable(const ggml_tensor * weights) {
     const ggml_backend_buffer_t buffer = weights->view_src != nullptr ? weights->view_src->buffer : weights->buffer;
-    return buffer == nullptr || ggml_backend_buffer_is_host(buffer);
+    return is_in_panels(weights) || buffer == nullptr || ggml_backend_buffer_is_host(buffer);
 }
 
-bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_plain(op->src[0]); }
+bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_readable(op->src[0]); }
 
 }  // namespace
+
+const Kernels * foredraft::kernels() { return chosen.load(std::memory_order_relaxed); }
 
 extern "C" {
 
 bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op) {
-    const Kernels * ours = kernels();
+    const Kernels * ours = foredraft::kernels();
     if (ours != nullptr && is_product(op) && ours->multiply(params, op)) {
         n_products += params->ith == 0;
+        n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
+        return true;
+    }
+    if (op->op == GGML_OP_GET_ROWS && is_in_panels(op->src[0])) {
+        foredraft::get_rows(params, op);
         return true;
     }
     if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->attend(params, op)) {
@@ -60,7 +65,7 @@ bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_te
 }
 
 bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size_t * size) {
-    const Kernels * ours = kernels();
+    const Kernels * ours = foredraft::kernels();
     if (ours != nullptr && is_product(op) && ours->can_multiply(op)) {
         *size = ours->multiply_size(op);
         return true;
@@ -78,9 +83,6 @@ bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, g
     return false;
 }
 
-// Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
-void foredraft_kernels_choose(int32_t level) { chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed); }
-
 // Whether the linker has replaced ggml's functions. The compiler must not know that two functions may be one.
 bool foredraft_kernels_are_linked(void) {
     const volatile auto called = &ggml_cpu_extra_compute_forward;
@@ -93,9 +95,17 @@ bool foredraft_kernels_are_linked(void) {
 #endif
 }
 
+// Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
+void foredraft_kernels_choose(int32_t level) {
+    chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed);
+    if (level >= 0 && foredraft_kernels_are_linked()) {
+        foredraft::offer_panels();
+    }
+}
+
 // Whether the chosen kernels multiply weights of a type.
 bool foredraft_kernels_multiply(int32_t type) {
-    const Kernels * ours = kernels();
+    const Kernels * ours = foredraft::kernels();
     return ours != nullptr && ours->multiplies(static_cast<ggml_type>(type));
 }
 
@@ -108,4 +118,5 @@ bool foredraft_barrier_is_linked(void) {
 // The calls in graphs that the calling thread started.
 uint64_t foredraft_attentions(void) { return n_attentions; }
 uint64_t foredraft_products(void) { return n_products; }
+uint64_t foredraft_panel_products(void) { return n_panel_products; }
 }

@@ -19,6 +19,8 @@
 
 #include "ggml.h"
 #include "ggml-backend.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 #include "tiled/tiled.h"

@@ -14,6 +14,9 @@ struct CellOrder {
     const int32_t * cells;
 };
 
+// `extra` of weights that are in panels points here (panels.cpp).
+extern const char IN_PANELS;
+
 // The functions compute an operation with all threads of a graph, like ggml's: each thread calls them. They return false, in all threads, if
 // they do not support the operation.
 struct Kernels {
@@ -23,6 +26,14 @@ struct Kernels {
     // The size of the work buffer.
     size_t (*multiply_size)(const ggml_tensor * dst);
     bool (*multiply)(const ggml_compute_params * params, const ggml_tensor * dst);
+    // Rows of a panel (layout.h).
+    int lanes;
+    // Whether a type can be in panels.
+    bool (*has_panels)(ggml_type type);
+    // Makes panels of rows that are as in a file; `to` has room for whole panels.
+    void (*make_panels)(ggml_type type, const uint8_t * from, int64_t n_rows, int64_t width, uint8_t * to);
+    // A row of panels, as in a file.
+    void (*row_of_panels)(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, uint8_t * to);
     bool (*can_attend)(const ggml_tensor * dst);
     size_t (*attention_size)(const ggml_tensor * dst, int n_threads);
     bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);

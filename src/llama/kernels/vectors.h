@@ -20,6 +20,7 @@ constexpr int LANES = 16;
 constexpr int TILE = 16;
 
 inline Ints load(const void * at) { return _mm512_loadu_si512(at); }
+inline void store(uint8_t * to, Ints a) { _mm512_storeu_si512(to, a); }
 inline Ints all(int32_t x) { return _mm512_set1_epi32(x); }
 inline Ints all_bytes(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 inline Ints repeat_16(const void * at) { return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i *>(at))); }
@@ -55,6 +56,9 @@ inline void store(float * to, Floats a) { _mm512_storeu_ps(to, a); }
 // The F16 numbers in the low halves of 32-bit lanes.
 inline Floats low_halves(Ints a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 inline Floats high_halves(Ints a) { return low_halves(right_32<16>(a)); }
+// F16 numbers, and unsigned bytes, that lie together.
+inline Floats floats_of_halves(const uint8_t * at) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at))); }
+inline Ints ints_of_bytes(const uint8_t * at) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))); }
 
 inline __m128i load_16(const uint8_t * at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at)); }
 inline __m256i load_32(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
@@ -173,6 +177,7 @@ constexpr int LANES = 8;
 constexpr int TILE = 8;
 
 inline Ints load(const void * at) { return _mm256_loadu_si256(static_cast<const __m256i *>(at)); }
+inline void store(uint8_t * to, Ints a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), a); }
 inline Ints all(int32_t x) { return _mm256_set1_epi32(x); }
 inline Ints all_bytes(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 inline Ints repeat_16(const void * at) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i *>(at))); }
@@ -218,6 +223,8 @@ inline Floats low_halves(Ints a) {
     return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
 }
 inline Floats high_halves(Ints a) { return low_halves(right_32<16>(a)); }
+inline Floats floats_of_halves(const uint8_t * at) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))); }
+inline Ints ints_of_bytes(const uint8_t * at) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))); }
 
 inline __m128i load_16(const uint8_t * at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at)); }
 

@@ -16,6 +16,7 @@ inline Ints ints(int16x8_t a) { return vreinterpretq_s32_s16(a); }
 inline Ints ints(uint32x4_t a) { return vreinterpretq_s32_u32(a); }
 
 inline Ints load(const void * at) { return ints(vld1q_u8(static_cast<const uint8_t *>(at))); }
+inline void store(uint8_t * to, Ints a) { vst1q_u8(to, bytes(a)); }
 inline Ints all(int32_t x) { return vdupq_n_s32(x); }
 inline Ints all_bytes(int x) { return ints(vdupq_n_u8(static_cast<uint8_t>(x))); }
 inline Ints repeat_16(const void * at) { return load(at); }
@@ -58,6 +59,12 @@ inline Floats fnma(Floats a, Floats b, Floats c) { return vfmsq_f32(c, a, b); }
 inline void store(float * to, Floats a) { vst1q_f32(to, a); }
 inline Floats low_halves(Ints a) { return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(words(a)))); }
 inline Floats high_halves(Ints a) { return vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(words(a), 16))); }
+inline Floats floats_of_halves(const uint8_t * at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
+inline Ints ints_of_bytes(const uint8_t * at) {
+    uint32_t four;
+    memcpy(&four, at, sizeof four);
+    return ints(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four)))));
+}
 
 // Four registers with four words of a row each: word w of all rows in `word[w]`.
 inline void transpose(const Ints (&rows)[4], Ints * word) {

@@ -17,6 +17,7 @@ use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
+use crate::llama::platform::give_back_pages;
 use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
@@ -130,8 +131,8 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
-        // ggml's other layouts are for its own kernels.
-        raw.use_extra_bufts = !kernels::are_linked();
+        // Panels, or with ggml's kernels ggml's own layouts.
+        raw.use_extra_bufts = params.repack && !params.use_mlock;
         raw.vocab_only = params.vocab_only;
         raw.no_alloc = params.only_measures;
         raw.check_tensors = params.check_tensors;
@@ -189,6 +190,9 @@ impl Model {
                 return Err(error);
             }
         };
+        if raw.use_extra_bufts && params.use_mmap {
+            give_back_pages(&params.source.mapped_files());
+        }
         let files = Files::of(params);
         let fallback_weights = opened.formats.fallback();
         let (adapters_of, vocab_only) = (Vec::new(), params.vocab_only);

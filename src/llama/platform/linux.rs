@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
@@ -131,12 +131,45 @@ pub(in crate::llama) fn read_piece(file: &File, start: u64, end: u64) -> bool {
     file.read_at(&mut [0], end - 1).is_ok()
 }
 
+/// Gives back the pages of files that are mapped and have been copied. They are read again if anything needs them.
+pub(in crate::llama) fn give_back_pages(files: &[PathBuf]) {
+    let inodes: Vec<u64> = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.ino())).collect();
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    for (start, end, inode) in maps.lines().filter_map(shared_mapping) {
+        if inodes.contains(&inode) {
+            // SAFETY: pages of a shared mapping of a file are not lost, whoever uses them.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
+/// The addresses and the inode of a shared mapping that is only read, in a line of `/proc/self/maps`.
+fn shared_mapping(line: &str) -> Option<(usize, usize, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let is_shared = fields.next()? == "r--s";
+    let inode = fields.nth(2)?.parse().ok()?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    is_shared.then_some((address(start)?, address(end)?, inode))
+}
+
 /// The library is linked with `-z nodelete` (`build.rs`).
 pub fn keep_loaded() {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_mappings_are_found() {
+        let line = "7f5b1000-7f5b3000 r--s 00001000 08:01 4711   /tmp/a model.gguf";
+        assert_eq!(shared_mapping(line), Some((0x7f5b_1000, 0x7f5b_3000, 4711)));
+        for other in
+            ["7f5b1000-7f5b3000 rw-s 0 08:01 4711 /tmp/a", "7f5b1000-7f5b3000 r--p 0 08:01 4711 /tmp/a", "", "x"]
+        {
+            assert_eq!(shared_mapping(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn lists_of_cpus_are_read() {

@@ -1,6 +1,7 @@
 //! macOS and other systems: threads keep their settings, and what is not portable is unknown.
 
 use std::fs::{File, Metadata};
+use std::path::PathBuf;
 
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
@@ -40,6 +41,9 @@ pub(in crate::llama) fn physical_cores(_: &[usize]) -> Option<usize> {
 pub(in crate::llama) fn identity_of_descriptor(_: i32) -> Option<(Metadata, FileIdentity)> {
     None
 }
+
+/// Pages are left to the system.
+pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
 
 /// Nothing is read ahead.
 pub(in crate::llama) fn read_piece(_: &File, _: u64, _: u64) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::os::windows::io::AsRawHandle as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -203,6 +203,9 @@ pub(in crate::llama) fn file_identity(path: &Path) -> Option<FileIdentity> {
 pub(in crate::llama) fn identity_of_descriptor(_: i32) -> Option<(Metadata, FileIdentity)> {
     None
 }
+
+/// Pages are left to the system.
+pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
 
 /// Nothing is read ahead: llama.cpp asks Windows to (`PrefetchVirtualMemory`).
 pub(in crate::llama) fn read_piece(_: &File, _: u64, _: u64) -> bool {

@@ -1,0 +1,124 @@
+// Weights in panels: a layout that the kernels read faster than the file's (layout.h). ggml calls such a thing an extra type of buffers: llama.cpp
+// puts a tensor of weights into one if it supports the operation that the tensor is for, and writes it there from the file. Everything else stays
+// where it was, so rows of embeddings are still read from the mapped file.
+//
+// Panels are made for the level that is chosen when a model is loaded. It cannot be changed while models are loaded.
+#include "panels.h"
+
+#include <cstring>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace foredraft {
+
+const char IN_PANELS = 0;
+
+namespace {
+
+size_t row_size(const ggml_tensor * tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
+int64_t n_matrices(const ggml_tensor * tensor) { return tensor->ne[2] * tensor->ne[3]; }
+
+const char * name(ggml_backend_buffer_type_t) { return "CPU_PANELS"; }
+
+size_t alignment(ggml_backend_buffer_type_t) { return 64; }
+
+size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * tensor) {
+    const int64_t lanes = kernels()->lanes, n_rows = (tensor->ne[1] + lanes - 1) / lanes * lanes;
+    return row_size(tensor) * n_rows * n_matrices(tensor);
+}
+
+ggml_status init_tensor(ggml_backend_buffer_t, ggml_tensor * tensor) {
+    tensor->extra = const_cast<char *>(&IN_PANELS);
+    return GGML_STATUS_SUCCESS;
+}
+
+// llama.cpp writes whole tensors.
+void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
+    const size_t of_matrix = row_size(tensor) * tensor->ne[1];
+    for (int64_t matrix = 0; matrix < n_matrices(tensor); ++matrix) {
+        kernels()->make_panels(tensor->type, static_cast<const uint8_t *>(data) + matrix * of_matrix, tensor->ne[1], tensor->ne[0],
+            static_cast<uint8_t *>(tensor->data) + matrix * of_matrix);
+    }
+}
+
+void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    GGML_ASSERT(offset % row_size(tensor) == 0 && size % row_size(tensor) == 0);
+    const int64_t first = offset / row_size(tensor);
+    for (size_t row = 0; row < size / row_size(tensor); ++row) {
+        kernels()->row_of_panels(tensor->type, static_cast<const uint8_t *>(tensor->data), first + row, tensor->ne[0],
+            static_cast<uint8_t *>(data) + row * row_size(tensor));
+    }
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+    const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (buffer == nullptr) {
+        return nullptr;
+    }
+    buffer->buft = type;
+    buffer->iface.init_tensor = init_tensor;
+    buffer->iface.set_tensor = set_tensor;
+    buffer->iface.get_tensor = get_tensor;
+    buffer->iface.cpy_tensor = nullptr;
+#if defined(__linux__)
+    // Processors foresee reads inside a page only, so large pages read up to a half faster. They are a wish: nothing fails without them.
+    constexpr uintptr_t PAGE = 2 << 20;
+    const auto base = reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer));
+    const uintptr_t first = (base + PAGE - 1) / PAGE * PAGE, last = (base + size) / PAGE * PAGE;
+    if (first < last) {
+        madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);
+    }
+#endif
+    return buffer;
+}
+
+struct Panels : ggml::cpu::extra_buffer_type {
+    bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
+        const ggml_tensor * weights = op->src[0];
+        if (kernels() == nullptr || weights->buffer == nullptr || weights->buffer->buft != panels() || !kernels()->has_panels(weights->type)) {
+            return false;
+        }
+        // Rows are only read from weights that are in panels for another reason: those that are for nothing else stay in the file.
+        if (op->op == GGML_OP_GET_ROWS) {
+            return weights->data != nullptr;
+        }
+        // Several matrices follow each other without a gap.
+        const bool fits = n_matrices(weights) == 1 || weights->ne[1] % kernels()->lanes == 0;
+        return fits && weights->view_src == nullptr && (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && kernels()->can_multiply(op);
+    }
+    // The seam computes everything.
+    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return nullptr; }
+};
+
+}  // namespace
+
+ggml_backend_buffer_type_t panels() {
+    static Panels supported;
+    static ggml_backend_buffer_type type = { { name, alloc_buffer, nullptr, alignment, nullptr, alloc_size, nullptr, nullptr },
+        ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0), &supported };
+    return &type;
+}
+
+void offer_panels() { ggml_backend_cpu_get_extra_buffer_types() = { panels() }; }
+
+void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const ggml_tensor *weights = dst->src[0], *ids = dst->src[1];
+    const auto to_float = ggml_get_type_traits(weights->type)->to_float;
+    std::vector<uint8_t> row(row_size(weights));
+    for (int64_t at = params->ith; at < ggml_nelements(ids); at += params->nth) {
+        const int64_t i0 = at % ids->ne[0], i1 = at / ids->ne[0] % ids->ne[1], i2 = at / ids->ne[0] / ids->ne[1];
+        int32_t id;
+        memcpy(&id, static_cast<const char *>(ids->data) + i0 * ids->nb[0] + i1 * ids->nb[1] + i2 * ids->nb[2], sizeof id);
+        GGML_ASSERT(id >= 0 && id < weights->ne[1]);
+        const auto * matrix = static_cast<const uint8_t *>(weights->data) + i1 * weights->nb[2] + i2 * weights->nb[3];
+        kernels()->row_of_panels(weights->type, matrix, id, weights->ne[0], row.data());
+        to_float(row.data(), reinterpret_cast<float *>(static_cast<char *>(dst->data) + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3]),
+            weights->ne[0]);
+    }
+}
+
+}  // namespace foredraft

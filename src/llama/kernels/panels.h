@@ -1,0 +1,20 @@
+// The type of buffers whose weights are in panels: see panels.cpp.
+#pragma once
+
+#include "seam.h"
+#include "table.h"
+
+namespace foredraft {
+
+// The kernels of the chosen level. NULL: ggml computes everything.
+const Kernels * kernels();
+
+ggml_backend_buffer_type_t panels();
+
+// Makes panels the only extra type of buffers that ggml offers to llama.cpp, which asks once.
+void offer_panels();
+
+// ggml's GET_ROWS, of weights in panels.
+void get_rows(const ggml_compute_params * params, const ggml_tensor * dst);
+
+}  // namespace foredraft
