@@ -109,6 +109,7 @@ fn every_replacement_is_linked_and_called() {
     let layers = target.n_layer() as u64;
     assert_eq!(after.attentions >= before.attentions + layers, HAS_KERNELS, "{before:?} {after:?}");
     assert_eq!(after.products >= before.products + 7 * layers, HAS_KERNELS, "{before:?} {after:?}");
+    assert_eq!(after.panel_products >= before.panel_products + 7 * layers, HAS_KERNELS, "{before:?} {after:?}");
     assert_eq!(after.barriers > before.barriers, HAS_KERNELS, "{before:?} {after:?}");
 }
 
@@ -208,7 +209,13 @@ fn all_levels_compute_the_same_bits_in_every_format() {
                 assert!(plain == outputs(&engine, Speculative), "{name} at {level}: with a draft");
             }
             match &first {
-                None => first = Some(plain),
+                None => {
+                    // Nor must the layout of the weights.
+                    drop(engine);
+                    let as_in_file = start(with(&init, json!({"repack": false})));
+                    assert!(plain == outputs(&as_in_file, Completion), "{name} at {level}: not in panels");
+                    first = Some(plain);
+                }
                 Some(first) => assert!(*first == plain, "{name} at {level}"),
             }
         }

@@ -30,25 +30,31 @@ const FORMATS: [sys::ggml_type; 16] = [
     sys::GGML_TYPE_BF16,
     sys::GGML_TYPE_F32,
 ];
+const FLOATS: [sys::ggml_type; 3] = [sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_F32];
 /// Weights in a row: an odd number of the longest blocks.
 const WIDTH: usize = 768;
 
 /// Weights of a format.
 struct Weights {
     format: sys::ggml_type,
+    width: usize,
     n_rows: usize,
     data: Vec<u8>,
 }
 
 impl Weights {
     fn new(format: sys::ggml_type, n_rows: usize) -> Weights {
-        let values = noise(u64::from(format) + 1, n_rows * WIDTH);
+        Weights::with_width(format, WIDTH, n_rows)
+    }
+
+    fn with_width(format: sys::ggml_type, width: usize, n_rows: usize) -> Weights {
+        let values = noise(u64::from(format) + 1, n_rows * width);
         // SAFETY: returns a number.
-        let row_size = unsafe { sys::ggml_row_size(format, WIDTH as i64) };
+        let row_size = unsafe { sys::ggml_row_size(format, width as i64) };
         let mut data = vec![0_u8; row_size * n_rows];
         // SAFETY: the arrays have these sizes.
         let written = unsafe {
-            let (rows, width) = (n_rows as i64, WIDTH as i64);
+            let (rows, width) = (n_rows as i64, width as i64);
             sys::ggml_quantize_chunk(
                 format,
                 values.as_ptr(),
@@ -60,7 +66,7 @@ impl Weights {
             )
         };
         assert_eq!(written, data.len());
-        Weights { format, n_rows, data }
+        Weights { format, width, n_rows, data }
     }
 
     /// The dequantized weights.
@@ -80,11 +86,16 @@ impl Weights {
 
     /// The product by ggml, or by its replacement, with `n_threads` threads: all rows of the first token, then of the next one.
     fn times(&self, tokens: &[f32], n_threads: i32) -> Vec<f32> {
-        let n_tokens = tokens.len() / WIDTH;
-        ggml::compute(n_threads, |ctx| {
+        self.times_in(None, tokens, n_threads)
+    }
+
+    /// The same with the weights in another type of buffers.
+    fn times_in(&self, buffers: Option<sys::ggml_backend_buffer_type_t>, tokens: &[f32], n_threads: i32) -> Vec<f32> {
+        let n_tokens = tokens.len() / self.width;
+        ggml::compute_in(buffers, n_threads, |ctx| {
             // SAFETY: the context is alive.
             let [weights, input] = [(self.format, self.n_rows), (sys::GGML_TYPE_F32, n_tokens)]
-                .map(|(kind, rows)| unsafe { sys::ggml_new_tensor_2d(ctx, kind, WIDTH as i64, rows as i64) });
+                .map(|(kind, rows)| unsafe { sys::ggml_new_tensor_2d(ctx, kind, self.width as i64, rows as i64) });
             // SAFETY: so are the tensors, whose shapes fit.
             let out = unsafe { sys::ggml_mul_mat(ctx, weights, input) };
             (vec![(weights, self.data.clone()), (input, ggml::bytes(tokens))], out)
@@ -94,9 +105,16 @@ impl Weights {
 
 /// The product of a mixture of experts, by ggml or its replacement: for each token the rows of its experts, one after the other. The experts are
 /// equal parts of the rows.
-fn times_experts(weights: &Weights, n_experts: usize, tokens: &[f32], chosen: &[i32], n_threads: i32) -> Vec<f32> {
+fn times_experts(
+    buffers: Option<sys::ggml_backend_buffer_type_t>,
+    weights: &Weights,
+    n_experts: usize,
+    tokens: &[f32],
+    chosen: &[i32],
+    n_threads: i32,
+) -> Vec<f32> {
     let (n_tokens, n_rows) = (tokens.len() / WIDTH, weights.n_rows / n_experts);
-    ggml::compute(n_threads, |ctx| {
+    ggml::compute_in(buffers, n_threads, |ctx| {
         // SAFETY: the context is alive, and the shapes fit.
         let (experts, input, ids, out) = unsafe {
             let [width, rows, experts, tokens] = [WIDTH, n_rows, n_experts, n_tokens].map(|n| n as i64);
@@ -169,7 +187,7 @@ fn experts_compute_what_each_of_them_computes_alone() {
         let weights = Weights::new(format, EXPERTS * ROWS);
         let all = weights.times(&tokens, 1);
         for n_threads in [1, 3] {
-            let computed = times_experts(&weights, EXPERTS, &tokens, &chosen, n_threads);
+            let computed = times_experts(None, &weights, EXPERTS, &tokens, &chosen, n_threads);
             for (at, (expert, rows)) in chosen.iter().zip(computed.chunks(ROWS)).enumerate() {
                 let first = at / 2 * weights.n_rows + usize::try_from(*expert).expect("an index") * ROWS;
                 let expected = &all[first..first + ROWS];
@@ -181,6 +199,57 @@ fn experts_compute_what_each_of_them_computes_alone() {
                 }
             }
         }
+    }
+}
+
+/// Panels are another layout of the same weights.
+#[test]
+fn weights_in_panels_give_the_same_bits() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_linked() {
+        return;
+    }
+    let panels = Some(ggml::extra_buffers().expect("panels"));
+    for format in FORMATS.into_iter().filter(|format| !FLOATS.contains(format)) {
+        // SAFETY: returns a number.
+        let is_long = unsafe { sys::ggml_blck_size(format) } == 256;
+        // Groups of blocks that are whole and not; panels that are.
+        for (width, n_rows) in [(WIDTH, 37), (if is_long { 256 } else { 160 }, 32), (WIDTH, 130)] {
+            let weights = Weights::with_width(format, width, n_rows);
+            for n_tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 150] {
+                let tokens = noise(n_tokens as u64, n_tokens * width);
+                let same = weights.times(&tokens, 1) == weights.times_in(panels, &tokens, 2);
+                assert!(same, "format {format}, {width} x {n_rows}, {n_tokens} tokens");
+            }
+        }
+        let weights = Weights::new(format, 5 * 32);
+        let (tokens, chosen) = (noise(17, 3 * WIDTH), [0, 3, 4, 1, 3, 0]);
+        let plain = times_experts(None, &weights, 5, &tokens, &chosen, 1);
+        assert!(plain == times_experts(panels, &weights, 5, &tokens, &chosen, 2), "format {format}: experts");
+    }
+}
+
+#[test]
+fn rows_are_read_from_panels() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_linked() {
+        return;
+    }
+    let chosen = [36, 0, 15, 16, 36];
+    for format in [sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_Q3_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_MXFP4] {
+        let weights = Weights::new(format, 37);
+        let rows_in = |buffers| {
+            ggml::compute_in(buffers, 2, |ctx| {
+                // SAFETY: the context is alive, and the shapes fit.
+                let (table, ids, out) = unsafe {
+                    let table = sys::ggml_new_tensor_2d(ctx, format, WIDTH as i64, 37);
+                    let ids = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_I32, chosen.len() as i64);
+                    (table, ids, sys::ggml_get_rows(ctx, table, ids))
+                };
+                (vec![(table, weights.data.clone()), (ids, ggml::bytes(&chosen))], out)
+            })
+        };
+        assert!(rows_in(None) == rows_in(Some(ggml::extra_buffers().expect("panels"))), "format {format}");
     }
 }
 

@@ -24,7 +24,32 @@ pub fn bytes<T: Copy>(values: &[T]) -> Vec<u8> {
 pub type Tensor = *mut sys::ggml_tensor;
 
 /// Computes on the CPU with `n_threads`. `build` makes tensors in a context, and returns the inputs with their contents, and the result.
+#[allow(dead_code, reason = "not all tests use it")]
 pub fn compute(
+    n_threads: i32,
+    build: impl FnOnce(*mut sys::ggml_context) -> (Vec<(Tensor, Vec<u8>)>, Tensor),
+) -> Vec<f32> {
+    compute_in(None, n_threads, build)
+}
+
+/// The first of ggml's extra types of buffers for CPUs, if there is any.
+#[allow(dead_code, reason = "not all tests use it")]
+pub fn extra_buffers() -> Option<sys::ggml_backend_buffer_type_t> {
+    // SAFETY: ggml has a CPU device, whose registry has this function; the list that it returns is never freed and ends with NULL.
+    unsafe {
+        let device = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
+        let registry = sys::ggml_backend_dev_backend_reg(device);
+        let list = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_dev_get_extra_bufts".as_ptr());
+        type List = unsafe extern "C" fn(sys::ggml_backend_dev_t) -> *const sys::ggml_backend_buffer_type_t;
+        let list: List = std::mem::transmute(list);
+        let first = *list(device);
+        (!first.is_null()).then_some(first)
+    }
+}
+
+/// As [`compute`], with the first input in another type of buffers, from which its contents are read back.
+pub fn compute_in(
+    buffers: Option<sys::ggml_backend_buffer_type_t>,
     n_threads: i32,
     build: impl FnOnce(*mut sys::ggml_context) -> (Vec<(Tensor, Vec<u8>)>, Tensor),
 ) -> Vec<f32> {
@@ -44,15 +69,29 @@ pub fn compute(
         let set = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_set_n_threads".as_ptr());
         let set: unsafe extern "C" fn(sys::ggml_backend_t, i32) = std::mem::transmute(set);
         set(backend, n_threads);
+        let of_first = buffers.map(|buffers| {
+            let first = inputs[0].0;
+            let buffer =
+                sys::ggml_backend_buft_alloc_buffer(buffers, sys::ggml_backend_buft_get_alloc_size(buffers, first));
+            let status = sys::ggml_backend_tensor_alloc(buffer, first, sys::ggml_backend_buffer_get_base(buffer));
+            assert_eq!(status, sys::GGML_STATUS_SUCCESS);
+            buffer
+        });
         let buffer = sys::ggml_backend_alloc_ctx_tensors(ctx, backend);
         for (tensor, contents) in &inputs {
             assert_eq!(sys::ggml_nbytes(*tensor), contents.len());
             sys::ggml_backend_tensor_set(*tensor, contents.as_ptr().cast(), 0, contents.len());
+            let mut again = vec![0_u8; contents.len()];
+            sys::ggml_backend_tensor_get(*tensor, again.as_mut_ptr().cast(), 0, again.len());
+            assert!(again == *contents, "what is read back");
         }
         assert_eq!(sys::ggml_backend_graph_compute(backend, graph), sys::GGML_STATUS_SUCCESS);
         let mut result = vec![0.0_f32; sys::ggml_nbytes(out) / size_of::<f32>()];
         sys::ggml_backend_tensor_get(out, result.as_mut_ptr().cast(), 0, size_of_val(&*result));
         sys::ggml_backend_buffer_free(buffer);
+        if let Some(buffer) = of_first {
+            sys::ggml_backend_buffer_free(buffer);
+        }
         sys::ggml_backend_free(backend);
         sys::ggml_free(ctx);
         result

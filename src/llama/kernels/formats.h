@@ -75,9 +75,7 @@ struct Q4_0 {
     static constexpr int SIZE = sizeof(block_q4_0), BITS = 4, OFFSET = 8;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        to.scale = from.odd_halves();
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
         unpack_16_bytes(from, offsetof(block_q4_0, qs), words);
@@ -108,9 +106,7 @@ struct Q5_0 {
     static constexpr int SIZE = sizeof(block_q5_0), BITS = 5, OFFSET = 16;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        to.scale = from.odd_halves();
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8], fifth[1];
         from.template load_few<offsetof(block_q5_0, qh), 1>(fifth);
@@ -145,9 +141,7 @@ struct Q8_0 {
     static constexpr int SIZE = sizeof(block_q8_0), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        to.scale = from.odd_halves();
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
         from.load_8(offsetof(block_q8_0, qs), words);
@@ -163,9 +157,7 @@ struct IQ4_NL {
     static constexpr int SIZE = sizeof(block_iq4_nl), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        to.scale = from.odd_halves();
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
         unpack_16_bytes(from, offsetof(block_iq4_nl, qs), words);

@@ -23,10 +23,10 @@ constexpr int blocks_of_group(int size) { return odd_of(size) == 0 ? 1 : 4 / odd
 // Where a panel has a block's word: the scales come first, and of Q6_K each half's upper bits before its lower ones.
 constexpr int place_of_word(int size, int word) {
     switch (size) {
-    case sizeof(block_q2_K): return word == 20 ? 0 : word + 1;
-    case sizeof(block_q3_K): return word >= 24 ? word - 24 : word + 3;
-    case sizeof(block_q6_K): return word >= 48 ? word - 48 : word >= 32 ? 4 + (word - 32) / 8 * 24 + word % 8 : 12 + word / 16 * 24 + word % 16;
-    default: return word;
+        case sizeof(block_q2_K): return word == 20 ? 0 : word + 1;
+        case sizeof(block_q3_K): return word >= 24 ? word - 24 : word + 3;
+        case sizeof(block_q6_K): return word >= 48 ? word - 48 : word >= 32 ? 4 + (word - 32) / 8 * 24 + word % 8 : 12 + word / 16 * 24 + word % 16;
+        default: return word;
     }
 }
 

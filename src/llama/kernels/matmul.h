@@ -273,12 +273,13 @@ struct OfPanel {
     }
 };
 
-// Prefetches while a block of all rows is computed. A processor waits for few lines at a time, so each part asks for some.
+// Prefetches while a block of all rows is computed with `TOKENS_AT_ONCE` tokens. A processor waits for few lines at a time, so each part asks for
+// some. Of rows as in the file:
 //
 //   far   as many bytes of the next rows as the block has, into the second level of caches; into the first one if the rows are few and
 //         computing takes longer than reading (with Q8_0 it does not).
 //   near  of long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
-template <typename Format, int PARTS, typename Layout> struct Fetch {
+template <typename Format, int PARTS, typename Layout, int TOKENS_AT_ONCE> struct Fetch {
     static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
     static constexpr int ROWS_OF_PART = LANES > PARTS ? LANES / PARTS : 1, PARTS_OF_ROW = LANES > PARTS ? 1 : PARTS / LANES;
     static constexpr bool OFTEN_FEW = Format::BITS < 8 && (!Format::IS_LONG || Format::SIZE <= 96), NEAR = Format::IS_LONG && !OFTEN_FEW;
@@ -323,10 +324,22 @@ private:
         line += 64 * N;
     }
 };
-// Panels are read from one end to the other, which processors foresee better than we do.
-template <typename Format, int PARTS> struct Fetch<Format, PARTS, OfPanel> {
-    Fetch(const Rows &, int64_t) { }
-    void part() { }
+// Panels are read from one end to the other, which processors foresee, unless much is computed between the reads.
+template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, PARTS, OfPanel, TOKENS_AT_ONCE> {
+    static constexpr bool IS_NEEDED = TOKENS_AT_ONCE >= 4;
+    static constexpr int AHEAD = 8 << 10, LINES_OF_PART = (LANES * Format::SIZE + 63) / 64 / PARTS + 1;
+    const uint8_t * line;
+
+    Fetch(const Rows & rows, int64_t block) : line(rows.weights + block * LANES * Format::SIZE + AHEAD) {}
+    inline __attribute__((always_inline)) void part() {
+        if constexpr (IS_NEEDED) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LINES_OF_PART; ++i) {
+                PREFETCH(line + 64 * i, 2);
+            }
+            line += 64 * LINES_OF_PART;
+        }
+    }
 };
 
 // Unpacks `n` blocks from block `first` on: at most STRETCH short ones, one long one.
@@ -335,7 +348,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
         const auto block = Layout::template block<Format>(rows, first + at);
         if constexpr (Format::IS_LONG) {
             auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
-            Fetch<Format, Format::PARTS, Layout> fetch(rows, first + at);
+            Fetch<Format, Format::PARTS, Layout, TILE> fetch(rows, first + at);
             LongScales scales;
             Format::scales(block, scales);
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
@@ -349,7 +362,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
                 });
         } else {
             auto & unpacked = static_cast<ShortPart *>(to)[at];
-            Fetch<Format, 1, Layout>(rows, first + at).part();
+            Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
             Format::scales(block, unpacked.scales);
             Format::unpack(
                 block, [&](int, const Ints * words) __attribute__((always_inline)) {
@@ -361,40 +374,57 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
     }
 }
 
-// Multiplies rows with a single token, without storing what is unpacked.
-template <typename Format, typename Layout> void multiply_one(const Rows & rows, const uint8_t * numbers, Floats * to) {
-    Floats sum = zero();
+// Multiplies rows with a tile of N tokens, without storing what is unpacked.
+template <typename Format, typename Layout, int N> void multiply_few(const Rows & rows, const uint8_t * numbers, Floats * to) {
+    Floats sums[N];
+    for (Floats & sum : sums) {
+        sum = zero();
+    }
     for (int64_t at = 0; at < rows.n_blocks; ++at) {
         const auto block = Layout::template block<Format>(rows, at);
         if constexpr (Format::IS_LONG) {
             constexpr int WORDS = 64 / Format::PARTS;
-            const uint8_t * of_token = numbers + at * LONG_SIZE;
-            Fetch<Format, Format::PARTS, Layout> fetch(rows, at);
+            const uint8_t * of_tile = numbers + at * N * LONG_SIZE;
+            Fetch<Format, Format::PARTS, Layout, N> fetch(rows, at);
             LongScales packed;
             Format::scales(block, packed);
             LongScalesOfParts<Format::PARTS> scales;
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
-            // Two sums, because each waits for its last product.
-            Ints products[2] = { all(0), all(0) };
+            // Of a single token two sums, because each waits for its last product.
+            constexpr int CHAINS = N == 1 ? 2 : 1;
+            Ints products[CHAINS][N];
+            for (int chain = 0; chain < CHAINS; ++chain) {
+                for (Ints & product : products[chain]) {
+                    product = all(0);
+                }
+            }
             Format::unpack(
                 block, [&](int part, const Ints * words) __attribute__((always_inline)) {
                     fetch.part();
-                    add_products<Format::BITS, WORDS, 256, true, 1>(words, of_token + part * 4 * WORDS, scales.of_part[part], products + part % 2);
+                    add_all_products<Format::BITS, WORDS, 256, true, N>(
+                        words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
                 });
-            products[0] = add_32(products[0], products[1]);
-            add_long<Format::PARTS, Format::MINIMA, 1>(products, scales, Format::OFFSET, of_token, &sum);
+            if constexpr (CHAINS == 2) {
+                products[0][0] = add_32(products[0][0], products[1][0]);
+            }
+            add_long<Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
         } else {
             ShortScales scales;
-            Fetch<Format, 1, Layout>(rows, at).part();
+            Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
                 block, [&](int, const Ints * words) __attribute__((always_inline)) {
-                    add_short<Format::BITS, Format::MINIMA, 1>(words, scales, numbers + at * SHORT_SIZE, &sum);
+                    add_short<Format::BITS, Format::MINIMA, N>(words, scales, numbers + at * N * SHORT_SIZE, sums);
                 });
         }
     }
-    *to = sum;
+    for (int token = 0; token < N; ++token) {
+        to[token] = sums[token];
+    }
 }
+
+// Tokens whose products are computed without storing what is unpacked.
+constexpr int FEW_TOKENS = 8;
 
 using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, Floats * sums);
 
@@ -404,7 +434,8 @@ struct Format {
     bool is_long, minima;
     // For weights as in the file, and in panels.
     void (*unpack[2])(const Rows &, int64_t, int, void *);
-    void (*multiply_one[2])(const Rows &, const uint8_t *, Floats *);
+    // For 1 to FEW_TOKENS tokens, or NULL.
+    void (*multiply_few[2][FEW_TOKENS])(const Rows &, const uint8_t *, Floats *);
     // For 1 to TILE tokens.
     const Multiply * multiply;
 };
@@ -453,8 +484,13 @@ template <typename F> struct Functions {
             return 1;
         }
     }
-    static constexpr Format make() { return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
-        { multiply_one<F, OfFile>, multiply_one<F, OfPanel> }, MULTIPLY }; }
+    static constexpr Format make() {
+        return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
+            { { multiply_few<F, OfFile, 1> },
+                { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
+                    multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
+            MULTIPLY };
+    }
 };
 
 const Format FORMATS[] = {
@@ -700,6 +736,8 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
     alignas(64) uint8_t copied[LANES * STRETCH * 40];
     static_assert(sizeof copied >= LANES * sizeof(block_q8_0) * STRETCH && sizeof copied >= LANES * sizeof(block_q6_K), "a stretch fits");
     const int64_t of_matrix = product.first_of(matrix), end_of_matrix = product.first_of(matrix + 1);
+    // The first tile, and perhaps the only one.
+    const Tile only = tile_at(of_matrix, end_of_matrix, first);
     for (int64_t index = 0; index < n_panels; ++index) {
         const int64_t row = (panel + index) * LANES;
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
@@ -708,8 +746,10 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
         const Rows rows { at, row_size, product.n_blocks, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
         // A panel always has all its rows.
         const bool is_whole = product.in_panels || n_rows == LANES;
-        if (end - first == 1 && is_whole && tile_at(of_matrix, end_of_matrix, first).n == 1) {
-            format.multiply_one[product.in_panels](rows, product.packed + first * product.slot_size, sums);
+        const auto multiply_few
+            = only.n == end - first && only.n <= FEW_TOKENS && is_whole ? format.multiply_few[product.in_panels][only.n - 1] : nullptr;
+        if (multiply_few != nullptr) {
+            multiply_few(rows, product.packed + first * product.slot_size, sums);
         } else {
             for (int64_t slot = 0; slot < end - first; ++slot) {
                 sums[slot] = zero();
