@@ -86,9 +86,10 @@ struct Panels : ggml::cpu::extra_buffer_type {
         if (op->op == GGML_OP_GET_ROWS) {
             return weights->data != nullptr;
         }
-        // Several matrices follow each other without a gap.
+        // Several matrices follow each other without a gap. A product without tokens is not computed.
         const bool fits = n_matrices(weights) == 1 || weights->ne[1] % kernels()->lanes == 0;
-        return fits && weights->view_src == nullptr && (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && kernels()->can_multiply(op);
+        const bool is_product = op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID;
+        return fits && weights->view_src == nullptr && is_product && (ggml_is_empty(op) || kernels()->can_multiply(op));
     }
     // The seam computes everything.
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return nullptr; }
