@@ -48,7 +48,7 @@ fn causes(updates: &[Value]) -> Vec<&Value> {
 #[test]
 fn cut_model_file_ends_the_request_and_not_the_host() {
     let path = copied("cut.gguf");
-    let engine = start(json!({"model": path, "n_ctx": 512}));
+    let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
     let endless = with(&request(), json!({"n_predict": -1}));
     let (id, mut updates) = cut_while_running(&engine, &path, &endless);
     updates.extend(drain(&engine, id));
@@ -67,7 +67,7 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
     // The host loads again.
     drop(engine);
     restore(&path);
-    let engine = start(json!({"model": path, "n_ctx": 512}));
+    let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
     call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
 }
 
@@ -75,7 +75,7 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
 fn request_goes_on_when_the_cut_model_file_is_whole_again() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request())["content"].clone();
     let path = copied("restored-in-time.gguf");
-    let engine = start(json!({"model": path, "n_ctx": 512}));
+    let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
     let first = pid(&engine);
     let (id, mut updates) = cut_while_running(&engine, &path, &request());
     while causes(&updates).is_empty() {
