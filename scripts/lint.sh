@@ -25,8 +25,9 @@ if has clippy cargo clippy --version; then
     cargo clippy --release --workspace --all-targets -- -D warnings
 fi
 # Other versions break lines elsewhere. On Debian 12: apt-get install clang-format
-if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    clang-format --dry-run --Werror src/llama/kernels/*.h src/llama/kernels/*.cpp src/llama/kernels/*.c
+format=$(command -v clang-format-14 || command -v clang-format || true)
+if [ -n "$format" ] && "$format" --version | grep -q 'version 14\.'; then
+    "$format" --dry-run --Werror src/llama/kernels/*.h src/llama/kernels/*.cpp src/llama/kernels/*.c
 else
     echo "skipped: no clang-format 14"
 fi

@@ -68,7 +68,9 @@ fn devices_say_what_they_compute() {
     if foredraft::llama::devices().len() > 1 {
         return;
     }
-    let (short, long) = (of(json!({"n_ctx": 512})), of(json!({"n_ctx": 2048})));
+    let (short, long) = (of(json!({"n_ctx": 512, "repack": false})), of(json!({"n_ctx": 2048, "repack": false})));
+    // Embeddings that are the output weights, too, exist twice, and no more.
+    let copied = of(json!({"n_ctx": 512}));
     for (part, path) in [("target", model("target")), ("draft", model("draft"))] {
         let file = Gguf::read(&path);
         let at = file.value("llama.block_count");
@@ -77,6 +79,8 @@ fn devices_say_what_they_compute() {
         let weights = short[part]["weights"].as_u64().expect("bytes");
         // A buffer can have padding behind its tensors.
         assert!((size(&path).1..size(&path).1 + 65_536).contains(&weights), "{short}");
+        let with_copies = copied[part]["weights"].as_u64().expect("bytes");
+        assert!((weights..weights + weights / 2).contains(&with_copies), "{copied}");
         let [cells, more] = [&short, &long].map(|of| of[part]["kv_cache"].as_u64().expect("bytes"));
         assert!(cells > 0 && more == 4 * cells, "{short} {long}");
         assert!(short[part]["compute"].as_u64().expect("bytes") > 0);

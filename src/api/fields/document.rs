@@ -13,7 +13,7 @@ const MAX_MEMORY: usize = 512 << 20;
 /// An array grows by doubling, so values take up to twice their memory.
 const GROWTH: usize = 2;
 /// A string exists a few times on its way: as JSON, as a value, in the request, and as tokens of four bytes.
-const COPIES: usize = 12;
+const COPIES: usize = 16;
 /// A value in an array or an object.
 const VALUE: usize = size_of::<Value>();
 /// The allocation of an array. It has space for four values at first.

@@ -117,7 +117,13 @@ inline void make_panels(const uint8_t * from, int64_t n_rows, int64_t n_blocks, 
                 for (int left = word; left < n_words; ++left) {
                     memcpy(to + at.words + (place_of_word(size, left) * LANES + lane) * 4, of_lane + before + 4 * left, 4);
                 }
-                memcpy(to + at.odd + lane * odd, of_lane + (before != 0 ? 0 : size - odd), odd);
+                // Two bytes at once: a copy of unknown size takes longer than all else.
+                const uint8_t * odd_scale = of_lane + (before != 0 ? 0 : size - odd);
+                if (odd == 2) {
+                    memcpy(to + at.odd + lane * 2, odd_scale, 2);
+                } else {
+                    memcpy(to + at.odd + lane * odd, odd_scale, odd);
+                }
             }
         }
     }

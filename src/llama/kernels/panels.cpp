@@ -5,7 +5,11 @@
 // Panels are made for the level that is chosen when a model is loaded. It cannot be changed while models are loaded.
 #include "panels.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
+#include <thread>
 #include <vector>
 
 #if defined(__linux__)
@@ -17,6 +21,9 @@ namespace foredraft {
 const char IN_PANELS = 0;
 
 namespace {
+
+// Threads that copy weights. More hardly help: memory is the limit.
+constexpr int64_t MOST_THREADS = 4;
 
 size_t row_size(const ggml_tensor * tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
 int64_t n_matrices(const ggml_tensor * tensor) { return tensor->ne[2] * tensor->ne[3]; }
@@ -35,13 +42,33 @@ ggml_status init_tensor(ggml_backend_buffer_t, ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-// llama.cpp writes whole tensors.
+// llama.cpp writes whole tensors. Rows of several matrices follow each other without a gap, so they are like those of one.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
-    const size_t of_matrix = row_size(tensor) * tensor->ne[1];
-    for (int64_t matrix = 0; matrix < n_matrices(tensor); ++matrix) {
-        kernels()->make_panels(tensor->type, static_cast<const uint8_t *>(data) + matrix * of_matrix, tensor->ne[1], tensor->ne[0],
-            static_cast<uint8_t *>(tensor->data) + matrix * of_matrix);
+    const int64_t n_rows = ggml_nrows(tensor);
+    const size_t of_row = row_size(tensor);
+    // Whole panels, about a MiB of them.
+    const int64_t at_once = (((1 << 20) / int64_t(of_row)) / kernels()->lanes + 1) * kernels()->lanes;
+    std::atomic<int64_t> next { 0 };
+    const auto work = [&]() noexcept {
+        for (int64_t row; (row = next.fetch_add(at_once)) < n_rows;) {
+            kernels()->make_panels(tensor->type, static_cast<const uint8_t *>(data) + row * of_row, std::min(at_once, n_rows - row), tensor->ne[0],
+                static_cast<uint8_t *>(tensor->data) + row * of_row);
+        }
+    };
+    std::vector<std::thread> others;
+    try {
+        const int64_t most = std::min<int64_t>(MOST_THREADS, std::thread::hardware_concurrency());
+        others.reserve(most);
+        for (int64_t n = 1; n < most && n * at_once < n_rows; ++n) {
+            others.emplace_back(work);
+        }
+    } catch (const std::exception &) {
+        // Fewer threads do the same.
+    }
+    work();
+    for (std::thread & other : others) {
+        other.join();
     }
 }
 
