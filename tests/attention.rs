@@ -315,7 +315,7 @@ fn logits_depend_on_no_batch_and_no_number_of_threads() {
     let mut first = context(&model, &params, 1);
     let info = foredraft::llama::system_info();
     let of_x86_64 = ["AVX2 = 1", "FMA = 1", "F16C = 1"].iter().all(|feature| info.contains(feature));
-    let has_kernel = cfg!(target_os = "linux")
+    let has_kernel = cfg!(any(target_os = "linux", all(windows, target_env = "gnu")))
         && (cfg!(target_arch = "aarch64") || of_x86_64)
         && foredraft::llama::devices().iter().all(|device| device.kind == "cpu");
     assert_eq!(first.has_own_attention(), has_kernel, "{info}");

@@ -21,7 +21,10 @@ use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-const HAS_KERNELS: bool = cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+const HAS_KERNELS: bool = cfg!(any(
+    all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")),
+    all(windows, target_env = "gnu", target_arch = "x86_64"),
+));
 /// The levels of this kind of processor, from the least, as the archives of their kernels are named.
 const LEVELS: &[&str] =
     if cfg!(target_arch = "aarch64") { &["neon", "neon_dotprod"] } else { &["avx2", "avx_vnni", "avx512_vnni"] };

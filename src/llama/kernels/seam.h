@@ -14,6 +14,8 @@
 //                                    of the C library: they give other bits in others (elementary.cpp, which includes nothing of ggml).
 //   ggml_barrier                     where a graph's threads wait for each other (barrier.c).
 //
+// ggml's list of extra types of buffers (ggml_backend_cpu_get_extra_buffer_types) gets ours in the place of ggml's (panels.cpp).
+//
 // The linker replaces the barrier with `--defsym`, the others with `--wrap`: see build.rs.
 #pragma once
 
