@@ -170,8 +170,10 @@ fn creating_and_freeing_engines_leaks_no_memory() {
     // The first loads fill the allocator's caches.
     (0..1000).for_each(round);
     let before = allocated();
-    (0..1000).for_each(round);
-    let grown = allocated().saturating_sub(before) / 1000;
+    // So many that what caches of threads hold, which changes by some KiB, does not count.
+    const ENGINES: usize = 4000;
+    (0..ENGINES).for_each(round);
+    let grown = allocated().saturating_sub(before) / ENGINES;
     eprintln!("{grown} bytes more an engine");
     assert!(grown < 64, "{grown} bytes more an engine");
 }
