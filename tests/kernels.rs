@@ -158,7 +158,8 @@ fn is_same(a: f32, b: f32) -> bool {
 
 #[test]
 fn elementary_functions_are_correctly_rounded() {
-    if !HAS_KERNELS {
+    // Windows' own functions of doubles are not exact enough to tell.
+    if !HAS_KERNELS || cfg!(windows) {
         return;
     }
     // glibc's own differ in 30 (expf) to 30,000 (erff) of these; with a true value that is halfway between two floats any function does.
@@ -354,7 +355,8 @@ fn the_variable_forces_a_level() {
 /// processors, so the kernels must have none.
 #[test]
 fn kernels_export_nothing_that_other_code_could_use() {
-    if !HAS_KERNELS {
+    // Windows has no `nm`.
+    if !HAS_KERNELS || cfg!(windows) {
         return;
     }
     let deps = std::env::current_exe().unwrap();
