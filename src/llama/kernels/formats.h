@@ -33,6 +33,14 @@ struct LongScales {
     Ints scales[4], minima[4];
 };
 
+// The two F16 numbers of the word at byte OFFSET.
+template <int OFFSET, typename From, typename Scales> inline void scale_and_least(const From & from, Scales & to) {
+    Ints word[1];
+    from.template load_few<OFFSET, 1>(word);
+    to.scale = low_halves(word[0]);
+    to.least = high_halves(word[0]);
+}
+
 inline Ints low_4_bits(Ints a) { return both_bits(a, all_bytes(0x0f)); }
 inline Ints high_4_bits(Ints a) { return both_bits(right_16<4>(a), all_bytes(0x0f)); }
 
@@ -88,12 +96,7 @@ struct Q4_1 {
     static constexpr int SIZE = sizeof(block_q4_1), BITS = 4, OFFSET = 0;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        Ints head[1];
-        from.template load_few<0, 1>(head);
-        to.scale = low_halves(head[0]);
-        to.least = high_halves(head[0]);
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8];
         unpack_16_bytes(from, offsetof(block_q4_1, qs), words);
@@ -121,12 +124,7 @@ struct Q5_1 {
     static constexpr int SIZE = sizeof(block_q5_1), BITS = 5, OFFSET = 0;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
-        Ints head[1];
-        from.template load_few<0, 1>(head);
-        to.scale = low_halves(head[0]);
-        to.least = high_halves(head[0]);
-    }
+    template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         Ints words[8], fifth[1];
         from.template load_few<offsetof(block_q5_1, qh), 1>(fifth);
@@ -322,15 +320,13 @@ struct Q2_K {
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[4], last[1];
+        Ints packed[4];
         from.load_4(offsetof(block_q2_K, scales), packed);
         for (int word = 0; word < 4; ++word) {
             to.scales[word] = low_4_bits(packed[word]);
             to.minima[word] = high_4_bits(packed[word]);
         }
-        from.template load_few<SIZE - 4, 1>(last);
-        to.scale = low_halves(last[0]);
-        to.least = high_halves(last[0]);
+        scale_and_least<SIZE - 4>(from, to);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {

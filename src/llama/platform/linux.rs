@@ -137,7 +137,7 @@ pub(in crate::llama) fn give_back_pages(files: &[PathBuf]) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for (start, end, inode) in maps.lines().filter_map(shared_mapping) {
         if inodes.contains(&inode) {
-            // SAFETY: pages of a shared mapping of a file are not lost, whoever uses them.
+            // SAFETY: the system reads pages of a shared mapping from its file again, also for other threads that use them.
             unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
         }
     }
