@@ -141,8 +141,8 @@ write_env() {
         if [ -z "${BINDGEN_EXTRA_CLANG_ARGS:-}" ] && { [ "$libclang" = "$pypi_libclang" ] || ! has_own_headers "$libclang"; }; then
             printf 'export BINDGEN_EXTRA_CLANG_ARGS=%q\n' "-isystem $("${CC:-cc}" -print-file-name=include)"
         fi
-    } >"$env.new"
-    mv "$env.new" "$env"
+    } >"$env.$$"
+    mv "$env.$$" "$env"
     printf '%s\n' "$env"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of tests/hosts/life.c.
 #   scripts/soak.sh soak [REQUESTS LOADS]    memory after many requests and loads
-#   scripts/soak.sh chaos [MINUTES]          random calls on eight threads; each completion is compared with its solo run
+#   scripts/soak.sh chaos [MINUTES]          random calls on eight threads; each completion is compared with its solo run, and the memory is measured each minute
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -14,6 +14,8 @@ case $1 in
     soak) "${life[@]}" soak "${2:-100000}" "${3:-1000}" ;;
     chaos)
         seconds=$((${2:-10} * 60))
+        # Without the allocator's own caches (those of each thread, and the free ends of its heaps, which malloc_trim leaves), memory is what the library holds.
+        export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072
         "${life[@]}" chaos "$seconds" &
         host=$!
         # Much more time means that it hangs: the watchdog shows where.

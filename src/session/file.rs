@@ -127,7 +127,7 @@ impl Session {
     /// Reads and verifies a file.
     ///
     /// # Errors
-    /// The file is missing, not a session file, of another version, or damaged. The message has the byte offset.
+    /// The file is missing, not a session file, of another version, or damaged, or does not fit into memory. The message has the byte offset.
     pub fn read(path: &Path) -> Result<Session> {
         let unreadable = |error: io::Error| {
             let message = format!("{}: cannot be read: {error}", path.display());
@@ -179,7 +179,8 @@ impl SessionReader<'_> {
         let mut bytes = Vec::new();
         let reserved = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
         if !reserved {
-            return Err(self.error(self.at, &format!("{what}: {count} bytes do not fit into memory")));
+            let (path, at) = (self.path.display(), self.at);
+            return Err(Error::exhausted(format!("{path}: byte {at}: {what}: {count} bytes do not fit into memory")));
         }
         let read = (&mut self.file).take(count).read_to_end(&mut bytes);
         if read.as_ref().ok() != Some(&bytes.len()) || bytes.len() as u64 != count {

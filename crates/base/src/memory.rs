@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 
 /// Below this size nothing is asked, in bytes.
-const SMALL: usize = 128 << 10;
+const SMALL: usize = 32 << 10;
 
 /// Fails if there is no memory for a block of `size` bytes. `what` needs it: the beginning of the message.
 ///

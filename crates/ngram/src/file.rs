@@ -29,10 +29,11 @@ impl Cache {
     /// Reads a file. Its tokens must be below `n_vocab`, if given.
     ///
     /// # Errors
-    /// `not_found`; or `invalid_request`: it is not a file, cannot be read, is damaged, or does not fit into memory. The
-    /// message has the file's path and, for damage, the byte offset.
+    /// `not_found`; `resource_exhausted`: it does not fit into memory; or `invalid_request`: it is not a file, cannot be read, or
+    /// is damaged. The message has the file's path and, for damage, the byte offset.
     pub fn load(path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
         let file = atomic_write::open(path)?;
+        ask_for(BUFFER, &path.display().to_string())?;
         let length = file.metadata().map_err(|error| atomic_write::failed(path, &error))?.len();
         CacheFileReader { input: BufReader::with_capacity(BUFFER, file), offset: 0, length, path, n_vocab }.cache()
     }
@@ -52,6 +53,7 @@ impl Cache {
     /// unchanged.
     pub fn save(&self, path: &Path) -> Result<()> {
         atomic_write::write(path, |file: &mut File| {
+            ask_for(BUFFER, "").map_err(|_| ErrorKind::OutOfMemory)?;
             let mut out = std::io::BufWriter::with_capacity(BUFFER, file);
             self.write(&mut out)?;
             out.flush()
@@ -115,7 +117,8 @@ impl<R: BufRead> CacheFileReader<'_, R> {
     }
 
     fn full(&self) -> Error {
-        self.error(0, "not enough memory for the n-grams")
+        let at = self.offset;
+        Error::exhausted(format!("{}: byte {at}: not enough memory for the n-grams", self.path.display()))
     }
 
     fn error(&self, at: u64, what: &str) -> Error {
