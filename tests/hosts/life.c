@@ -685,12 +685,13 @@ struct sample {
 };
 
 static long allocated(void) {
-#if defined __GLIBC__ && __GLIBC_PREREQ(2, 33)
+#ifdef __GLIBC__
+#if __GLIBC_PREREQ(2, 33)
     const struct mallinfo2 info = mallinfo2();
     return (long) ((info.uordblks + info.hblkhd) >> 10);
-#else
-    return 0;
 #endif
+#endif
+    return 0;
 }
 
 /* Measures with the engines as they are, and when nothing is loaded; then loads both again. */
