@@ -3,8 +3,10 @@
 
     python3 benches/divergence/divergence.py --llama LLAMA.CPP --build LLAMA.CPP/build [--formats Q8_0,Q4_K_M] [--prompts 64]
 
-For each format, the mean Kullback-Leibler divergence over the whole vocabulary of the token after a prompt, and how often the most likely token is
-that of F32. The reference is llama.cpp with F32 weights and without flash attention. Prompts are pieces of 24 to 87 tokens of the guide in docs/.
+For each format, the mean Kullback-Leibler divergence over the whole vocabulary of the token after a prompt, how often the most likely token is
+that of F32, and by how much this library's divergence differs from llama.cpp's without flash attention: the mean of the prompts' differences and
+its standard error, because the same prompts are measured. The reference is llama.cpp with F32 weights and without flash attention. Prompts are
+pieces of 24 to 87 tokens of the guide in docs/.
 """
 import argparse
 import ctypes
@@ -87,16 +89,19 @@ def main():
             return log_softmax(np.fromfile(out, np.float32).reshape(len(prompts), -1))
 
     exact = theirs(quantized(quantize, "F32"), 0)
-    print("| weights | foredraft | llama.cpp | with flash attention | same token: foredraft | llama.cpp | with flash attention |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| weights | foredraft | llama.cpp | with flash attention | same token: foredraft | llama.cpp | with flash attention | difference |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for form in args.formats.split(","):
         model = quantized(quantize, form)
         ours = Ours(library, model)
         found = [ours.log_probabilities(prompts, exact.shape[1]), theirs(model, 0), theirs(model, 1)]
         ours.close()
-        divergences = [(np.exp(exact) * (exact - each)).sum(-1).mean() for each in found]
+        divergences = [(np.exp(exact) * (exact - each)).sum(-1) for each in found]
+        difference = divergences[0] - divergences[1]
+        error = difference.std(ddof=1) / len(prompts) ** 0.5
         same = [(exact.argmax(-1) == each.argmax(-1)).mean() for each in found]
-        print(f"| {form} | {' | '.join(f'{x:.6f}' for x in divergences)} | {' | '.join(f'{x:.1%}' for x in same)} |", flush=True)
+        means = " | ".join(f"{x.mean():.6f}" for x in divergences)
+        print(f"| {form} | {means} | {' | '.join(f'{x:.1%}' for x in same)} | {difference.mean():+.6f} ± {error:.6f} |", flush=True)
 
 
 if __name__ == "__main__":

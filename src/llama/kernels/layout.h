@@ -129,12 +129,12 @@ inline void make_panels(const uint8_t * from, int64_t n_rows, int64_t n_blocks, 
     }
 }
 
-// A row of panels, as the file had it.
-inline void row_of_panels(const uint8_t * panels, int64_t row, int64_t n_blocks, int size, uint8_t * to) {
+// `n` blocks of a row of panels, from the block `first` on, as the file had them.
+inline void blocks_of_panels(const uint8_t * panels, int64_t row, int64_t n_blocks, int size, int64_t first, int64_t n, uint8_t * to) {
     const int odd = odd_of(size), before = before_words(size), n_words = size / 4;
     const int64_t lane = row % LANES;
     const uint8_t * panel = panels + (row - lane) * size * n_blocks;
-    for (int64_t block = 0; block < n_blocks; ++block, to += size) {
+    for (int64_t block = first; block < first + n; ++block, to += size) {
         const PanelBlock at = block_of_panel(size, n_blocks, block);
         for (int word = 0; word < n_words; ++word) {
             memcpy(to + before + 4 * word, panel + at.words + (place_of_word(size, word) * LANES + lane) * 4, 4);

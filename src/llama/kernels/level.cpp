@@ -40,6 +40,6 @@ namespace {
 
 extern const Kernels KERNELS;
 const Kernels KERNELS
-    = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, row_of_panels, can_attend, attention_size, attend };
+    = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend, attention_size, attend };
 
 }  // namespace foredraft::FOREDRAFT_LEVEL

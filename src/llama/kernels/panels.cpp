@@ -76,8 +76,8 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, 
     GGML_ASSERT(offset % row_size(tensor) == 0 && size % row_size(tensor) == 0);
     const int64_t first = offset / row_size(tensor);
     for (size_t row = 0; row < size / row_size(tensor); ++row) {
-        kernels()->row_of_panels(tensor->type, static_cast<const uint8_t *>(tensor->data), first + row, tensor->ne[0],
-            static_cast<uint8_t *>(data) + row * row_size(tensor));
+        kernels()->blocks_of_panels(tensor->type, static_cast<const uint8_t *>(tensor->data), first + row, tensor->ne[0], 0,
+            tensor->ne[0] / ggml_blck_size(tensor->type), static_cast<uint8_t *>(data) + row * row_size(tensor));
     }
 }
 
@@ -136,16 +136,24 @@ void offer_panels() { ggml_backend_cpu_get_extra_buffer_types() = { panels() }; 
 void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
     const ggml_tensor *weights = dst->src[0], *ids = dst->src[1];
     const auto to_float = ggml_get_type_traits(weights->type)->to_float;
-    std::vector<uint8_t> row(row_size(weights));
+    // A few blocks at once, because a thread of ggml must not fail to allocate.
+    constexpr int64_t AT_ONCE = 8, LARGEST = 256;
+    alignas(8) uint8_t blocks[AT_ONCE * LARGEST];
+    const int64_t n_blocks = weights->ne[0] / ggml_blck_size(weights->type);
+    GGML_ASSERT(ggml_type_size(weights->type) <= LARGEST);
     for (int64_t at = params->ith; at < ggml_nelements(ids); at += params->nth) {
         const int64_t i0 = at % ids->ne[0], i1 = at / ids->ne[0] % ids->ne[1], i2 = at / ids->ne[0] / ids->ne[1];
         int32_t id;
         memcpy(&id, static_cast<const char *>(ids->data) + i0 * ids->nb[0] + i1 * ids->nb[1] + i2 * ids->nb[2], sizeof id);
         GGML_ASSERT(id >= 0 && id < weights->ne[1]);
         const auto * matrix = static_cast<const uint8_t *>(weights->data) + i1 * weights->nb[2] + i2 * weights->nb[3];
-        kernels()->row_of_panels(weights->type, matrix, id, weights->ne[0], row.data());
-        to_float(row.data(), reinterpret_cast<float *>(static_cast<char *>(dst->data) + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3]),
-            weights->ne[0]);
+        auto * to = reinterpret_cast<float *>(static_cast<char *>(dst->data) + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3]);
+        for (int64_t first = 0; first < n_blocks; first += AT_ONCE) {
+            const int64_t n = std::min(AT_ONCE, n_blocks - first), n_floats = n * ggml_blck_size(weights->type);
+            kernels()->blocks_of_panels(weights->type, matrix, id, weights->ne[0], first, n, blocks);
+            to_float(blocks, to, n_floats);
+            to += n_floats;
+        }
     }
 }
 

@@ -32,8 +32,8 @@ struct Kernels {
     bool (*has_panels)(ggml_type type);
     // Makes panels of rows that are as in a file; `to` has room for whole panels.
     void (*make_panels)(ggml_type type, const uint8_t * from, int64_t n_rows, int64_t width, uint8_t * to);
-    // A row of panels, as in a file.
-    void (*row_of_panels)(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, uint8_t * to);
+    // `n` blocks of a row of panels, from the block `first` on, as in a file.
+    void (*blocks_of_panels)(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, int64_t first, int64_t n, uint8_t * to);
     bool (*can_attend)(const ggml_tensor * dst);
     size_t (*attention_size)(const ggml_tensor * dst, int n_threads);
     bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);
