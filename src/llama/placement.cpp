@@ -55,15 +55,6 @@ size_t foredraft_buffers_of(const llama_model * model, const llama_context * ctx
                 all[ggml_backend_buffer_get_type(tensor->buffer)].model += ggml_nbytes(tensor);
             }
         }
-        // A mapped file counts as a whole there, with weights that are elsewhere.
-        for (auto & [type, of] : all) {
-            of.model = ggml_backend_buft_is_host(type) ? 0 : of.model;
-        }
-        for (const auto & [name, tensor] : model->tensors_by_name) {
-            if (tensor->buffer != nullptr && ggml_backend_buffer_is_host(tensor->buffer)) {
-                all[ggml_backend_buffer_get_type(tensor->buffer)].model += ggml_nbytes(tensor);
-            }
-        }
         size_t n = 0;
         for (const auto & [type, of] : all) {
             if (n < most) {
