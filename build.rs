@@ -314,9 +314,10 @@ const X86_64_LEVELS: [Level; 3] = [
         ],
     ),
 ];
-const AARCH64_LEVELS: [Level; 2] = [
+const AARCH64_LEVELS: [Level; 3] = [
     ("neon", &["-march=armv8-a", "-DFOREDRAFT_NEON"]),
     ("neon_dotprod", &["-march=armv8.2-a+dotprod", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD"]),
+    ("neon_i8mm", &["-march=armv8.2-a+dotprod+i8mm", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD", "-DFOREDRAFT_I8MM"]),
 ];
 
 /// `llama_kv_cache_context::set_input_kq_mask`.

@@ -118,7 +118,8 @@ check_sources() {
             { cat "$work/zig.log" >&2; die "$file does not compile"; }
         n=$((n + 1))
     done
-    for folder in "-mcpu=generic -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod"; do
+    for folder in "-mcpu=generic -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod" \
+        "-mcpu=apple_m2 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_I8MM -DFOREDRAFT_LEVEL=neon_i8mm"; do
         # shellcheck disable=SC2086 # several options
         "$work/bin/zig-c++" -std=c++17 -ffp-contract=off $folder "${flags[@]}" -c src/llama/kernels/level.cpp -o "$work/object.o" 2>"$work/zig.log" ||
             { cat "$work/zig.log" >&2; die "src/llama/kernels/level.cpp does not compile"; }

@@ -26,8 +26,11 @@ const HAS_KERNELS: bool = cfg!(any(
     all(windows, target_env = "gnu", target_arch = "x86_64"),
 ));
 /// The levels of this kind of processor, from the least, as the archives of their kernels are named.
-const LEVELS: &[&str] =
-    if cfg!(target_arch = "aarch64") { &["neon", "neon_dotprod"] } else { &["avx2", "avx_vnni", "avx512_vnni"] };
+const LEVELS: &[&str] = if cfg!(target_arch = "aarch64") {
+    &["neon", "neon_dotprod", "neon_i8mm"]
+} else {
+    &["avx2", "avx_vnni", "avx512_vnni"]
+};
 
 /// The types of files that people download, and one whose weights ggml multiplies (IQ3_S).
 const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [

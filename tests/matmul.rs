@@ -222,6 +222,9 @@ fn weights_in_panels_give_the_same_bits() {
                 assert!(same, "format {format}, {width} x {n_rows}, {n_tokens} tokens");
             }
         }
+        // So many rows that threads share the work of a load.
+        let (weights, token) = (Weights::new(format, 6011), noise(5, WIDTH));
+        assert!(weights.times(&token, 1) == weights.times_in(panels, &token, 2), "format {format}: large weights");
         let weights = Weights::new(format, 5 * 32);
         let (tokens, chosen) = (noise(17, 3 * WIDTH), [0, 3, 4, 1, 3, 0]);
         let plain = times_experts(None, &weights, 5, &tokens, &chosen, 1);

@@ -32,6 +32,10 @@ namespace {
 
 #include "formats.h"
 
+#include "quantized.h"
+
+#include "floats.h"
+
 #include "matmul.h"
 
 #include "attention.h"

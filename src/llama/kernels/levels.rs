@@ -31,6 +31,8 @@ pub enum CpuLevel {
     Neon,
     /// Neon with dot products of bytes: most processors since 2018.
     NeonDotprod,
+    /// Products of matrices of bytes too: most processors since 2021.
+    NeonI8mm,
 }
 
 impl CpuLevel {
@@ -44,6 +46,7 @@ impl CpuLevel {
             CpuLevel::Avx512Vnni => "avx512-vnni",
             CpuLevel::Neon => "neon",
             CpuLevel::NeonDotprod => "neon-dotprod",
+            CpuLevel::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -53,7 +56,7 @@ impl CpuLevel {
             CpuLevel::Generic => -1,
             CpuLevel::Avx2 | CpuLevel::Neon => 0,
             CpuLevel::AvxVnni | CpuLevel::NeonDotprod => 1,
-            CpuLevel::Avx512Vnni => 2,
+            CpuLevel::Avx512Vnni | CpuLevel::NeonI8mm => 2,
         }
     }
 }
@@ -96,7 +99,10 @@ fn detect() -> Vec<CpuLevel> {
 fn detect() -> Vec<CpuLevel> {
     let mut levels = vec![CpuLevel::Neon];
     // The macro asks the system (on Linux getauxval's AT_HWCAP).
-    levels.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some(CpuLevel::NeonDotprod));
+    if std::arch::is_aarch64_feature_detected!("dotprod") {
+        levels.push(CpuLevel::NeonDotprod);
+        levels.extend(std::arch::is_aarch64_feature_detected!("i8mm").then_some(CpuLevel::NeonI8mm));
+    }
     levels
 }
 

@@ -16,6 +16,7 @@ const Kernels * const LEVELS[] = {
 #elif defined(__aarch64__)
     &foredraft::neon::KERNELS,
     &foredraft::neon_dotprod::KERNELS,
+    &foredraft::neon_i8mm::KERNELS,
 #endif
     nullptr,
 };

@@ -56,3 +56,6 @@ extern const Kernels KERNELS;
 namespace foredraft::neon_dotprod {
 extern const Kernels KERNELS;
 }
+namespace foredraft::neon_i8mm {
+extern const Kernels KERNELS;
+}

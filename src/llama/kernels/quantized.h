@@ -1,0 +1,610 @@
+// Products of quantized weights with tokens that are rounded to whole numbers: their arithmetic, and the functions of each format. Included by
+// level.cpp only.
+
+// What `pack` computes of a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
+//   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away) or sums (scaled, for `least`)
+//   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
+// With I8MM, two tokens are a pair, and of each 16 numbers the first one's upper eight and the second one's lower eight change places: so a register
+// has eight numbers of both.
+constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
+#if defined(FOREDRAFT_I8MM)
+constexpr bool IN_PAIRS = true;
+#else
+constexpr bool IN_PAIRS = false;
+#endif
+// Short blocks that are unpacked together.
+constexpr int STRETCH = 8;
+
+struct ShortPart {
+    Ints words[8];
+    ShortScales scales;
+};
+
+// `of_part`: a part's scale in each lane; of AVX2's in both halves of a lane. `pairs`: of parts 2p and 2p + 1, the minima if there are any, else
+// the scales, as 16-bit numbers.
+template <int PARTS> struct LongScalesOfParts {
+    Ints of_part[PARTS], pairs[PARTS / 2];
+    Floats scale, least;
+};
+
+template <int PARTS> struct LongBlock {
+    Ints words[64];
+    LongScalesOfParts<PARTS> scales;
+};
+
+inline float float_at(const uint8_t * at) {
+    float x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+inline int32_t int_at(const void * at) {
+    int32_t x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+
+// --- Sums of products of a part ------------------------------------------------------------------------------------------------------------
+
+#if defined(FOREDRAFT_I8MM)
+// Adds `WORDS` words of weights times the numbers of pairs of tokens to `sums`.
+template <int WORDS, int SIZE, int PAIRS>
+inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
+    // Of two rows with both tokens of a pair.
+    Ints upper[PAIRS + 1], lower[PAIRS + 1];
+#pragma GCC unroll 2
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        upper[pair] = lower[pair] = all(0);
+    }
+#pragma GCC unroll 4
+    for (int word = 0; word < WORDS; word += 2) {
+        // Eight bytes of two rows.
+        const Ints upper_rows = vzip1q_s32(words[word], words[word + 1]), lower_rows = vzip2q_s32(words[word], words[word + 1]);
+#pragma GCC unroll 2
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            const Ints of_tokens = load(numbers + (2 * pair + word / 2 % 2) * SIZE + word / 4 * 16);
+            upper[pair] = dot_8_in_pairs(upper[pair], upper_rows, of_tokens);
+            lower[pair] = dot_8_in_pairs(lower[pair], lower_rows, of_tokens);
+        }
+    }
+#pragma GCC unroll 2
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        sums[2 * pair] = add_32(sums[2 * pair], vuzp1q_s32(upper[pair], lower[pair]));
+        sums[2 * pair + 1] = add_32(sums[2 * pair + 1], vuzp2q_s32(upper[pair], lower[pair]));
+    }
+}
+#endif
+
+// Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
+template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T>
+inline __attribute__((always_inline)) void add_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
+#ifdef FOREDRAFT_DOT
+    Ints of_part[T];
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+        of_part[t] = IS_LONG ? all(0) : sums[t];
+    }
+#ifdef FOREDRAFT_NEON
+#if defined(FOREDRAFT_I8MM)
+    add_pairs<WORDS, SIZE, T / 2>(words, numbers, of_part);
+    constexpr int FIRST = T / 2 * 2;
+#else
+    constexpr int FIRST = 0;
+#endif
+#pragma GCC unroll 2
+    for (int word = 0; word < WORDS && FIRST < T; word += 4) {
+#pragma GCC unroll 4
+        for (int t = FIRST; t < T; ++t) {
+            const Ints of_token = load(numbers + t * SIZE + 4 * word);
+            of_part[t] = dot_8<0>(of_part[t], words[word], of_token);
+            of_part[t] = dot_8<1>(of_part[t], words[word + 1], of_token);
+            of_part[t] = dot_8<2>(of_part[t], words[word + 2], of_token);
+            of_part[t] = dot_8<3>(of_part[t], words[word + 3], of_token);
+        }
+    }
+#else
+#pragma GCC unroll 8
+    for (int word = 0; word < WORDS; ++word) {
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            of_part[t] = dot_8(of_part[t], words[word], all(int_at(numbers + t * SIZE + 4 * word)));
+        }
+    }
+#endif
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+        sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], scale)) : of_part[t];
+    }
+#else
+    // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
+    constexpr int GROUP = BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
+    const Ints by = IS_LONG ? scale : all(0x00010001);
+#pragma GCC unroll 8
+    for (int group = 0; group < WORDS; group += GROUP) {
+        Ints pairs[T];
+#pragma GCC unroll 8
+        for (int word = group; word < group + GROUP; ++word) {
+            const Ints weights = BITS == 8 ? abs_8(words[word]) : words[word];
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+                const Ints four = all(int_at(numbers + t * SIZE + 4 * word));
+                const Ints product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
+                pairs[t] = word == group ? product : add_16_bits(pairs[t], product);
+            }
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            sums[t] = dot_16(sums[t], pairs[t], by);
+        }
+    }
+#endif
+}
+
+// The same for N tokens.
+template <int BITS, int WORDS, int SIZE, bool IS_LONG, int N>
+inline __attribute__((always_inline)) void add_all_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
+#pragma GCC unroll 4
+    for (int token = 0; token + 4 <= N; token += 4) {
+        add_products<BITS, WORDS, SIZE, IS_LONG, 4>(words, numbers + token * SIZE, scale, sums + token);
+    }
+    constexpr int DONE = N / 4 * 4;
+    if constexpr (N % 4 != 0) {
+        add_products<BITS, WORDS, SIZE, IS_LONG, N % 4>(words, numbers + DONE * SIZE, scale, sums + DONE);
+    }
+}
+
+// --- Short formats --------------------------------------------------------------------------------------------------------------------------
+
+// Adds a block of rows times N tokens to the sums.
+template <int BITS, bool MINIMA, int N>
+inline __attribute__((always_inline)) void add_short(const Ints * words, const ShortScales & scales, const uint8_t * numbers, Floats * sums) {
+    const uint8_t *scales_of = numbers + N * 32, *corrections = numbers + N * 36;
+    Ints products[N];
+#pragma GCC unroll 16
+    for (int token = 0; token < N; ++token) {
+        products[token] = MINIMA ? all(0) : all(int_at(corrections + 4 * token));
+    }
+    add_all_products<BITS, 8, 32, false, N>(words, numbers, all(0), products);
+#pragma GCC unroll 16
+    for (int token = 0; token < N; ++token) {
+        const Floats scale = mul(scales.scale, all_floats(float_at(scales_of + 4 * token)));
+        sums[token] = fma(to_floats(products[token]), scale, sums[token]);
+        if constexpr (MINIMA) {
+            sums[token] = fma(scales.least, all_floats(float_at(corrections + 4 * token)), sums[token]);
+        }
+    }
+}
+
+template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, Floats * to) {
+    const auto * parts = static_cast<const ShortPart *>(unpacked);
+    Floats sums[N];
+    for (int token = 0; token < N; ++token) {
+        sums[token] = to[token];
+    }
+    for (int block = 0; block < n_blocks; ++block) {
+        add_short<BITS, MINIMA, N>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
+    }
+    for (int token = 0; token < N; ++token) {
+        to[token] = sums[token];
+    }
+}
+
+// --- Long formats ---------------------------------------------------------------------------------------------------------------------------
+
+template <int PARTS, bool MINIMA, bool SIGNED>
+inline __attribute__((always_inline)) void expand(const LongScales & from, LongScalesOfParts<PARTS> & to) {
+    alignas(16) static const uint8_t PAIR[2][16] = {
+        { 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13, 255 },
+        { 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15, 255 },
+    };
+    alignas(16) static const uint8_t SIGNED_PAIR[2][16] = {
+        { 255, 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13 },
+        { 255, 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15 },
+    };
+    to.scale = from.scale;
+    if constexpr (MINIMA) {
+        to.least = from.least;
+    }
+    const auto expand_4 = [&](Ints words, Ints * scales) __attribute__((always_inline)) {
+#ifdef FOREDRAFT_DOT
+        scales[0] = SIGNED ? signed_right_32<24>(left_32<24>(words)) : both_bits(words, all(0xff));
+        scales[1] = SIGNED ? signed_right_32<24>(left_32<16>(words)) : both_bits(right_32<8>(words), all(0xff));
+        scales[2] = SIGNED ? signed_right_32<24>(left_32<8>(words)) : both_bits(right_32<16>(words), all(0xff));
+        scales[3] = SIGNED ? signed_right_32<24>(words) : right_32<24>(words);
+#else
+        alignas(16) static const uint8_t BOTH[4][16] = {
+            { 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12, 255 },
+            { 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13, 255 },
+            { 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14, 255 },
+            { 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15, 255 },
+        };
+        alignas(16) static const uint8_t SIGNED_BOTH[4][16] = {
+            { 255, 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12 },
+            { 255, 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13 },
+            { 255, 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14 },
+            { 255, 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15 },
+        };
+#pragma GCC unroll 4
+        for (int byte = 0; byte < 4; ++byte) {
+            const Ints spread = shuffle(words, repeat_16(SIGNED ? SIGNED_BOTH[byte] : BOTH[byte]));
+            scales[byte] = SIGNED ? signed_right_16<8>(spread) : spread;
+        }
+#endif
+    };
+#pragma GCC unroll 4
+    for (int word = 0; word < PARTS / 4; ++word) {
+        expand_4(from.scales[word], to.of_part + 4 * word);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            // Minima are never signed.
+            constexpr bool IS_SIGNED = SIGNED && !MINIMA;
+            const Ints pair = shuffle(MINIMA ? from.minima[word] : from.scales[word], repeat_16(IS_SIGNED ? SIGNED_PAIR[half] : PAIR[half]));
+            to.pairs[2 * word + half] = IS_SIGNED ? signed_right_16<8>(pair) : pair;
+        }
+    }
+}
+
+// Adds to `sums` what a block's parts have added to `products`.
+template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
+    const Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
+    const uint8_t *scales_of = numbers + N * 256, *part_sums = numbers + N * 260;
+#pragma GCC unroll 16
+    for (int token = 0; token < N; ++token) {
+        Ints of_pairs = all(0);
+#pragma GCC unroll 8
+        for (int pair = 0; pair < PARTS / 2; ++pair) {
+            of_pairs = dot_16(of_pairs, scales.pairs[pair], all(int_at(part_sums + token * 32 + 4 * pair)));
+        }
+        const Floats of_token = all_floats(float_at(scales_of + 4 * token));
+        const Ints product = MINIMA ? products[token] : sub_32(products[token], mul_32(of_pairs, all(offset)));
+        sums[token] = fma(to_floats(product), mul(scales.scale, of_token), sums[token]);
+        if constexpr (MINIMA) {
+            sums[token] = fnma(to_floats(of_pairs), mul(scales.least, of_token), sums[token]);
+        }
+    }
+}
+
+template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, Floats * to) {
+    const auto & block = *static_cast<const LongBlock<PARTS> *>(unpacked);
+    constexpr int WORDS = 64 / PARTS;
+    Ints products[N];
+    for (int token = 0; token < N; ++token) {
+        products[token] = all(0);
+    }
+    for (int part = 0; part < PARTS; ++part) {
+        add_all_products<BITS, WORDS, 256, true, N>(block.words + part * WORDS, numbers + part * 4 * WORDS, block.scales.of_part[part], products);
+    }
+    add_long<PARTS, MINIMA, N>(products, block.scales, offset, numbers, to);
+}
+
+// --- A format's functions -------------------------------------------------------------------------------------------------------------------
+
+// A panel's rows of weights. `stride` is of the file's layout: in a panel, a row's bytes are not together.
+struct Rows {
+    const uint8_t * weights;
+    size_t stride;
+    int64_t n_blocks;
+    // What will be read next, or these rows: prefetched while these are computed.
+    const uint8_t * next;
+    // Whether these rows and the next ones fit into the first level of caches.
+    bool are_few;
+};
+
+// Bytes of rows that are few. The first level has 32 KiB at least, and holds the tokens' numbers too.
+constexpr size_t FEW = 12 << 10;
+
+// Where a format's blocks are, in each layout.
+struct OfFile {
+    template <typename Format> static InFile<Format::SIZE> block(const Rows & rows, int64_t at) {
+        return { rows.weights + at * Format::SIZE, rows.stride };
+    }
+};
+struct OfPanel {
+    template <typename Format> static InPanel<Format::SIZE> block(const Rows & rows, int64_t at) {
+        const PanelBlock block = block_of_panel(Format::SIZE, rows.n_blocks, at);
+        return { rows.weights + block.odd, rows.weights + block.words };
+    }
+};
+
+// Prefetches while a block of all rows is computed with `TOKENS_AT_ONCE` tokens. A processor waits for few lines at a time, so each part asks for
+// some. Of rows as in the file:
+//
+//   far   as many bytes of the next rows as the block has, into the second level of caches; into the first one if the rows are few and
+//         computing takes longer than reading (with Q8_0 it does not).
+//   near  of long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
+template <typename Format, int PARTS, typename Layout, int TOKENS_AT_ONCE> struct Fetch {
+    static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
+    static constexpr int ROWS_OF_PART = LANES > PARTS ? LANES / PARTS : 1, PARTS_OF_ROW = LANES > PARTS ? 1 : PARTS / LANES;
+    static constexpr bool OFTEN_FEW = Format::BITS < 8 && (!Format::IS_LONG || Format::SIZE <= 96), NEAR = Format::IS_LONG && !OFTEN_FEW;
+    const uint8_t *line, *row;
+    size_t stride;
+    bool into_first;
+    int n_parts = 0;
+
+    inline __attribute__((always_inline)) Fetch(const Rows & rows, int64_t block)
+        : line(rows.next + block * LANES * Format::SIZE), row(rows.weights + (block + 1) * Format::SIZE), stride(rows.stride),
+          into_first(OFTEN_FEW && rows.are_few) {
+        fetch<LINES - PARTS * OF_PART>();
+    }
+    inline __attribute__((always_inline)) void part() {
+        fetch<OF_PART>();
+        if constexpr (NEAR) {
+            if (n_parts % PARTS_OF_ROW == 0) {
+#pragma GCC unroll 4
+                for (int n = 0; n < ROWS_OF_PART; ++n) {
+#pragma GCC unroll 4
+                    for (int at = 0; at < Format::SIZE; at += 64) {
+                        PREFETCH(row + at, 3);
+                    }
+                    row += stride;
+                }
+            }
+            ++n_parts;
+        }
+    }
+
+private:
+    template <int N> inline __attribute__((always_inline)) void fetch() {
+        if (into_first) {
+            for (int i = 0; i < N; ++i) {
+                PREFETCH(line + 64 * i, 3);
+            }
+        } else {
+            for (int i = 0; i < N; ++i) {
+                PREFETCH(line + 64 * i, 2);
+            }
+        }
+        line += 64 * N;
+    }
+};
+// Panels are read from one end to the other, which processors foresee, unless much is computed between the reads.
+template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, PARTS, OfPanel, TOKENS_AT_ONCE> {
+    static constexpr bool IS_NEEDED = TOKENS_AT_ONCE >= 4;
+    static constexpr int AHEAD = 8 << 10, LINES_OF_PART = (LANES * Format::SIZE + 63) / 64 / PARTS + 1;
+    const uint8_t * line;
+
+    Fetch(const Rows & rows, int64_t block) : line(rows.weights + block * LANES * Format::SIZE + AHEAD) {}
+    inline __attribute__((always_inline)) void part() {
+        if constexpr (IS_NEEDED) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LINES_OF_PART; ++i) {
+                PREFETCH(line + 64 * i, 2);
+            }
+            line += 64 * LINES_OF_PART;
+        }
+    }
+};
+
+// Unpacks `n` blocks from block `first` on: at most STRETCH short ones, one long one.
+template <typename Format, typename Layout> void unpack(const Rows & rows, int64_t first, int n, void * to) {
+    for (int at = 0; at < n; ++at) {
+        const auto block = Layout::template block<Format>(rows, first + at);
+        if constexpr (Format::IS_LONG) {
+            auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
+            Fetch<Format, Format::PARTS, Layout, TILE> fetch(rows, first + at);
+            LongScales scales;
+            Format::scales(block, scales);
+            expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
+            constexpr int WORDS = 64 / Format::PARTS;
+            Format::unpack(
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    fetch.part();
+                    for (int word = 0; word < WORDS; ++word) {
+                        unpacked.words[part * WORDS + word] = words[word];
+                    }
+                });
+        } else {
+            auto & unpacked = static_cast<ShortPart *>(to)[at];
+            Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
+            Format::scales(block, unpacked.scales);
+            Format::unpack(
+                block, [&](int, const Ints * words) __attribute__((always_inline)) {
+                    for (int word = 0; word < 8; ++word) {
+                        unpacked.words[word] = words[word];
+                    }
+                });
+        }
+    }
+}
+
+// Multiplies rows with a tile of N tokens, without storing what is unpacked.
+template <typename Format, typename Layout, int N> void multiply_few(const Rows & rows, const uint8_t * numbers, Floats * to) {
+    Floats sums[N];
+    for (Floats & sum : sums) {
+        sum = zero();
+    }
+    for (int64_t at = 0; at < rows.n_blocks; ++at) {
+        const auto block = Layout::template block<Format>(rows, at);
+        if constexpr (Format::IS_LONG) {
+            constexpr int WORDS = 64 / Format::PARTS;
+            const uint8_t * of_tile = numbers + at * N * LONG_SIZE;
+            Fetch<Format, Format::PARTS, Layout, N> fetch(rows, at);
+            LongScales packed;
+            Format::scales(block, packed);
+            LongScalesOfParts<Format::PARTS> scales;
+            expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
+            // Of a single token two sums, because each waits for its last product.
+            constexpr int CHAINS = N == 1 ? 2 : 1;
+            Ints products[CHAINS][N];
+            for (int chain = 0; chain < CHAINS; ++chain) {
+                for (Ints & product : products[chain]) {
+                    product = all(0);
+                }
+            }
+            Format::unpack(
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    fetch.part();
+                    add_all_products<Format::BITS, WORDS, 256, true, N>(
+                        words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
+                });
+            if constexpr (CHAINS == 2) {
+                products[0][0] = add_32(products[0][0], products[1][0]);
+            }
+            add_long<Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
+        } else {
+            ShortScales scales;
+            Fetch<Format, 1, Layout, N>(rows, at).part();
+            Format::scales(block, scales);
+            Format::unpack(
+                block, [&](int, const Ints * words) __attribute__((always_inline)) {
+                    add_short<Format::BITS, Format::MINIMA, N>(words, scales, numbers + at * N * SHORT_SIZE, sums);
+                });
+        }
+    }
+    for (int token = 0; token < N; ++token) {
+        to[token] = sums[token];
+    }
+}
+
+// Tokens whose products are computed without storing what is unpacked.
+constexpr int FEW_TOKENS = 8;
+
+using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, Floats * sums);
+
+struct Format {
+    ggml_type type;
+    int size, offset, n_parts;
+    bool is_long, minima;
+    // For weights as in the file, and in panels.
+    void (*unpack[2])(const Rows &, int64_t, int, void *);
+    // For 1 to FEW_TOKENS tokens, or NULL.
+    void (*multiply_few[2][FEW_TOKENS])(const Rows &, const uint8_t *, Floats *);
+    // For 1 to TILE tokens.
+    const Multiply * multiply;
+};
+
+template <typename F, int N> constexpr Multiply multiply_of() {
+#ifdef FOREDRAFT_DOT
+    // The instruction is the same for all sizes of numbers, so the formats share their functions.
+    constexpr int BITS = 8;
+#else
+    constexpr int BITS = F::BITS;
+#endif
+    if constexpr (F::IS_LONG) {
+        return multiply_long<BITS, F::PARTS, F::MINIMA, N>;
+    } else {
+        return multiply_short<BITS, F::MINIMA, N>;
+    }
+}
+
+template <typename F> struct Functions {
+    static constexpr Multiply MULTIPLY[] = {
+        multiply_of<F, 1>(),
+        multiply_of<F, 2>(),
+        multiply_of<F, 3>(),
+        multiply_of<F, 4>(),
+        multiply_of<F, 5>(),
+        multiply_of<F, 6>(),
+        multiply_of<F, 7>(),
+        multiply_of<F, 8>(),
+#if defined(FOREDRAFT_AVX512_VNNI)
+        multiply_of<F, 9>(),
+        multiply_of<F, 10>(),
+        multiply_of<F, 11>(),
+        multiply_of<F, 12>(),
+        multiply_of<F, 13>(),
+        multiply_of<F, 14>(),
+        multiply_of<F, 15>(),
+        multiply_of<F, 16>(),
+#endif
+    };
+    static_assert(sizeof MULTIPLY / sizeof MULTIPLY[0] == TILE, "a function for each number of tokens");
+
+    static constexpr int parts() {
+        if constexpr (F::IS_LONG) {
+            return F::PARTS;
+        } else {
+            return 1;
+        }
+    }
+    static constexpr Format make() {
+        return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
+            { { multiply_few<F, OfFile, 1> },
+                { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
+                    multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
+            MULTIPLY };
+    }
+};
+
+const Format FORMATS[] = {
+    Functions<Q8_0>::make(),
+    Functions<Q4_0>::make(),
+    Functions<Q4_1>::make(),
+    Functions<Q5_0>::make(),
+    Functions<Q5_1>::make(),
+    Functions<IQ4_NL>::make(),
+    Functions<MXFP4>::make(),
+    Functions<Q2_K>::make(),
+    Functions<Q3_K>::make(),
+    Functions<Q4_K>::make(),
+    Functions<Q5_K>::make(),
+    Functions<Q6_K>::make(),
+    Functions<IQ4_XS>::make(),
+};
+
+// NULL: another type.
+inline const Format * format_of(ggml_type type) {
+    for (const Format & format : FORMATS) {
+        if (format.type == type) {
+            return &format;
+        }
+    }
+    return nullptr;
+}
+
+// --- Rounding tokens to whole numbers -------------------------------------------------------------------------------------------------------
+
+// Rounds `n` numbers (a multiple of 16) to whole numbers with one scale, which is returned. Numbers that are not finite make the scale so.
+inline float round_to_bytes(const float * from, int n, int8_t * to) {
+    Sixteen most = sixteen(0.0f);
+    bool is_nan = false;
+    for (int i = 0; i < n; i += 16) {
+        const Sixteen x = load_floats(from + i);
+        is_nan = is_nan || has_nan(x);
+        most = max_16(most, abs_16(x));
+    }
+    const float amount = largest(most);
+    // Too small to divide by.
+    const bool is_zero = amount < 1e-35f;
+    const float inverse = is_zero ? 0.0f : 127.0f / amount;
+    for (int i = 0; i < n; i += 16) {
+        store_bytes(to + i, mul_16(load_floats(from + i), sixteen(inverse)));
+    }
+    return is_nan ? NAN : is_zero ? 0.0f : amount / 127.0f;
+}
+
+// Puts `size` numbers of a token to where a tile has them, beside those of the other token of its pair.
+inline void put_in_pair(const int8_t * numbers, int size, int token, uint8_t * tile) {
+    for (int at = 0; at < size; at += 8) {
+        memcpy(tile + (token / 2 * 2 + at / 8 % 2) * size + at / 16 * 16 + token % 2 * 8, numbers + at, 8);
+    }
+}
+
+// Prepares a block of token `token` of a tile of `n` tokens. `to` is the tile's block.
+inline void pack(const Format & format, const float * from, int token, int n, uint8_t * to) {
+    const bool in_pair = IN_PAIRS && (token ^ 1) < n;
+    int8_t alone[256];
+    if (!format.is_long) {
+        int8_t * numbers = in_pair ? alone : reinterpret_cast<int8_t *>(to) + token * 32;
+        const float scale = round_to_bytes(from, 32, numbers);
+        if (in_pair) {
+            put_in_pair(numbers, 32, token, to);
+        }
+        memcpy(to + n * 32 + token * 4, &scale, sizeof scale);
+        const int sum = sum_of_16(numbers) + sum_of_16(numbers + 16);
+        const float scaled = scale * float(sum);
+        const int32_t correction = -format.offset * sum;
+        memcpy(to + n * 36 + token * 4, format.minima ? static_cast<const void *>(&scaled) : &correction, sizeof scaled);
+        return;
+    }
+    int8_t * numbers = in_pair ? alone : reinterpret_cast<int8_t *>(to) + token * 256;
+    const float scale = round_to_bytes(from, 256, numbers);
+    if (in_pair) {
+        put_in_pair(numbers, 256, token, to);
+    }
+    memcpy(to + n * 256 + token * 4, &scale, sizeof scale);
+    int16_t sums[16] = {};
+    for (int sixteen_of = 0; sixteen_of < 16; ++sixteen_of) {
+        sums[sixteen_of * format.n_parts / 16] = int16_t(sums[sixteen_of * format.n_parts / 16] + sum_of_16(numbers + 16 * sixteen_of));
+    }
+    memcpy(to + n * 260 + token * 32, sums, sizeof sums);
+}
