@@ -32,6 +32,8 @@ namespace {
 
 #include "formats.h"
 
+#include "pairs.h"
+
 #include "quantized.h"
 
 #include "floats.h"

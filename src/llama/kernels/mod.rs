@@ -12,6 +12,7 @@
 //! | `vectors.h`, `vectors_neon.h` | a level's vectors |
 //! | `layout.h` | how blocks of weights lie in memory: as in a file, or in panels |
 //! | `formats.h` | how each format of weights is unpacked |
+//! | `pairs.h` | pairs of tokens, for AArch64's I8MM |
 //! | `quantized.h`, `floats.h` | products of rows of weights, quantized and floats, with tokens |
 //! | `matmul.h`, `attention.h` | the operations, divided among threads |
 //! | `panels.cpp` | puts weights into panels when a model is loaded |

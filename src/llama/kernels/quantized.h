@@ -4,14 +4,8 @@
 // What `pack` computes of a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
 //   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away) or sums (scaled, for `least`)
 //   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
-// With I8MM, two tokens are a pair, and of each 16 numbers the first one's upper eight and the second one's lower eight change places: so a register
-// has eight numbers of both.
+// pairs.h says how the numbers of two tokens lie with I8MM.
 constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
-#if defined(FOREDRAFT_I8MM)
-constexpr bool IN_PAIRS = true;
-#else
-constexpr bool IN_PAIRS = false;
-#endif
 // Short blocks that are unpacked together.
 constexpr int STRETCH = 8;
 
@@ -32,50 +26,36 @@ template <int PARTS> struct LongBlock {
     LongScalesOfParts<PARTS> scales;
 };
 
-inline float float_at(const uint8_t * at) {
-    float x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
-inline int32_t int_at(const void * at) {
-    int32_t x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
-
 // --- Sums of products of a part ------------------------------------------------------------------------------------------------------------
 
 #if defined(FOREDRAFT_I8MM)
-// Adds `WORDS` words of weights times the numbers of pairs of tokens to `sums`.
-template <int WORDS, int SIZE, int PAIRS>
-inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
-    // Of two rows with both tokens of a pair.
-    Ints upper[PAIRS + 1], lower[PAIRS + 1];
-#pragma GCC unroll 2
-    for (int pair = 0; pair < PAIRS; ++pair) {
-        upper[pair] = lower[pair] = all(0);
-    }
+// Adds `WORDS` arranged words of weights times T tokens' numbers to `sums`.
+template <int WORDS, int SIZE, int T> inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
+    // A token that is alone is multiplied as a pair with itself.
+    Ints upper = all(0), lower = all(0);
 #pragma GCC unroll 4
     for (int word = 0; word < WORDS; word += 2) {
-        // Eight bytes of two rows.
-        const Ints upper_rows = vzip1q_s32(words[word], words[word + 1]), lower_rows = vzip2q_s32(words[word], words[word + 1]);
 #pragma GCC unroll 2
-        for (int pair = 0; pair < PAIRS; ++pair) {
-            const Ints of_tokens = load(numbers + (2 * pair + word / 2 % 2) * SIZE + word / 4 * 16);
-            upper[pair] = dot_8_in_pairs(upper[pair], upper_rows, of_tokens);
-            lower[pair] = dot_8_in_pairs(lower[pair], lower_rows, of_tokens);
+        for (int t = 0; t + 1 < T; t += 2) {
+            const Ints tokens = load(numbers + (t + word / 2 % 2) * SIZE + word / 4 * 16);
+            sums[t] = dot_of_pair(sums[t], words[word], tokens);
+            sums[t + 1] = dot_of_pair(sums[t + 1], words[word + 1], tokens);
+        }
+        if constexpr (T % 2 == 1) {
+            const Ints tokens = twice(numbers + (T - 1) * SIZE + 4 * word);
+            upper = dot_of_pair(upper, words[word], tokens);
+            lower = dot_of_pair(lower, words[word + 1], tokens);
         }
     }
-#pragma GCC unroll 2
-    for (int pair = 0; pair < PAIRS; ++pair) {
-        sums[2 * pair] = add_32(sums[2 * pair], vuzp1q_s32(upper[pair], lower[pair]));
-        sums[2 * pair + 1] = add_32(sums[2 * pair + 1], vuzp2q_s32(upper[pair], lower[pair]));
+    if constexpr (T % 2 == 1) {
+        sums[T - 1] = add_32(sums[T - 1], even_lanes(upper, lower));
     }
 }
 #endif
 
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
-template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T>
+// `ARRANGED`: the words are (pairs.h).
+template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
 inline __attribute__((always_inline)) void add_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
 #ifdef FOREDRAFT_DOT
     Ints of_part[T];
@@ -84,21 +64,19 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
         of_part[t] = IS_LONG ? all(0) : sums[t];
     }
 #ifdef FOREDRAFT_NEON
-#if defined(FOREDRAFT_I8MM)
-    add_pairs<WORDS, SIZE, T / 2>(words, numbers, of_part);
-    constexpr int FIRST = T / 2 * 2;
-#else
-    constexpr int FIRST = 0;
-#endif
+    if constexpr (ARRANGED && HAS_PAIRS) {
+        add_pairs<WORDS, SIZE, T>(words, numbers, of_part);
+    } else {
 #pragma GCC unroll 2
-    for (int word = 0; word < WORDS && FIRST < T; word += 4) {
+        for (int word = 0; word < WORDS; word += 4) {
 #pragma GCC unroll 4
-        for (int t = FIRST; t < T; ++t) {
-            const Ints of_token = load(numbers + t * SIZE + 4 * word);
-            of_part[t] = dot_8<0>(of_part[t], words[word], of_token);
-            of_part[t] = dot_8<1>(of_part[t], words[word + 1], of_token);
-            of_part[t] = dot_8<2>(of_part[t], words[word + 2], of_token);
-            of_part[t] = dot_8<3>(of_part[t], words[word + 3], of_token);
+            for (int t = 0; t < T; ++t) {
+                const Ints four = load(numbers + t * SIZE + 4 * word);
+                of_part[t] = dot_8<0>(of_part[t], words[word], four);
+                of_part[t] = dot_8<1>(of_part[t], words[word + 1], four);
+                of_part[t] = dot_8<2>(of_part[t], words[word + 2], four);
+                of_part[t] = dot_8<3>(of_part[t], words[word + 3], four);
+            }
         }
     }
 #else
@@ -112,7 +90,7 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
 #endif
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
-        sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], scale)) : of_part[t];
+        sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], of_rows<T>(scale, t))) : of_part[t];
     }
 #else
     // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
@@ -140,36 +118,44 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
 }
 
 // The same for N tokens.
-template <int BITS, int WORDS, int SIZE, bool IS_LONG, int N>
+template <int BITS, int WORDS, int SIZE, bool IS_LONG, int N, bool ARRANGED>
 inline __attribute__((always_inline)) void add_all_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
+    if constexpr (in_pair<N>(0) && !ARRANGED) {
+        Ints arranged[WORDS];
+        arrange<WORDS>(words, arranged);
+        add_all_products<BITS, WORDS, SIZE, IS_LONG, N, true>(arranged, numbers, scale, sums);
+        return;
+    }
 #pragma GCC unroll 4
     for (int token = 0; token + 4 <= N; token += 4) {
-        add_products<BITS, WORDS, SIZE, IS_LONG, 4>(words, numbers + token * SIZE, scale, sums + token);
+        add_products<BITS, WORDS, SIZE, IS_LONG, 4, ARRANGED>(words, numbers + token * SIZE, scale, sums + token);
     }
     constexpr int DONE = N / 4 * 4;
     if constexpr (N % 4 != 0) {
-        add_products<BITS, WORDS, SIZE, IS_LONG, N % 4>(words, numbers + DONE * SIZE, scale, sums + DONE);
+        add_products<BITS, WORDS, SIZE, IS_LONG, N % 4, ARRANGED>(words, numbers + DONE * SIZE, scale, sums + DONE);
     }
 }
 
 // --- Short formats --------------------------------------------------------------------------------------------------------------------------
 
-// Adds a block of rows times N tokens to the sums.
-template <int BITS, bool MINIMA, int N>
+// Adds a block of rows times N tokens to the sums, in which pairs are joined.
+template <int BITS, bool MINIMA, int N, bool ARRANGED>
 inline __attribute__((always_inline)) void add_short(const Ints * words, const ShortScales & scales, const uint8_t * numbers, Floats * sums) {
-    const uint8_t *scales_of = numbers + N * 32, *corrections = numbers + N * 36;
+    const auto * scales_of = reinterpret_cast<const float *>(numbers + N * 32);
+    const uint8_t * corrections = numbers + N * 36;
     Ints products[N];
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        products[token] = MINIMA ? all(0) : all(int_at(corrections + 4 * token));
+        products[token] = MINIMA ? all(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
     }
-    add_all_products<BITS, 8, 32, false, N>(words, numbers, all(0), products);
+    add_all_products<BITS, 8, 32, false, N, ARRANGED>(words, numbers, all(0), products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        const Floats scale = mul(scales.scale, all_floats(float_at(scales_of + 4 * token)));
+        const Floats scale = mul(of_rows<N>(scales.scale, token), of_token<N>(scales_of, token));
         sums[token] = fma(to_floats(products[token]), scale, sums[token]);
         if constexpr (MINIMA) {
-            sums[token] = fma(scales.least, all_floats(float_at(corrections + 4 * token)), sums[token]);
+            const Floats of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
+            sums[token] = fma(of_rows<N>(scales.least, token), of_block, sums[token]);
         }
     }
 }
@@ -180,9 +166,11 @@ template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacke
     for (int token = 0; token < N; ++token) {
         sums[token] = to[token];
     }
+    join<N>(sums);
     for (int block = 0; block < n_blocks; ++block) {
-        add_short<BITS, MINIMA, N>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
+        add_short<BITS, MINIMA, N, true>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
     }
+    separate<N>(sums);
     for (int token = 0; token < N; ++token) {
         to[token] = sums[token];
     }
@@ -245,8 +233,9 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
 
 // Adds to `sums` what a block's parts have added to `products`.
 template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
-    const Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
+    Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
     const uint8_t *scales_of = numbers + N * 256, *part_sums = numbers + N * 260;
+    separate<N>(products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
         Ints of_pairs = all(0);
@@ -271,7 +260,8 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
         products[token] = all(0);
     }
     for (int part = 0; part < PARTS; ++part) {
-        add_all_products<BITS, WORDS, 256, true, N>(block.words + part * WORDS, numbers + part * 4 * WORDS, block.scales.of_part[part], products);
+        add_all_products<BITS, WORDS, 256, true, N, true>(
+            block.words + part * WORDS, numbers + part * 4 * WORDS, block.scales.of_part[part], products);
     }
     add_long<PARTS, MINIMA, N>(products, block.scales, offset, numbers, to);
 }
@@ -388,20 +378,14 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             Format::unpack(
                 block, [&](int part, const Ints * words) __attribute__((always_inline)) {
                     fetch.part();
-                    for (int word = 0; word < WORDS; ++word) {
-                        unpacked.words[part * WORDS + word] = words[word];
-                    }
+                    arrange<WORDS>(words, unpacked.words + part * WORDS);
                 });
         } else {
             auto & unpacked = static_cast<ShortPart *>(to)[at];
             Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
             Format::scales(block, unpacked.scales);
             Format::unpack(
-                block, [&](int, const Ints * words) __attribute__((always_inline)) {
-                    for (int word = 0; word < 8; ++word) {
-                        unpacked.words[word] = words[word];
-                    }
-                });
+                block, [&](int, const Ints * words) __attribute__((always_inline)) { arrange<8>(words, unpacked.words); });
         }
     }
 }
@@ -433,7 +417,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             Format::unpack(
                 block, [&](int part, const Ints * words) __attribute__((always_inline)) {
                     fetch.part();
-                    add_all_products<Format::BITS, WORDS, 256, true, N>(
+                    add_all_products<Format::BITS, WORDS, 256, true, N, false>(
                         words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
                 });
             if constexpr (CHAINS == 2) {
@@ -446,9 +430,12 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             Format::scales(block, scales);
             Format::unpack(
                 block, [&](int, const Ints * words) __attribute__((always_inline)) {
-                    add_short<Format::BITS, Format::MINIMA, N>(words, scales, numbers + at * N * SHORT_SIZE, sums);
+                    add_short<Format::BITS, Format::MINIMA, N, false>(words, scales, numbers + at * N * SHORT_SIZE, sums);
                 });
         }
+    }
+    if constexpr (!Format::IS_LONG) {
+        separate<N>(sums);
     }
     for (int token = 0; token < N; ++token) {
         to[token] = sums[token];
@@ -572,19 +559,12 @@ inline float round_to_bytes(const float * from, int n, int8_t * to) {
     return is_nan ? NAN : is_zero ? 0.0f : amount / 127.0f;
 }
 
-// Puts `size` numbers of a token to where a tile has them, beside those of the other token of its pair.
-inline void put_in_pair(const int8_t * numbers, int size, int token, uint8_t * tile) {
-    for (int at = 0; at < size; at += 8) {
-        memcpy(tile + (token / 2 * 2 + at / 8 % 2) * size + at / 16 * 16 + token % 2 * 8, numbers + at, 8);
-    }
-}
-
 // Prepares a block of token `token` of a tile of `n` tokens. `to` is the tile's block.
 inline void pack(const Format & format, const float * from, int token, int n, uint8_t * to) {
-    const bool in_pair = IN_PAIRS && (token ^ 1) < n;
-    int8_t alone[256];
+    const bool in_pair = HAS_PAIRS && (token | 1) < n;
+    int8_t together[256];
     if (!format.is_long) {
-        int8_t * numbers = in_pair ? alone : reinterpret_cast<int8_t *>(to) + token * 32;
+        int8_t * numbers = in_pair ? together : reinterpret_cast<int8_t *>(to) + token * 32;
         const float scale = round_to_bytes(from, 32, numbers);
         if (in_pair) {
             put_in_pair(numbers, 32, token, to);
@@ -596,7 +576,7 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
         memcpy(to + n * 36 + token * 4, format.minima ? static_cast<const void *>(&scaled) : &correction, sizeof scaled);
         return;
     }
-    int8_t * numbers = in_pair ? alone : reinterpret_cast<int8_t *>(to) + token * 256;
+    int8_t * numbers = in_pair ? together : reinterpret_cast<int8_t *>(to) + token * 256;
     const float scale = round_to_bytes(from, 256, numbers);
     if (in_pair) {
         put_in_pair(numbers, 256, token, to);

@@ -49,11 +49,6 @@ template <int WORD> inline Ints dot_8(Ints sum, Ints weights, Ints four) {
 #endif
 }
 
-#if defined(FOREDRAFT_I8MM)
-// Adds the products of two rows with two tokens, eight bytes of each: of row 0 with both tokens, then of row 1.
-inline Ints dot_8_in_pairs(Ints sum, Ints rows, Ints tokens) { return vmmlaq_s32(sum, signed_bytes(rows), signed_bytes(tokens)); }
-#endif
-
 inline Floats zero() { return vdupq_n_f32(0.0f); }
 inline Floats all_floats(float x) { return vdupq_n_f32(x); }
 inline Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }

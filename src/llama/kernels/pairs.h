@@ -1,0 +1,120 @@
+// Pairs of tokens, for I8MM. Included by level.cpp only.
+//
+// An instruction of AArch64's I8MM multiplies two rows with two tokens, eight numbers of each. So there the tokens 2p and 2p + 1 of a tile are a
+// pair, and a last one without another is alone. Of a pair
+//
+//   numbers  of each 16, the first token's upper eight and the second one's lower eight change places: a register has eight of both
+//   words    of each two, a register has rows 0 and 1, the next one rows 2 and 3 (`arrange`)
+//   sums     the first token's have rows 0 and 1 with both tokens, the second one's rows 2 and 3 (`join`, `separate`)
+//
+// At all other levels every token is alone, and these functions do nothing.
+
+inline float float_at(const void * at) {
+    float x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+inline int32_t int_at(const void * at) {
+    int32_t x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+
+#if defined(FOREDRAFT_I8MM)
+
+constexpr bool HAS_PAIRS = true;
+
+inline Ints interleave_low(Ints a, Ints b) { return vzip1q_s32(a, b); }
+inline Ints interleave_high(Ints a, Ints b) { return vzip2q_s32(a, b); }
+inline Floats interleave_low(Floats a, Floats b) { return vzip1q_f32(a, b); }
+inline Floats interleave_high(Floats a, Floats b) { return vzip2q_f32(a, b); }
+inline Ints even_lanes(Ints a, Ints b) { return vuzp1q_s32(a, b); }
+inline Ints odd_lanes(Ints a, Ints b) { return vuzp2q_s32(a, b); }
+inline Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
+inline Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
+
+// Adds the products of two rows with two tokens: of row 0 with both, then of row 1.
+inline Ints dot_of_pair(Ints sum, Ints rows, Ints tokens) { return vmmlaq_s32(sum, signed_bytes(rows), signed_bytes(tokens)); }
+// Eight bytes, twice.
+inline Ints twice(const uint8_t * at) { return ints(vcombine_u8(vld1_u8(at), vld1_u8(at))); }
+
+#else
+
+constexpr bool HAS_PAIRS = false;
+
+#endif
+
+// Whether a token of a tile of N tokens is in a pair.
+template <int N> constexpr bool in_pair(int token) { return HAS_PAIRS && (token | 1) < N; }
+
+// A number of each row, in the lanes in which the sums of a token have the rows.
+template <int N, typename Vector> inline __attribute__((always_inline)) Vector of_rows(Vector rows, [[maybe_unused]] int token) {
+#if defined(FOREDRAFT_I8MM)
+    if (in_pair<N>(token)) {
+        return token % 2 == 0 ? interleave_low(rows, rows) : interleave_high(rows, rows);
+    }
+#endif
+    return rows;
+}
+
+// The number of a token, or of both tokens of its pair, in each lane.
+template <int N> inline __attribute__((always_inline)) Ints of_token(const int32_t * numbers, int token) {
+#if defined(FOREDRAFT_I8MM)
+    if (in_pair<N>(token)) {
+        return twice(reinterpret_cast<const uint8_t *>(numbers + token / 2 * 2));
+    }
+#endif
+    return all(int_at(numbers + token));
+}
+template <int N> inline __attribute__((always_inline)) Floats of_token(const float * numbers, int token) {
+#if defined(FOREDRAFT_I8MM)
+    if (in_pair<N>(token)) {
+        return as_floats(twice(reinterpret_cast<const uint8_t *>(numbers + token / 2 * 2)));
+    }
+#endif
+    return all_floats(float_at(numbers + token));
+}
+
+template <int N, typename Vector> inline __attribute__((always_inline)) void join([[maybe_unused]] Vector * sums) {
+#if defined(FOREDRAFT_I8MM)
+#pragma GCC unroll 8
+    for (int token = 0; token + 1 < N; token += 2) {
+        const Vector first = sums[token], second = sums[token + 1];
+        sums[token] = interleave_low(first, second);
+        sums[token + 1] = interleave_high(first, second);
+    }
+#endif
+}
+
+template <int N, typename Vector> inline __attribute__((always_inline)) void separate([[maybe_unused]] Vector * sums) {
+#if defined(FOREDRAFT_I8MM)
+#pragma GCC unroll 8
+    for (int token = 0; token + 1 < N; token += 2) {
+        const Vector first = sums[token], second = sums[token + 1];
+        sums[token] = even_lanes(first, second);
+        sums[token + 1] = odd_lanes(first, second);
+    }
+#endif
+}
+
+template <int WORDS> inline __attribute__((always_inline)) void arrange(const Ints * words, Ints * arranged) {
+#if defined(FOREDRAFT_I8MM)
+#pragma GCC unroll 4
+    for (int word = 0; word < WORDS; word += 2) {
+        const Ints first = words[word], second = words[word + 1];
+        arranged[word] = interleave_low(first, second);
+        arranged[word + 1] = interleave_high(first, second);
+    }
+#else
+    for (int word = 0; word < WORDS; ++word) {
+        arranged[word] = words[word];
+    }
+#endif
+}
+
+// Puts `size` numbers of a token to where a tile has them, if the token is in a pair.
+inline void put_in_pair(const int8_t * numbers, int size, int token, uint8_t * tile) {
+    for (int at = 0; at < size; at += 8) {
+        memcpy(tile + (token / 2 * 2 + at / 8 % 2) * size + at / 16 * 16 + token % 2 * 8, numbers + at, 8);
+    }
+}
