@@ -38,6 +38,29 @@ inline Ints dot_of_pair(Ints sum, Ints rows, Ints tokens) { return vmmlaq_s32(su
 // Eight bytes, twice.
 inline Ints twice(const uint8_t * at) { return ints(vcombine_u8(vld1_u8(at), vld1_u8(at))); }
 
+// Adds `WORDS` arranged words of weights times T tokens' numbers to `sums`.
+template <int WORDS, int SIZE, int T> inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
+    // A token that is alone is multiplied as a pair with itself.
+    Ints upper = all(0), lower = all(0);
+#pragma GCC unroll 4
+    for (int word = 0; word < WORDS; word += 2) {
+#pragma GCC unroll 2
+        for (int t = 0; t + 1 < T; t += 2) {
+            const Ints tokens = load(numbers + (t + word / 2 % 2) * SIZE + word / 4 * 16);
+            sums[t] = dot_of_pair(sums[t], words[word], tokens);
+            sums[t + 1] = dot_of_pair(sums[t + 1], words[word + 1], tokens);
+        }
+        if constexpr (T % 2 == 1) {
+            const Ints tokens = twice(numbers + (T - 1) * SIZE + 4 * word);
+            upper = dot_of_pair(upper, words[word], tokens);
+            lower = dot_of_pair(lower, words[word + 1], tokens);
+        }
+    }
+    if constexpr (T % 2 == 1) {
+        sums[T - 1] = add_32(sums[T - 1], even_lanes(upper, lower));
+    }
+}
+
 #else
 
 constexpr bool HAS_PAIRS = false;

@@ -28,31 +28,6 @@ template <int PARTS> struct LongBlock {
 
 // --- Sums of products of a part ------------------------------------------------------------------------------------------------------------
 
-#if defined(FOREDRAFT_I8MM)
-// Adds `WORDS` arranged words of weights times T tokens' numbers to `sums`.
-template <int WORDS, int SIZE, int T> inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
-    // A token that is alone is multiplied as a pair with itself.
-    Ints upper = all(0), lower = all(0);
-#pragma GCC unroll 4
-    for (int word = 0; word < WORDS; word += 2) {
-#pragma GCC unroll 2
-        for (int t = 0; t + 1 < T; t += 2) {
-            const Ints tokens = load(numbers + (t + word / 2 % 2) * SIZE + word / 4 * 16);
-            sums[t] = dot_of_pair(sums[t], words[word], tokens);
-            sums[t + 1] = dot_of_pair(sums[t + 1], words[word + 1], tokens);
-        }
-        if constexpr (T % 2 == 1) {
-            const Ints tokens = twice(numbers + (T - 1) * SIZE + 4 * word);
-            upper = dot_of_pair(upper, words[word], tokens);
-            lower = dot_of_pair(lower, words[word + 1], tokens);
-        }
-    }
-    if constexpr (T % 2 == 1) {
-        sums[T - 1] = add_32(sums[T - 1], even_lanes(upper, lower));
-    }
-}
-#endif
-
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
 // `ARRANGED`: the words are (pairs.h).
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
@@ -64,9 +39,12 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
         of_part[t] = IS_LONG ? all(0) : sums[t];
     }
 #ifdef FOREDRAFT_NEON
-    if constexpr (ARRANGED && HAS_PAIRS) {
+#if defined(FOREDRAFT_I8MM)
+    if constexpr (ARRANGED) {
         add_pairs<WORDS, SIZE, T>(words, numbers, of_part);
-    } else {
+    } else
+#endif
+    {
 #pragma GCC unroll 2
         for (int word = 0; word < WORDS; word += 4) {
 #pragma GCC unroll 4
