@@ -187,9 +187,13 @@ impl Estimates<'_> {
         let n_parallel = self.config.n_parallel.max(1);
         let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
         let context = ContextParams { n_seq_max, embeddings: false, ..context.clone() };
-        let context = sequences(&context, n_parallel, &model, self.config.self_extend);
-        for context in std::iter::once(context).chain(more) {
+        let shared = sequences(&context, n_parallel, &model, self.config.self_extend);
+        for context in std::iter::once(shared).chain(more) {
             placement.add_estimate(&model, &context)?;
+        }
+        if mtp && model.n_mtp_layers() > 0 && model.can_roll_back() {
+            // The load goes on without one that llama.cpp refuses.
+            let _ = placement.add_mtp_estimate(&model, &ContextParams { swa_full: true, ..context });
         }
         Ok(placement)
     }

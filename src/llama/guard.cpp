@@ -145,6 +145,16 @@ int close_part(void * cookie) {
 
 }  // namespace
 
+guard::Head guard::read_head(const char * path, void * stream, uint64_t start) {
+    gguf_context * read = nullptr;
+    if (stream == nullptr) {
+        read = gguf_init_from_file(path, { true, nullptr });
+    } else if (seek_to(stream, start)) {
+        read = gguf_init_from_file_ptr(static_cast<FILE *>(stream), { true, nullptr });
+    }
+    return { read, gguf_free };
+}
+
 extern "C" {
 
 // Whether this thread is inside a guarded call.
@@ -162,12 +172,7 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
                             size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
-        if (stream != nullptr && !seek_to(stream, start)) {
-            return true;
-        }
-        gguf_context * read = stream != nullptr ? gguf_init_from_file_ptr(static_cast<FILE *>(stream), { true, nullptr })
-                                                : gguf_init_from_file(path, { true, nullptr });
-        const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(read, gguf_free);
+        const guard::Head file = guard::read_head(path, stream, start);
         const int64_t n = file ? gguf_get_n_tensors(file.get()) : 0;
         if (stream != nullptr && file) {
             const int64_t parts = gguf_find_key(file.get(), "split.count");

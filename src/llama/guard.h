@@ -2,10 +2,13 @@
 #pragma once
 
 #include "ggml.h"
+#include "gguf.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 
 namespace guard {
@@ -39,5 +42,9 @@ R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     }
     return failed;
 }
+
+// The head of a GGUF file: of the file at `path`, or, if `stream` is not NULL, of the part of it from byte `start`. NULL if it cannot be read.
+using Head = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
+Head read_head(const char * path, void * stream, uint64_t start);
 
 }  // namespace guard

@@ -156,6 +156,15 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
+    pub(super) fn foredraft_adapter_buffers(
+        model: *const sys::llama_model,
+        path: *const c_char,
+        stream: *mut c_void,
+        to: *mut Buffers,
+        most: usize,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> usize;
     pub(super) fn foredraft_set_reference(ctx: *mut sys::llama_context, reference: bool) -> bool;
     pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
     pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);

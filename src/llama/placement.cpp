@@ -5,7 +5,8 @@
 #include "llama-model.h"
 
 #include <cstdint>
-#include <stdexcept>
+#include <map>
+#include <string>
 
 namespace {
 
@@ -59,6 +60,32 @@ size_t foredraft_buffers_of(const llama_model * model, const llama_context * ctx
         for (const auto & [type, of] : all) {
             if (n < most) {
                 to[n++] = { device_of(type), of.model, of.context, of.compute };
+            }
+        }
+        return n;
+    });
+}
+
+// Where llama.cpp puts an adapter: each of its tensors beside the weights that it changes. `path` and `stream` as for foredraft_lora_load. Writes
+// at most `most`, and returns their number; 0 if it threw, or if the file cannot be read, which the load of the adapter reports.
+size_t foredraft_adapter_buffers(const llama_model * model, const char * path, void * stream, foredraft_buffers * to, size_t most, char * why,
+                                 size_t why_size) {
+    return guard::guarded<size_t>(0, why, why_size, [&] {
+        const guard::Head file = guard::read_head(path, stream, 0);
+        const int64_t n_tensors = file ? gguf_get_n_tensors(file.get()) : 0;
+        std::map<ggml_backend_dev_t, uint64_t> bytes;
+        for (int64_t i = 0; i < n_tensors; ++i) {
+            const std::string name = gguf_get_tensor_name(file.get(), i);
+            const size_t end = name.rfind(".lora_");
+            const ggml_tensor * weights = end == std::string::npos ? nullptr : model->get_tensor(name.substr(0, end).c_str());
+            if (weights != nullptr && weights->buffer != nullptr) {
+                bytes[device_of(ggml_backend_buffer_get_type(weights->buffer))] += gguf_get_tensor_size(file.get(), i);
+            }
+        }
+        size_t n = 0;
+        for (const auto & [device, size] : bytes) {
+            if (n < most) {
+                to[n++] = { device, size, 0, 0 };
             }
         }
         return n;

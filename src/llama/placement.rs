@@ -7,12 +7,18 @@ use llama_cpp_sys_2 as sys;
 
 use crate::error::{Error, Result};
 use crate::llama::context::raw_params::raw_params;
-use crate::llama::guard::{Buffers, ErrorBuffer, foredraft_buffers_of, foredraft_context_new, foredraft_layer_device};
+use crate::llama::guard::{
+    Buffers, ErrorBuffer, foredraft_adapter_buffers, foredraft_buffers_of, foredraft_context_new,
+    foredraft_layer_device,
+};
 use crate::llama::params::ContextParams;
+use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::{Context, Interrupt, Model, backend, log};
 
 /// More types of buffers than a model has.
 const MOST_BUFFERS: usize = 64;
+
+const NO_BUFFERS: Buffers = Buffers { device: null_mut(), weights: 0, kv_cache: 0, compute: 0 };
 
 /// What a model and its contexts have on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +29,7 @@ pub struct DeviceUse {
     pub n_layers: usize,
     /// Whether it computes the output layer, which `n_gpu_layers` counts as one more.
     pub has_output: bool,
-    /// The bytes of weights, also of a mapped file.
+    /// The bytes of weights, also of a mapped file, and of LoRA adapters.
     pub weights: u64,
     /// The bytes of KV caches and recurrent states.
     pub kv_cache: u64,
@@ -64,8 +70,26 @@ impl DevicePlacement {
     /// # Errors
     /// llama.cpp refuses the parameters.
     pub fn add_estimate(&mut self, model: &Model, params: &ContextParams) -> Result<()> {
+        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_DEFAULT, model, params)
+    }
+
+    /// As [`DevicePlacement::add_estimate`], for a context of the model's MTP layers ([`Context::mtp`]).
+    ///
+    /// # Errors
+    /// llama.cpp refuses the parameters.
+    pub fn add_mtp_estimate(&mut self, model: &Model, params: &ContextParams) -> Result<()> {
+        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_MTP, model, params)
+    }
+
+    fn add_estimate_as(
+        &mut self,
+        kind: sys::llama_context_type,
+        model: &Model,
+        params: &ContextParams,
+    ) -> Result<()> {
         let interrupt = Arc::new(Interrupt::default());
-        let raw = raw_params(params, model, &interrupt);
+        let mut raw = raw_params(params, model, &interrupt);
+        raw.ctx_type = kind;
         let mut why = ErrorBuffer::new();
         // SAFETY: the model is alive. `raw` is plain data; its only pointer is the interrupt, which outlives the context. The guard catches
         // exceptions.
@@ -80,7 +104,7 @@ impl DevicePlacement {
     }
 
     fn of_model(model: &Model) -> DevicePlacement {
-        let mut placement = DevicePlacement::default();
+        let mut placement = model.adapter_placement().clone();
         placement.add_buffers(model.as_ptr(), null(), true);
         let n_layers = i32::try_from(model.n_layer()).unwrap_or(0);
         for layer in 0..=n_layers {
@@ -95,8 +119,7 @@ impl DevicePlacement {
     }
 
     fn add_buffers(&mut self, model: *const sys::llama_model, ctx: *const sys::llama_context, weights: bool) {
-        let empty = Buffers { device: null_mut(), weights: 0, kv_cache: 0, compute: 0 };
-        let (mut buffers, mut why) = ([empty; MOST_BUFFERS], ErrorBuffer::new());
+        let (mut buffers, mut why) = ([NO_BUFFERS; MOST_BUFFERS], ErrorBuffer::new());
         // SAFETY: model and context are alive, and at most as many buffers are written as there are. The guard catches exceptions.
         let n = unsafe { foredraft_buffers_of(model, ctx, buffers.as_mut_ptr(), MOST_BUFFERS, why.ptr(), why.size()) };
         for of in buffers.iter().take(n) {
@@ -105,6 +128,29 @@ impl DevicePlacement {
                 on.weights += if weights { of.weights } else { 0 };
                 on.kv_cache += of.kv_cache;
                 on.compute += of.compute;
+            }
+        }
+    }
+
+    /// The weights of LoRA adapters of a model, by the heads of their files.
+    pub(super) fn of_adapters(model: &Model, adapters: &[GgufFile]) -> DevicePlacement {
+        let mut placement = DevicePlacement::default();
+        adapters.iter().for_each(|adapter| placement.add_adapter(model, adapter));
+        placement
+    }
+
+    fn add_adapter(&mut self, model: &Model, adapter: &GgufFile) {
+        let (mut buffers, mut why) = ([NO_BUFFERS; MOST_BUFFERS], ErrorBuffer::new());
+        let (to, most) = (buffers.as_mut_ptr(), MOST_BUFFERS);
+        // SAFETY: the model is alive, the adapter's path or stream is valid, and at most as many buffers are written as there are. The guard
+        // catches exceptions. Log lines are dropped, because the loader repeats them.
+        let (n, _) = log::collecting(|| unsafe {
+            let (path, stream) = (adapter.path(), adapter.stream());
+            foredraft_adapter_buffers(model.as_ptr(), path, stream, to, most, why.ptr(), why.size())
+        });
+        for of in buffers.iter().take(n) {
+            if let Some(on) = self.entry(of.device) {
+                on.weights += of.weights;
             }
         }
     }
@@ -125,7 +171,7 @@ impl DevicePlacement {
 }
 
 impl Model {
-    /// Where its layers and weights are. Empty for a model that was loaded with `vocab_only`.
+    /// Where its layers, weights and LoRA adapters are. Empty for a model that was loaded with `vocab_only`.
     pub fn placement(&self) -> DevicePlacement {
         if self.vocab_only() { DevicePlacement::default() } else { DevicePlacement::of_model(self) }
     }

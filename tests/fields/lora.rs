@@ -1,6 +1,7 @@
 //! LoRA adapters, on small ones that the tests write for the shipped target.
 
 use foredraft::api::Engine;
+use foredraft::llama::{GgufSource, LoraParams, Model, ModelParams};
 use serde_json::{Value, json};
 use std::os::fd::AsRawFd as _;
 
@@ -125,6 +126,28 @@ fn adapter_scales_change_the_output() {
     let off = complete(&engine, CallMode::Blocking.endpoint(), &with(&request, json!({"lora": []})));
     let bare = complete(&start(json!({"n_ctx": 256})), CallMode::Blocking.endpoint(), &request);
     assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
+}
+
+/// `fit` and the status count them: their tensors lie beside the weights that they change.
+#[test]
+fn adapters_count_as_weights_of_the_model() {
+    let (a, b) = (adapter("g", 1), adapter("h", 2));
+    let open = std::fs::File::open(&b.0).expect("a file");
+    let of_descriptor = GgufSource::Descriptor { fd: open.as_raw_fd(), offset: 0, length: None };
+    let lora = vec![
+        LoraParams { source: GgufSource::Path(a.0.clone()), scale: 1.0 },
+        LoraParams { source: of_descriptor, scale: 0.0 },
+    ];
+    let weights = |lora: &[LoraParams], only_measures| {
+        let bare = ModelParams::new(&crate::common::model("target"));
+        let params = ModelParams { lora: lora.to_vec(), only_measures, repack: false, ..bare };
+        let placement = Model::load(&params, |_| true).expect("it loads").placement();
+        placement.devices().iter().map(|on| on.weights).sum::<u64>()
+    };
+    for only_measures in [false, true] {
+        // 6 layers with 256 x 2 and 2 x 256 numbers of 4 bytes.
+        assert_eq!(weights(&lora, only_measures) - weights(&[], only_measures), 2 * 6 * 2 * 512 * 4);
+    }
 }
 
 /// Requests with different scales are never in one batch, and all complete.

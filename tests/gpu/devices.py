@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 TARGET, DRAFT = sys.argv[1:3]
@@ -154,11 +156,32 @@ def check_what_runs_where(foredraft, lines):
         print(f"n_gpu_layers {layers}: target on the device {gpu}, on the CPU {cpu}")
 
 
+def write_adapter(path, rank):
+    """A LoRA adapter of zeros on the attention outputs of all layers of TARGET; returns the bytes of its tensors."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2 * 6, 4)
+    for key, value in (("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")):
+        head += text(key) + struct.pack("<I", 8) + text(value)
+    head += text("adapter.lora.alpha") + struct.pack("<If", 6, 1)
+    size = 0
+    for layer in range(6):
+        for part, shape in (("lora_a", (256, rank)), ("lora_b", (rank, 256))):
+            head += text(f"blk.{layer}.attn_output.weight.{part}") + struct.pack("<IQQIQ", 2, *shape, 0, size)
+            size += 4 * 256 * rank
+    with open(path, "wb") as file:
+        file.write(head)
+        file.truncate(-(-len(head) // 32) * 32 + size)
+    return size
+
+
 def check_fit(foredraft, lines):
     """`fit` takes what fits into the device's memory less a margin, which makes the device as small as is needed here."""
     with foredraft.Engine(TARGET, warmup=False) as engine:
         free = min(device["memory_free"] for device in gpus(engine.status()))
         n = len(gpus(engine.status()))
+        weights = used(engine.status(), "target")["weights"]
 
     def load(mb, shared=False, **more):
         with foredraft.Engine(TARGET, warmup=False, fit=True, fit_margin_mb=max((free >> 20) - mb, 0), **more) as engine:
@@ -186,6 +209,11 @@ def check_fit(foredraft, lines):
     assert load(10, n_ctx=512)["n_gpu_layers"] < plenty["n_gpu_layers"]
     with foredraft.Engine(TARGET, warmup=False):
         assert load(10, shared=True, n_ctx=512)["n_gpu_layers"] == plenty["n_gpu_layers"]
+    # An adapter lies where the layers are. Its tensors are larger than the model.
+    with tempfile.TemporaryDirectory() as folder:
+        size = write_adapter(f"{folder}/adapter.gguf", 8192)
+        with_adapter = load((weights + size // 2 >> 20) // n, n_ctx=512, lora=[f"{folder}/adapter.gguf"])
+    assert with_adapter["fits"] and 0 < with_adapter["n_gpu_layers"] < plenty["n_gpu_layers"], with_adapter
     # Not more than was asked for.
     assert load(1600, n_gpu_layers=2, n_ctx=512)["n_gpu_layers"] == 2
     with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:

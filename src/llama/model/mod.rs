@@ -21,7 +21,7 @@ use crate::llama::platform::give_back_pages;
 use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
-use crate::llama::{Token, Vocab, VocabKind, Vocabulary, backend, log};
+use crate::llama::{DevicePlacement, Token, Vocab, VocabKind, Vocabulary, backend, log};
 
 /// The names of `init`'s fields for a model, for error messages.
 struct Names {
@@ -41,6 +41,8 @@ pub struct Model {
     ptr: NonNull<sys::llama_model>,
     vocab: Vocab,
     adapters: Vec<(NonNull<sys::llama_adapter_lora>, f32)>,
+    /// What the adapters have on each device, or would have.
+    adapter_placement: DevicePlacement,
     vocab_only: bool,
     files: Files,
     fallback_weights: Vec<(String, u32)>,
@@ -81,9 +83,8 @@ impl Model {
             prove_threads()?;
         }
         let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
-        let lora = if params.only_measures { &[][..] } else { &params.lora };
         let adapters: Vec<GgufFile> =
-            lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
+            params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
         // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
@@ -195,12 +196,23 @@ impl Model {
         }
         let files = Files::of(params);
         let fallback_weights = opened.formats.fallback();
-        let (adapters_of, vocab_only) = (Vec::new(), params.vocab_only);
-        let mut model =
-            Model { ptr, vocab, adapters: adapters_of, vocab_only, files, fallback_weights, servers, _level: level };
-        for (lora, opened) in lora.iter().zip(&adapters) {
-            model.add_adapter(lora, opened)?;
+        let mut model = Model {
+            ptr,
+            vocab,
+            adapters: Vec::new(),
+            adapter_placement: DevicePlacement::default(),
+            vocab_only: params.vocab_only,
+            files,
+            fallback_weights,
+            servers,
+            _level: level,
+        };
+        for (lora, opened) in params.lora.iter().zip(&adapters) {
+            if !params.only_measures {
+                model.add_adapter(lora, opened)?;
+            }
         }
+        model.adapter_placement = DevicePlacement::of_adapters(&model, &adapters);
         match model.servers.loss() {
             Some(loss) => Err(Error::model(loss)),
             None => Ok(model),
@@ -407,6 +419,11 @@ impl Model {
     /// The scales of the LoRA adapters in `init`.
     pub fn lora_scales(&self) -> Vec<f32> {
         self.adapters.iter().map(|(_, scale)| *scale).collect()
+    }
+
+    /// What the LoRA adapters have on each device, or would have if the model only measures.
+    pub(super) fn adapter_placement(&self) -> &DevicePlacement {
+        &self.adapter_placement
     }
 
     pub(super) fn adapters(&self) -> &[(NonNull<sys::llama_adapter_lora>, f32)] {

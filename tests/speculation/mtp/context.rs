@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, ModelParams, ThreadPool, Token};
+use foredraft::llama::{
+    Batch, Context, ContextParams, DecodeError, DevicePlacement, Interrupt, Model, ModelParams, ThreadPool, Token,
+};
 use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, Mtp, Settings, StopPolicy};
 
@@ -14,7 +16,13 @@ fn contexts(path: &str) -> (Context, Context) {
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
     let params = ModelParams { mtp: true, ..ModelParams::new(path) };
     let model = Arc::new(Model::load(&params, |_| true).expect("it loads"));
-    let params = ContextParams {
+    let interrupt = Arc::new(Interrupt::default());
+    let target = Context::new(&model, &context_params(), &threads, &interrupt).expect("it fits");
+    (target, Context::mtp(&model, &context_params(), &threads, &interrupt).expect("it fits"))
+}
+
+fn context_params() -> ContextParams {
+    ContextParams {
         n_ctx: Some(256),
         n_batch: 64,
         n_ubatch: 32,
@@ -22,10 +30,23 @@ fn contexts(path: &str) -> (Context, Context) {
         n_threads: 1,
         n_threads_batch: 1,
         ..ContextParams::default()
-    };
-    let interrupt = Arc::new(Interrupt::default());
-    let target = Context::new(&model, &params, &threads, &interrupt).expect("it fits");
-    (target, Context::mtp(&model, &params, &threads, &interrupt).expect("it fits"))
+    }
+}
+
+/// `fit` chooses by such estimates.
+#[test]
+fn estimate_of_an_mtp_context_is_what_it_takes() {
+    for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
+        let (_, layers) = contexts(&path);
+        let mut taken = DevicePlacement::default();
+        taken.add_context(&layers);
+        let measured = ModelParams { mtp: true, only_measures: true, ..ModelParams::new(&path) };
+        let measured = Model::load(&measured, |_| true).expect("it loads");
+        let mut estimate = DevicePlacement::default();
+        estimate.add_mtp_estimate(&measured, &context_params()).expect("llama.cpp takes the parameters");
+        assert_eq!(estimate, taken);
+        assert!(taken.devices().iter().any(|on| on.kv_cache > 0 && on.compute > 0), "{taken:?}");
+    }
 }
 
 /// On most of these calls llama.cpp reads out of bounds, asserts, or returns stale values.
