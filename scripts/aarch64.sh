@@ -19,7 +19,6 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 triple=aarch64-unknown-linux-gnu
 tool=aarch64-linux-gnu
-here=${CARGO_TARGET_DIR:-$root/target}
 work=${FOREDRAFT_AARCH64_TARGET:-$root/target/aarch64}
 release=$work/$triple/release
 stage=$work/stage
@@ -45,7 +44,7 @@ set_up() {
 run() { timeout 1800 qemu-aarch64 -cpu "${processor:-max}" -L /usr/$tool "$@"; }
 
 build() {
-    say "building libforedraft.so (llama.cpp once: 6 minutes or more on two cores)"
+    begin "building libforedraft.so (llama.cpp once: 6 minutes or more on two cores)"
     CARGO_TARGET_DIR=$work cargo build --release --lib --bins --target $triple >&2
     say "libforedraft.so has $(stat -c %s "$release/libforedraft.so") bytes"
 }
@@ -54,9 +53,10 @@ build() {
 crate() {
     local options=$1 program log=$stage/crate.log
     shift
+    begin "cargo test $options on ${processor:-max}"
     # shellcheck disable=SC2086 # an option and a name
     program=$(CARGO_TARGET_DIR=$work cargo test --release --target $triple --no-run --message-format=json $options 2>"$stage/cargo.log" |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || program=
     [ -n "$program" ] || { cat "$stage/cargo.log" >&2; die "cargo builds no $options"; }
     FOREDRAFT_RESULTS=$stage/aarch64 run "$program" --test-threads 1 "$@" >"$log" 2>&1 || { cat "$log" >&2; die "$options failed on ${processor:-max}"; }
     passed "$options $* on ${processor:-max}" "$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log")"
@@ -67,6 +67,7 @@ host() {
     local source=$1 compiler=$2 name
     shift 2
     name=$(basename "$source")
+    begin "$name"
     local standard=-std=c99
     [ "$compiler" = gcc ] || standard=-std=c++17
     $tool-"$compiler" $standard -O1 -Iinclude -Iexamples "$source" "$release/libforedraft.so" -pthread -o "$stage/$name.program"
@@ -78,6 +79,7 @@ host() {
 # The bits of operations and completions, beside those of this machine's build.
 compare() {
     rm -rf "$stage/here" "$stage/aarch64" && mkdir -p "$stage/here" "$stage/aarch64"
+    begin "cargo test --test operations on this machine"
     FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
     local processor name n
     # The second one lacks I8MM, the third one dot products too.
@@ -112,6 +114,7 @@ packages() {
     version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
     tree=foredraft-$version-c-linux-aarch64
     rm -rf "$out" "$stage/$tree" "$stage/venv" && mkdir -p "$out"
+    begin "the C archive"
     (
         export CARGO_TARGET_DIR=$work CARGO_BUILD_TARGET=$triple CC=$tool-gcc CXX=$tool-g++ NM=$tool-nm OBJCOPY=$tool-objcopy
         PREFIX=/ LIBDIR=/lib DESTDIR=$stage/$tree scripts/install.sh
@@ -122,6 +125,7 @@ packages() {
     cp LICENSE "$stage/$tree"
     tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
     export FOREDRAFT_LIB=$release/libforedraft.so
+    begin "the wheel"
     if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
         "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
         _PYTHON_HOST_PLATFORM=linux-aarch64 "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 ||
@@ -129,15 +133,27 @@ packages() {
     else
         skip "the wheel: no python3 with venv"
     fi
+    begin "the npm package"
     if have npm; then
         (cd node && FOREDRAFT_ARCH=arm64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_ARCH=arm64 node scripts/platform.cjs)") >/dev/null
     else
         skip "the npm package: no npm"
     fi
     unset FOREDRAFT_LIB
+    begin "check_packages.py"
     python3 scripts/check_packages.py "$out"/*
+    # The C library that README.md promises is enough. A machine with a newer one may make packages for itself.
+    local promised needed
+    promised=$(sed -n 's/^| Linux AArch64, glibc 2\.\([0-9]*\) or newer.*/\1/p' README.md)
+    needed=$(find "$out" -name '*.whl' | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
+    [ -n "$promised" ] || die "README.md names no version of glibc"
+    if [ "${needed:-0}" -gt "$promised" ]; then
+        [ "${GITHUB_REF_TYPE:-}" != tag ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
+        say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
+    fi
     passed "$(find "$out" -type f | wc -l) packages carry what they need" "$(find "$out" -type f | wc -l)"
     have qemu-aarch64 || return 0
+    begin "a C program with the archive"
     # The program of isolated engines is one for AArch64, too.
     printf '#!/bin/sh\nexec qemu-aarch64 -cpu max -L /usr/%s "%s" "$@"\n' $tool "$stage/$tree/lib/foredraft-engine" >"$stage/foredraft-engine"
     chmod +x "$stage/foredraft-engine"
@@ -173,6 +189,7 @@ unpack_python() {
 # The wheel, as pip installs it for the platform.
 run_wheel() {
     local python=$stage/python/root out=$work/packages isolate said
+    begin "the wheel with Python for AArch64"
     unpack_python || { echo "skipped: $platform: the wheel is not run: no Python for AArch64 (Debian 12: python3.11-minimal)" && return; }
     rm -rf "$stage/site"
     "$stage/venv/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --target "$stage/site" --only-binary :all: --python-version 3.11 \
@@ -193,6 +210,7 @@ with foredraft.Engine('${models[0]}', warmup=False, isolate=$isolate, isolate_pa
 run_node() {
     have npm || return 0
     local node=$stage/node out=$work/packages said
+    begin "the npm package with Node for AArch64"
     rm -rf "$node" && mkdir -p "$node"
     (cd node && npm pack --silent --pack-destination "$node") >/dev/null
     (

@@ -1,9 +1,30 @@
-# What scripts/windows.sh and scripts/aarch64.sh share. Sourced by them, with `platform`, `triple` and `root` set.
+# What scripts/windows.sh, scripts/aarch64.sh and scripts/gpu.sh share. Sourced by them, with `platform` and `root` set, and `triple` where they call
+# add_target. A script that ends without having done everything says on its last line in which step.
 
 n_passed=0
 
 say() { printf '%s: %s\n' "$platform" "$*" >&2; }
 die() { say "$@"; exit 1; }
+
+# What runs, and the command that failed where `set -e` ends the script.
+step=setup
+failed=
+# Begins a step: its name.
+begin() {
+    step=$*
+    say "$step"
+}
+end() {
+    local status=$?
+    [ "$status" = 0 ] || say "ended with $status in the step \"$step\"$failed"
+}
+set -E
+trap 'failed=${BASH_SOURCE[0]-$0} failed=": ${failed##*/}, line $LINENO: $BASH_COMMAND"' ERR
+trap end EXIT
+# Without these, a signal ends the shell without the last line.
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # What cannot be tried is said aloud; with CI set it is a failure.

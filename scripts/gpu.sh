@@ -38,7 +38,7 @@ build() {
     have glslc && [ -e /usr/include/vulkan/vulkan.hpp ] || give_up "no glslc or no Vulkan headers (Debian: glslc libvulkan-dev spirv-headers)"
     local llama version
     read -r llama version <<<"$(sources)"
-    say "building the Vulkan backend of llama-cpp-sys-2 $version (5 minutes or more on two cores)"
+    begin "building the Vulkan backend of llama-cpp-sys-2 $version (5 minutes or more on two cores)"
     mkdir -p "$work"
     # A header of ours makes up for what Debian's lack.
     CPATH=$root/scripts/gpu cmake -S "$llama" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DGGML_VULKAN=ON -DGGML_CPU=OFF -DGGML_OPENMP=OFF \
@@ -60,7 +60,9 @@ test_device() {
     compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null || from_apt mesa-vulkan-drivers || true
     compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null ||
         give_up "no Vulkan driver (Debian: mesa-vulkan-drivers)"
+    begin "the library"
     cargo build --release --lib >&2
+    begin "tests/gpu/devices.py"
     # lavapipe counts as a CPU, which ggml takes only if it is named.
     GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} FOREDRAFT_MODULE=$module FOREDRAFT_LIB=$library PYTHONPATH=$root/python/src \
         python3 tests/gpu/devices.py models/stories-target.gguf models/stories-draft.gguf

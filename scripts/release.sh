@@ -23,6 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf 'release: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
+set -E
+trap 'say "failed: line $LINENO: $BASH_COMMAND"' ERR
 skipped() {
     echo "skipped: $*"
     [ -z "${CI:-}" ] || die "CI needs that"

@@ -67,7 +67,7 @@ set_up_wine() {
 run() { timeout 600 "$wine" "$@"; }
 
 build() {
-    say "building foredraft.dll (llama.cpp once: 6 minutes or more on two cores)"
+    begin "building foredraft.dll (llama.cpp once: 6 minutes or more on two cores)"
     CARGO_TARGET_DIR=$work cargo build --release --lib --target $triple >&2
     rm -rf "$package"
     mkdir -p "$package"/{bin,include,lib/cmake/foredraft}
@@ -99,6 +99,7 @@ build() {
 compile() {
     local name=$1 compiler=$2
     shift 2
+    begin "$name.exe"
     $tool-$compiler-posix -O1 -I"$package/include" "$@" "$package/lib/libforedraft.dll.a" -static -lws2_32 -o "$stage/$name.exe"
 }
 
@@ -106,6 +107,7 @@ compile() {
 host() {
     local name=$1
     shift
+    begin "$name $*"
     run "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
     passed "$name"
 }
@@ -124,7 +126,7 @@ test_hosts() {
     compile chat gcc -std=c99 -Iexamples examples/chat.c && host chat "Tell me a story." "${models[@]}"
     compile chat_cpp g++ -std=c++17 examples/chat.cpp && host chat_cpp "Tell me a story." "${models[@]}"
     compile old_host gcc -std=c99 -Iexamples examples/old_host.c && host old_host "Once upon a time" "${models[0]}"
-    # The CMake package, with a folder name that has a space.
+    begin "the CMake package, in a folder whose name has a space"
     rm -rf "$stage/a copy" "$stage/cmake" && cp -r "$package" "$stage/a copy"
     cmake -S examples/cmake -B "$stage/cmake" -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=$tool-gcc-posix \
         -DCMAKE_CXX_COMPILER=$tool-g++-posix -DCMAKE_EXE_LINKER_FLAGS=-static -DCMAKE_FIND_ROOT_PATH="$stage/a copy" -DCMAKE_PREFIX_PATH="$stage/a copy" >"$stage/cmake.log"
@@ -134,6 +136,7 @@ test_hosts() {
 
 # The completions of the library for Linux, and the bits of tests/operations.rs.
 test_completions() {
+    begin "the library for Linux"
     cargo build --release --lib >&2
     "${CC:-cc}" -std=c99 -O1 -Wall -Wextra -Iinclude tests/windows/completions.c -L"$linux/release" -lforedraft -Wl,-rpath,"$linux/release" -o "$stage/completions"
     compile completions gcc -std=c99 -Wall -Wextra tests/windows/completions.c
@@ -142,6 +145,7 @@ test_completions() {
         # shellcheck disable=SC2086 # two paths
         set -- $pair
         [ -e "$1" ] || { skip "the completions of $1: make models" && continue; }
+        begin "completions of $1"
         run "$stage/completions.exe" "$@" 2>"$stage/windows.level" | tr -d '\r' >"$stage/windows.txt"
         "$stage/completions" "$@" >"$stage/linux.txt" 2>"$stage/linux.level"
         diff "$stage/linux.txt" "$stage/windows.txt" >&2 || die "completions of $1 differ from those on Linux"
@@ -151,6 +155,7 @@ test_completions() {
     done
     rm -rf "$stage/here" "$stage/there" && mkdir -p "$stage/here" "$stage/there"
     local name
+    begin "cargo test --test operations on Linux and under Wine"
     FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
     CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine" FOREDRAFT_RESULTS=Z:$stage/there CARGO_TARGET_DIR=$work \
         cargo test --release --target $triple --test operations >"$stage/there.log" 2>&1 || { cat "$stage/there.log" >&2; die "operations.rs fails under Wine"; }
@@ -169,7 +174,7 @@ test_crate() {
     : >"$log"
     for test in "--lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" \
         "-p foredraft-base -p foredraft-ngram -p foredraft-sampling -p foredraft-grammar"; do
-        say "cargo test $test"
+        begin "cargo test $test"
         # shellcheck disable=SC2086 # an option and a name
         CARGO_TARGET_DIR=$work cargo test --release --target $triple $test 2>&1 | tee -a "$log" | grep -E '^test result|FAILED|panicked' || true
     done
@@ -188,23 +193,27 @@ packages() {
     rm -rf "$out" "$stage/venv" "$stage/unpacked" "$stage/$tree" && mkdir -p "$out" "$stage/unpacked"
     cp -r "$package" "$stage/$tree" && tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
     export FOREDRAFT_LIB=$package/bin/foredraft.dll
+    begin "the wheel"
     if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
         "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
         "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 || { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
     else
         skip "the wheel: no python3 with venv"
     fi
+    begin "the npm package"
     if have npm; then
         (cd node && FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 node scripts/platform.cjs)") >/dev/null
     else
         skip "the npm package: no npm"
     fi
     unset FOREDRAFT_LIB
+    begin "check_packages.py"
     python3 scripts/check_packages.py "$out"/*
     (cd "$out" && sha256sum -- * >"$stage/sums" && mv "$stage/sums" SHA256SUMS)
     compile packaged gcc -std=c99 tests/windows/packaged.c
     for file in "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz; do
         [ -e "$file" ] || continue
+        begin "the DLL of $(basename "$file")"
         rm -rf "$stage/unpacked" && mkdir "$stage/unpacked"
         case $file in *.whl) python3 -m zipfile -e "$file" "$stage/unpacked" ;; *) tar -C "$stage/unpacked" -xzf "$file" ;; esac
         cp "$stage/packaged.exe" "$(dirname "$(find "$stage/unpacked" -name foredraft.dll)")/packaged.exe"
@@ -217,6 +226,7 @@ packages() {
 # The npm package with Node for Windows, which npm has as a package.
 test_node() {
     have npm || { skip "Node for Windows: no npm" && return; }
+    begin "the npm package with Node for Windows"
     local node=$stage/node out=$work/packages
     rm -rf "$node" && mkdir -p "$node"
     (
@@ -259,6 +269,7 @@ set_up_compiler
 what=${1:-all}
 case $what in all | build) build ;; esac
 [ "$what" = build ] || {
+    begin "wine64"
     set_up_wine
     say "$("$wine" --version 2>/dev/null)"
     case $what in all | test) test_hosts; test_completions; test_crate ;; esac

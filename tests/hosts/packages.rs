@@ -46,6 +46,32 @@ fn the_packages_of_a_release() {
     check("release.sh");
 }
 
+/// The scripts for other platforms run for half an hour: one that ends early says in which step.
+#[test]
+fn scripts_for_platforms_say_which_step_failed() {
+    let run = |commands: &str| {
+        let script = format!("set -euo pipefail; platform=P; . scripts/cross.sh; begin first; {commands}; echo done");
+        let output = Command::new("bash").args(["-c", &script]).current_dir(root()).output().expect("bash");
+        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+        (output.status.code(), last)
+    };
+    // A command without a message, a part of a pipe, and one inside a function or another shell.
+    for (commands, command) in [
+        ("begin second; false", "false"),
+        ("begin second; found=$(false | cat)", "found=$(false | cat)"),
+        ("work() { false; }; begin second; work", "false"),
+        ("begin second; (false)", "( false )"),
+    ] {
+        let (code, last) = run(commands);
+        assert_eq!(code, Some(1), "{commands}");
+        assert!(last.starts_with("P: ended with 1 in the step \"second\": "), "{commands}: {last}");
+        assert!(last.ends_with(command), "{commands}: {last}");
+    }
+    assert_eq!(run("die why"), (Some(1), "P: ended with 1 in the step \"first\"".to_owned()));
+    assert_eq!(run("kill $$"), (Some(143), "P: ended with 143 in the step \"first\"".to_owned()));
+    assert_eq!(run("false || true"), (Some(0), "P: first".to_owned()));
+}
+
 #[test]
 fn the_python_package() {
     check("test-python.sh");
