@@ -110,6 +110,74 @@ fn tests_that_the_reliability_page_names_are_there() {
     assert!(named.len() > 20, "{named:?}");
 }
 
+/// The tests in the last column of the newcomers' table: of Rust, of Python (`test_...`), of Node (a sentence), and files for type checkers.
+#[test]
+fn tests_in_the_newcomers_table_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = sources(&["src", "tests", "python/tests", "node/test"], &["rs", "py", "mjs", "mts"]);
+    let code: String = files.iter().map(|file| std::fs::read_to_string(file).expect("UTF-8")).collect();
+    let page = std::fs::read_to_string(root.join("docs/troubleshooting.md")).expect("UTF-8");
+    let (_, section) = page.split_once("\n## What newcomers stumbled over\n").expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
+    let mut missing = Vec::new();
+    for row in &rows {
+        let tests = row.trim_end_matches(" |").rsplit(" | ").next().expect("a last column");
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "no test: {row}");
+        missing.extend(named.into_iter().filter(|name| match name {
+            _ if name.contains('/') => !root.join(name).exists(),
+            _ if name.starts_with("test_") => !code.contains(&format!("\ndef {name}(")),
+            _ if name.contains(' ') => !code.contains(&format!("\ntest('{name}', ")),
+            _ => !["", "    "].iter().any(|indent| code.contains(&format!("#[test]\n{indent}fn {name}()"))),
+        }));
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(rows.len() >= 15, "{rows:?}");
+}
+
+/// Nobody sees a release workflow run before there is a release.
+#[test]
+fn scripts_and_targets_that_workflows_run_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let makefile = include_str!("../Makefile");
+    let mut count = 0;
+    for workflow in sources(&[".github/workflows"], &["yml"]) {
+        let text = std::fs::read_to_string(&workflow).expect("UTF-8");
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
+        let lists = lines.iter().filter_map(|line| line.strip_prefix("tool: [")?.strip_suffix(']'));
+        let mut targets: Vec<&str> = lists.flat_map(|list| list.split(", ")).collect();
+        for words in lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
+            for word in words.iter().filter(|word| word.starts_with("scripts/") || word.starts_with(".ci/")) {
+                let file = std::fs::metadata(root.join(word));
+                assert!(file.is_ok_and(|file| is_executable(&file)), "{}: {word}", workflow.display());
+                count += 1;
+            }
+            if let Some(at) = words.iter().position(|word| *word == "make") {
+                let is_target = |word: &&&str| word.chars().all(|it| it.is_ascii_lowercase() || it == '-');
+                targets.extend(words[at + 1..].iter().take_while(is_target));
+            }
+        }
+        for target in &targets {
+            let rule = format!("\n{target}:");
+            assert!(makefile.contains(&rule), "{}: make {target}", workflow.display());
+        }
+        count += targets.len();
+    }
+    assert!(count > 15, "{count} commands were found");
+}
+
+#[cfg(unix)]
+fn is_executable(file: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.permissions().mode() & 0o111 != 0
+}
+
+#[cfg(not(unix))]
+fn is_executable(file: &std::fs::Metadata) -> bool {
+    file.is_file()
+}
+
 #[test]
 fn files_that_documents_and_comments_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

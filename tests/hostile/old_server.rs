@@ -324,6 +324,19 @@ fn lead_byte() -> Value {
     ids[0].clone()
 }
 
+/// The packages end a completion at the context's limit instead.
+#[test]
+fn old_names_have_no_limit_without_n_predict() {
+    let _turn = loaded(json!({}));
+    let request = json!({"prompt": "Once upon a time", "temperature": 0, "stop": ["."]});
+    for family in FAMILIES {
+        let answer = last_update(family, submit(&format!("{family}_init"), &request));
+        let settings = &answer["generation_settings"];
+        assert_eq!((&settings["n_predict"], &settings["ctx_shift"]), (&json!(-1), &json!(true)), "{family}: {answer}");
+        assert_eq!(answer["stop_type"], "word", "{family}: {answer}");
+    }
+}
+
 /// What is asked for is counted, and half a character is withheld.
 #[test]
 fn n_predict_is_never_exceeded() {
