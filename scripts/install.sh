@@ -107,12 +107,14 @@ link_shared() {
 
 # A template of packaging/, with its @NAMES@ replaced.
 fill() {
-    local major=${version%%.*} minor=${version#*.} native
+    local major=${version%%.*} minor=${version#*.} native include_from_lib
     native=$(cat "$work/native-libs.txt")
+    # By the names alone: this machine's /lib can be a link to /usr/lib.
+    include_from_lib=$(realpath -ms --relative-to="$libdir" "$includedir")
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIBDIR@|$libdir|g" -e "s|@INCLUDEDIR@|$includedir|g" -e "s|@VERSION@|$version|g" \
         -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|${minor%%.*}|g" -e "s|@REAL_NAME@|$real|g" -e "s|@SONAME@|$soname|g" \
         -e "s|@NATIVE_LIBS@|$native|g" -e "s|@NATIVE_LIBS_CMAKE@|${native// /;}|g" -e "s|@POINTER_SIZE@|$(($(getconf LONG_BIT) / 8))|g" \
-        -e "s|@INCLUDE_FROM_LIB@|$(realpath -m --relative-to="$libdir" "$includedir")|g" "$root/packaging/$1.in"
+        -e "s|@INCLUDE_FROM_LIB@|$include_from_lib|g" "$root/packaging/$1.in"
 }
 
 install_all() {

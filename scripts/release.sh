@@ -145,6 +145,7 @@ said=$(cd "$work/node" && node run.mjs)
 [ "$said" = "$expected" ] || die "the Node package gives another completion: $said"
 echo "npm: $said"
 (cd "$work/node" && same npm node run.mjs)
+(cd "$work/node" && on_haswell npm "$(node -p process.execPath)" run.mjs)
 
 if [ -n "$with_c" ]; then
     tar -C "$work" -xzf "$out/$tree.tar.gz" --one-top-level=c --strip-components=1
@@ -176,6 +177,21 @@ PROGRAM
     else
         skipped "the C archive: there is no pkg-config here"
     fi
+    # The CMake package, with the shared and with the static library. setup.sh has made sure of cmake.
+    (
+        # shellcheck disable=SC1090 # the path of what it writes
+        . "$("$root/scripts/setup.sh")"
+        cmake -S "$root/examples/cmake" -B "$work/cmake" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/c" && cmake --build "$work/cmake"
+    ) >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log" >&2; die "examples/cmake cannot be built with the C archive"; }
+    question=("$models/stories-target.gguf" "Tell me a story about a fox.")
+    expected=$("$work/cmake/ask" "${question[@]}" 2>/dev/null)
+    [ -n "$expected" ] || die "the CMake package gives no completion"
+    echo "CMake:$expected"
+    said=$("$work/cmake/ask_static" "${question[@]}" 2>/dev/null)
+    [ "$said" = "$expected" ] || die "the static library gives another completion: $said"
+    echo "CMake, static:$said"
+    on_haswell "CMake package" "$work/cmake/ask" "${question[@]}"
+    on_haswell "CMake package, static" "$work/cmake/ask_static" "${question[@]}"
 fi
 
 (cd "$out" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
