@@ -81,12 +81,7 @@ impl DevicePlacement {
         self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_MTP, model, params)
     }
 
-    fn add_estimate_as(
-        &mut self,
-        kind: sys::llama_context_type,
-        model: &Model,
-        params: &ContextParams,
-    ) -> Result<()> {
+    fn add_estimate_as(&mut self, kind: sys::llama_context_type, model: &Model, params: &ContextParams) -> Result<()> {
         let interrupt = Arc::new(Interrupt::default());
         let mut raw = raw_params(params, model, &interrupt);
         raw.ctx_type = kind;
