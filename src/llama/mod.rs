@@ -5,9 +5,9 @@
 //!
 //! - `model`: weights, vocabulary, adapters. `sources`: the files, descriptors and memory that a model is read from.
 //! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
-//! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
+//! - `threads`: the pool that decodes run on. `kernels`: ours in place of ggml's.
 //! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
-//! - `placement`: what models and contexts have on each device.
+//! - `device_use`, `placement`: what models and contexts have on each device.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
 //! - `unrecoverable`: failures that end the process of an isolated engine.
 //! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
@@ -16,6 +16,7 @@
 mod backend;
 mod chat;
 mod context;
+mod device_use;
 #[cfg(test)]
 pub(crate) mod fake;
 mod guard;
@@ -45,6 +46,7 @@ pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, n_ctx as context_length};
+pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
     CpuLevel, KernelCalls, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
     calls as kernel_calls, choose_default_level, level, levels,
@@ -55,7 +57,6 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
-pub use placement::{DevicePlacement, DeviceUse};
 pub use schema::schema_to_grammar;
 pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;

@@ -212,7 +212,8 @@ impl Model {
                 model.add_adapter(lora, opened)?;
             }
         }
-        model.adapter_placement = DevicePlacement::of_adapters(&model, &adapters);
+        // SAFETY: the model is alive.
+        model.adapter_placement = unsafe { DevicePlacement::of_adapters(model.as_ptr(), &adapters) };
         match model.servers.loss() {
             Some(loss) => Err(Error::model(loss)),
             None => Ok(model),
