@@ -11,7 +11,7 @@ use super::load::LoadRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, notify_and_signal};
-use super::request::{Endpoint, RequestDefaults};
+use super::request::RequestDefaults;
 use super::status::EngineStatus;
 use crate::engine::{self, Config, Models, WorkerHandle};
 use crate::error::{Error, Result};
@@ -105,11 +105,6 @@ impl LocalEngine {
     /// Closes a stopped server: the updates of its requests are no longer polled from it. Waits for running calls.
     pub(super) fn close(&self) {
         *self.in_use.write() = true;
-    }
-
-    /// Whether an old name's group has a newest request.
-    pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
-        self.requests.newest(endpoint).is_some()
     }
 
     /// Calls a function of a loaded engine.

@@ -1,11 +1,12 @@
 //! In place of `isolation`, on systems that have none. There is no value of [`NoRemoteEngine`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::api::Function;
-use crate::api::calls::{LeftRequest, PollCommand};
+use crate::api::calls::PollCommand;
 use crate::api::request::Endpoint;
 use crate::engine::Notify;
 use crate::error::{Error, Result};
@@ -69,11 +70,15 @@ impl NoRemoteEngine {
         match *self {}
     }
 
-    pub(super) fn has_newest(&self, _endpoint: Endpoint) -> bool {
+    pub(super) fn newest(&self, _endpoint: Endpoint) -> Option<u64> {
         match *self {}
     }
 
-    pub(super) fn left_request(&self, _endpoint: Endpoint) -> Option<LeftRequest> {
+    pub(super) fn has_request(&self, _id: u64) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
         match *self {}
     }
 }

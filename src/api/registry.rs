@@ -85,6 +85,12 @@ impl RequestRegistry {
         self.entries.lock().records.values().rev().filter(is_meant).cloned().collect()
     }
 
+    /// The ids of the requests whose updates polls can take.
+    pub(super) fn pollable(&self) -> Vec<u64> {
+        let entries = self.entries.lock();
+        entries.records.iter().filter(|(_, record)| !record.is_awaited).map(|(id, _)| *id).collect()
+    }
+
     /// Finds a request.
     ///
     /// # Errors
@@ -173,8 +179,8 @@ pub(super) struct CompletionRecord {
 /// What the answers to a request with messages need.
 pub(super) struct ChatRecord {
     pub(super) reasoning_format: ReasoningFormat,
-    /// The answers have log-probabilities in OpenAI's form.
-    pub(super) logprobs: bool,
+    /// The answers have log-probabilities in OpenAI's form, with this number of alternatives.
+    pub(super) logprobs: Option<usize>,
     /// The answers have OpenAI's older `function_call`.
     pub(super) with_function_call: bool,
     /// The message of each completion, as far as polls have taken its text.

@@ -208,7 +208,14 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
         None => {}
     }
     if tokens.is_empty() {
-        return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
+        return Err(match left_out {
+            None => Error::invalid("prompt: has no tokens, and the model begins texts with none"),
+            // A context of one token.
+            Some(_) => Error::new(
+                Code::ContextFull,
+                format!("prompt: no part of its {n_total} tokens fits into the context of {n_ctx}"),
+            ),
+        });
     }
     Ok((tokens, left_out.is_some()))
 }

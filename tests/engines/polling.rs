@@ -126,6 +126,45 @@ fn one_call_cancels_all_requests() {
     assert_eq!(engine.call("poll", &json!({"all": true}))["code"], "invalid_request");
 }
 
+/// A load or unload ends all requests. A later poll gets what was left of them, and their end.
+#[test]
+fn requests_that_an_unload_or_load_has_ended_are_polled_to_their_end() {
+    let _guard = exclusive();
+    for loads in [false, true] {
+        let engine = Engine::loaded("draft", json!({"n_ctx": 1024}));
+        let ids = [engine.submit(&endless()), engine.submit(&endless()), engine.submit(&endless())];
+        engine.wait_until_generating();
+        match loads {
+            true => engine.load("draft", json!({"n_ctx": 1024})),
+            false => LIBRARY.unload(engine.handle),
+        }
+        let (text, last) = engine.drain(ids[0]);
+        assert_eq!(
+            (&last["stop_type"], &last["success"], &last["id"]),
+            (&json!("cancelled"), &json!(true), &json!(ids[0]))
+        );
+        assert!(!text.is_empty(), "{last}");
+        let answer = engine.call("poll", &json!({"id": ids[0]}));
+        assert_eq!((&answer["finished"], &answer["completion_updates"]), (&json!(true), &json!([])), "{answer}");
+        let answer = engine.call("poll", &json!({"ids": [ids[1], 999_999_999], "timeout_ms": 60_000}));
+        assert_eq!(answer["results"][0]["completion_updates"][0]["stop_type"], "cancelled", "{answer}");
+        assert_eq!((&answer["results"][0]["id"], &answer["results"][1]["code"]), (&json!(ids[1]), &json!("not_found")));
+        let answer = engine.call("cancel", &json!({"id": ids[2]}));
+        assert_eq!(answer, json!({"success": true, "id": ids[2], "cancelled": false}));
+        let answer = engine.call("cancel", &json!({"ids": [ids[2], 999_999_999]}));
+        assert_eq!(
+            (&answer["results"][0]["cancelled"], &answer["results"][1]["code"]),
+            (&json!(false), &json!("not_found"))
+        );
+        // The requests of the next engine take their place.
+        engine.load("draft", json!({"n_ctx": 1024}));
+        let next = engine.submit(&endless());
+        LIBRARY.unload(engine.handle);
+        assert_eq!(engine.call("poll", &json!({"id": ids[2]}))["code"], "not_found");
+        assert_eq!(engine.drain(next).1["stop_type"], "cancelled");
+    }
+}
+
 /// The functions may be called before a model is loaded.
 #[test]
 fn poll_and_cancel_work_without_a_model() {

@@ -345,3 +345,12 @@ fn prompt_stats_predict_prompt_reuse() {
         complete(&engine, Completion, &free);
     }
 }
+
+#[test]
+fn no_prompt_fits_into_a_context_of_one_token() {
+    let engine = start(json!({"n_ctx": 1}));
+    let id = submit(&engine, Completion, &json!({"prompt": "Once upon a time", "n_predict": 3}));
+    let updates = drain(&engine, Completion, id);
+    let last = updates.last().expect("an end");
+    assert_eq!((&last["success"], &last["code"]), (&json!(false), &json!("context_full")), "{last}");
+}

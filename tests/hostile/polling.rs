@@ -61,11 +61,11 @@ fn finished_and_cancelled_requests_stay_finished() {
 }
 
 #[test]
-fn ids_from_before_a_new_init_are_unknown() {
+fn ids_from_before_a_new_init_are_polled_to_their_end() {
     let _guard = loaded(json!({}));
     let id = submit("async_completion_init", &endless());
     assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
-    assert_eq!(error_of("async_completion_poll", &json!({"id": id})).0, "not_found");
+    assert_eq!(last_update("async_completion", id)["stop_type"], "cancelled");
     assert_ne!(submit("async_completion_init", &json!({"prompt": "a", "n_predict": 1})), id, "ids are never reused");
 }
 

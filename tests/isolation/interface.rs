@@ -125,6 +125,18 @@ fn polls_and_cancels_need_no_process() {
 }
 
 #[test]
+fn requests_that_an_unload_has_ended_are_polled_to_their_end() {
+    let engine = start(json!({"n_ctx": 512}));
+    let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true});
+    let ids = [submit(&engine, &endless), submit(&engine, &endless)];
+    while poll(&engine, ids[0], 1000)["completion_updates"].as_array().expect("updates").is_empty() {}
+    engine.unload();
+    for id in ids {
+        assert_eq!(drain(&engine, id).last().expect("an end")["stop_type"], "cancelled");
+    }
+}
+
+#[test]
 fn callbacks_may_call_functions() {
     let engine = start(json!({"n_ctx": 512}));
     let (told, news) = std::sync::mpsc::channel();

@@ -366,6 +366,10 @@ fn several_answers_and_their_log_probabilities() {
         assert!(result["message"]["content"].is_string());
     }
     let request = with(&request, json!({"n": 1, "top_logprobs": 0}));
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
+    for token in answer["logprobs"]["content"].as_array().unwrap() {
+        assert!(token["logprob"].is_f64() && token["top_logprobs"] == json!([]), "{token}");
+    }
     let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
     let streamed: usize = updates
         .iter()

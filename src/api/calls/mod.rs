@@ -8,4 +8,7 @@ mod poll;
 mod session;
 mod text;
 
-pub(super) use self::poll::{LeftRequest, PollCommand, PollSource, Taken, cancel_without_models, poll_without_request};
+pub(super) use self::poll::{
+    PollCommand, PollSource, Taken, cancel_left, cancel_without_models, found_elsewhere, poll_left,
+    poll_without_request,
+};

@@ -1,5 +1,6 @@
 //! Poll and cancel, of one request or of several.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -11,7 +12,7 @@ use crate::api::registry::{FoundRequest, RequestRecord, UpdateSignal, no_such_re
 use crate::api::request::Endpoint;
 use crate::api::response::{self, error_json, success};
 use crate::engine::{Event, Phase};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Token;
 
@@ -38,13 +39,6 @@ enum PollTarget {
     Several(Vec<u64>),
     /// `"all": true`, only of a cancel: all requests of the endpoint.
     All,
-}
-
-/// What is left of the newest request of an old name's group when its engine has ended.
-pub(in crate::api) struct LeftRequest {
-    id: u64,
-    /// The updates that no poll has taken.
-    updates: Vec<Value>,
 }
 
 impl PollCommand {
@@ -98,15 +92,47 @@ impl PollCommand {
     }
 }
 
-impl LeftRequest {
-    pub(in crate::api) fn new(id: u64, updates: Vec<Value>) -> LeftRequest {
-        LeftRequest { id, updates }
-    }
+/// The answer of a poll of a request whose engine has stopped.
+pub(in crate::api) fn poll_left(id: u64, updates: Vec<Value>, command: &PollCommand) -> Value {
+    success(polled(id, updates, Phase::Finished), command.warnings.clone())
+}
 
-    /// The answer of a poll without an id. Takes the updates.
-    pub(in crate::api) fn poll(&mut self, command: PollCommand) -> Value {
-        let updates = std::mem::take(&mut self.updates);
-        success(polled(self.id, updates, Phase::Finished), command.warnings)
+/// The answer of a cancel of a request whose engine has stopped.
+pub(in crate::api) fn cancel_left(id: u64, command: &PollCommand) -> Value {
+    success(json!({"id": id, "cancelled": false}), command.warnings.clone())
+}
+
+/// Asks `elsewhere` for the requests that an answer did not find. It gets an id, and a command for this request that does not wait.
+///
+/// # Errors
+/// Those of `answer`, and of `elsewhere`.
+pub(in crate::api) fn found_elsewhere(
+    answer: Result<Value>,
+    command: &PollCommand,
+    elsewhere: impl Fn(u64, &PollCommand) -> Option<Result<Value>>,
+) -> Result<Value> {
+    match (&command.which, answer) {
+        (PollTarget::One(id), Err(error)) if error.code() == Code::NotFound => {
+            elsewhere(*id, command).unwrap_or(Err(error))
+        }
+        (PollTarget::Several(ids), Ok(mut answer)) => {
+            let results =
+                answer.get_mut("results").and_then(Value::as_array_mut).map_or(&mut [][..], Vec::as_mut_slice);
+            let missing = |result: &Value| result.get("code").is_some_and(|code| code == Code::NotFound.as_str());
+            for (result, id) in results.iter_mut().zip(ids).filter(|(result, _)| missing(result)) {
+                let one = PollCommand {
+                    which: PollTarget::One(*id),
+                    wait: Duration::ZERO,
+                    end_reasoning: false,
+                    warnings: Vec::new(),
+                };
+                if let Some(Ok(found)) = elsewhere(*id, &one) {
+                    *result = found;
+                }
+            }
+            Ok(answer)
+        }
+        (_, answer) => answer,
     }
 }
 
@@ -241,18 +267,6 @@ impl LocalEngine {
     pub(in crate::api) fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
         Ok(self.worker()?.cancel(&record.handle))
     }
-
-    /// What is left of the newest request of an old name's group, after the engine has stopped.
-    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
-        let id = self.requests.newest(endpoint)?;
-        let taken = self.take_updates(id, Duration::ZERO).ok();
-        let updates = taken.and_then(|mut taken| match taken.answer.get_mut("completion_updates")?.take() {
-            Value::Array(updates) => Some(updates),
-            _ => None,
-        });
-        // Without an answer, the request was dropped because too many others had ended.
-        Some(LeftRequest::new(id, updates.unwrap_or_default()))
-    }
 }
 
 /// What a poll took of a request.
@@ -275,6 +289,22 @@ impl Taken {
 pub(in crate::api) trait PollSource {
     /// The newest request of an old name's group that is not awaited.
     fn newest(&self, endpoint: Endpoint) -> Option<u64>;
+
+    /// The requests whose updates polls can take.
+    fn pollable(&self) -> Vec<u64>;
+
+    /// Whether there is such a request, possibly one that was polled to its end.
+    fn has_request(&self, id: u64) -> bool;
+
+    /// The updates that no poll has taken, by request. The engine has stopped.
+    fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
+        let updates_of =
+            |id| match self.take_updates(id, Duration::ZERO).ok()?.answer.get_mut("completion_updates")?.take() {
+                Value::Array(updates) => Some((id, updates)),
+                _ => None,
+            };
+        self.pollable().into_iter().filter_map(updates_of).collect()
+    }
 
     /// Takes the updates of a request.
     ///
@@ -388,6 +418,14 @@ pub(in crate::api) trait PollSource {
 impl PollSource for LocalEngine {
     fn newest(&self, endpoint: Endpoint) -> Option<u64> {
         self.requests.newest(endpoint)
+    }
+
+    fn pollable(&self) -> Vec<u64> {
+        self.requests.pollable()
+    }
+
+    fn has_request(&self, id: u64) -> bool {
+        self.requests.find(id).is_ok()
     }
 
     fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {

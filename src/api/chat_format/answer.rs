@@ -85,21 +85,19 @@ pub(in crate::api) fn add_logprobs<'a>(
     tokens: impl Iterator<Item = &'a Generated>,
     vocab: &Vocab,
 ) {
-    if !record.chat.as_ref().is_some_and(|chat| chat.logprobs) {
-        return;
-    }
+    let Some(n_top) = record.chat.as_ref().and_then(|chat| chat.logprobs) else { return };
     let content: Vec<Value> =
-        tokens.filter_map(|token| token.probs.as_ref()).map(|probs| token_logprobs(probs, vocab)).collect();
+        tokens.filter_map(|token| token.probs.as_ref()).map(|probs| token_logprobs(probs, n_top, vocab)).collect();
     answer.insert("logprobs".into(), json!({"content": content}));
 }
 
-fn token_logprobs(probs: &TokenProbs, vocab: &Vocab) -> Value {
+fn token_logprobs(probs: &TokenProbs, n_top: usize, vocab: &Vocab) -> Value {
     let describe = |token: Token, logprob: f32| {
         let piece = vocab.piece(token);
         // JSON has no infinity; llama-server writes the smallest float.
         json!({"token": String::from_utf8_lossy(piece), "logprob": logprob.max(f32::MIN), "bytes": piece})
     };
-    let top: Vec<Value> = probs.top.iter().map(|(token, logprob)| describe(*token, *logprob)).collect();
+    let top: Vec<Value> = probs.top.iter().take(n_top).map(|(token, logprob)| describe(*token, *logprob)).collect();
     let mut answer = describe(probs.token, probs.logprob);
     if let Value::Object(answer) = &mut answer {
         answer.insert("top_logprobs".into(), top.into());

@@ -18,7 +18,7 @@ use super::settings::IsolationSettings;
 use super::shared::{RemoteShared, stopped, tell_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use crate::api::Function;
-use crate::api::calls::{LeftRequest, PollSource, Taken};
+use crate::api::calls::{PollSource, Taken};
 use crate::api::fields::parse_object;
 use crate::api::registry::{UpdateSignal, no_such_request, notify_and_signal};
 use crate::api::request::Endpoint;
@@ -186,26 +186,21 @@ impl RemoteEngine {
     pub(in crate::api) fn is_open(&self) -> bool {
         !self.is_closed.load(Ordering::Acquire)
     }
-
-    pub(in crate::api) fn has_newest(&self, endpoint: Endpoint) -> bool {
-        self.newest(endpoint).is_some()
-    }
-
-    /// What is left of the newest request of an old name's group, after the engine has stopped.
-    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
-        let id = self.newest(endpoint)?;
-        let taken = self.take_updates(id, Duration::ZERO).ok();
-        let updates = taken.and_then(|mut taken| match taken.answer.get_mut("completion_updates")?.take() {
-            Value::Array(updates) => Some(updates),
-            _ => None,
-        });
-        Some(LeftRequest::new(id, updates.unwrap_or_default()))
-    }
 }
 
 impl PollSource for RemoteEngine {
     fn newest(&self, endpoint: Endpoint) -> Option<u64> {
         self.shared.requests.lock().newest.get(endpoint.old_index()?).copied().flatten()
+    }
+
+    fn pollable(&self) -> Vec<u64> {
+        let requests = self.shared.requests.lock();
+        requests.records.values().filter(|request| !request.is_awaited).map(|request| request.id).collect()
+    }
+
+    fn has_request(&self, id: u64) -> bool {
+        let requests = self.shared.requests.lock();
+        requests.records.contains_key(&id) || requests.ended.contains(&id)
     }
 
     fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {

@@ -110,7 +110,11 @@ fn seed(object: &mut Map<String, Value>, warnings: &mut Vec<String>) {
 fn stop(object: &mut Map<String, Value>, warnings: &mut Vec<String>) {
     match object.get_mut("stop") {
         None | Some(Value::Null | Value::String(_)) => {}
-        Some(Value::Array(words)) => words.retain(|word| !word.is_null()),
+        Some(Value::Array(words)) => {
+            let nulls = words.iter().enumerate().filter(|(_, word)| word.is_null());
+            warnings.extend(nulls.map(|(index, _)| format!("stop[{index}]: null is ignored")));
+            words.retain(|word| !word.is_null());
+        }
         Some(other) => {
             warnings.push(format!("stop: {} is not an array of strings and is ignored", show(other)));
             object.remove("stop");
@@ -215,6 +219,7 @@ mod tests {
             (json!({"seed": -2}), json!({"seed": 4_294_967_294_u32})),
             (json!({"seed": 4_294_967_300_u64}), json!({"seed": 4})),
             (json!({"stop": 5}), json!({})),
+            (json!({"stop": ["a", null, "b"]}), json!({"stop": ["a", "b"]})),
         ] {
             let (object, warnings) = tolerated(given.clone());
             assert_eq!((&object, warnings.len()), (&used, 1), "{given}: {warnings:?}");

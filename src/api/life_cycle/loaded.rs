@@ -1,11 +1,12 @@
 //! A loaded engine, in this process or in another one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::api::Function;
-use crate::api::calls::{LeftRequest, PollCommand, PollSource};
+use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
 use crate::api::local_engine::LocalEngine;
 use crate::api::request::Endpoint;
@@ -124,18 +125,27 @@ impl LoadedEngine {
         }
     }
 
-    pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
+    /// The newest request of an old name's group that is not awaited.
+    pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.has_newest(endpoint),
-            LoadedEngine::Isolated(engine) => engine.has_newest(endpoint),
+            LoadedEngine::Local(loaded) => loaded.newest(endpoint),
+            LoadedEngine::Isolated(engine) => engine.newest(endpoint),
         }
     }
 
-    /// What is left of the newest request of an old name's group, after the engine has stopped.
-    pub(super) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
+    /// Whether it has a request, possibly one that was polled to its end.
+    pub(super) fn has_request(&self, id: u64) -> bool {
         match self {
-            LoadedEngine::Local(loaded) => loaded.left_request(endpoint),
-            LoadedEngine::Isolated(engine) => engine.left_request(endpoint),
+            LoadedEngine::Local(loaded) => loaded.has_request(id),
+            LoadedEngine::Isolated(engine) => engine.has_request(id),
+        }
+    }
+
+    /// The updates that no poll has taken, by request, after the engine has stopped.
+    pub(super) fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
+        match self {
+            LoadedEngine::Local(loaded) => loaded.left_requests(),
+            LoadedEngine::Isolated(engine) => engine.left_requests(),
         }
     }
 }

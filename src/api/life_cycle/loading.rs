@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::last_requests::LastRequests;
+use super::left_requests::LeftRequests;
 use super::loaded::LoadedEngine;
 use crate::api::load::{GivenModels, LoadRequest};
 use crate::api::local_engine::LocalEngine;
@@ -49,7 +49,7 @@ pub(super) struct LifeCycle {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: RunningLookups,
-    last_requests: LastRequests,
+    left_requests: LeftRequests,
     /// The process that began the newest epoch and has its threads. Readable without the lock.
     process: AtomicU32,
     on_llama_stage: Option<OnLlamaStage>,
@@ -151,8 +151,8 @@ impl LifeCycle {
         self.life.lock().given.clone()
     }
 
-    pub(super) fn last_requests(&self) -> &LastRequests {
-        &self.last_requests
+    pub(super) fn left_requests(&self) -> &LeftRequests {
+        &self.left_requests
     }
 
     pub(super) fn lookups(&self) -> &RunningLookups {
@@ -281,7 +281,7 @@ impl LifeCycle {
         llama::hurry_rpc_servers(&std::mem::take(&mut life.rpc));
         if let LoadState::Ready(loaded) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
             loaded.begin_stop();
-            self.last_requests.begin_stop(&loaded);
+            self.left_requests.begin_stop(&loaded);
             life.replaced.push(loaded);
         }
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
@@ -300,7 +300,7 @@ impl LifeCycle {
         let replaced = std::mem::take(&mut self.life.lock().replaced);
         for loaded in replaced {
             loaded.stop();
-            self.last_requests.stopped(&loaded);
+            self.left_requests.stopped(&loaded);
         }
         loading
     }

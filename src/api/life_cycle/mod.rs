@@ -1,6 +1,6 @@
 //! An engine from the host's point of view: load, unload, and calls at any time in between.
 
-mod last_requests;
+mod left_requests;
 mod loaded;
 mod loading;
 mod shutdown;
@@ -14,7 +14,7 @@ pub(crate) use self::loading::cut_off;
 use self::loading::{EngineState, LifeCycle, LoadCommand};
 pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
-use super::calls::{PollCommand, cancel_without_models, poll_without_request};
+use super::calls::{PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_request};
 use super::function::Function;
 use super::local_engine::LocalEngine;
 use super::lookup::{RunningLookup, RunningLookups};
@@ -145,39 +145,44 @@ impl Engine {
         }
     }
 
-    /// As [`LocalEngine::poll`]. Without an id it can also be the last request before a load or unload. If no model is loaded there are no
-    /// other updates; this is an error only if the command names a request.
+    /// As [`LocalEngine::poll`]. The request can also be one that the newest load or unload has ended; without an id it can be the last
+    /// request before that. If no model is loaded there are no other updates; this is an error only if the command names a request.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
         let engine = self.loaded();
-        let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.has_newest(endpoint);
-        if let Ok(engine) = &engine
-            && is_here(engine)
-            && let Some(answer) = engine.poll(endpoint, command.clone())
+        let left = self.life_cycle.left_requests();
+        let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.newest(endpoint).is_some();
+        let here = match &engine {
+            Ok(engine) if is_here(engine) => engine.poll(endpoint, command.clone()),
+            _ => None,
+        };
+        if here.is_none()
+            && command.is_unnamed()
+            && let Some(answer) = left.newest(endpoint).and_then(|id| left.poll(endpoint, id, &command))
         {
             return answer;
         }
-        if command.is_unnamed()
-            && let Some(answer) = self.life_cycle.last_requests().poll(endpoint, &command)
-        {
-            return answer;
-        }
-        poll_without_request(command, engine.map_or_else(|(state, _)| state, |_| "idle"))
+        let state = engine.map_or_else(|(state, _)| state, |_| "idle");
+        let answer = here.unwrap_or_else(|| poll_without_request(command.clone(), state));
+        found_elsewhere(answer, &command, |id, command| left.poll(endpoint, id, command))
     }
 
-    /// As [`LocalEngine::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.
+    /// As [`LocalEngine::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request
+    /// that the newest load or unload has not ended.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        match self.loaded() {
-            Ok(engine) => engine.cancel(endpoint, command),
-            Err(_) => cancel_without_models(command),
-        }
+        let answer = match self.loaded() {
+            Ok(engine) => engine.cancel(endpoint, command.clone()),
+            Err(_) => cancel_without_models(command.clone()),
+        };
+        let left = self.life_cycle.left_requests();
+        found_elsewhere(answer, &command, |id, command| left.has(id).then(|| Ok(cancel_left(id, command))))
     }
 
     /// The answer of `poll_system_status`.

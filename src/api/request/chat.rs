@@ -12,6 +12,8 @@ const MAX_TOOL_NAME: usize = 128;
 const TOOL: &str = r#"{"type": "function", "function": {"name", ...}}"#;
 /// The most tools in a request.
 const MAX_TOOLS: usize = 4096;
+/// The maximum `top_logprobs`, as in OpenAI's interface.
+const MAX_TOP_LOGPROBS: i64 = 20;
 
 /// Which tools the model may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +75,8 @@ pub struct ChatOptions {
     pub response_schema: Option<Value>,
     /// The last message is continued.
     pub continuation: Option<Continuation>,
-    /// The answer has log-probabilities in OpenAI's form.
-    pub logprobs: bool,
+    /// The answer has log-probabilities in OpenAI's form, with this number of alternatives.
+    pub logprobs: Option<usize>,
 }
 
 impl ChatOptions {
@@ -97,6 +99,7 @@ impl ChatOptions {
             Some(Value::Number(_)) if !is_chat => Some(false),
             _ => fields.flag("logprobs")?,
         };
+        let top_logprobs = fields.int("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
         if !is_chat {
             let given = [
                 ("tool_choice", choice.is_some()),
@@ -107,12 +110,22 @@ impl ChatOptions {
                 ("response_format", response_format.is_some()),
                 ("continue_final_message", continues.is_some()),
                 ("logprobs", logprobs.is_some()),
+                ("top_logprobs", top_logprobs.is_some()),
             ];
             for (key, _) in given.into_iter().filter(|(_, given)| *given) {
                 fields.warn(format!("{key}: ignored without messages"));
             }
             return Ok(None);
         }
+        let logprobs = match (logprobs.unwrap_or(false), top_logprobs) {
+            (true, top) => Some(top.unwrap_or(0)),
+            (false, top) => {
+                if top.is_some_and(|top| top > 0) {
+                    fields.warn("top_logprobs: ignored without logprobs");
+                }
+                None
+            }
+        };
         Ok(Some(ChatOptions {
             with_function_call: has_functions || old_choice.is_some(),
             tool_choice: choice.or(old_choice).unwrap_or(ToolChoice::Auto),
@@ -120,8 +133,22 @@ impl ChatOptions {
             reasoning_format: reasoning_format.unwrap_or(ReasoningFormat::Auto),
             response_schema,
             continuation,
-            logprobs: logprobs.unwrap_or(false),
+            logprobs,
         }))
+    }
+
+    /// Refuses to continue a message that is not the assistant's.
+    ///
+    /// # Errors
+    /// The last message has another role.
+    pub fn validate_continuation(&self, messages: &[Value]) -> Result<()> {
+        let role = messages.last().and_then(|message| message.get("role")).and_then(Value::as_str).unwrap_or_default();
+        match self.continuation {
+            Some(_) if role != "assistant" => Err(Error::invalid(format!(
+                "continue_final_message: expected the last message to be the assistant's, got the role {role:?}"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a choice that the tools do not allow.

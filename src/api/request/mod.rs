@@ -36,8 +36,6 @@ use crate::sampling::SamplingSettings;
 
 /// The maximum time limit: a year. A larger one could overflow when added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
-/// The maximum `top_logprobs`, as in OpenAI's interface.
-const MAX_TOP_LOGPROBS: i64 = 20;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The maximum `prompt_logprobs`, as of `n_probs`.
@@ -187,16 +185,16 @@ impl CompletionRequest {
         let is_chat = inputs.all.iter().any(|input| matches!(input.prompt, Prompt::Messages(_)));
         let chat = ChatOptions::read(fields, is_chat)?;
         for input in &inputs.all {
-            if let Prompt::Messages(chat) = &input.prompt {
-                validate_tools(&chat.tools)?;
+            if let (Prompt::Messages(input), Some(chat)) = (&input.prompt, &chat) {
+                validate_tools(&input.tools)?;
+                chat.validate_continuation(&input.messages)?;
             }
         }
         let (grammar, json_schema) = grammar(fields, chat.as_ref().and_then(|chat| chat.response_schema.as_ref()))?;
         let mut sampling = sampling::read(fields)?;
-        let top_logprobs = fields.int("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
-        if sampling.n_probs == 0 && chat.as_ref().is_some_and(|chat| chat.logprobs) {
-            // With none, the chosen token's log-probability is reported.
-            sampling.n_probs = top_logprobs.unwrap_or(0).max(1);
+        if let Some(top) = chat.as_ref().and_then(|chat| chat.logprobs) {
+            // The engine reports the chosen token's log-probability with an alternative at least.
+            sampling.n_probs = sampling.n_probs.max(top).max(1);
         }
         let given = read_seed(fields)?;
         let seed = given.unwrap_or(if endpoint.is_old() { None } else { defaults.seed });

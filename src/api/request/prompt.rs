@@ -183,9 +183,14 @@ impl Overflow {
 pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     let given = fields.get("prompt");
     let has_prompt = matches!(given, Some(value) if value != "");
-    let listed = fields.list("prompts", "an array of prompts", input)?.filter(|prompts| !prompts.is_empty());
+    let listed = fields.list("prompts", "an array of prompts", input)?;
     let chat = ChatInput::read(fields)?;
     let infill = Infill::read(fields, given)?;
+    if listed.as_ref().is_some_and(Vec::is_empty) && !has_prompt && chat.is_none() && infill.is_none() {
+        return Err(Error::invalid("prompts: expected at least one prompt, got []"));
+    }
+    // Beside another prompt, none counts as absent.
+    let listed = listed.filter(|prompts| !prompts.is_empty());
     if infill.is_some() && (listed.is_some() || chat.is_some()) {
         return Err(Error::invalid("input_prefix, input_suffix, input_extra: expected only together with prompt"));
     }

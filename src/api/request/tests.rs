@@ -249,6 +249,45 @@ fn init_defaults_apply_to_requests() {
 }
 
 #[test]
+fn alternatives_in_openai_form_are_counted() {
+    let chat = |fields: Value| {
+        let mut document = json!({"messages": [{"role": "user", "content": "a"}]});
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let request = read(&document).unwrap_or_else(|error| panic!("{document}: {error}"));
+        (request.chat.unwrap().logprobs, request.sampling.n_probs, request.warnings)
+    };
+    for (fields, n_top, n_probs) in [
+        (json!({"logprobs": true}), Some(0), 1),
+        (json!({"logprobs": true, "top_logprobs": 0}), Some(0), 1),
+        (json!({"logprobs": true, "top_logprobs": 3}), Some(3), 3),
+        (json!({"logprobs": true, "top_logprobs": 3, "n_probs": 2}), Some(3), 3),
+        (json!({"logprobs": true, "top_logprobs": 2, "n_probs": 5}), Some(2), 5),
+        (json!({"logprobs": false, "top_logprobs": 0, "n_probs": 2}), None, 2),
+    ] {
+        assert_eq!(chat(fields.clone()), (n_top, n_probs, vec![]), "{fields}");
+    }
+    let warning = "top_logprobs: ignored without logprobs".to_owned();
+    assert_eq!(chat(json!({"top_logprobs": 3})), (None, 0, vec![warning]));
+    let without_messages = read(&json!({"prompt": "a", "top_logprobs": 3})).unwrap();
+    assert_eq!(without_messages.warnings, ["top_logprobs: ignored without messages"]);
+    check_error(json!({"top_logprobs": 21}), "top_logprobs: expected a whole number from 0 to 20, got 21");
+}
+
+#[test]
+fn only_the_assistants_message_is_continued() {
+    let with_last = |role: &str, value: Value| {
+        let messages = json!([{"role": "user", "content": "a"}, {"role": role, "content": "b"}]);
+        json!({"messages": messages, "continue_final_message": value})
+    };
+    for value in [json!(true), json!("content"), json!("reasoning_content")] {
+        request(with_last("assistant", value.clone()));
+        let expected = "continue_final_message: expected the last message to be the assistant's, got the role \"user\"";
+        check_error(with_last("user", value), expected);
+    }
+    request(with_last("user", json!(false)));
+}
+
+#[test]
 fn several_completions_get_consecutive_seeds() {
     check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
     check(json!({"n": 3}), |r| r.n_cmpl = 3);

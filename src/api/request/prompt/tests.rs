@@ -29,6 +29,9 @@ fn prompt_forms_are_parsed() {
     ];
     assert_eq!(listed, inputs(all, true));
     assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "an empty list does not count");
+    for nothing in [json!({"prompts": []}), json!({"prompts": [], "prompt": ""})] {
+        check_error(nothing, "prompts: expected at least one prompt, got []");
+    }
     assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
     check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
     check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
