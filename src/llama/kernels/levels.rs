@@ -150,8 +150,8 @@ fn default_level(levels: &[CpuLevel]) -> Result<CpuLevel> {
         ));
     };
     match std::env::var(VARIABLE) {
-        Ok(name) => named(VARIABLE, &name, levels),
-        Err(_) => Ok(*best),
+        Ok(name) if !name.is_empty() => named(VARIABLE, &name, levels),
+        _ => Ok(*best),
     }
 }
 
