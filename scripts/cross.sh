@@ -3,7 +3,9 @@
 
 n_passed=0
 
-say() { printf '%s: %s\n' "$platform" "$*" >&2; }
+# Messages go where the script's stderr does, also while a function's is in a file, as when a signal ends the script there.
+exec {messages}>&2
+say() { printf '%s: %s\n' "$platform" "$*" >&"$messages"; }
 die() { say "$@"; exit 1; }
 
 # What runs, and the command that failed where `set -e` ends the script.

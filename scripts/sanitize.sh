@@ -35,13 +35,13 @@ build() {
         cargo +nightly build --release --lib --target "$triple" "${std[@]}"
 }
 
-# compile LIBRARY_FOLDER FLAGS...: builds tests/hosts/life.c against a library.
+# compile LIBRARY_FOLDER FLAGS...: builds the host in tests/hosts/life against a library.
 compile() {
     local library=$1
     shift
     mkdir -p "$root/target/$kind"
     host=$root/target/$kind/life
-    "${CC:-cc}" -g -O1 -Iinclude -pthread "$@" tests/hosts/life.c -o "$host" "-L$library" -lforedraft "-Wl,-rpath,$library"
+    "${CC:-cc}" -g -O1 -Iinclude -pthread "$@" tests/hosts/life/*.c -o "$host" "-L$library" -lforedraft "-Wl,-rpath,$library"
 }
 
 # attempt NAME COMMAND...: runs a host, and shows its report if it fails.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Long runs of tests/hosts/life.c.
+# Long runs of the host in tests/hosts/life.
 #   scripts/soak.sh soak [REQUESTS LOADS]    memory after many requests and loads
 #   scripts/soak.sh chaos [MINUTES]          random calls on eight threads; each completion is compared with its solo run, and the memory is measured each minute
 set -euo pipefail
@@ -8,7 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 library=$PWD/target/release
 cargo build --release --lib
-"${CC:-cc}" -O1 -Iinclude -pthread tests/hosts/life.c -o "$folder/life" "-L$library" -lforedraft "-Wl,-rpath,$library"
+"${CC:-cc}" -O1 -Iinclude -pthread tests/hosts/life/*.c -o "$folder/life" "-L$library" -lforedraft "-Wl,-rpath,$library"
 life=("$folder/life" "$folder" models/stories-target.gguf models/stories-draft.gguf)
 case $1 in
     soak) "${life[@]}" soak "${2:-100000}" "${3:-1000}" ;;

@@ -5,13 +5,20 @@ use std::process::{Command, Output};
 
 use crate::toolchain::{compiler, folder, library_folder, root, run};
 
-/// Compiles a C program, or a shared library of it, against the shared library of this build.
+/// Compiles a C program, a folder of C files or a shared library against the shared library of this build.
 fn compiled(name: &str, flags: &[&str]) -> std::path::PathBuf {
     let program = folder("faults").join(name.trim_end_matches(".c"));
     let library = library_folder();
     let mut command = Command::new(compiler("c"));
     command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-pthread"]);
-    command.arg(format!("tests/hosts/{name}")).arg("-o").arg(&program).args(flags);
+    let source = root().join("tests/hosts").join(name);
+    if source.is_dir() {
+        let files = std::fs::read_dir(source).expect("a folder").flatten().map(|file| file.path());
+        command.args(files.filter(|path| path.extension().is_some_and(|extension| extension == "c")));
+    } else {
+        command.arg(source);
+    }
+    command.arg("-o").arg(&program).args(flags);
     if !flags.contains(&"-shared") {
         command.arg(format!("-L{}", library.display())).arg("-lforedraft");
         command.arg(format!("-Wl,-rpath,{}", library.display()));
@@ -86,7 +93,7 @@ fn lack_of_memory_inside_llama_is_an_error() {
 /// Without descriptors, space on the disk, or permission to write: each save is an error, no file is lost, and later all works.
 #[test]
 fn saves_without_descriptors_or_space_are_errors_and_lose_nothing() {
-    let program = compiled("life.c", &[]);
+    let program = compiled("life", &[]);
     for what in ["descriptors", "file-size", "disk", "read-only"] {
         let folder = emptied("scarce");
         let output = life(&program, &folder, &["scarce", what]).output().expect("it starts");
@@ -111,10 +118,10 @@ fn saves_without_descriptors_or_space_are_errors_and_lose_nothing() {
 #[test]
 fn valgrind_reports_nothing() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: life.c under Valgrind, which is not installed");
+        eprintln!("skipped: life under Valgrind, which is not installed");
         return;
     }
-    let program = compiled("life.c", &["-g"]);
+    let program = compiled("life", &["-g"]);
     let under_valgrind = |mode: &str| {
         let life = life(&program, &emptied("valgrind"), &[mode]);
         let mut command = Command::new("valgrind");
@@ -134,7 +141,7 @@ fn valgrind_reports_nothing() {
 /// A limit of the address space during a load: an error, and the next load works; or Rust ends the process (docs/limits.md).
 #[test]
 fn load_without_address_space_is_an_error() {
-    let program = compiled("life.c", &[]);
+    let program = compiled("life", &[]);
     let (mut refused, mut loaded, mut ended) = (0, 0, 0);
     let most = number("FOREDRAFT_FAULTS", 3).max(12);
     for at in 0..most {
@@ -246,7 +253,7 @@ fn large_inputs_without_memory_are_errors() {
 /// Children that are forked at random moments answer every call, whatever lock another thread held. `FOREDRAFT_FORKS` of them.
 #[test]
 fn forked_children_never_wait_for_threads_they_do_not_have() {
-    let program = compiled("life.c", &[]);
+    let program = compiled("life", &[]);
     let n_forks = number("FOREDRAFT_FORKS", 200).to_string();
     let output = life(&program, &emptied("forks"), &["forks", &n_forks]).output().expect("it starts");
     let shown = (output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -267,7 +274,7 @@ fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// `life.c` with these arguments after the models.
+/// The host of `life/` with these arguments after the models.
 fn life(program: &std::path::Path, folder: &std::path::Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg(folder).args(["target", "draft"].map(|name| root().join(format!("models/stories-{name}.gguf"))));
@@ -298,7 +305,7 @@ fn life_with_fault(program: &std::path::Path, shim: &std::path::Path, kind: &str
 /// Each kind of call fails once, in turn: a sample of all calls, or with `FOREDRAFT_FAULTS` that many of each kind.
 #[test]
 fn each_failing_call_is_an_error_and_loses_nothing() {
-    let (program, shim) = (compiled("life.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
+    let (program, shim) = (compiled("life", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
     let most = number("FOREDRAFT_FAULTS", 3);
     for kind in ["read", "write", "rename", "fsync", "open", "fread", "mmap"] {
         let total = life_with_fault(&program, &shim, kind, u32::MAX / 2);
@@ -318,7 +325,7 @@ fn each_failing_call_is_an_error_and_loses_nothing() {
 #[test]
 fn killed_saves_leave_the_old_or_the_new_file() {
     use std::io::BufRead as _;
-    let program = compiled("life.c", &[]);
+    let program = compiled("life", &[]);
     let n_kills = number("FOREDRAFT_KILLS", 4);
     for kind in ["session", "cache", "create", "merge"] {
         let folder = emptied("kills");
