@@ -10,6 +10,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 
+use crate::thread_state::{SignalsBlocked, StandardFloats};
+
 /// The threads of the library that have not ended.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The calls of the C interface that have not returned, of all threads.
@@ -25,7 +27,7 @@ thread_local! {
     static OWN_CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Starts a thread of the library. (Scoped threads need not be counted, because the thread that waits for them is.)
+/// Starts a thread of the library, with its own [state](crate::thread_state), which it hands on to threads that it starts. (Scoped threads need not be counted, because the thread that waits for them is.)
 ///
 /// # Errors
 /// As [`Builder::spawn`].
@@ -38,8 +40,10 @@ pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 's
     }
     THREADS.fetch_add(1, Ordering::AcqRel);
     let running = Running;
+    let _blocked = SignalsBlocked::new();
     Builder::new().name(name.into()).spawn(move || {
         let _running = running;
+        let _floats = StandardFloats::new();
         work()
     })
 }

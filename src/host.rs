@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
+use crate::thread_state::StandardFloats;
+
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
@@ -20,7 +22,7 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// Notifies the host of an update through its file descriptor. Returns false if the reader has closed it.
 pub type Notice = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// Runs a host's callback.
+/// Runs a host's callback. What it changes in how this thread computes is undone.
 pub fn call<R>(callback: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -33,6 +35,7 @@ pub fn call<R>(callback: impl FnOnce() -> R) -> R {
     BEGUN.fetch_add(1, Ordering::AcqRel);
     RUNNING.fetch_add(1, Ordering::AcqRel);
     let _leave = Leave;
+    let _floats = StandardFloats::new();
     callback()
 }
 

@@ -14,6 +14,8 @@ pub mod host;
 pub mod llama;
 pub mod session;
 pub mod speculative;
+#[allow(unsafe_code)]
+pub mod thread_state;
 
 // The crates under crates/ are layers of this one, under these names.
 pub use foredraft_base::{checksum, error};

@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 9] = [
     &["base"],
 ];
 /// Modules that every layer may import, and that import none of the layers.
-const LEAVES: [&str; 2] = ["forks", "host"];
+const LEAVES: [&str; 3] = ["forks", "host", "thread_state"];
 
 /// Known exceptions. An entry that is no longer true fails the test, so these lists can only become shorter.
 const CYCLES_LEFT: [&str; 0] = [];

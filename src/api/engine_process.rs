@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ struct KnownEngine {
 struct EngineChild {
     engine: Engine,
     sender: FrameSender,
+    /// A link to the host's working folder.
+    host_folder: PathBuf,
     /// Locked while a request is submitted, so that the pusher finds each request that has an update.
     known: Mutex<KnownEngine>,
 }
@@ -47,6 +50,7 @@ struct EngineChild {
 pub fn serve(arguments: &[String]) -> ! {
     process::close_inherited_files();
     process::restore_crash_signals();
+    process::survive_file_limit();
     // Its host starts another one.
     llama::end_process_on_loss();
     let host = arguments.last().and_then(|id| id.parse().ok()).unwrap_or(0);
@@ -55,7 +59,8 @@ pub fn serve(arguments: &[String]) -> ! {
     }
     let Ok(stream) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { process::end_now(1) };
     let Ok(sender) = stream.try_clone().map(FrameSender::new) else { process::end_now(1) };
-    let child = Arc::new(EngineChild { engine: Engine::new(), sender, known: Mutex::default() });
+    let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
+    let child = Arc::new(EngineChild { engine: Engine::new(), sender, host_folder, known: Mutex::default() });
     let logger = Arc::clone(&child);
     log::set_sink(Some(Box::new(move |level, text| {
         // The host has gone if it fails, and so will this process.
@@ -103,7 +108,13 @@ impl EngineChild {
     fn call(self: &Arc<Self>, frame: Frame) {
         let number = frame.number;
         let Some((name, argument)) = frame.as_call() else { return };
-        match Function::named(name) {
+        let function = Function::named(name);
+        if function.is_some() {
+            // Relative paths are the host's. (Those of a load are relative to the folder in which the program was started.) A host whose
+            // folder is not to be seen, such as one that has another user now, keeps the former one.
+            let _ = std::env::set_current_dir(&self.host_folder);
+        }
+        match function {
             Some(Function::Submit(endpoint)) => {
                 let mut known = self.known.lock();
                 let answer = self.engine.with_loaded(|loaded| loaded.submit_record(endpoint, argument));

@@ -70,6 +70,18 @@ impl Function {
         matches!(self, Function::Complete(_) | Function::Embed | Function::SessionSave | Function::SessionLoad)
     }
 
+    /// Whether the calling thread may write files.
+    pub fn writes_files(self) -> bool {
+        matches!(
+            self,
+            Function::SessionSave
+                | Function::LookupCache
+                | Function::LookupCreate
+                | Function::LookupMerge
+                | Function::LookupStats
+        )
+    }
+
     /// Whether it works without a loaded engine.
     pub(in crate::api) fn needs_no_engine(self) -> bool {
         matches!(self, Function::LookupCreate | Function::LookupMerge | Function::LookupStats)

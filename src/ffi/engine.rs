@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::engines;
-use super::guard::{answer_or, bytes, required, run, run_or};
+use super::guard::{answer_or, bytes, has_memory, required, run, run_or};
 use super::types::{FOREDRAFT_ABI_VERSION, foredraft_engine};
 use crate::api::Engine;
 use crate::error::{Code, Error, Result};
@@ -16,6 +16,9 @@ use crate::llama::log::{self, Level};
 /// `foredraft_engine_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_engine_new() -> *mut foredraft_engine {
+    if !has_memory() {
+        return engines::unusable();
+    }
     run_or(engines::unusable(), std::ptr::null_mut(), engines::create)
 }
 
@@ -100,6 +103,9 @@ pub(super) fn load(
     config: Result<&[u8]>,
     init: fn(&Engine, &[u8]) -> Result<()>,
 ) -> i32 {
+    if !has_memory() {
+        return Code::ResourceExhausted.init_number();
+    }
     run_or(Code::NotInitialized.init_number(), Code::Internal.init_number(), || {
         // NULL becomes an empty text, which the load refuses, so that the status reports the error.
         let result = engine().and_then(|engine| init(&engine, config.unwrap_or(b"")));

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::api::{cut_off, error_json};
 use crate::error::{Code, Error, Result};
 use crate::forks::{self, HostCall};
+use crate::thread_state::StandardFloats;
 
 /// Runs a function of the interface and returns its answer as JSON, or an error object if it fails or panics. Never NULL, unless
 /// there is no memory for the answer.
@@ -20,6 +21,9 @@ pub(super) fn answer_or(cut_off: impl FnOnce() -> Value, call: impl FnOnce() -> 
     if forks::is_cut_off() {
         return to_c_string(&cut_off().to_string());
     }
+    if !has_memory() {
+        return to_c_string(WITHOUT_MEMORY);
+    }
     let _inside = Inside::new();
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
     let value = result.unwrap_or_else(|error| error_json(&error));
@@ -30,6 +34,23 @@ pub(super) fn answer_or(cut_off: impl FnOnce() -> Value, call: impl FnOnce() -> 
 pub(super) fn run(call: impl FnOnce()) {
     run_or((), (), call);
 }
+
+/// Whether there is memory for a small call. Rust ends the process when an allocation fails, so this is asked first: above all, a thread's
+/// first call needs memory for what belongs to the thread.
+pub(super) fn has_memory() -> bool {
+    // Below the size from which `free` gives memory back to the system.
+    const NEEDED: usize = 60 << 10;
+    // SAFETY: the block is freed once. The compiler must not remove the pair.
+    unsafe {
+        let block = std::hint::black_box(libc::malloc(NEEDED));
+        libc::free(block);
+        !block.is_null()
+    }
+}
+
+/// The answer of a call that finds no memory.
+const WITHOUT_MEMORY: &str =
+    r#"{"success":false,"status":503,"error":"there is no memory for this call","code":"resource_exhausted"}"#;
 
 /// Runs a function of the interface that returns a number. After a panic it returns `failed`, and in a process that is [cut off](forks)
 /// `cut_off`.
@@ -44,6 +65,7 @@ pub(super) fn run_or<R>(cut_off: R, failed: R, call: impl FnOnce() -> R) -> R {
 /// This thread is inside a call of the host.
 struct Inside {
     _uncancelled: Uncancelled,
+    _floats: StandardFloats,
     _call: HostCall,
 }
 
@@ -51,7 +73,7 @@ impl Inside {
     /// Not inlined, so that each program that calls the library has this part of it, which registers [`AT_START`].
     #[inline(never)]
     fn new() -> Inside {
-        Inside { _uncancelled: Uncancelled::new(), _call: HostCall::begin() }
+        Inside { _uncancelled: Uncancelled::new(), _floats: StandardFloats::new(), _call: HostCall::begin() }
     }
 }
 
@@ -154,5 +176,16 @@ fn to_c_string(text: &str) -> *mut c_char {
             copy.add(text.len()).write(0);
         }
         copy.cast::<c_char>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_without_memory_is_an_error_object() {
+        let error = Error::exhausted("there is no memory for this call");
+        assert_eq!(error_json(&error).to_string(), WITHOUT_MEMORY);
     }
 }

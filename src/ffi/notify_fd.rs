@@ -9,6 +9,7 @@ use std::os::unix::fs::FileTypeExt as _;
 
 use crate::error::{Error, Result};
 use crate::host::Notice;
+use crate::thread_state::without_signal;
 
 /// Returns a function that writes to a copy of the descriptor: 8 bytes, the number 1, as an eventfd requires. It never waits: if the
 /// descriptor is full, the reader already has a notification.
@@ -65,7 +66,7 @@ fn signal(fd: i32, kind: DescriptorKind) -> bool {
     }
     let written = match kind {
         DescriptorKind::EventFd => write(fd),
-        DescriptorKind::Pipe => without_sigpipe(|| write(fd)),
+        DescriptorKind::Pipe => without_signal(libc::SIGPIPE, || write(fd)),
         DescriptorKind::Socket => send(fd),
     };
     !written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -84,44 +85,11 @@ fn outcome(written: isize) -> std::io::Result<()> {
 
 #[cfg(any(target_os = "macos", target_os = "ios"))]
 fn send(fd: i32) -> std::io::Result<()> {
-    without_sigpipe(|| write(fd))
+    without_signal(libc::SIGPIPE, || write(fd))
 }
 
 #[cfg(not(any(target_os = "macos", target_os = "ios")))]
 fn send(fd: i32) -> std::io::Result<()> {
     // SAFETY: as in `write`.
     outcome(unsafe { libc::send(fd, ONE.as_ptr().cast(), ONE.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
-}
-
-/// Runs `write` with SIGPIPE blocked on this thread, so that a closed reader does not end the process. The host's handling of the
-/// signal is not changed.
-fn without_sigpipe(write: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
-    use std::mem::MaybeUninit;
-    use std::ptr::null_mut;
-
-    let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the sets are local, and each is initialized before it is read. The signal mask belongs to this thread, and is restored
-    // at the end. SIGPIPE is delivered to the thread that writes: if it was not pending before and is now, `sigwait` removes it
-    // without waiting.
-    unsafe {
-        libc::sigemptyset(only.as_mut_ptr());
-        libc::sigaddset(only.as_mut_ptr(), libc::SIGPIPE);
-        libc::sigemptyset(pending.as_mut_ptr());
-        libc::sigpending(pending.as_mut_ptr());
-        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
-        libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr());
-        let written = write();
-        let is_broken = written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
-        if is_broken && !was_pending {
-            libc::sigpending(pending.as_mut_ptr());
-            if libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1 {
-                let mut taken = 0;
-                libc::sigwait(only.as_ptr(), &raw mut taken);
-            }
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), null_mut());
-        written
-    }
 }

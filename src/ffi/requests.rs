@@ -6,21 +6,31 @@ use super::engines;
 use super::guard::{answer, bytes, required};
 use super::types::foredraft_engine;
 use crate::api::{Endpoint, Function};
+#[cfg(unix)]
+use crate::thread_state::without_signal;
 
 /// Calls a function of an engine.
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
 pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char, function: Function) -> *mut c_char {
-    answer(|| {
-        let engine = engines::find(engine)?;
-        // SAFETY: guaranteed by the caller.
-        match unsafe { required(request) } {
-            Ok(request) => engine.call(function, request),
-            // Without a model, the argument does not matter.
-            Err(error) => engine.check_ready(function).and(Err(error)),
-        }
-    })
+    let call = || {
+        answer(|| {
+            let engine = engines::find(engine)?;
+            // SAFETY: guaranteed by the caller.
+            match unsafe { required(request) } {
+                Ok(request) => engine.call(function, request),
+                // Without a model, the argument does not matter.
+                Err(error) => engine.check_ready(function).and(Err(error)),
+            }
+        })
+    };
+    // A write beyond the limit on file sizes is an error. The library's own threads block the signal.
+    #[cfg(unix)]
+    if function.writes_files() {
+        return without_signal(libc::SIGXFSZ, call);
+    }
+    call()
 }
 
 /// Generates a completion and returns the final response; with `prompts` or `n_cmpl`, `results` has one for each completion.

@@ -27,6 +27,12 @@ pub fn restore_crash_signals() {
     }
 }
 
+/// Makes a write beyond the limit on file sizes an error, instead of the end of this process.
+pub fn survive_file_limit() {
+    // SAFETY: sets an action.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Limits the memory of this process that is not a file's.
 ///
 /// # Errors

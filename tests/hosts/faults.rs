@@ -1,4 +1,4 @@
-//! What a C host survives: its own threads cancelled inside a call, and a system without threads or memory.
+//! What a C host survives: its own threads cancelled inside a call, a system without threads or memory; and what it may set.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
@@ -37,6 +37,56 @@ fn threads_of_the_host_can_be_cancelled_inside_calls() {
     let output = Command::new(program).arg(model()).output().expect("it starts");
     let shown = (output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && output.stdout == b"0\n", "{shown:?}");
+}
+
+/// What `host_state.c` prints in a mode.
+fn host_state(mode: &[&str]) -> String {
+    let program = compiled("host_state.c", &["-lm"]);
+    let output = Command::new(program).arg(model()).args(mode).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{:?} {text} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Rounding, flushed denormals and trapped exceptions of the host change no token and no probability, and stay as they are.
+#[test]
+fn floating_point_state_of_the_host_changes_no_completion() {
+    let text = host_state(&["floats"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 13 && lines[0].starts_with("kept {\"content\":"), "{text}");
+    for (number, line) in lines.iter().enumerate() {
+        assert_eq!(*line, lines[0], "line {number}");
+    }
+}
+
+#[test]
+fn signals_of_the_host_are_not_delivered_to_the_librarys_threads() {
+    assert_eq!(host_state(&["signals"]), "pending\n");
+}
+
+/// A thread's first call needs memory for what belongs to the thread, where a failure would end the process.
+#[test]
+fn first_calls_of_a_thread_without_memory_are_errors() {
+    let text = host_state(&["memory"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "load 14", "{text}");
+    for (line, name) in lines[1..].iter().zip(["status", "poll", "complete"]) {
+        assert!(line.starts_with(name) && line.ends_with("\"code\":\"resource_exhausted\"}"), "{text}");
+    }
+    assert!(lines[4] == "later 0" && lines[5].starts_with("complete {\"content\":"), "{text}");
+}
+
+/// An isolated engine finds the host's files where an engine in its process does, also after the host went to another folder.
+#[test]
+fn isolated_engine_follows_its_host_to_another_folder() {
+    let folder = emptied("another");
+    let text = host_state(&["folder", folder.to_str().expect("UTF-8 path")]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 5 && lines[0].starts_with("complete {\"content\":"), "{text}");
+    assert!(lines[1].starts_with("save {\"success\":true") && lines[2] == "saved here", "{text}");
+    // Started again, where the models are not.
+    assert_eq!(lines[3], lines[0], "{text}");
+    assert!(lines[4].starts_with("restore {\"success\":true"), "{text}");
 }
 
 /// Loads, completes and unloads in a process where `what` fails from its `number`-th time on.

@@ -27,19 +27,29 @@ pub(super) struct EngineProcess {
 /// # Errors
 /// It is not there, or cannot be started.
 pub(super) fn start(settings: &IsolationSettings) -> Result<EngineProcess> {
-    let program = find(settings.path.as_deref())?;
+    // A host may have gone to another folder since.
+    let folder = settings.folder.as_deref().filter(|folder| folder.is_dir());
+    let program = find(settings.path.as_deref(), folder)?;
     let failed = |error| Error::exhausted(format!("isolate: {} cannot be started: {error}", program.display()));
     let (here, there) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(&program);
     command.args(settings.arguments()).arg(std::process::id().to_string());
     // A group of its own: a Ctrl-C in the terminal is the host's.
     command.stdin(OwnedFd::from(there)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
     let child = command.spawn().map_err(failed)?;
     Ok(EngineProcess { child, stream: here })
 }
 
-/// The program: `isolate_path`, else the environment variable's, else the one beside the library or the host's program.
-fn find(given: Option<&Path>) -> Result<PathBuf> {
+/// The program: `isolate_path`, else the environment variable's, else the one beside the library or the host's program. Relative paths are
+/// relative to `folder`.
+fn find(given: Option<&Path>, folder: Option<&Path>) -> Result<PathBuf> {
+    let existing = |path: &Path| {
+        let path = folder.map_or_else(|| path.to_owned(), |folder| folder.join(path));
+        path.is_file().then_some(path)
+    };
     if let Some(path) = given {
         return existing(path)
             .ok_or_else(|| Error::new(Code::NotFound, format!("isolate_path: there is no file {}", path.display())));
@@ -61,10 +71,6 @@ fn find(given: Option<&Path>) -> Result<PathBuf> {
             format!("isolate: {PROGRAM} is not in {}; set isolate_path, or {VARIABLE}", folders.join(" nor ")),
         )
     })
-}
-
-fn existing(path: &Path) -> Option<PathBuf> {
-    path.is_file().then(|| path.to_owned())
 }
 
 /// The file that this code is in: the shared library, or the program that contains it.
@@ -92,7 +98,7 @@ mod tests {
 
     #[test]
     fn missing_program_is_named() {
-        let error = find(Some(Path::new("/no/such/engine"))).expect_err("missing");
+        let error = find(Some(Path::new("/no/such/engine")), None).expect_err("missing");
         assert_eq!((error.code(), error.message()), (Code::NotFound, "isolate_path: there is no file /no/such/engine"));
     }
 }

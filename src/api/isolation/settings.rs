@@ -20,6 +20,8 @@ const LEAST_N_CTX: u64 = 512;
 pub(in crate::api) struct IsolationSettings {
     /// The program; `None`: it is searched.
     pub(super) path: Option<PathBuf>,
+    /// The host's working folder at the load, to which paths are relative when the program is started again. `None`: unknown.
+    pub(super) folder: Option<PathBuf>,
     /// The limit of its memory, without mapped files, in MiB.
     pub(super) memory_mb: Option<u64>,
     /// The CPUs that it may use, as a range.
@@ -48,6 +50,7 @@ impl IsolationSettings {
             }
             IsolationSettings {
                 path: fields.c_text("isolate_path")?.map(PathBuf::from),
+                folder: std::env::current_dir().ok(),
                 memory_mb: fields.int("memory_mb", 16..=1 << 30)?,
                 cpus,
                 nice: fields.int("isolate_nice", -20..=19)?,

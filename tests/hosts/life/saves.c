@@ -82,7 +82,8 @@ static int lack(const char *what, int begins) {
             close(lowest);
             limit.rlim_cur = (rlim_t) lowest;
         }
-        signal(SIGXFSZ, SIG_IGN);
+        /* Its action is to end the process. */
+        signal(SIGXFSZ, SIG_DFL);
         return setrlimit(resource, &limit) == 0;
     }
 }

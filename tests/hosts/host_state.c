@@ -1,0 +1,266 @@
+/* A host with another state than usual, which must change no completion and must be as before after each call.
+ *   host_state MODEL floats    each rounding mode, flushed denormals, trapped exceptions: prints the completions
+ *   host_state MODEL signals   signals that the host blocks: prints which threads of the library would get them
+ *   host_state MODEL memory    the first calls of a thread that finds no memory: prints the answers
+ *   host_state MODEL folder F  an isolated engine of a host that goes to folder F: saves there, is killed, and completes
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fenv.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
+
+#include "foredraft.h"
+
+static char config[4096];
+static const char REQUEST[] = "{\"prompt\": \"Once upon a time\", \"n_predict\": 24, \"seed\": 7, \"n_probs\": 1,"
+                              " \"response_fields\": [\"content\", \"completion_probabilities\"]}";
+
+static foredraft_engine *loaded(void) {
+    foredraft_engine *engine = foredraft_engine_new();
+    if (foredraft_load(engine, config) != 0) {
+        puts(foredraft_status(engine));
+        exit(1);
+    }
+    return engine;
+}
+
+static void print(const char *name, char *answer) {
+    printf("%s %s\n", name, answer == NULL ? "NULL" : answer);
+    foredraft_string_free(answer);
+}
+
+enum { NO_CHANGE, UPWARD, DOWNWARD, TOWARDZERO, FLUSHED, TRAPPED, N_CHANGES };
+
+static void change(int to) {
+    static const int MODES[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
+    fesetenv(FE_DFL_ENV);
+    if (to <= TOWARDZERO) {
+        fesetround(MODES[to]);
+    } else if (to == TRAPPED) {
+        feenableexcept(FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT);
+    }
+#ifdef __x86_64__
+    if (to == FLUSHED) {
+        _mm_setcsr(_mm_getcsr() | 0x8040);
+    }
+#endif
+}
+
+static int has_changed(const fenv_t *before) {
+    fenv_t now;
+    fegetenv(&now);
+#ifdef __x86_64__
+    return now.__control_word != before->__control_word || now.__status_word != before->__status_word || now.__mxcsr != before->__mxcsr;
+#else
+    return memcmp(&now, before, sizeof now) != 0;
+#endif
+}
+
+static void round_upwards(uint64_t id, void *unused) {
+    (void) id, (void) unused;
+    fesetround(FE_UPWARD);
+}
+
+static void floats(void) {
+    int i;
+    for (i = 0; i < N_CHANGES; ++i) {
+        foredraft_engine *engine;
+        fenv_t before;
+        char *answer;
+        int kept;
+        change(i);
+        fegetenv(&before);
+        engine = loaded();
+        answer = foredraft_complete(engine, REQUEST);
+        foredraft_string_free(foredraft_status(engine));
+        kept = !has_changed(&before);
+        fesetenv(FE_DFL_ENV);
+        print(kept ? "kept" : "changed", answer);
+        change(i);
+        answer = foredraft_complete(engine, REQUEST);
+        kept = !has_changed(&before);
+        fesetenv(FE_DFL_ENV);
+        print(kept ? "kept" : "changed", answer);
+        foredraft_engine_free(engine);
+    }
+    {
+        foredraft_engine *engine = loaded();
+        foredraft_set_update_callback(engine, round_upwards, NULL);
+        print("kept", foredraft_complete(engine, REQUEST));
+        foredraft_set_update_callback(engine, NULL, NULL);
+        foredraft_engine_free(engine);
+    }
+}
+
+/* The signals that a thread blocks. */
+static unsigned long long blocked_by(const char *task) {
+    char path[300], line[300];
+    unsigned long long mask = 0;
+    FILE *file;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "SigBlk: %llx", &mask);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return mask;
+}
+
+static void signals(void) {
+    static const int HOSTS[] = { SIGUSR1, SIGALRM, SIGCHLD, SIGINT, SIGTERM, SIGPIPE, SIGXFSZ };
+    static const int DELIVERED[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF };
+    foredraft_engine *engine = loaded();
+    sigset_t mask;
+    size_t i;
+    DIR *tasks;
+    struct dirent *task;
+    int n = 0;
+    foredraft_string_free(foredraft_complete(engine, REQUEST));
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    for (i = 0; i < sizeof HOSTS / sizeof *HOSTS; ++i) {
+        printf(sigismember(&mask, HOSTS[i]) ? "the host's thread blocks %d\n" : "", HOSTS[i]);
+    }
+    tasks = opendir("/proc/self/task");
+    while ((task = readdir(tasks)) != NULL) {
+        unsigned long long blocked = blocked_by(task->d_name);
+        if (task->d_name[0] == '.' || atoi(task->d_name) == getpid()) {
+            continue;
+        }
+        ++n;
+        for (i = 0; i < sizeof HOSTS / sizeof *HOSTS; ++i) {
+            printf(blocked >> (HOSTS[i] - 1) & 1 ? "" : "a thread gets %d\n", HOSTS[i]);
+        }
+        for (i = 0; i < sizeof DELIVERED / sizeof *DELIVERED; ++i) {
+            printf(blocked >> (DELIVERED[i] - 1) & 1 ? "a thread blocks %d\n" : "", DELIVERED[i]);
+        }
+    }
+    closedir(tasks);
+    printf(n > 0 ? "" : "the library has no threads\n");
+    /* As a host that waits for it by `sigwait`: the signal stays pending. */
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    kill(getpid(), SIGUSR1);
+    foredraft_string_free(foredraft_complete(engine, REQUEST));
+    sigpending(&mask);
+    puts(sigismember(&mask, SIGUSR1) ? "pending" : "lost");
+    foredraft_engine_free(engine);
+}
+
+static foredraft_engine *other;
+
+/* Takes all memory, except for one block that the answers fit in, and calls. */
+static void *without_memory(void *unused) {
+    static void *blocks[1 << 16];
+    char *answers[3];
+    size_t n = 0, size = 1 << 20, small;
+    struct rlimit before, limit;
+    long pages = 0;
+    int code;
+    FILE *file = fopen("/proc/self/statm", "r");
+    (void) unused;
+    if (file == NULL || fscanf(file, "%ld", &pages) != 1) {
+        exit(1);
+    }
+    fclose(file);
+    getrlimit(RLIMIT_AS, &before);
+    limit = before;
+    limit.rlim_cur = (rlim_t) pages * (rlim_t) sysconf(_SC_PAGESIZE);
+    setrlimit(RLIMIT_AS, &limit);
+    while (size >= 16 && n < sizeof blocks / sizeof *blocks) {
+        blocks[n] = malloc(size);
+        if (blocks[n] == NULL) {
+            size /= 2;
+        } else {
+            ++n;
+        }
+    }
+    for (small = n - 1; small > 0 && malloc_usable_size(blocks[small]) < 4096; --small) { }
+    free(blocks[small]);
+    blocks[small] = NULL;
+    code = foredraft_load(other, config);
+    answers[0] = foredraft_status(other);
+    answers[1] = foredraft_poll(NULL, "{\"id\": 1}");
+    answers[2] = foredraft_complete(NULL, REQUEST);
+    setrlimit(RLIMIT_AS, &before);
+    while (n > 0) {
+        free(blocks[--n]);
+    }
+    printf("load %d\n", code);
+    print("status", answers[0]);
+    print("poll", answers[1]);
+    print("complete", answers[2]);
+    return NULL;
+}
+
+static void memory(void) {
+    pthread_t thread;
+    int code;
+    other = foredraft_engine_new();
+    if (foredraft_load(NULL, config) != 0 || pthread_create(&thread, NULL, without_memory, NULL) != 0) {
+        exit(1);
+    }
+    pthread_join(thread, NULL);
+    code = foredraft_load(other, config);
+    printf("later %d\n", code);
+    print("complete", foredraft_complete(other, REQUEST));
+    foredraft_engine_free(other);
+    foredraft_unload(NULL);
+}
+
+static void folder(const char *model, const char *to) {
+    const char *name = strrchr(model, '/');
+    char from[4096], *status;
+    const char *pid;
+    foredraft_engine *engine;
+    snprintf(from, sizeof from, "%.*s", (int) (name - model), model);
+    if (chdir(from) != 0) {
+        exit(1);
+    }
+    snprintf(config, sizeof config, "{\"model\": \"%s\", \"n_threads\": 1, \"n_ctx\": 256, \"log_level\": \"none\", \"isolate\": true}", name + 1);
+    engine = loaded();
+    print("complete", foredraft_complete(engine, REQUEST));
+    if (chdir(to) != 0) {
+        exit(1);
+    }
+    print("save", foredraft_session_save(engine, "{\"id_slot\": 0, \"filename\": \"saved\"}"));
+    puts(access("saved", F_OK) == 0 ? "saved here" : "saved elsewhere");
+    status = foredraft_status(engine);
+    pid = strstr(status, "\"pid\":");
+    if (pid != NULL && atoi(pid + 6) > 0) {
+        kill(atoi(pid + 6), SIGKILL);
+    }
+    foredraft_string_free(status);
+    print("complete", foredraft_complete(engine, REQUEST));
+    print("restore", foredraft_session_load(engine, "{\"id_slot\": 0, \"filename\": \"saved\"}"));
+    foredraft_engine_free(engine);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3 && argc != 4) {
+        return 2;
+    }
+    snprintf(config, sizeof config, "{\"model\": \"%s\", \"n_threads\": 2, \"n_threads_batch\": 2, \"n_ctx\": 256, \"log_level\": \"none\"}", argv[1]);
+    if (strcmp(argv[2], "floats") == 0) {
+        floats();
+    } else if (strcmp(argv[2], "signals") == 0) {
+        signals();
+    } else if (argc == 4) {
+        folder(argv[1], argv[3]);
+    } else {
+        memory();
+    }
+    return 0;
+}
