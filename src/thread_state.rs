@@ -80,28 +80,35 @@ impl FloatControl {
     }
 }
 
-/// The control register.
+/// The control register, and the one with the flags of exceptions.
 #[cfg(target_arch = "aarch64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FloatControl {
     fpcr: u64,
+    fpsr: u64,
 }
 
 #[cfg(target_arch = "aarch64")]
 impl FloatControl {
-    const STANDARD: FloatControl = FloatControl { fpcr: 0 };
+    const STANDARD: FloatControl = FloatControl { fpcr: 0, fpsr: 0 };
 
     fn of_this_thread() -> FloatControl {
-        let fpcr: u64;
-        // SAFETY: reads a register.
-        unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
-        FloatControl { fpcr }
+        let (fpcr, fpsr): (u64, u64);
+        // SAFETY: reads two registers.
+        unsafe {
+            std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags));
+            std::arch::asm!("mrs {}, fpsr", out(reg) fpsr, options(nomem, nostack, preserves_flags));
+        }
+        FloatControl { fpcr, fpsr }
     }
 
     fn apply(self) {
-        // SAFETY: the value is the standard one, or came from this register. Rust's code computes nothing between a value and the standard
-        // one: the host's code runs before, or after.
-        unsafe { std::arch::asm!("msr fpcr, {}", in(reg) self.fpcr, options(nostack, preserves_flags)) };
+        // SAFETY: the values are the standard ones, or came from these registers. Rust's code computes nothing between a value and the
+        // standard one: the host's code runs before, or after.
+        unsafe {
+            std::arch::asm!("msr fpcr, {}", in(reg) self.fpcr, options(nostack, preserves_flags));
+            std::arch::asm!("msr fpsr, {}", in(reg) self.fpsr, options(nostack, preserves_flags));
+        }
     }
 }
 
@@ -121,8 +128,9 @@ impl FloatControl {
     fn apply(self) {}
 }
 
-/// While it lives, threads that the calling thread starts block all signals but those that mean a crash, and SIGPROF, by which profilers
-/// sample every thread. Signals for the process are the host's threads'.
+/// While it lives, threads that the calling thread starts block all signals but those that mean a crash, and those that runtimes send to a
+/// single thread: profilers SIGPROF, garbage collectors (Boehm's, Mono's) SIGPWR and SIGXCPU, to stop a thread that a callback has made
+/// known to them. Signals for the process are the host's threads'.
 #[cfg(unix)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
@@ -130,7 +138,7 @@ pub struct SignalsBlocked {
 
 #[cfg(unix)]
 impl SignalsBlocked {
-    const DELIVERED: [i32; 8] = [
+    const DELIVERED: &[i32] = &[
         libc::SIGSEGV,
         libc::SIGBUS,
         libc::SIGFPE,
@@ -139,6 +147,9 @@ impl SignalsBlocked {
         libc::SIGABRT,
         libc::SIGSYS,
         libc::SIGPROF,
+        libc::SIGXCPU,
+        #[cfg(target_os = "linux")]
+        libc::SIGPWR,
     ];
 
     /// For the calling thread.
@@ -148,7 +159,7 @@ impl SignalsBlocked {
             let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut blocked);
             for signal in Self::DELIVERED {
-                libc::sigdelset(&raw mut blocked, signal);
+                libc::sigdelset(&raw mut blocked, *signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut before);
             SignalsBlocked { before }
@@ -208,17 +219,20 @@ impl Default for SignalsBlocked {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
+    #[cfg(target_arch = "x86_64")]
     use super::*;
 
     /// One divided by zero, by the x87, which sets a flag.
+    #[cfg(target_arch = "x86_64")]
     fn divide_by_zero() {
         // SAFETY: leaves the x87's stack as it was; exceptions are masked where this is called.
         unsafe { std::arch::asm!("fld1", "fldz", "fdivp", "fstp st(0)", options(nomem, nostack)) };
     }
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
     fn what_the_thread_had_is_given_back() {
         let own = FloatControl::of_this_thread();
         // Both round upwards and trap divisions by zero, denormals are flushed, and an earlier operation was inexact.

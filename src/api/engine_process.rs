@@ -51,6 +51,7 @@ pub fn serve(arguments: &[String]) -> ! {
     process::close_inherited_files();
     process::restore_crash_signals();
     process::survive_file_limit();
+    process::unblock_signals();
     // Its host starts another one.
     llama::end_process_on_loss();
     let host = arguments.last().and_then(|id| id.parse().ok()).unwrap_or(0);

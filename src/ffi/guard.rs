@@ -1,6 +1,6 @@
 //! The wrapper of every C function: catches panics, converts arguments, and returns JSON in memory from `malloc`.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
@@ -40,12 +40,27 @@ pub(super) fn run(call: impl FnOnce()) {
 pub(super) fn has_memory() -> bool {
     // Below the size from which `free` gives memory back to the system.
     const NEEDED: usize = 60 << 10;
-    // SAFETY: the block is freed once. The compiler must not remove the pair.
-    unsafe {
-        let block = std::hint::black_box(libc::malloc(NEEDED));
-        libc::free(block);
-        !block.is_null()
-    }
+    let block = allocate(NEEDED);
+    // SAFETY: the block is freed once.
+    unsafe { libc::free(block) };
+    !block.is_null()
+}
+
+/// A block for `free`; NULL if there is no memory. Not by `malloc`: the library's own looks at a thread-local when it fails
+/// (`allocation.cpp`), which needs memory in a thread's first call.
+#[cfg(unix)]
+fn allocate(size: usize) -> *mut c_void {
+    let mut block = std::ptr::null_mut();
+    // SAFETY: `block` is writable, and the alignment is one of `malloc`'s.
+    let failed = unsafe { libc::posix_memalign(&raw mut block, 16, size) } != 0;
+    if failed { std::ptr::null_mut() } else { block }
+}
+
+/// A block for `free`; NULL if there is no memory.
+#[cfg(not(unix))]
+fn allocate(size: usize) -> *mut c_void {
+    // SAFETY: takes a number. The compiler must not take an allocation that is only freed for successful.
+    std::hint::black_box(unsafe { libc::malloc(size) })
 }
 
 /// The answer of a call that finds no memory.
@@ -168,9 +183,9 @@ pub(super) unsafe fn required<'a>(pointer: *const c_char) -> Result<&'a [u8]> {
 /// Copies `text` for the host, which releases it with `free`.
 fn to_c_string(text: &str) -> *mut c_char {
     let Some(size) = text.len().checked_add(1) else { return std::ptr::null_mut() };
-    // SAFETY: `malloc` returns NULL or `size` bytes, which the text and its NUL fill exactly.
+    let copy = allocate(size).cast::<u8>();
+    // SAFETY: it is NULL or has `size` bytes, which the text and its NUL fill exactly.
     unsafe {
-        let copy = libc::malloc(size).cast::<u8>();
         if !copy.is_null() {
             std::ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len());
             copy.add(text.len()).write(0);

@@ -27,6 +27,16 @@ pub fn restore_crash_signals() {
     }
 }
 
+/// Lets this process have every signal. It inherits the mask of a thread of the library, which blocks most of them.
+pub fn unblock_signals() {
+    // SAFETY: zeros are a valid set, the set is writable, and the call changes this thread's mask alone.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
 /// Makes a write beyond the limit on file sizes an error, instead of the end of this process.
 pub fn survive_file_limit() {
     // SAFETY: sets an action.

@@ -120,7 +120,7 @@ static unsigned long long blocked_by(const char *task) {
 
 static void signals(void) {
     static const int HOSTS[] = { SIGUSR1, SIGALRM, SIGCHLD, SIGINT, SIGTERM, SIGPIPE, SIGXFSZ };
-    static const int DELIVERED[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF };
+    static const int DELIVERED[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPWR, SIGXCPU };
     foredraft_engine *engine = loaded();
     sigset_t mask;
     size_t i;
