@@ -1,12 +1,14 @@
 //! What a C host survives: its own threads cancelled inside a call, a system without threads or memory; and what it may set.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use crate::toolchain::{compiler, folder, library_folder, root, run};
 
 /// Compiles a C program, a folder of C files or a shared library against the shared library of this build.
-fn compiled(name: &str, flags: &[&str]) -> std::path::PathBuf {
+fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     let program = folder("faults").join(name.trim_end_matches(".c"));
     let library = library_folder();
     let mut command = Command::new(compiler("c"));
@@ -27,7 +29,7 @@ fn compiled(name: &str, flags: &[&str]) -> std::path::PathBuf {
     program
 }
 
-fn model() -> std::path::PathBuf {
+fn model() -> PathBuf {
     root().join("models/stories-draft.gguf")
 }
 
@@ -41,8 +43,9 @@ fn threads_of_the_host_can_be_cancelled_inside_calls() {
 
 /// What `host_state.c` prints in a mode.
 fn host_state(mode: &[&str]) -> String {
-    let program = compiled("host_state.c", &["-lm"]);
-    let output = Command::new(program).arg(model()).args(mode).output().expect("it starts");
+    // Not by several tests at once.
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("host_state.c", &["-lm"]));
+    let output = Command::new(&*PROGRAM).arg(model()).args(mode).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{:?} {text} {}", output.status, String::from_utf8_lossy(&output.stderr));
     text
@@ -90,7 +93,7 @@ fn isolated_engine_follows_its_host_to_another_folder() {
 }
 
 /// Loads, completes and unloads in a process where `what` fails from its `number`-th time on.
-fn with_fault(program: &std::path::Path, shim: &std::path::Path, what: &str, number: u32) -> Output {
+fn with_fault(program: &Path, shim: &Path, what: &str, number: u32) -> Output {
     let mut command = Command::new(program);
     command.arg(model()).env("LD_PRELOAD", shim).env("FAULT", what).env("FAULT_AT", number.to_string());
     command.output().expect("it starts")
@@ -218,7 +221,7 @@ fn load_without_address_space_is_an_error() {
 
 /// The files that `large_input.c` reads: a session of 64 GB that is a hole, an n-gram file that claims two billion tokens after one n-gram, one
 /// that has two million of them, and one of a million n-grams.
-fn write_large_files(folder: &std::path::Path) {
+fn write_large_files(folder: &Path) {
     const SIZE: u64 = 64 << 30;
     let mut session = b"foredraft state\n".to_vec();
     session.extend([1_u32, 4].map(u32::to_le_bytes).as_flattened());
@@ -312,7 +315,7 @@ fn forked_children_never_wait_for_threads_they_do_not_have() {
 }
 
 /// A folder, emptied.
-fn emptied(name: &str) -> std::path::PathBuf {
+fn emptied(name: &str) -> PathBuf {
     let path = folder("faults").join(name);
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -325,7 +328,7 @@ fn number(name: &str, default: u32) -> u32 {
 }
 
 /// The host of `life/` with these arguments after the models.
-fn life(program: &std::path::Path, folder: &std::path::Path, arguments: &[&str]) -> Command {
+fn life(program: &Path, folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg(folder).args(["target", "draft"].map(|name| root().join(format!("models/stories-{name}.gguf"))));
     command.args(arguments);
@@ -333,7 +336,7 @@ fn life(program: &std::path::Path, folder: &std::path::Path, arguments: &[&str])
 }
 
 /// Loads, completions, sessions and n-gram files while the `at`-th call of a kind fails. Returns how many such calls there were.
-fn life_with_fault(program: &std::path::Path, shim: &std::path::Path, kind: &str, at: u32) -> u32 {
+fn life_with_fault(program: &Path, shim: &Path, kind: &str, at: u32) -> u32 {
     let folder = emptied("files");
     let mut command = life(program, &folder, &["once"]);
     let output = command.env("LD_PRELOAD", shim).env("FAULT", kind).env("FAULT_AT", at.to_string()).output();
