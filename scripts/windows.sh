@@ -63,6 +63,8 @@ set_up_wine() {
     # Wine 8 lacks a DLL that Rust's standard library needs. Programs find it in the folder of the first path.
     $tool-gcc-posix -shared -O2 tests/windows/bcryptprimitives.c -ladvapi32 -o "$stage/bcryptprimitives.dll"
     export WINEPATH=$stage
+    # Otherwise the first program makes the folder, which takes a while, and may fail on a busy machine.
+    "$wine" wineboot --init >&2 || die "Wine cannot make $WINEPREFIX"
 }
 run() { timeout 600 "$wine" "$@"; }
 
