@@ -63,6 +63,11 @@ set_up_wine() {
     # Wine 8 lacks a DLL that Rust's standard library needs. Programs find it in the folder of the first path.
     $tool-gcc-posix -shared -O2 tests/windows/bcryptprimitives.c -ladvapi32 -o "$stage/bcryptprimitives.dll"
     export WINEPATH=$stage
+    # Otherwise Wine's server ends between two programs, and one that starts at that moment fails.
+    local server
+    for server in wineserver /usr/lib/wine/wineserver64; do
+        if have "$server"; then "$server" -p60 && break; fi
+    done
     # Otherwise the first program makes the folder, which takes a while, and may fail on a busy machine.
     "$wine" wineboot --init >&2 || die "Wine cannot make $WINEPREFIX"
 }
