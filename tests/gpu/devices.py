@@ -65,7 +65,9 @@ def check_no_layers(foredraft, lines):
 def check_speculation(foredraft, lines):
     """Target and draft on either. A difference is allowed, and is no silent one: `compare` reports it."""
     for name, more in {
-        "both on the device": ALL | {"n_gpu_layers_draft": 99},
+        # Where there are several devices, the draft is on the first one: lavapipe ends a program of llama.cpp alone, too, that has layers of two
+        # models on each of two devices.
+        "both on the device": ALL | {"devices_draft": gpus_of(foredraft), "n_gpu_layers_draft": 99},
         "draft on the CPU": ALL | {"devices_draft": "none"},
         "target on the CPU": {"devices": "none", "devices_draft": gpus_of(foredraft), "n_gpu_layers_draft": 99},
     }.items():
@@ -143,7 +145,7 @@ def check_what_runs_where(foredraft, lines):
         assert used(status, "target")["n_layers"] == 0 and used(status, "target")["weights"] == 0, status["devices"]
         assert used(status, "draft")["compute"] == 0, status["devices"]
     for layers in (1, 3, 99):
-        with foredraft.Engine(TARGET, model_draft=DRAFT, n_gpu_layers=layers, n_gpu_layers_draft=99) as engine:
+        with foredraft.Engine(TARGET, model_draft=DRAFT, n_gpu_layers=layers, devices_draft=gpus_of(foredraft), n_gpu_layers_draft=99) as engine:
             status = engine.status()
         gpu, cpu, whole = used(status, "target"), used(status, "target", on_gpu=False), on_cpu["target"]
         assert gpu["n_layers"] + gpu["output"] == min(layers, whole["n_layers"] + 1), status["devices"]
@@ -195,25 +197,27 @@ def check_fit(foredraft, lines):
         print(f"{mb} MiB on each of {n}: {chosen}")
         return chosen
 
-    # A cache of 128 MiB in each of the layers.
+    # A cache of 128 MiB in each of the layers, and 300 MiB or so for computing on each device.
     large = {"n_ctx": 131072, "cache_type_k": "f32", "cache_type_v": "f32"}
     plenty = load(1600, **large)
     assert plenty["fits"] and not plenty["reduced"] and plenty["n_ctx"] == 131072, plenty
-    fewer = load(500 // n, **large)
+    fewer = load(500, **large)
     assert fewer["fits"] and fewer["reduced"] and 0 < fewer["n_gpu_layers"] < plenty["n_gpu_layers"] and fewer["n_ctx"] == 131072, fewer
-    shorter = load(500 // n, fit_ctx=1024, **large)
+    shorter = load(500, fit_ctx=1024, **large)
     assert shorter["fits"] and shorter["n_gpu_layers"] == plenty["n_gpu_layers"] and 1024 < shorter["n_ctx"] < 131072, shorter
     nothing = load(0, model_draft=DRAFT, n_ctx=512)
     assert nothing == {"n_gpu_layers": 0, "n_gpu_layers_draft": 0, "n_ctx": 512, "reduced": True, "fits": False}, nothing
+    # On one device. (With layers on two of them, computing would take much of so little memory on each.)
+    first = {"devices": gpus_of(foredraft)}
     # The weights that another engine has already are not counted again.
-    assert load(10, n_ctx=512)["n_gpu_layers"] < plenty["n_gpu_layers"]
-    with foredraft.Engine(TARGET, warmup=False):
-        assert load(10, shared=True, n_ctx=512)["n_gpu_layers"] == plenty["n_gpu_layers"]
+    assert load(10, n_ctx=512, **first)["n_gpu_layers"] < plenty["n_gpu_layers"]
+    with foredraft.Engine(TARGET, warmup=False, **first):
+        assert load(10, shared=True, n_ctx=512, **first)["n_gpu_layers"] == plenty["n_gpu_layers"]
     # An adapter lies where the layers are. Its tensors are larger than the model. What it makes of a batch of 512 tokens is not counted.
     rank = 2048
     with tempfile.TemporaryDirectory() as folder:
         size = write_adapter(f"{folder}/adapter.gguf", rank)
-        with_adapter = load((weights + size // 2 >> 20) // n, uncounted=2 * 512 * rank * 4, n_ctx=512, lora=[f"{folder}/adapter.gguf"])
+        with_adapter = load(weights + size // 2 >> 20, uncounted=2 * 512 * rank * 4, n_ctx=512, **first, lora=[f"{folder}/adapter.gguf"])
     assert with_adapter["fits"] and 0 < with_adapter["n_gpu_layers"] < plenty["n_gpu_layers"], with_adapter
     # Not more than was asked for.
     assert load(1600, n_gpu_layers=2, n_ctx=512)["n_gpu_layers"] == 2
