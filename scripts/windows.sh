@@ -183,12 +183,13 @@ test_crate() {
         "-p foredraft-base -p foredraft-ngram -p foredraft-sampling -p foredraft-grammar"; do
         begin "cargo test $test"
         # shellcheck disable=SC2086 # an option and a name
-        CARGO_TARGET_DIR=$work cargo test --release --target $triple $test 2>&1 | tee -a "$log" | grep -E '^test result|FAILED|panicked' || true
+        CARGO_TARGET_DIR=$work cargo test --release --target $triple $test 2>&1 | tee -a "$log" | grep -E '^test result|^error|FAILED|panicked' || true
     done
     local ok failed
     ok=$(awk '/^test result/ { n += $4 } END { print n + 0 }' "$log")
     failed=$(awk '/^test result/ { n += $6 } END { print n + 0 }' "$log")
-    [ "$failed" = 0 ] && ! grep -qE '^error' "$log" || die "$failed tests of the crate failed; see $log"
+    [ "$failed" = 0 ] || die "$failed tests of the crate failed; see $log"
+    ! grep -qE '^error' "$log" || die "some tests of the crate do not compile; see $log"
     passed "$ok tests of the Rust crate" "$ok"
 }
 

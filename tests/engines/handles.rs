@@ -150,6 +150,7 @@ fn freeing_an_engine_in_use_ends_its_calls_cleanly() {
 }
 
 /// Bytes allocated by Rust and C++ and not freed.
+#[cfg(target_os = "linux")]
 fn allocated() -> usize {
     // SAFETY: `mallinfo2` only reads counters.
     let info = unsafe { libc::mallinfo2() };
@@ -157,6 +158,7 @@ fn allocated() -> usize {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn creating_and_freeing_engines_leaks_no_memory() {
     let _guard = exclusive();
     let round = |n: usize| {

@@ -1,6 +1,8 @@
 //! Engines that load the same file with the same settings share the model in memory.
 
+#[cfg(unix)]
 use std::os::fd::AsRawFd as _;
+#[cfg(unix)]
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,18 +35,21 @@ fn engines_share_a_model_loaded_with_the_same_settings() {
     // The draft of one engine is the target of another; context settings do not matter.
     let small = engine(&config("draft", json!({"n_ctx": 64, "n_parallel": 2})));
     assert!(Arc::ptr_eq(&models(&small).0, &draft));
-    // Through another path to the same file.
-    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join("linked.gguf");
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
-    assert!(Arc::ptr_eq(&models(&engine(&config("draft", json!({"model": link})))).0, &draft));
-    // Through two descriptors of the same file.
-    let by_descriptor = || {
-        let file = std::fs::File::open(crate::host::root().join("models/stories-draft.gguf")).expect("a model");
-        models(&engine(&config("draft", json!({"model": {"fd": file.as_raw_fd()}})))).0
-    };
-    let first = by_descriptor();
-    assert!(Arc::ptr_eq(&first, &by_descriptor()));
+    #[cfg(unix)]
+    {
+        // Through another path to the same file.
+        let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join("linked.gguf");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
+        assert!(Arc::ptr_eq(&models(&engine(&config("draft", json!({"model": link})))).0, &draft));
+        // Through two descriptors of the same file.
+        let by_descriptor = || {
+            let file = std::fs::File::open(crate::host::root().join("models/stories-draft.gguf")).expect("a model");
+            models(&engine(&config("draft", json!({"model": {"fd": file.as_raw_fd()}})))).0
+        };
+        let first = by_descriptor();
+        assert!(Arc::ptr_eq(&first, &by_descriptor()));
+    }
     // Model settings do matter.
     for more in [json!({"use_mmap": false}), json!({"override_kv": ["general.name=str:other"]})] {
         let changed = engine(&config("draft", more.clone()));
