@@ -27,7 +27,8 @@ thread_local! {
     static OWN_CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Starts a thread of the library, with its own [state](crate::thread_state), which it hands on to threads that it starts. (Scoped threads need not be counted, because the thread that waits for them is.)
+/// Starts a thread of the library, with its own [state](crate::thread_state), which it hands on to threads that it starts. (Scoped threads
+/// need not be counted, because the thread that waits for them is.)
 ///
 /// # Errors
 /// As [`Builder::spawn`].
