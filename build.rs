@@ -51,7 +51,6 @@ fn main() {
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     compile_chat(installed);
-    compile_placement(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");
     if is("OS", "linux") || is_mingw {
         replace_barrier(installed, is_mingw, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
@@ -128,25 +127,15 @@ fn wrap_allocation() {
     }
 }
 
-fn compile_guard(installed: &Path) {
-    let include = installed.join("include");
-    let mut build = cc::Build::new();
-    build
-        .cpp(true)
-        .std("c++17")
-        .include(include)
-        .files(["src/llama/guard.cpp", "src/llama/kernels/attention_cost.cpp"]);
-    build.compile("foredraft_guard");
-}
-
 /// Uses llama.cpp's private headers.
-fn compile_placement(installed: &Path) {
+fn compile_guard(installed: &Path) {
     let source = llama_sources(installed);
     let mut build = kernel_compiler(&source);
     for folder in ["include", "src"] {
         build.flag("-isystem").flag(source.join(folder));
     }
-    build.cpp(true).std("c++17").file("src/llama/placement.cpp").compile("foredraft_placement");
+    let files = ["guard", "placement", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
+    build.cpp(true).std("c++17").files(files).compile("foredraft_guard");
 }
 
 /// llama.cpp's chat formats. Their library, `libllama-common.a`, is linked by llama-cpp-sys-2.
@@ -364,15 +353,9 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
         .std("c++17")
         .file("src/llama/kernels/unwrapped.cpp")
         .compile("foredraft_unwrapped");
-    for function in [
-        SET_MASK,
-        "ggml_cpu_extra_compute_forward",
-        "ggml_cpu_extra_work_size",
-        "ggml_compute_forward_mul_mat_tiled",
-        "ggml_compute_forward_mul_mat_id_tiled",
-    ]
-    .into_iter()
-    .chain(ELEMENTARY)
+    for function in [SET_MASK, "ggml_compute_forward_mul_mat_tiled", "ggml_compute_forward_mul_mat_id_tiled"]
+        .into_iter()
+        .chain(ELEMENTARY)
     {
         replace_except_in_benchmarks(&format!("--wrap={function}"));
     }

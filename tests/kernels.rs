@@ -16,7 +16,7 @@ use std::process::Command;
 
 use common::{complete, model, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn request(index: usize) -> Value {
 }
 
 /// Tokens and probabilities: they change if a bit of a logit does.
-fn outputs(engine: &Engine, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
+fn outputs(engine: &JsonEngine, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
     (0..4)
         .map(|index| {
             let answer = complete(engine, endpoint, &request(index));
@@ -95,11 +95,15 @@ fn outputs(engine: &Engine, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
 fn every_replacement_is_linked_and_called() {
     let engine = start(json!({"n_threads": 2, "n_threads_batch": 2}));
     let kernels = &engine.status()["cpu"]["kernels"];
-    let expected = if HAS_KERNELS { "foredraft" } else { "ggml" };
-    for kernel in ["matmul", "attention", "barrier"] {
-        assert_eq!(kernels[kernel], expected, "{kernel}");
+    for (part, other) in [
+        ("matmul", "ggml"),
+        ("attention", "ggml"),
+        ("barrier", "ggml"),
+        ("cell_order", "llama.cpp"),
+        ("math", "system"),
+    ] {
+        assert_eq!(kernels[part], if HAS_KERNELS { "foredraft" } else { other }, "{part}");
     }
-    assert_eq!((llama::kernels_are_linked(), llama::barrier_is_linked()), (HAS_KERNELS, HAS_KERNELS));
     // Calls are counted by the thread that starts a graph: this one.
     let before = llama::kernel_calls();
     let params = llama::ModelParams::new(model("target"));
@@ -117,6 +121,7 @@ fn every_replacement_is_linked_and_called() {
     assert_eq!(after.products >= before.products + 7 * layers, HAS_KERNELS, "{before:?} {after:?}");
     assert_eq!(after.panel_products >= before.panel_products + 7 * layers, HAS_KERNELS, "{before:?} {after:?}");
     assert_eq!(after.barriers > before.barriers, HAS_KERNELS, "{before:?} {after:?}");
+    assert_eq!(after.masks > before.masks, HAS_KERNELS, "{before:?} {after:?}");
 }
 
 type Elementary = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
@@ -314,7 +319,7 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
 
 #[test]
 fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
-    let refused = |init: Value| Engine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
+    let refused = |init: Value| JsonEngine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
     let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
     let message = refused(json!({"model": model("draft"), "cpu_level": "mmx"}));
     assert_eq!(message, format!("cpu_level: this processor's levels are {}, got \"mmx\"", levels.join(", ")));
@@ -335,7 +340,7 @@ fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
 fn the_variable_forces_a_level() {
     if let Ok(expected) = std::env::var("FOREDRAFT_TEST_EXPECTED") {
         let init = json!({"model": model("draft")});
-        let engine = Engine::new();
+        let engine = JsonEngine::new();
         match engine.load(init.to_string().as_bytes()) {
             Ok(()) => assert_eq!(engine.status()["cpu"]["level"], expected.as_str()),
             Err(error) => assert!(error.message().starts_with(&expected), "{error}"),

@@ -1,6 +1,8 @@
-// Wrappers of llama.cpp's functions that can throw. An exception must never reach the frames of Rust or of the host. On failure a wrapper
+// Wrappers of llama.cpp's functions that can throw, and of some that its installed headers lack. An exception must never reach the frames of Rust or of the host. On failure a wrapper
 // returns the value documented below, and writes the message to `why`.
 #include "guard.h"
+#include "llama-context.h"
+#include "llama-ext.h"
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
@@ -22,12 +24,6 @@
 #include <unistd.h>
 #endif
 
-// From llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so a changed signature
-// is a link error.
-LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
-LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
-LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
-
 // From kernels/attention_cost.cpp.
 struct foredraft_attention {
     int32_t n_head, n_head_kv, n_key, n_value;
@@ -35,14 +31,6 @@ struct foredraft_attention {
     bool flash;
 };
 double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
-
-#ifndef _MSC_VER
-// The member of llama.cpp's class (src/llama-context.h) that gives access to a context's backends. A changed signature is a link error, as
-// above.
-struct llama_context {
-    ggml_backend_sched_t get_sched() const;
-};
-#endif
 
 namespace {
 
@@ -296,12 +284,7 @@ int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, siz
 // Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.
 bool foredraft_set_reference(llama_context * ctx, bool reference) {
     bool found = false;
-#ifdef _MSC_VER
-    const ggml_backend_sched_t sched = nullptr;
-    (void) ctx;
-#else
     const ggml_backend_sched_t sched = ctx->get_sched();
-#endif
     for (int i = 0; sched != nullptr && i < ggml_backend_sched_get_n_backends(sched); ++i) {
         const ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
         const ggml_backend_dev_t device = ggml_backend_get_device(backend);

@@ -1,7 +1,7 @@
-//! The only module that calls llama.cpp. Its types own llama.cpp's objects, and no call can throw into Rust or fail an assertion.
+//! The only module that calls llama.cpp. Its types own llama.cpp's objects, and no call throws into Rust.
 //!
-//! `guard.cpp` catches exceptions. A failed assertion ends the process and cannot be caught, so each method validates in advance
-//! what the call asserts. This module does not know requests, slots or JSON.
+//! `guard.cpp` catches exceptions, and makes an exception of an assertion that fails on the calling thread. One that fails on another thread of a
+//! decode ends the process. So each method validates in advance what the call asserts. This module does not know requests, slots or JSON.
 //!
 //! - `model`: weights, vocabulary, adapters. `sources`: the files, descriptors and memory that a model is read from.
 //! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
@@ -48,8 +48,8 @@ pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, n_ctx as context_length};
 pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
-    CpuLevel, KernelCalls, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
-    calls as kernel_calls, choose_default_level, level, levels,
+    CpuLevel, KernelCalls, Replacements, are_used as kernels_are_used, attention_cost, barrier_sleeps,
+    calls as kernel_calls, choose_default_level, level, levels, replacements,
 };
 pub use model::Model;
 pub use model::special::{ControlStarts, SpecialTokens};

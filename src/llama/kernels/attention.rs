@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::are_linked;
+use super::are_used;
 use crate::llama::backend::devices;
 use crate::llama::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use crate::llama::params::{CacheType, ContextParams};
@@ -16,7 +16,7 @@ pub(in crate::llama) fn may_use_flash_attention(params: &ContextParams) -> bool 
     // llama.cpp converts an F32 cache to F16 for flash attention.
     let has_type =
         |kind: &CacheType| matches!(kind, CacheType::F16 | CacheType::F32 | CacheType::Bf16 | CacheType::Q8_0);
-    are_linked()
+    are_used()
         && params.uses_flash_attn() != Some(false)
         && [params.type_k, params.type_v].iter().all(has_type)
         && !params.embeddings

@@ -26,8 +26,8 @@
 //! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, in any cells of a cache, and at
 //! every level, and levels differ in speed alone.
 //!
-//! **How it gets into ggml.** The linker replaces ggml's functions in the shared library and in this package's tests on Linux (`build.rs`). On
-//! other systems, and in Rust programs that link this crate, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
+//! **How it gets into ggml.** Products and attention by a hook of ggml's own, in every program. The rest is replaced by the linker, in the shared library and
+//! in this package's own programs (`seam.h` lists both, [`Replacements`] says which are in place). On macOS, and with MSVC, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
 //! than any processor of the target, and neither runs before [`use_level`] has found what it needs (on x86-64 AVX2, on AArch64 nothing).
 
 mod attention;
@@ -39,11 +39,13 @@ pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_
 
 #[cfg(own_kernels)]
 unsafe extern "C" {
-    fn foredraft_kernels_are_linked() -> bool;
+    fn foredraft_math_is_linked() -> bool;
+    fn foredraft_order_is_linked() -> bool;
     fn foredraft_kernels_multiply(format: i32) -> bool;
     fn foredraft_attentions() -> u64;
     fn foredraft_products() -> u64;
     fn foredraft_panel_products() -> u64;
+    fn foredraft_masks() -> u64;
 }
 #[cfg(own_barrier)]
 unsafe extern "C" {
@@ -52,26 +54,37 @@ unsafe extern "C" {
     fn foredraft_barrier_is_linked() -> bool;
 }
 
-/// Whether this library's products and attention replace ggml's.
+/// Whether this library's products and attention are used in place of ggml's.
 #[must_use]
-pub fn are_linked() -> bool {
-    #[cfg(own_kernels)]
-    // SAFETY: compares the addresses of functions.
-    let are_linked = unsafe { foredraft_kernels_are_linked() };
-    #[cfg(not(own_kernels))]
-    let are_linked = false;
-    are_linked && level().is_some_and(|level| level.index() >= 0)
+pub fn are_used() -> bool {
+    cfg!(own_kernels) && level().is_some_and(|level| level.index() >= 0)
 }
 
-/// Whether this library's barrier replaces ggml's.
+/// The functions that the linker has replaced in this program. In a Rust program that depends on this crate it has replaced none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replacements {
+    /// ggml's barrier, by one in which threads sleep.
+    pub barrier: bool,
+    /// llama.cpp's attention mask also has the order of a cache's cells, so attention does not depend on where llama.cpp has put them.
+    pub cell_order: bool,
+    /// The C library's functions of floats, and on AArch64 ggml's roundings, so that results have the same bits everywhere.
+    pub math: bool,
+}
+
+/// Finds out what the linker has replaced.
 #[must_use]
-pub fn barrier_is_linked() -> bool {
+pub fn replacements() -> Replacements {
+    #[cfg(own_kernels)]
+    // SAFETY: both compare the addresses of functions.
+    let (cell_order, math) = unsafe { (foredraft_order_is_linked(), foredraft_math_is_linked()) };
+    #[cfg(not(own_kernels))]
+    let (cell_order, math) = (false, false);
     #[cfg(own_barrier)]
     // SAFETY: compares the addresses of functions.
-    let is_linked = unsafe { foredraft_barrier_is_linked() };
+    let barrier = unsafe { foredraft_barrier_is_linked() };
     #[cfg(not(own_barrier))]
-    let is_linked = false;
-    is_linked
+    let barrier = false;
+    Replacements { barrier, cell_order, math }
 }
 
 /// How often this library's kernels were called.
@@ -85,30 +98,32 @@ pub struct KernelCalls {
     pub panel_products: u64,
     /// Waits at a barrier of several threads, of all threads.
     pub barriers: u64,
+    /// Attention masks with the order of cells, of all threads.
+    pub masks: u64,
 }
 
 /// Counts the calls of each replacement.
 #[must_use]
 pub fn calls() -> KernelCalls {
     #[cfg(own_kernels)]
-    // SAFETY: reads counters of the calling thread.
-    let (attentions, products, panel_products) =
-        unsafe { (foredraft_attentions(), foredraft_products(), foredraft_panel_products()) };
+    // SAFETY: reads counters of the calling thread, and an atomic one.
+    let (attentions, products, panel_products, masks) =
+        unsafe { (foredraft_attentions(), foredraft_products(), foredraft_panel_products(), foredraft_masks()) };
     #[cfg(not(own_kernels))]
-    let (attentions, products, panel_products) = (0, 0, 0);
+    let (attentions, products, panel_products, masks) = (0, 0, 0, 0);
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
     let barriers = unsafe { foredraft_barriers() };
     #[cfg(not(own_barrier))]
     let barriers = 0;
-    KernelCalls { attentions, products, panel_products, barriers }
+    KernelCalls { attentions, products, panel_products, barriers, masks }
 }
 
 /// Whether this library multiplies weights of a `ggml_type`.
 pub(super) fn multiplies(format: u32) -> bool {
     #[cfg(own_kernels)]
     // SAFETY: compares a number with a table.
-    let multiplies = are_linked() && unsafe { foredraft_kernels_multiply(format.cast_signed()) };
+    let multiplies = are_used() && unsafe { foredraft_kernels_multiply(format.cast_signed()) };
     #[cfg(not(own_kernels))]
     let multiplies = format == u32::MAX;
     multiplies

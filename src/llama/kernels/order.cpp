@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <vector>
 
 namespace {
@@ -78,6 +79,8 @@ bool is_in_order(const llama_kv_cells & cells, int32_t n_cells) {
 constexpr size_t N_ORDERS = 8;
 thread_local std::array<Order, N_ORDERS> orders;
 thread_local size_t n_filled = 0;
+// All masks that this process has filled.
+std::atomic<uint64_t> n_masks { 0 };
 
 }  // namespace
 
@@ -91,6 +94,7 @@ SetMask __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK1
 void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb(
     const llama_kv_cache_context * context, ggml_tensor * mask, const llama_ubatch * batch, bool is_causal) {
     __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb(context, mask, batch, is_causal);
+    n_masks.fetch_add(1, std::memory_order_relaxed);
     mask->extra = nullptr;
     const int64_t n_cells = mask->ne[0], n_streams = mask->ne[3];
     const llama_kv_cache * cache = cache_of(*context);
@@ -114,5 +118,16 @@ void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12ll
     mask->extra = &order.order;
 }
 
-// Called by the seam, so that GNU's linker reads this file before llama.cpp's.
-extern "C" bool foredraft_order_is_linked(void) { return true; }
+// Whether the linker has replaced llama.cpp's function. It also makes GNU's linker read this file before llama.cpp's. The compiler must not know
+// that two functions may be one.
+extern "C" {
+SetMask _ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+
+uint64_t foredraft_masks(void) { return n_masks.load(std::memory_order_relaxed); }
+
+bool foredraft_order_is_linked(void) {
+    const volatile auto called = &_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+    const volatile auto ours = &__wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+    return called == ours;
+}
+}

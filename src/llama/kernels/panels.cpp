@@ -118,8 +118,7 @@ struct Panels : ggml::cpu::extra_buffer_type {
         const bool is_product = op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID;
         return fits && weights->view_src == nullptr && is_product && (ggml_is_empty(op) || kernels()->can_multiply(op));
     }
-    // The seam computes everything.
-    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return nullptr; }
+    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return seam_traits(); }
 };
 
 }  // namespace

@@ -14,6 +14,9 @@ ggml_backend_buffer_type_t panels();
 // Makes panels the only extra type of buffers that ggml offers to llama.cpp, which asks once.
 void offer_panels();
 
+// Compute the operations of the chosen kernels (seam.cpp).
+ggml::cpu::tensor_traits * seam_traits();
+
 // ggml's GET_ROWS, of weights in panels.
 void get_rows(const ggml_compute_params * params, const ggml_tensor * dst);
 

@@ -326,7 +326,7 @@ private:
 };
 // Panels are read from one end to the other, which processors foresee, unless much is computed between the reads.
 template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, PARTS, OfPanel, TOKENS_AT_ONCE> {
-    static constexpr bool IS_NEEDED = TOKENS_AT_ONCE >= 4;
+    static constexpr bool IS_NEEDED = true;
     static constexpr int AHEAD = 8 << 10, LINES_OF_PART = (LANES * Format::SIZE + 63) / 64 / PARTS + 1;
     const uint8_t * line;
 

@@ -36,47 +36,55 @@ bool is_readable(const ggml_tensor * weights) {
 
 bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_readable(op->src[0]); }
 
+// Computes the operations that the chosen kernels compute, and leaves the others to ggml, which asks before it computes each operation.
+struct SeamTraits final : ggml::cpu::tensor_traits {
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const Kernels * ours = foredraft::kernels();
+        if (ours != nullptr && is_product(op) && ours->multiply(params, op)) {
+            n_products += params->ith == 0;
+            n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
+            return true;
+        }
+        if (op->op == GGML_OP_GET_ROWS && is_in_panels(op->src[0])) {
+            foredraft::get_rows(params, op);
+            return true;
+        }
+        if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->attend(params, op)) {
+            n_attentions += params->ith == 0;
+            return true;
+        }
+#if defined(__aarch64__)
+        if (ours != nullptr && op->op == GGML_OP_ROPE && foredraft_rope(params, op)) {
+            return true;
+        }
+#endif
+        return false;
+    }
+
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        const Kernels * ours = foredraft::kernels();
+        if (ours != nullptr && is_product(op) && ours->can_multiply(op)) {
+            size = ours->multiply_size(op);
+            return true;
+        }
+        if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->can_attend(op)) {
+            size = ours->attention_size(op, n_threads);
+            return true;
+        }
+        return false;
+    }
+};
+
 }  // namespace
 
 const Kernels * foredraft::kernels() { return chosen.load(std::memory_order_relaxed); }
 
+ggml::cpu::tensor_traits * foredraft::seam_traits() {
+    static SeamTraits traits;
+    return &traits;
+}
+
 extern "C" {
-
-bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op) {
-    const Kernels * ours = foredraft::kernels();
-    if (ours != nullptr && is_product(op) && ours->multiply(params, op)) {
-        n_products += params->ith == 0;
-        n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
-        return true;
-    }
-    if (op->op == GGML_OP_GET_ROWS && is_in_panels(op->src[0])) {
-        foredraft::get_rows(params, op);
-        return true;
-    }
-    if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->attend(params, op)) {
-        n_attentions += params->ith == 0;
-        return true;
-    }
-#if defined(__aarch64__)
-    if (ours != nullptr && op->op == GGML_OP_ROPE && foredraft_rope(params, op)) {
-        return true;
-    }
-#endif
-    return __real_ggml_cpu_extra_compute_forward(params, op);
-}
-
-bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size_t * size) {
-    const Kernels * ours = foredraft::kernels();
-    if (ours != nullptr && is_product(op) && ours->can_multiply(op)) {
-        *size = ours->multiply_size(op);
-        return true;
-    }
-    if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->can_attend(op)) {
-        *size = ours->attention_size(op, n_threads);
-        return true;
-    }
-    return __real_ggml_cpu_extra_work_size(n_threads, op, size);
-}
 
 bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params *, ggml_tensor *) { return false; }
 
@@ -84,22 +92,19 @@ bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, g
     return false;
 }
 
-// Whether the linker has replaced ggml's functions. The compiler must not know that two functions may be one.
-bool foredraft_kernels_are_linked(void) {
-    const volatile auto called = &ggml_cpu_extra_compute_forward;
-    const volatile auto ours = &__wrap_ggml_cpu_extra_compute_forward;
-    const bool are_linked = called == ours && foredraft_elementary_is_linked();
+// Whether the linker has replaced the functions that round in another way elsewhere.
+bool foredraft_math_is_linked(void) {
 #if defined(__aarch64__)
-    return are_linked && foredraft_order_is_linked() && foredraft_rounding_is_linked();
+    return foredraft_elementary_is_linked() && foredraft_rounding_is_linked();
 #else
-    return are_linked;
+    return foredraft_elementary_is_linked();
 #endif
 }
 
 // Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
 void foredraft_kernels_choose(int32_t level) {
     chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed);
-    if (level >= 0 && foredraft_kernels_are_linked()) {
+    if (level >= 0) {
         foredraft::offer_panels();
     }
 }
