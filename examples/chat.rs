@@ -8,42 +8,29 @@
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
 
-use foredraft::api::{Endpoint, Engine};
-use serde_json::{Value, json};
+use foredraft::{Config, Engine, Message, Request};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Sends a message, prints the answer while it arrives, and adds both to the conversation.
-fn turn(engine: &Engine, messages: &mut Vec<Value>, message: &str) -> Result<()> {
-    messages.push(json!({"role": "user", "content": message}));
-    let request = json!({"messages": messages, "temperature": 0, "n_predict": 200}).to_string();
-    let queued = engine.with_loaded(|loaded| loaded.submit(Endpoint::Speculative, request.as_bytes()))?;
-    let command = json!({"id": queued["id"], "timeout_ms": 1000}).to_string();
-    let (mut text, mut last) = (String::new(), Value::Null);
-    loop {
-        let reply = engine.with_loaded(|loaded| loaded.poll(Endpoint::Speculative, Some(command.as_bytes())))?;
-        for update in reply["completion_updates"].as_array().into_iter().flatten() {
-            let content = update["content"].as_str().unwrap_or_default();
-            print!("{content}");
-            stdout().flush()?;
-            text += content;
-            last = update.clone();
-        }
-        if reply["finished"] == true {
-            break;
-        }
+fn turn(engine: &Engine, messages: &mut Vec<Message>, message: &str) -> Result<()> {
+    messages.push(Message::user(message));
+    let request = Request::messages(&*messages).temperature(0.0).n_predict(200);
+    let mut stream = engine.stream(&request)?;
+    for update in &mut stream {
+        print!("{}", update?.content);
+        stdout().flush()?;
     }
     println!();
-    if let Some(error) = last["error"].as_str() {
-        return Err(error.into());
-    }
+    let answer = stream.finish()?;
     eprintln!(
-        "[{} tokens, {:.1} tokens/s, accept_rate {:.2}]",
-        last["tokens_predicted"],
-        last["timings"]["predicted_per_second"].as_f64().unwrap_or(0.0),
-        last["speculative"]["accept_rate"].as_f64().unwrap_or(0.0)
+        "[{} tokens, {:.1} tokens/s, {} of {} drafted tokens accepted]",
+        answer.tokens_predicted,
+        answer.fields["timings"]["predicted_per_second"].as_f64().unwrap_or(0.0),
+        answer.speculative.as_ref().map_or(0, |report| report.n_accepted),
+        answer.speculative.as_ref().map_or(0, |report| report.n_drafted),
     );
-    messages.push(json!({"role": "assistant", "content": text}));
+    messages.push(Message::assistant(answer.content));
     Ok(())
 }
 
@@ -62,8 +49,7 @@ fn chat() -> Result<()> {
         _ => ("models/stories-target.gguf", "models/stories-draft.gguf"),
     };
 
-    let engine = Engine::new();
-    engine.load(json!({"model": model, "model_draft": draft}).to_string().as_bytes())?;
+    let engine = Engine::load(&Config::new(model).model_draft(draft))?;
     let mut messages = Vec::new();
     match args.first() {
         Some(message) => turn(&engine, &mut messages, message)?,
@@ -73,6 +59,5 @@ fn chat() -> Result<()> {
             }
         }
     }
-    engine.unload();
     Ok(())
 }

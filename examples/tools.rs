@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 
 fn call(name: &str, arguments: &Value) -> String {
@@ -18,7 +18,7 @@ fn call(name: &str, arguments: &Value) -> String {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "models/stories-target.gguf".to_owned());
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     engine.load(json!({"model": model, "n_ctx": 2048}).to_string().as_bytes())?;
 
     let city = json!({"type": "object", "properties": {"city": {"enum": ["Lima", "Oslo"]}}, "required": ["city"]});

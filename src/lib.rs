@@ -1,24 +1,47 @@
 //! foredraft: llama.cpp in your process, with speculative decoding, behind a C ABI that speaks JSON.
+//!
+//! Hosts in Rust need the items at this crate's root: [`Engine`], [`Config`], [`Request`] and what they return. The modules are public for this
+//! repository's own tests and programs, and change without notice.
 
+#[doc(hidden)]
 pub mod api;
 #[cfg(test)]
 #[allow(unsafe_code)]
 #[path = "../tests/counting_allocator/mod.rs"]
 mod counting;
+#[doc(hidden)]
 pub mod engine;
 #[allow(unsafe_code)]
 mod ffi;
+#[doc(hidden)]
 pub mod forks;
+#[doc(hidden)]
 pub mod host;
 #[allow(unsafe_code)]
+#[doc(hidden)]
 pub mod llama;
+#[doc(hidden)]
 pub mod session;
+#[doc(hidden)]
 pub mod speculative;
 #[allow(unsafe_code)]
+#[doc(hidden)]
 pub mod thread_state;
+mod typed;
+
+pub use self::api::Function;
+pub use self::typed::{
+    CompletionStream, Engine, FinalResponse, FunctionCall, HostConfig as Config, HostRequest as Request, Message,
+    SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
+};
+pub use foredraft_base::error::{Code, Error, Result};
 
 // The crates under crates/ are layers of this one, under these names.
+#[doc(hidden)]
 pub use foredraft_base::{checksum, error};
+#[doc(hidden)]
 pub use foredraft_grammar as grammar;
+#[doc(hidden)]
 pub use foredraft_ngram as ngram;
+#[doc(hidden)]
 pub use foredraft_sampling as sampling;

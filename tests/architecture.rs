@@ -9,7 +9,7 @@ use regex::Regex;
 /// The layers from the top: the modules of `src`, and the crates under `crates`. A layer may import those that stand in later rows, and
 /// itself.
 const LAYERS: [&[&str]; 9] = [
-    &["ffi"],
+    &["ffi", "typed"],
     &["api"],
     &["engine"],
     &["speculative"],

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{complete, n, output_fields, results, start, with};
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 use toolchain::{folder, root, run};
 
@@ -28,7 +28,7 @@ fn made(path: &str) -> Option<PathBuf> {
 }
 
 /// SmolLM2 with the draft that lacks a block.
-fn smollm2(more: Value) -> Option<Engine> {
+fn smollm2(more: Value) -> Option<JsonEngine> {
     let target = made("models/smollm2-135m-q4_1.gguf")?;
     let draft = made("models/smollm2-far-q4_1.gguf")?;
     Some(start(with(&json!({"model": target, "model_draft": draft, "n_ctx": 2048}), more)))

@@ -16,7 +16,7 @@ use std::net::TcpListener;
 
 use common::{complete, drain, start, submit, text};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use rpc_server::{Fault, FaultyServer, address, serve};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn content(answer: &Value) -> String {
     answer["content"].as_str().expect("a text").to_owned()
 }
 
-fn refused(engine: &Engine, init: &Value) -> String {
+fn refused(engine: &JsonEngine, init: &Value) -> String {
     let error = engine.load(init.to_string().as_bytes()).expect_err("no server answers");
     error.message().to_owned()
 }
@@ -58,7 +58,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         }
     });
     for there in [address(), at_silent.to_string(), at_closing.to_string(), at_slow.to_string()] {
-        let error = refused(&Engine::new(), &common::with(&base, json!({"rpc": there})));
+        let error = refused(&JsonEngine::new(), &common::with(&base, json!({"rpc": there})));
         assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     }
     drop(silent);
@@ -83,7 +83,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
     drop(server);
 
     // The server is gone: an init that names it fails, and one that does not name it succeeds.
-    let error = refused(&Engine::new(), &common::with(&base, json!({"rpc": there})));
+    let error = refused(&JsonEngine::new(), &common::with(&base, json!({"rpc": there})));
     assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     for more in [json!({}), json!({"devices": "none"}), json!({"devices": ["CPU"]})] {
         let engine = start(more.clone());
@@ -92,7 +92,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
 }
 
 /// Loads with this server and completes. Returns the error, of whichever fails, or the text.
-fn attempt(engine: &Engine, init: &Value, request: &Value) -> Result<String, String> {
+fn attempt(engine: &JsonEngine, init: &Value, request: &Value) -> Result<String, String> {
     engine.load(init.to_string().as_bytes()).map_err(|error| error.message().to_owned())?;
     let id = submit(engine, Completion, request);
     let updates = drain(engine, Completion, id);
@@ -109,7 +109,7 @@ fn lost_server_is_an_error_at_any_moment() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0});
     let init = json!({"model": common::model("target"), "model_draft": common::model("draft"), "log_level": "none",
         "n_threads": 1, "n_gpu_layers": 99, "n_gpu_layers_draft": 99});
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     let expected = attempt(&engine, &init, &request).expect("it works without a server");
     engine.unload();
 

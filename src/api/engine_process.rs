@@ -1,4 +1,4 @@
-//! The engine's process: an ordinary [`Engine`] that is called through a connection.
+//! The engine's process: an ordinary [`JsonEngine`] that is called through a connection.
 //!
 //! The thread that reads the connection executes what returns at once. Calls that wait have a thread each. One more thread, the pusher, polls
 //! every request that has an update and sends its updates, so the host's process can answer polls by itself.
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::api::calls::Taken;
 use crate::api::isolation::{Frame, FrameKind, FrameSender};
 use crate::api::registry::RequestRecord;
-use crate::api::{Engine, Function, LocalEngine, error_json};
+use crate::api::{Function, JsonEngine, LocalEngine, error_json};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, CpuSet, process};
@@ -38,7 +38,7 @@ struct KnownEngine {
 }
 
 struct EngineChild {
-    engine: Engine,
+    engine: JsonEngine,
     sender: FrameSender,
     /// A link to the host's working folder.
     host_folder: PathBuf,
@@ -61,7 +61,7 @@ pub fn serve(arguments: &[String]) -> ! {
     let Ok(stream) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { process::end_now(1) };
     let Ok(sender) = stream.try_clone().map(FrameSender::new) else { process::end_now(1) };
     let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
-    let child = Arc::new(EngineChild { engine: Engine::new(), sender, host_folder, known: Mutex::default() });
+    let child = Arc::new(EngineChild { engine: JsonEngine::new(), sender, host_folder, known: Mutex::default() });
     let logger = Arc::clone(&child);
     log::set_sink(Some(Box::new(move |level, text| {
         // The host has gone if it fails, and so will this process.
@@ -151,7 +151,7 @@ impl EngineChild {
                 self.known.lock().remove(record.handle.id());
                 answer
             }),
-            (Some(function), _) => self.engine.call(function, argument),
+            (Some(function), _) => self.engine.call(function, Ok(argument)),
             (None, "init") => self.load(frame.number, || self.engine.load(argument)),
             (None, "old_init") => self.load(frame.number, || self.engine.load_by_old_name(argument)),
             (None, "status") => Ok(self.status()),

@@ -1,6 +1,6 @@
 //! The engine that hosts talk to, in safe Rust. The only layer that knows JSON.
 //!
-//! [`Engine`] is what the C interface wraps: the life cycle of at most one loaded [`LocalEngine`]. A Rust host can create any number of
+//! [`JsonEngine`] is what the C interface wraps: the life cycle of at most one loaded [`LocalEngine`]. A Rust host can create any number of
 //! them.
 //!
 //! A call passes these modules, from the top to the bottom:
@@ -52,7 +52,7 @@ pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]
 pub use self::engine_process::serve as serve_isolated;
 pub use self::function::Function;
-pub use self::life_cycle::{Engine, LlamaStage};
+pub use self::life_cycle::{JsonEngine, LlamaStage};
 pub(crate) use self::life_cycle::{cut_off, stop_all};
 pub use self::load::LoadRequest;
 pub use self::local_engine::LocalEngine;

@@ -74,13 +74,10 @@ impl RequestRegistry {
         self.entries.lock().newest.get(endpoint.old_index()?).copied().flatten()
     }
 
-    /// The requests of the endpoint that have not finished, the newest first. With an old endpoint, without those whose caller waits for
-    /// the final response: the old server's cancel did not end them.
+    /// The requests that a cancel of all means and that have not finished, the newest first.
     pub(super) fn unfinished(&self, endpoint: Endpoint) -> Vec<Arc<RequestRecord>> {
         let is_meant = |record: &&Arc<RequestRecord>| {
-            record.endpoint == endpoint
-                && !(endpoint.is_old() && record.is_awaited)
-                && record.handle.phase() != Phase::Finished
+            endpoint.cancels(record.endpoint, record.is_awaited) && record.handle.phase() != Phase::Finished
         };
         self.entries.lock().records.values().rev().filter(is_meant).cloned().collect()
     }

@@ -170,8 +170,9 @@ fn attention(report: &AttentionReport) -> Value {
 
 /// The level of instructions, the kernels in use, and the weights of these models that ggml multiplies.
 fn cpu(models: &[Option<&Model>]) -> Value {
-    let named = |is_ours: bool| if is_ours { "foredraft" } else { "ggml" };
-    let kernel = named(llama::kernels_are_linked());
+    let ours_or = |is_ours: bool, other: &'static str| if is_ours { "foredraft" } else { other };
+    let kernel = ours_or(llama::kernels_are_used(), "ggml");
+    let replaced = llama::replacements();
     let mut fallback = serde_json::Map::new();
     for (format, n) in models.iter().flatten().flat_map(|model| model.fallback_weights()) {
         let before = fallback.get(format).and_then(Value::as_u64).unwrap_or(0);
@@ -180,7 +181,13 @@ fn cpu(models: &[Option<&Model>]) -> Value {
     json!({
         "level": llama::level().map(llama::CpuLevel::name),
         "levels": llama::levels().iter().map(|level| level.name()).collect::<Vec<_>>(),
-        "kernels": {"matmul": kernel, "attention": kernel, "barrier": named(llama::barrier_is_linked())},
+        "kernels": {
+            "matmul": kernel,
+            "attention": kernel,
+            "barrier": ours_or(replaced.barrier, "ggml"),
+            "cell_order": ours_or(replaced.cell_order, "llama.cpp"),
+            "math": ours_or(replaced.math, "system"),
+        },
         "fallback_tensors": fallback,
     })
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::engines;
 use super::guard::{answer_or, bytes, has_memory, required, run, run_or};
 use super::types::{FOREDRAFT_ABI_VERSION, foredraft_engine};
-use crate::api::Engine;
+use crate::api::JsonEngine;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 
@@ -47,7 +47,7 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {
     // SAFETY: see "Safety" in the module's documentation.
-    load(|| engines::find(engine), unsafe { required(config) }, Engine::load)
+    load(|| engines::find(engine), unsafe { required(config) }, JsonEngine::load)
 }
 
 /// As `foredraft_load`, on another thread. Returns at once; `foredraft_status` has the progress and the result. `config` can be freed
@@ -55,7 +55,7 @@ pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load_async(engine: *mut foredraft_engine, config: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
-    let load = |engine: Engine| engine.load_async(unsafe { bytes(config) }.unwrap_or(b""));
+    let load = |engine: JsonEngine| engine.load_async(unsafe { bytes(config) }.unwrap_or(b""));
     run(|| log_failure("foredraft_load_async", engines::find(engine).map(load)));
 }
 
@@ -73,7 +73,7 @@ pub extern "C" fn foredraft_unload(engine: *mut foredraft_engine) {
 /// `progress` 0..1). Never waits for a load or a decode. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_status(engine: *mut foredraft_engine) -> *mut c_char {
-    answer_or(Engine::status_when_cut_off, || Ok(engines::find(engine)?.status()))
+    answer_or(JsonEngine::status_when_cut_off, || Ok(engines::find(engine)?.status()))
 }
 
 /// The library's version. A static string; do not free it.
@@ -99,9 +99,9 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
 
 /// Loads by `init`, and returns the number for C hosts.
 pub(super) fn load(
-    engine: impl FnOnce() -> Result<Engine>,
+    engine: impl FnOnce() -> Result<JsonEngine>,
     config: Result<&[u8]>,
-    init: fn(&Engine, &[u8]) -> Result<()>,
+    init: fn(&JsonEngine, &[u8]) -> Result<()>,
 ) -> i32 {
     if !has_memory() {
         return Code::ResourceExhausted.init_number();

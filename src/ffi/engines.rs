@@ -23,18 +23,18 @@ use super::notify_fd as notice;
 #[cfg(windows)]
 use super::notify_handle as notice;
 use super::types::foredraft_engine;
-use crate::api::{Engine, LlamaStage, stop_all};
+use crate::api::{JsonEngine, LlamaStage, stop_all};
 use crate::error::{Code, Error, Result};
 use crate::llama::platform::keep_loaded;
 
 /// The default engine: NULL, and the engine of the old names. It lives as long as the process.
-static DEFAULT: LazyLock<Engine> = LazyLock::new(new_engine);
+static DEFAULT: LazyLock<JsonEngine> = LazyLock::new(new_engine);
 
 static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
 #[derive(Default)]
 struct EngineTable {
-    engines: BTreeMap<usize, Engine>,
+    engines: BTreeMap<usize, JsonEngine>,
     /// The number of handles created so far.
     n_created: u32,
 }
@@ -50,9 +50,9 @@ fn handle(index: u32) -> usize {
 }
 
 /// An engine without a model. From the first one on, the library stays loaded, because engines have threads.
-fn new_engine() -> Engine {
+fn new_engine() -> JsonEngine {
     keep_loaded();
-    Engine::with_callbacks(register_exit_handler, notice::open)
+    JsonEngine::with_callbacks(register_exit_handler, notice::open)
 }
 
 /// Creates an engine. After 2^32 engines, the handle is a number that no function accepts.
@@ -72,12 +72,12 @@ pub(super) fn unusable() -> *mut foredraft_engine {
 }
 
 /// Removes an engine from the table. NULL, the default engine, is not in the table.
-pub(super) fn remove(engine: *mut foredraft_engine) -> Result<Engine> {
+pub(super) fn remove(engine: *mut foredraft_engine) -> Result<JsonEngine> {
     TABLE.write().engines.remove(&engine.addr()).ok_or_else(|| invalid(engine))
 }
 
 /// The engine of a handle.
-pub(super) fn find(engine: *mut foredraft_engine) -> Result<Engine> {
+pub(super) fn find(engine: *mut foredraft_engine) -> Result<JsonEngine> {
     if engine.is_null() {
         return Ok(DEFAULT.clone());
     }
@@ -110,7 +110,7 @@ fn end() {
     });
 }
 
-fn all() -> Vec<Engine> {
+fn all() -> Vec<JsonEngine> {
     std::iter::once(DEFAULT.clone()).chain(TABLE.read().engines.values().cloned()).collect()
 }
 

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use super::guard::{answer, bytes, required, run};
 use super::{engine, engines, requests};
-use crate::api::{Endpoint, Engine, Function};
+use crate::api::{Endpoint, Function, JsonEngine};
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
@@ -28,14 +28,14 @@ pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *cons
 #[unsafe(no_mangle)]
 pub extern "C" fn init(cmd: *const c_char) -> c_int {
     // SAFETY: see "Safety" in the module's documentation.
-    engine::load(|| engines::find(null_mut()), unsafe { required(cmd) }, Engine::load_by_old_name)
+    engine::load(|| engines::find(null_mut()), unsafe { required(cmd) }, JsonEngine::load_by_old_name)
 }
 
 /// As `foredraft_load_async` of the default engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn init_async(cmd: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
-    let load = |engine: Engine| engine.load_async_by_old_name(unsafe { bytes(cmd) }.unwrap_or(b""));
+    let load = |engine: JsonEngine| engine.load_async_by_old_name(unsafe { bytes(cmd) }.unwrap_or(b""));
     run(|| engine::log_failure("init_async", engines::find(null_mut()).map(load)));
 }
 
@@ -72,8 +72,8 @@ pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
 }
 
 /// Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object
-/// mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`. If there was none,
-/// `completion_updates` is empty, and `state` is the state of the library.
+/// mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`; a refused one has a single update, with
+/// the error. If there was none, `completion_updates` is empty, and `state` is the state of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -1,4 +1,4 @@
-//! The C interface. Each function converts its arguments, calls [`Engine`](crate::api::Engine), and converts the result.
+//! The C interface. Each function converts its arguments, calls [`JsonEngine`](crate::api::JsonEngine), and converts the result.
 //!
 //! `foredraft_*` functions take the handle of an engine (`engines`). The old names (`legacy`, cargo feature `rpcserver`) call the same
 //! functions with the default engine, whose handle is NULL.

@@ -14,17 +14,8 @@ use crate::thread_state::without_signal;
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
 pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char, function: Function) -> *mut c_char {
-    let call = || {
-        answer(|| {
-            let engine = engines::find(engine)?;
-            // SAFETY: guaranteed by the caller.
-            match unsafe { required(request) } {
-                Ok(request) => engine.call(function, request),
-                // Without a model, the argument does not matter.
-                Err(error) => engine.check_ready(function).and(Err(error)),
-            }
-        })
-    };
+    // SAFETY: guaranteed by the caller.
+    let call = || answer(|| engines::find(engine)?.call(function, unsafe { required(request) }));
     // A write beyond the limit on file sizes is an error. The library's own threads block the signal.
     #[cfg(unix)]
     if function.writes_files() {
@@ -59,8 +50,8 @@ pub extern "C" fn foredraft_poll(engine: *mut foredraft_engine, command: *const 
     answer(|| engines::find(engine)?.poll(Endpoint::Foredraft, unsafe { bytes(command) }))
 }
 
-/// Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all that wait or run, `{"all": true}`, within one decode. The last update of
-/// each has the `stop_type` `cancelled`.
+/// Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all of the engine that wait or run, whichever function began them,
+/// `{"all": true}`, within one decode. The last update of each has the `stop_type` `cancelled`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_cancel(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -9,7 +9,7 @@ pub mod tiny_models;
 
 use std::path::{Path, PathBuf};
 
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 
 /// The repository's root folder.
@@ -24,10 +24,10 @@ pub fn model(name: &str) -> String {
 
 /// Loads a system with the shipped target and draft; `more` adds keys to `init`. It runs on one thread: the models are too
 /// small to profit from more, and ggml's threads spin while they wait, which is very slow on a busy machine.
-pub fn start(more: Value) -> Engine {
+pub fn start(more: Value) -> JsonEngine {
     let mut init = json!({"model": model("target"), "model_draft": model("draft"), "log_level": "error", "n_threads": 1, "n_threads_batch": 1});
     merge(&mut init, &more);
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     engine.load(init.to_string().as_bytes()).unwrap_or_else(|error| panic!("init {init}: {error}"));
     engine
 }
@@ -46,7 +46,7 @@ pub fn with(value: &Value, more: Value) -> Value {
 }
 
 /// Sends a blocking request that must succeed, and returns its final response.
-pub fn complete(engine: &Engine, endpoint: Endpoint, request: &Value) -> Value {
+pub fn complete(engine: &JsonEngine, endpoint: Endpoint, request: &Value) -> Value {
     let bytes = request.to_string();
     let answer = engine.with_loaded(|loaded| loaded.complete(endpoint, bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
@@ -78,14 +78,14 @@ pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
 }
 
 /// Queues a request and returns its id.
-pub fn submit(engine: &Engine, endpoint: Endpoint, request: &Value) -> u64 {
+pub fn submit(engine: &JsonEngine, endpoint: Endpoint, request: &Value) -> u64 {
     let bytes = request.to_string();
     let answer = engine.with_loaded(|loaded| loaded.submit(endpoint, bytes.as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
 }
 
 /// Polls a request once.
-pub fn poll(engine: &Engine, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Value {
+pub fn poll(engine: &JsonEngine, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
     engine
         .with_loaded(|loaded| loaded.poll(endpoint, Some(command.as_bytes())))
@@ -93,7 +93,7 @@ pub fn poll(engine: &Engine, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Va
 }
 
 /// Polls a request until it is finished and returns all its updates.
-pub fn drain(engine: &Engine, endpoint: Endpoint, id: u64) -> Vec<Value> {
+pub fn drain(engine: &JsonEngine, endpoint: Endpoint, id: u64) -> Vec<Value> {
     let mut updates = Vec::new();
     loop {
         let answer = poll(engine, endpoint, id, 60_000);
@@ -105,14 +105,14 @@ pub fn drain(engine: &Engine, endpoint: Endpoint, id: u64) -> Vec<Value> {
 }
 
 /// Cancels a request. Returns false if it had already finished.
-pub fn cancel(engine: &Engine, endpoint: Endpoint, id: u64) -> bool {
+pub fn cancel(engine: &JsonEngine, endpoint: Endpoint, id: u64) -> bool {
     let command = json!({"id": id}).to_string();
     let answer = engine.with_loaded(|loaded| loaded.cancel(endpoint, Some(command.as_bytes()))).expect("an answer");
     answer["cancelled"].as_bool().expect("true or false")
 }
 
 /// Starts a request that does not end by itself, cancels it after its first text, and returns all its updates.
-pub fn cancelled(engine: &Engine, endpoint: Endpoint, request: &Value) -> Vec<Value> {
+pub fn cancelled(engine: &JsonEngine, endpoint: Endpoint, request: &Value) -> Vec<Value> {
     let id = submit(engine, endpoint, request);
     let mut updates = Vec::new();
     while text(&updates).is_empty() {

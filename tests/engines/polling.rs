@@ -94,7 +94,7 @@ fn one_call_polls_or_cancels_several_requests() {
     engine.call("cancel", &json!({"id": id}));
 }
 
-/// `{"all": true}` ends what waits and what runs, also a request that a thread waits for, but not those of the old names.
+/// `{"all": true}` ends what waits and what runs, also a request that a thread waits for.
 #[test]
 fn one_call_cancels_all_requests() {
     let _guard = exclusive();

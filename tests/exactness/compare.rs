@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{cancel, complete, drain, merge, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// The fields of a final response that `compare` must not change.
@@ -253,10 +253,10 @@ fn saved_session_is_from_the_first_run() {
 /// Calls `act` on the engine's thread when a request after `last` has decoded its prompt, before its first token. For a request
 /// of one token, `act` takes effect in the second run.
 fn after_the_prompt(
-    engine: &Engine,
+    engine: &JsonEngine,
     last: &Value,
     n_batches: usize,
-    act: impl Fn(&Engine, u64) + Send + Sync + 'static,
+    act: impl Fn(&JsonEngine, u64) + Send + Sync + 'static,
 ) {
     let (n_updates, inner, last) = (AtomicUsize::new(0), engine.clone(), last["id"].as_u64().expect("a number"));
     engine.set_update_hook(Some(Box::new(move |id| {

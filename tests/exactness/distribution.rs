@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::common::{complete, prompts, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// The count of each continuation.
@@ -16,7 +16,7 @@ type Counts = BTreeMap<Vec<i64>, f64>;
 const AT_ONCE: usize = 8;
 
 /// One system per core.
-fn systems() -> Vec<Engine> {
+fn systems() -> Vec<JsonEngine> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let start = || start(json!({"n_ctx": 256, "n_parallel": AT_ONCE, "kv_unified": true}));
     std::iter::repeat_with(start).take(cores).collect()
@@ -47,11 +47,11 @@ impl Sample {
 }
 
 /// Continuations of the request, one per seed, with speculation if the request has `speculative`.
-fn counts(systems: &[Engine], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
+fn counts(systems: &[JsonEngine], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
     let endpoint = if request.get("speculative").is_some() { Speculative } else { Completion };
     let seeds = std::sync::Mutex::new(seeds);
     let next = || seeds.lock().expect("no thread has panicked").next();
-    let sample = |engine: &Engine| {
+    let sample = |engine: &JsonEngine| {
         let mut sample = Sample::default();
         while let Some(seed) = next() {
             sample.add(&complete(engine, endpoint, &with(request, json!({"seed": seed}))));
@@ -124,7 +124,7 @@ fn speculation_preserves_the_output_distribution() {
 }
 
 /// The probabilities of the token after `prompt`, by token.
-fn row(engine: &Engine, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
+fn row(engine: &JsonEngine, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
     let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_probs": 10_000});
     let answer = complete(engine, Speculative, &with(&request, more));
     let row = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("a row");

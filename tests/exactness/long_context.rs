@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
 use foredraft::session::SelfExtend;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn steady(n_max: usize) -> Value {
 }
 
 /// The tokens of a familiar prompt that has at least `n_tokens`.
-fn long_prompt(engine: &Engine, n_tokens: usize) -> Vec<i64> {
+fn long_prompt(engine: &JsonEngine, n_tokens: usize) -> Vec<i64> {
     let text = prompts().iter().filter(|prompt| !prompt.contains("<|")).cycle().take(200).cloned().collect::<Vec<_>>();
     let request = json!({"text": text.join("\n"), "add_special": true}).to_string();
     let answer = engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens");
@@ -98,7 +98,7 @@ fn cancelling_another_slot_does_not_spoil_a_shift() {
 }
 
 /// A system with self-extend; the prompts below contain 4 groups of 48 tokens.
-fn extended(more: Value) -> Engine {
+fn extended(more: Value) -> JsonEngine {
     start(with(&json!({"n_ctx": 700, "grp_attn_n": 4, "grp_attn_w": 48}), more))
 }
 
@@ -186,7 +186,7 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
 
 #[test]
 fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
-    let pieces = |engine: &Engine| {
+    let pieces = |engine: &JsonEngine| {
         let tokens = long_prompt(engine, 240);
         let [a, b, c] = [&tokens[..80], &tokens[80..140], &tokens[140..]];
         ([a, b, c].concat(), [a, c].concat(), [a, &b[..5], &b[50..], c].concat())

@@ -3,7 +3,7 @@
 
 use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// Each kind of model, with its `init` keys.
@@ -18,7 +18,7 @@ fn kinds() -> [(&'static str, Value); 4] {
 }
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(init: &Value, more: Value) -> Engine {
+fn load(init: &Value, more: Value) -> JsonEngine {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
@@ -31,7 +31,7 @@ fn request(prompt: &[usize]) -> Value {
     })
 }
 
-fn cold(engine: &Engine, prompt: &[usize]) -> Value {
+fn cold(engine: &JsonEngine, prompt: &[usize]) -> Value {
     complete(engine, Completion, &with(&request(prompt), json!({"cache_prompt": false})))
 }
 

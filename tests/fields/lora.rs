@@ -1,6 +1,6 @@
 //! LoRA adapters, on small ones that the tests write for the shipped target.
 
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::llama::{GgufSource, LoraParams, Model, ModelParams};
 use serde_json::{Value, json};
 use std::os::fd::AsRawFd as _;
@@ -75,7 +75,7 @@ fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) 
 }
 
 /// Every second adapter is loaded from an open file.
-fn start_with(adapters: &[(&File, f32)], more: Value) -> Engine {
+fn start_with(adapters: &[(&File, f32)], more: Value) -> JsonEngine {
     let open: Vec<_> = adapters.iter().map(|(file, _)| std::fs::File::open(&file.0).expect("a file")).collect();
     let lora = adapters.iter().zip(&open).enumerate().map(|(index, ((file, scale), open))| match index % 2 {
         0 => json!({"path": file.0.to_str().expect("a path"), "scale": scale}),
@@ -202,7 +202,7 @@ fn adapter_that_fails_to_load_fails_init() {
     for path in [broken.0.to_str().expect("a path"), "/no/such.gguf"] {
         let init =
             json!({"model": crate::common::model("target"), "lora": [{"path": path}], "log_level": "none"}).to_string();
-        let error = Engine::new().load(init.as_bytes()).expect_err("no adapter");
+        let error = JsonEngine::new().load(init.as_bytes()).expect_err("no adapter");
         assert!(error.message().contains(path), "{error}");
     }
 }
@@ -247,7 +247,7 @@ fn adapters_that_cannot_be_decoded_are_refused() {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =
                 json!({"model": crate::common::model("target"), "n_threads": 1, "lora": lora, "log_level": "none"});
-            let refused = Engine::new().load(init.to_string().as_bytes()).expect_err("it cannot be decoded");
+            let refused = JsonEngine::new().load(init.to_string().as_bytes()).expect_err("it cannot be decoded");
             assert!(refused.message().contains(why), "{scale}: {refused}");
         }
     }

@@ -1,7 +1,7 @@
 //! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
 
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Map, Value, json};
 
 use crate::common::{complete, drain, merge, submit, with};
@@ -53,7 +53,7 @@ pub fn base(mode: CallMode) -> Value {
 
 /// A response, with the request and the call mode that it belongs to.
 pub struct Response<'a> {
-    pub engine: &'a Engine,
+    pub engine: &'a JsonEngine,
     pub mode: CallMode,
     pub request: Value,
     /// The final response. If polled, with the text, tokens and probabilities of all updates.
@@ -63,7 +63,7 @@ pub struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    pub fn of(engine: &'a Engine, mode: CallMode, request: Value) -> Response<'a> {
+    pub fn of(engine: &'a JsonEngine, mode: CallMode, request: Value) -> Response<'a> {
         if mode == CallMode::Polled {
             let id = submit(engine, Completion, &request);
             let updates = drain(engine, Completion, id);
@@ -117,7 +117,7 @@ pub fn numbers(list: &Value) -> Vec<i64> {
 }
 
 /// The token ids that `tokenize` returns.
-pub fn tokenized(engine: &Engine, request: Value) -> Vec<i64> {
+pub fn tokenized(engine: &JsonEngine, request: Value) -> Vec<i64> {
     let request = request.to_string();
     numbers(&engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens")["ids"])
 }
@@ -163,7 +163,7 @@ fn joined_text(updates: &[Value]) -> Value {
 }
 
 /// Sends every row in every call mode.
-pub fn run(engine: &Engine, rows: &[Row]) {
+pub fn run(engine: &JsonEngine, rows: &[Row]) {
     for row in rows {
         for mode in MODES {
             let request = with(&base(mode), row.sent.clone());

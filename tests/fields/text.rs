@@ -3,26 +3,26 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foredraft::api::Endpoint::Completion;
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::error::Result;
 use serde_json::{Value, json};
 
 use crate::common::{model, poll, start, submit, with};
 use crate::table::{MODES, base, float, numbers};
 
-fn embedding(engine: &Engine, request: Value) -> Vec<f64> {
+fn embedding(engine: &JsonEngine, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
     let answer = engine.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     answer["embedding"].as_array().expect("an array").iter().map(float).collect()
 }
 
-fn tokenize(engine: &Engine, request: Value) -> Result<Value> {
+fn tokenize(engine: &JsonEngine, request: Value) -> Result<Value> {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| loaded.tokenize(bytes.as_bytes()))
 }
 
-fn detokenize(engine: &Engine, request: Value) -> Result<Value> {
+fn detokenize(engine: &JsonEngine, request: Value) -> Result<Value> {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| loaded.detokenize(bytes.as_bytes()))
 }
@@ -33,7 +33,7 @@ fn near(a: &[f64], b: &[f64]) {
     assert!(a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-4 * scale), "{a:?}\n{b:?}");
 }
 
-fn tokens_and_back(engine: &Engine) {
+fn tokens_and_back(engine: &JsonEngine) {
     let answer = tokenize(engine, json!({"text": "Tom<|im_end|> é😀"})).expect("tokens");
     let (ids, pieces) = (numbers(&answer["ids"]), answer["pieces"].as_array().expect("pieces"));
     assert_eq!((&answer["success"], &answer["length"], ids[0]), (&json!(true), &json!(ids.len()), 0));
@@ -106,7 +106,7 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
 
 #[test]
 fn vocab_only_model_tokenizes_and_nothing_else() {
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
     engine.load(init.as_bytes()).expect("a vocabulary");
     tokens_and_back(&engine);

@@ -221,6 +221,91 @@ fn stop_word_that_has_begun_is_cut_from_get_completion() {
     }
 }
 
+/// Old hosts do not look at the answer of a submit. They poll until `finished`, and must get neither silence nor the request before.
+#[test]
+fn refused_request_is_the_newest_and_has_ended() {
+    let _turn = loaded(json!({"max_queue": 1}));
+    let refused = |family: &str, request: Option<&[u8]>, code: &str| {
+        let answer = call_bytes(&format!("{family}_init"), request);
+        assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!(code)), "{answer}");
+        let poll = call_bytes(&format!("{family}_poll"), Some(b"{}"));
+        assert_eq!((&poll["success"], &poll["finished"]), (&json!(true), &json!(true)), "{poll}");
+        let updates = poll["completion_updates"].as_array().expect("updates");
+        let [update] = updates.as_slice() else { panic!("one update: {poll}") };
+        assert_eq!((&update["stop"], &update["content"]), (&json!(true), &json!("")), "{update}");
+        assert_eq!((&update["stop_type"], &update["error"]), (&json!("error"), &answer["error"]), "{update}");
+        for _ in 0..2 {
+            let poll = call_bytes(&format!("{family}_poll"), None);
+            assert_eq!((&poll["finished"], &poll["completion_updates"]), (&json!(true), &json!([])), "{poll}");
+        }
+    };
+    for family in FAMILIES {
+        for (request, code) in [
+            (Some(&br#"{"prompt": "a", "grammar": "root ::= ("}"#[..]), "invalid_request"),
+            (Some(br#"{"prompt": "a", "n_predict": "x"}"#), "invalid_request"),
+            (Some(br#"{"prompt": "a", "json_schema": {"type": "no type"}}"#), "invalid_request"),
+            (Some(br#"{"prompt": 7}"#), "invalid_request"),
+            (Some(b"no JSON"), "invalid_json"),
+            (None, "invalid_json"),
+        ] {
+            // As the first one, and after another, which is polled by its id alone.
+            refused(family, request, code);
+            let before = submit(&format!("{family}_init"), &json!({"prompt": "Once", "n_predict": 2}));
+            refused(family, request, code);
+            assert_eq!(last_update(family, before)["stop_type"], "limit");
+            // The other family is not affected.
+            let other = FAMILIES.into_iter().find(|other| *other != family).expect("two families");
+            assert_ne!(call_bytes(&format!("{other}_poll"), None)["completion_updates"][0]["stop_type"], "error");
+        }
+        assert_eq!(call_bytes(&format!("{family}_cancel"), None)["success"], true);
+        // The next request is the newest one.
+        let next = submit(&format!("{family}_init"), &json!({"prompt": "Once", "n_predict": 2}));
+        assert_eq!(drain(family).1["id"], next);
+    }
+    // A full queue, and no model.
+    let first = submit("async_completion_init", &endless());
+    wait_for_state("async_completion", first, "generating");
+    let running = [first, submit("async_completion_init", &endless())];
+    refused("async_completion", Some(endless().to_string().as_bytes()), "queue_full");
+    call_bytes("async_completion_cancel", None);
+    for id in running {
+        assert_eq!(last_update("async_completion", id)["stop_type"], "cancelled");
+    }
+    for end in [deinit, || assert_eq!(init(Some(b"-m /nowhere.gguf")), 1)] {
+        end();
+        for family in FAMILIES {
+            refused(family, Some(br#"{"prompt": "a"}"#), "not_initialized");
+            refused(family, None, "not_initialized");
+        }
+    }
+    // Requests of the new functions have ids, and those of other engines are not of the old names.
+    load(json!({}));
+    let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 2}));
+    assert_eq!(call("foredraft_submit", &json!({"prompt": 7}))["success"], false);
+    assert_eq!(drain("async_completion").1["id"], id);
+}
+
+/// `foredraft_cancel` ends every request of the engine, whichever function began it.
+#[test]
+fn cancel_of_all_reaches_requests_of_the_old_names() {
+    let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
+    let endless = json!({"prompt": "Once", "n_predict": 100_000, "ignore_eos": true});
+    let waiting = std::thread::spawn({
+        let endless = endless.clone();
+        move || call("get_completion", &endless)["stop_type"].clone()
+    });
+    wait_until("the call", || status()["slots"][0]["state"] != "idle" || status()["slots"][1]["state"] != "idle");
+    let ids = FAMILIES.map(|family| submit(&format!("{family}_init"), &endless));
+    let new = submit("foredraft_submit", &endless);
+    let answer = call("foredraft_cancel", &json!({"all": true}));
+    assert_eq!(answer["ids"].as_array().map(Vec::len), Some(4), "{answer}");
+    for (family, id) in FAMILIES.into_iter().zip(ids) {
+        assert_eq!(last_update(family, id)["stop_type"], "cancelled");
+    }
+    assert_eq!(last_update("foredraft", new)["stop_type"], "cancelled");
+    assert_eq!(waiting.join().expect("an answer"), "cancelled");
+}
+
 /// One endless request must not block those after it.
 #[test]
 fn cancel_without_an_id_ends_all_requests_of_its_family() {
@@ -506,4 +591,57 @@ fn speculative_keys_at_the_top_level_are_named() {
             assert_eq!(warnings, json!([format!("unknown key {key:?} (did you mean {meant:?}?)")]), "{name}");
         }
     }
+}
+
+/// The blocks of JSON in a section of docs/migration.md: values that follow each other.
+fn migration_blocks(heading: &str) -> Vec<Value> {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/migration.md")).expect("the page");
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("a later section");
+    let blocks = section.split("```json\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    blocks
+        .flat_map(|(block, _)| serde_json::Deserializer::from_str(block).into_iter::<Value>().collect::<Vec<_>>())
+        .map(|value| value.expect("JSON"))
+        .collect()
+}
+
+/// Asserts that the document shows what was answered: each of its fields, and nothing of times but that they are there.
+fn assert_shown(shown: &Value, answered: &Value, place: &str) {
+    match (shown, answered) {
+        (Value::Object(shown), Value::Object(answered)) => {
+            for (key, shown) in shown {
+                let place = format!("{place}.{key}");
+                let answered = answered.get(key).unwrap_or_else(|| panic!("{place} is not there"));
+                if key.contains("_ms") {
+                    assert!(shown.is_number() && answered.is_number(), "{place}");
+                } else {
+                    assert_shown(shown, answered, &place);
+                }
+            }
+        }
+        _ => assert_eq!(shown, answered, "{place}"),
+    }
+}
+
+/// The example of docs/migration.md: the request, its answers, and the text of all updates.
+#[test]
+fn the_page_for_migration_shows_real_answers() {
+    let _turn = exclusive();
+    let models =
+        json!({"model": crate::c_api::model("target"), "model_draft": crate::c_api::model("draft"), "n_ctx": 512});
+    assert_eq!(init(Some(models.to_string().as_bytes())), 0, "{}", status());
+    let blocks = migration_blocks("A speculative request with its answers");
+    let [request, submitted, polls @ ..] = blocks.as_slice() else { panic!("a request and its answers: {blocks:?}") };
+    let mut answer = call("speculative_completion_init", request);
+    // Numbers of requests go on, and paths are the test's.
+    answer["id"] = submitted["id"].clone();
+    assert_shown(submitted, &answer, "submit");
+    let (text, mut last) = drain("speculative_completion");
+    let updates = polls.iter().flat_map(|poll| poll["completion_updates"].as_array().expect("updates"));
+    let shown_text: String = updates.filter_map(|update| update["content"].as_str()).collect();
+    assert_eq!(shown_text, text);
+    let shown = polls.last().and_then(|poll| poll["completion_updates"].as_array()?.last()).expect("the last update");
+    (last["id"], last["model"]) = (shown["id"].clone(), shown["model"].clone());
+    assert_shown(shown, &last, "final response");
+    assert_eq!(shown["stop"], true);
 }

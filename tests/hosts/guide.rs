@@ -69,6 +69,13 @@ fn frames_show_the_whole_completion() {
 }
 
 #[test]
+fn an_old_host_that_speculates_shows_the_whole_completion() {
+    if let Some(text) = prints("speculative_host.c", &[]) {
+        assert_eq!(text, plain(&json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0})));
+    }
+}
+
+#[test]
 fn conversations_go_on() {
     if let Some(text) = prints("conversation.py", &[]) {
         let mut messages: Vec<Value> = Vec::new();

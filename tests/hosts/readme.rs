@@ -81,6 +81,40 @@ fn readme_example_in_node_runs() {
     }
 }
 
+/// A Rust program outside of this workspace, with the README's lines and nothing of `build.rs`'s arguments for the linker.
+#[test]
+fn readme_example_in_rust_gets_our_kernels_and_the_librarys_text() {
+    let (folder, library) = (folder("readme").join("rust"), root());
+    std::fs::create_dir_all(folder.join("src")).expect("target/ is writable");
+    let manifest = format!(
+        "[package]\nname = \"readme\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\nforedraft = {{ path = {:?} }}\n",
+        library
+    );
+    let code = block("rust").replace("use foredraft::{Config, Engine, Request};\n", "");
+    let program = format!(
+        "use foredraft::{{Config, Engine, Request}};\n\nfn main() -> foredraft::Result<()> {{\n{code}\n\
+         let request = Request::prompt(\"Once upon a time\").n_predict(60).temperature(0.0);\n\
+         println!(\"\\n{{}}\\n{{}}\", engine.complete(&request)?.content, engine.status()[\"cpu\"][\"kernels\"]);\nOk(())\n}}\n"
+    );
+    std::fs::write(folder.join("Cargo.toml"), manifest).expect("writable");
+    std::fs::write(folder.join("src/main.rs"), program).expect("writable");
+    // The same versions, so that what this workspace has compiled serves.
+    std::fs::copy(library.join("Cargo.lock"), folder.join("Cargo.lock")).expect("writable");
+    let target = crate::host::library_path().expect("the library").ancestors().nth(2).expect("target").to_path_buf();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--quiet", "--offline", "--manifest-path"]).arg(folder.join("Cargo.toml"));
+    build.env("CARGO_TARGET_DIR", &target);
+    run(&mut build, "");
+    let printed = run(&mut Command::new(target.join("release/readme")), "");
+    let lines: Vec<&str> = printed.trim_end().lines().collect();
+    let [.., kernels] = lines.as_slice() else { panic!("{printed}") };
+    let kernels: serde_json::Value = serde_json::from_str(kernels).unwrap_or_else(|error| panic!("{printed}: {error}"));
+    assert_eq!((&kernels["matmul"], &kernels["attention"]), (&"foredraft".into(), &"foredraft".into()), "{kernels}");
+    let request = serde_json::json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 0});
+    let expected = crate::examples::plain(&request);
+    assert!(printed.contains(&format!("\n{expected}\n")), "{printed}\n{expected}");
+}
+
 /// Makes a folder's programs find the Node package of this repository, and what it needs.
 pub fn node_modules(folder: &Path) {
     let modules = folder.join("node_modules");

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Engine, Function};
+use foredraft::api::{Endpoint, Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, start as start_local, text, with};
@@ -66,7 +66,7 @@ fn joined(updates: &[Value]) -> Joined {
 }
 
 /// Runs the requests at once, and kills the process `n_deaths` times meanwhile, by one of the signals.
-fn killed(engine: &Engine, requests: &[Value], signals: &[&str], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
+fn killed(engine: &JsonEngine, requests: &[Value], signals: &[&str], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
     std::thread::scope(|scope| {
         let ids: Vec<u64> = requests.iter().map(|request| submit(engine, request)).collect();
         let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(engine, id)))).collect();
@@ -265,7 +265,7 @@ fn request_without_progress_ends_after_five_deaths() {
     let (mut ends, mut updates) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         // The first one makes progress with each process.
-        let text = |engine: &Engine| poll(engine, first, 60_000)["completion_updates"].to_string();
+        let text = |engine: &JsonEngine| poll(engine, first, 60_000)["completion_updates"].to_string();
         while !text(&engine).contains("\"content\":\" ") {}
         let process = pid(&engine);
         kill(process, "KILL");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Engine, Function};
+use foredraft::api::{Endpoint, Function, JsonEngine};
 use foredraft::error::Code;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn every_function_answers_as_in_this_process() {
     ] {
         let bytes = request.to_string();
         let [one, other] = [&local, &isolated].map(|engine| {
-            let answer = engine.call(function, bytes.as_bytes());
+            let answer = engine.call(function, Ok(bytes.as_bytes()));
             answer.unwrap_or_else(|error| foredraft::api::error_json(&error))
         });
         let (one, other) = (comparable(one), comparable(other));
@@ -142,8 +142,8 @@ fn callbacks_may_call_functions() {
     let (told, news) = std::sync::mpsc::channel();
     let inner = engine.clone();
     engine.set_update_hook(Some(Box::new(move |id| {
-        let tokens = inner.call(Function::Tokenize, br#"{"text": "a"}"#).expect("tokens");
-        let refused = inner.call(Function::Complete(Endpoint::Foredraft), b"{}").expect_err("would deadlock");
+        let tokens = inner.call(Function::Tokenize, Ok(br#"{"text": "a"}"#)).expect("tokens");
+        let refused = inner.call(Function::Complete(Endpoint::Foredraft), Ok(b"{}")).expect_err("would deadlock");
         let _ = told.send((id, tokens["success"].clone(), refused.code()));
     })));
     let id = submit(&engine, &json!({"prompt": "Once", "n_predict": 4}));
@@ -156,7 +156,7 @@ fn callbacks_may_call_functions() {
 fn failed_loads_say_why() {
     let init = json!({"model": "/no/such.gguf", "log_level": "none", "isolate": true,
         "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine")});
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     let error = engine.load(init.to_string().as_bytes()).expect_err("no model");
     assert!(error.message().contains("/no/such.gguf"), "{error}");
     assert_eq!(engine.status()["state"], "failed");
@@ -172,7 +172,7 @@ fn failed_loads_say_why() {
 fn memory_limit_is_the_engines() {
     let init = json!({"model": model("target"), "n_ctx": 262144, "memory_mb": 300, "log_level": "none", "isolate": true,
         "n_threads": 1, "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine"), "isolate_nice": 3, "isolate_cpus": "0-0"});
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     engine.load(init.to_string().as_bytes()).expect_err("too much memory");
     engine.load(with(&init, json!({"fallback": true})).to_string().as_bytes()).expect("less context");
     let status = engine.status();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use foredraft::api::{Endpoint, Engine, Function};
+use foredraft::api::{Endpoint, Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, model, start as start_local, text, with};
@@ -34,7 +34,7 @@ fn request() -> Value {
 }
 
 /// Submits a request, and cuts the file once the request has text. Returns its id and its updates so far.
-fn cut_while_running(engine: &Engine, path: &PathBuf, request: &Value) -> (u64, Vec<Value>) {
+fn cut_while_running(engine: &JsonEngine, path: &PathBuf, request: &Value) -> (u64, Vec<Value>) {
     let id = submit(engine, request);
     let first = poll(engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
     cut(path);
@@ -62,7 +62,7 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
         status["isolation"]["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIGBUS")),
         "{status}"
     );
-    let refused = engine.call(Function::Complete(Endpoint::Foredraft), request().to_string().as_bytes());
+    let refused = engine.call(Function::Complete(Endpoint::Foredraft), Ok(request().to_string().as_bytes()));
     assert!(refused.is_err(), "{refused:?}");
     // The host loads again.
     drop(engine);

@@ -3,42 +3,42 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Engine, Function};
+use foredraft::api::{Endpoint, Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{model, with};
 
 /// Loads a model in a process of its own.
-pub fn start(more: Value) -> Engine {
+pub fn start(more: Value) -> JsonEngine {
     let init = json!({
         "model": model("target"), "model_draft": model("draft"), "log_level": "none", "n_threads": 1, "n_threads_batch": 1,
         "isolate": true, "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine"),
     });
     let init = with(&init, more);
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     engine.load(init.to_string().as_bytes()).unwrap_or_else(|error| panic!("init {init}: {error}"));
     engine
 }
 
 /// Calls a function, which must succeed.
-pub fn call(engine: &Engine, function: Function, request: &Value) -> Value {
-    let answer = engine.call(function, request.to_string().as_bytes());
+pub fn call(engine: &JsonEngine, function: Function, request: &Value) -> Value {
+    let answer = engine.call(function, Ok(request.to_string().as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     assert_eq!(answer["success"], true, "{request}: {answer}");
     answer
 }
 
-pub fn submit(engine: &Engine, request: &Value) -> u64 {
+pub fn submit(engine: &JsonEngine, request: &Value) -> u64 {
     call(engine, Function::Submit(Endpoint::Foredraft), request)["id"].as_u64().expect("an id")
 }
 
-pub fn poll(engine: &Engine, id: u64, timeout_ms: u64) -> Value {
+pub fn poll(engine: &JsonEngine, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
     engine.poll(Endpoint::Foredraft, Some(command.as_bytes())).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Polls a request until it is finished, and returns all its updates.
-pub fn drain(engine: &Engine, id: u64) -> Vec<Value> {
+pub fn drain(engine: &JsonEngine, id: u64) -> Vec<Value> {
     let mut updates = Vec::new();
     loop {
         let answer = poll(engine, id, 60_000);
@@ -50,7 +50,7 @@ pub fn drain(engine: &Engine, id: u64) -> Vec<Value> {
 }
 
 /// The id of the process, once one serves.
-pub fn pid(engine: &Engine) -> u64 {
+pub fn pid(engine: &JsonEngine) -> u64 {
     let begun = Instant::now();
     loop {
         let status = engine.status();

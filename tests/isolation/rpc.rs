@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, model, start as start_local, text, with};
@@ -33,7 +33,7 @@ fn unloads_and_loads_beside_a_silent_server(more: Value) {
     let _server = serve(&there);
     let silent = FaultyServer::in_front_of(&there);
     let init = with(&json!({"model": model("target"), "log_level": "none", "n_threads": 1}), more);
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     // The answers to the test have some 150 bytes.
     silent.set(Fault::Silence, 300);
     let with_server = with(&init, json!({"rpc": silent.address, "n_gpu_layers": 99, "rpc_timeout_ms": 0}));

@@ -1,6 +1,6 @@
 //! Answers to requests with messages: messages, tool calls, reasoning, and what limits them.
 
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{complete, drain, n, poll, prompts, results, start, submit, text, with};
@@ -24,7 +24,7 @@ const TOOLS: &str = r#"{% if tools %}<|im_start|>system
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
 
-fn engine() -> Engine {
+fn engine() -> JsonEngine {
     start(json!({"n_ctx": 2048, "n_parallel": 2}))
 }
 

@@ -2,23 +2,23 @@
 
 use crate::common::{cancel, complete, drain, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Foredraft, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-fn ids(engine: &Engine, text: &str) -> Vec<Value> {
+fn ids(engine: &JsonEngine, text: &str) -> Vec<Value> {
     let request = json!({"text": text, "add_special": false}).to_string();
     let answer = engine.with_loaded(|loaded| loaded.tokenize(request.as_bytes())).expect("tokens");
     answer["ids"].as_array().expect("ids").clone()
 }
 
 /// The tokens of a text that follows another one: without the space that a vocabulary puts before a text.
-fn following(engine: &Engine, text: &str) -> Vec<Value> {
+fn following(engine: &JsonEngine, text: &str) -> Vec<Value> {
     let (before, both) = (ids(engine, "\n"), ids(engine, &format!("\n{text}")));
     both.strip_prefix(before.as_slice()).map_or_else(|| ids(engine, text), <[Value]>::to_vec)
 }
 
 /// The log-probability of a choice after a prompt at a temperature, by one request for each token.
-fn logprob_alone(engine: &Engine, prompt: &Value, choice: &str, temperature: f64) -> f64 {
+fn logprob_alone(engine: &JsonEngine, prompt: &Value, choice: &str, temperature: f64) -> f64 {
     let mut context = match prompt {
         Value::Array(pieces) => pieces.clone(),
         text => vec![text.clone()],
@@ -40,7 +40,7 @@ fn logprob_alone(engine: &Engine, prompt: &Value, choice: &str, temperature: f64
 }
 
 /// The answer to a request that fails in the engine.
-fn failed(engine: &Engine, request: &Value) -> Value {
+fn failed(engine: &JsonEngine, request: &Value) -> Value {
     let bytes = request.to_string();
     let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect("it is queued");
     assert_eq!(answer["success"], false, "{answer}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{cancel, complete, drain, start, submit, tiny_models};
 use foredraft::api::Endpoint::Foredraft;
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::error::{Error, Result};
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn refused(answer: Result<Value>) -> Error {
     answer.expect_err("an error")
 }
 
-fn call(engine: &Engine, function: &str, request: &Value) -> Result<Value> {
+fn call(engine: &JsonEngine, function: &str, request: &Value) -> Result<Value> {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| match function {
         "complete" => loaded.complete(Foredraft, bytes.as_bytes()),
@@ -72,7 +72,7 @@ fn a_hostile_template_in_a_model_file_leaves_the_model_usable() {
     ] {
         let model = tiny_models::with_template("tokenizer.chat_template", template);
         let init = json!({"model": model, "n_ctx": 128, "n_threads": 1, "log_level": "none"});
-        let engine = Engine::new();
+        let engine = JsonEngine::new();
         engine.load(init.to_string().as_bytes()).expect("the template is not needed yet");
         let messages = json!({"messages": [{"role": "user", "content": "go"}], "n_predict": 1});
         for function in ["complete", "submit", "apply_template"] {

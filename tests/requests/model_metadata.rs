@@ -2,11 +2,11 @@
 
 use crate::common::{complete, n, start, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(init: &Value, more: Value) -> Engine {
+fn load(init: &Value, more: Value) -> JsonEngine {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
@@ -23,7 +23,7 @@ fn request(prompt: &[usize]) -> Value {
 #[test]
 fn suppressed_tokens_are_never_sampled() {
     let plain = load(&json!({"model": tiny_models::sliding_window()}), json!({}));
-    let ask = |engine: &Engine, more: Value| {
+    let ask = |engine: &JsonEngine, more: Value| {
         let answer = complete(engine, Completion, &with(&request(&tokens(3, 30)), more));
         answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
     };
@@ -61,7 +61,7 @@ fn requests_with_tools_use_the_tool_use_template() {
 fn encoder_model_only_makes_embeddings() {
     let model = tiny_models::encoder();
     let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
-    let refused = Engine::new().load(init.to_string().as_bytes()).expect_err("an encoder does not generate");
+    let refused = JsonEngine::new().load(init.to_string().as_bytes()).expect_err("an encoder does not generate");
     assert!(refused.message().contains("\"embedding\": true loads it"), "{refused}");
 
     let engine = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{cancel, complete, drain, poll, start, submit, with};
 use foredraft::api::Endpoint::Foredraft;
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// A prompt of a few megabytes, which takes a while to tokenize.
@@ -17,7 +17,7 @@ fn long() -> String {
     "Tom had a hat and a drum, and Mia had a kite. ".repeat(100)
 }
 
-fn queued(engine: &Engine, request: &Value) -> Value {
+fn queued(engine: &JsonEngine, request: &Value) -> Value {
     let answer = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::common::{cancel, complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::checksum::Checksum;
 use foredraft::error::{Code, Error};
 use serde_json::{Value, json};
@@ -16,17 +16,17 @@ fn file(name: &str) -> PathBuf {
     folder.join(format!("{name}.session"))
 }
 
-fn save(engine: &Engine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+fn save(engine: &JsonEngine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
     let request = json!({"id_slot": slot, "filename": path}).to_string();
     engine.with_loaded(|loaded| loaded.session_save(request.as_bytes()))
 }
 
-fn load(engine: &Engine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+fn load(engine: &JsonEngine, slot: usize, path: &PathBuf) -> Result<Value, Error> {
     let request = json!({"id_slot": slot, "filename": path}).to_string();
     engine.with_loaded(|loaded| loaded.session_load(request.as_bytes()))
 }
 
-fn n_past(engine: &Engine, slot: usize) -> u64 {
+fn n_past(engine: &JsonEngine, slot: usize) -> u64 {
     engine.status()["slots"][slot]["n_past"].as_u64().expect("a number")
 }
 
@@ -234,7 +234,7 @@ fn session_functions_give_up_after_timeout_ms() {
 }
 
 /// The error of a load that must be refused and must leave the slot unchanged.
-fn refused(engine: &Engine, path: &PathBuf) -> Error {
+fn refused(engine: &JsonEngine, path: &PathBuf) -> Error {
     let before = n_past(engine, 0);
     let error = load(engine, 0, path).expect_err("it must not fit");
     assert_eq!(n_past(engine, 0), before, "{error}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{complete, model, start, with};
 use foredraft::api::Endpoint::Completion;
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ fn refused(model: &Path) -> String {
 
 fn refused_source(model: &Value) -> String {
     let init = json!({"model": model, "n_threads": 1, "log_level": "none"}).to_string();
-    Engine::new().load(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
+    JsonEngine::new().load(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
 }
 
 #[test]

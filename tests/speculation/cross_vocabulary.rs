@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::{cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// For each pair of models: its name, its `init` keys, those of a pair with one vocabulary, and the least share of the latter's
@@ -26,7 +26,7 @@ fn pairs() -> Pairs {
     ]
 }
 
-fn load(init: &Value, more: Value) -> Engine {
+fn load(init: &Value, more: Value) -> JsonEngine {
     start(with(&with(&json!({"n_ctx": 512}), init.clone()), more))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::error::Error;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn draft_only() -> Value {
 }
 
 /// Loads the shipped draft model as the target.
-fn draft_as_target(more: Value) -> Engine {
+fn draft_as_target(more: Value) -> JsonEngine {
     start(with(&json!({"model": model("draft"), "model_draft": null}), more))
 }
 
@@ -35,7 +35,7 @@ fn output_fields(answer: &Value) -> Value {
     keys.iter().map(|key| answer[key].clone()).collect()
 }
 
-fn refused(engine: &Engine, request: &Value) -> Error {
+fn refused(engine: &JsonEngine, request: &Value) -> Error {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| loaded.submit(Completion, bytes.as_bytes())).expect_err(&bytes)
 }
@@ -184,7 +184,7 @@ fn unload_cancels_draft_only_requests() {
 #[test]
 fn draft_only_requires_a_compatible_draft_model() {
     let request = with(&json!({"prompt": "Once", "n_predict": 2}), draft_only());
-    let check = |engine: &Engine, request: &Value, expected: &str| {
+    let check = |engine: &JsonEngine, request: &Value, expected: &str| {
         let error = refused(engine, request);
         assert_eq!(error.code().as_str(), "invalid_request");
         assert!(error.message().starts_with(expected), "{error}");

@@ -2,10 +2,10 @@
 
 use crate::common::{cancel, cancelled, complete, poll, start, submit, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-fn lookup(engine: &Engine, request: Value) -> Result<Value, String> {
+fn lookup(engine: &JsonEngine, request: Value) -> Result<Value, String> {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| loaded.lookup_cache(bytes.as_bytes())).map_err(|error| error.message().to_owned())
 }
@@ -229,6 +229,7 @@ fn host_updates_caches_and_drafts_from_them() {
         (json!({"action": "draft"}), "tokens: expected an array"),
         (json!({"action": "draft", "tokens": [-1]}), "tokens[0]: expected"),
         (json!({"action": "draft", "tokens": [1], "n_draft": 2000}), "n_draft: expected"),
+        (json!({"action": "draft", "tokens": [1], "cache": "context"}), "cache: expected"),
     ] {
         let error = lookup(&engine, wrong.clone()).unwrap_err();
         assert!(error.starts_with(message), "{wrong}: {error}");

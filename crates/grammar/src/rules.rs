@@ -261,7 +261,7 @@ mod tests {
     use super::super::parse::parse;
     use super::CharClass;
 
-    /// Asks a class all that can be calls about the characters of `span`, and compares with what its ranges say as they
+    /// Calls each query of a class for the characters of `span`, and compares the answers with the ranges as they were written.
     fn compare(written: &[(u32, u32)], span: RangeInclusive<u32>) {
         let (start, end) = (*span.start(), *span.end());
         for negated in [false, true] {

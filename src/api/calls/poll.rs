@@ -37,7 +37,7 @@ enum PollTarget {
     Unnamed,
     One(u64),
     Several(Vec<u64>),
-    /// `"all": true`, only of a cancel: all requests of the endpoint.
+    /// `"all": true`, only of a cancel: all requests of the engine; by an old name, those of its group.
     All,
 }
 
@@ -95,6 +95,14 @@ impl PollCommand {
 /// The answer of a poll of a request whose engine has stopped.
 pub(in crate::api) fn poll_left(id: u64, updates: Vec<Value>, command: &PollCommand) -> Value {
     success(polled(id, updates, Phase::Finished), command.warnings.clone())
+}
+
+/// The answer of a poll of a request that was refused, with its only update if that is new.
+pub(in crate::api) fn poll_refused(new: Option<&Error>, command: &PollCommand) -> Value {
+    let updates: Vec<Value> = new.map(response::refused_update).into_iter().collect();
+    let phase = Phase::Finished;
+    let answer = json!({"completion_updates": updates, "finished": true, "state": phase.as_str()});
+    success(answer, command.warnings.clone())
 }
 
 /// The answer of a cancel of a request whose engine has stopped.
@@ -398,7 +406,7 @@ pub(in crate::api) trait PollSource {
         Ok(success(answer, warnings))
     }
 
-    /// Ends all requests of an endpoint, waiting ones first. Returns the ids of those that had not finished.
+    /// Ends all [`unfinished`](PollSource::unfinished) requests, waiting ones first. Returns the ids of those that had not finished.
     fn cancel_all(&self, endpoint: Endpoint) -> Result<Vec<u64>> {
         let mut ids = Vec::new();
         for id in self.unfinished(endpoint) {

@@ -19,7 +19,7 @@ const SHOWN: usize = 80;
 /// The maximum number of unknown keys that are listed.
 const MAX_UNKNOWN: usize = 32;
 
-/// Parses a document that must be one JSON object.
+/// Parses a document that must be one JSON object. A byte order mark before it is skipped: the old server's JSON library did so.
 ///
 /// serde_json limits the nesting to 128 levels, so that no document exhausts the stack.
 ///
@@ -27,6 +27,7 @@ const MAX_UNKNOWN: usize = 32;
 /// [`Code::InvalidJson`] with line and column; or those of [`check_memory`].
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>> {
     let invalid = |message: String| Error::new(Code::InvalidJson, message);
+    let bytes = bytes.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let (line, column) = position(bytes, error.valid_up_to());
         invalid(format!("not UTF-8 at line {line} column {column}"))
@@ -330,7 +331,10 @@ impl<'a> Fields<'a> {
         let mut unknown =
             self.map.keys().filter(|key| !known.contains(key.as_str()) && !self.taken.contains(key.as_str()));
         for key in unknown.by_ref().take(MAX_UNKNOWN) {
-            let is_inner = |name: &&String| name.rsplit_once('.').is_some_and(|(_, inner)| inner == key);
+            let is_inner = |name: &&String| {
+                name.rsplit_once('.')
+                    .is_some_and(|(_, inner)| inner.strip_prefix("n_").unwrap_or(inner) == key || inner == key)
+            };
             let inner = self.inner.iter().find(is_inner).cloned();
             let meant = inner.or_else(|| nearest(key, self.known.iter().copied()).map(|near| self.name(near)));
             let hint = meant.map_or_else(String::new, |meant| format!(" (did you mean {meant:?}?)"));

@@ -42,6 +42,7 @@ fn malformed_documents_are_refused() {
     check("[".repeat(10_000).as_bytes(), "recursion limit exceeded");
     check("[".repeat(1_000_000).as_bytes(), "recursion limit exceeded");
     assert_eq!(parse_object(b" {\"a\": {\"b\": [1]}} ").unwrap(), *json!({"a": {"b": [1]}}).as_object().unwrap());
+    assert_eq!(parse_object("\u{FEFF}{}".as_bytes()).unwrap().len(), 0);
 }
 
 #[test]

@@ -234,8 +234,7 @@ impl PollSource for RemoteEngine {
 
     fn unfinished(&self, endpoint: Endpoint) -> Vec<u64> {
         let requests = self.shared.requests.lock().unfinished();
-        let is_meant =
-            |request: &&Arc<RemoteRequest>| request.endpoint == endpoint && !(endpoint.is_old() && request.is_awaited);
+        let is_meant = |request: &&Arc<RemoteRequest>| endpoint.cancels(request.endpoint, request.is_awaited);
         requests.iter().rev().filter(is_meant).map(|request| request.id).collect()
     }
 

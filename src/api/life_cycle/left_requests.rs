@@ -1,8 +1,9 @@
-//! The requests of engines that were replaced or unloaded.
+//! Requests that no loaded engine has: those of engines that were replaced or unloaded, and those that were refused.
 //!
 //! A load or unload ends all requests as cancelled. What no poll has taken of them stays pollable by id until the next engine stops.
 //! In the old server the queue of updates was a global, which neither `init` nor `deinit` touched. So the last request of each group
-//! of old names also stays pollable without an id, until the next request of the group.
+//! of old names also stays pollable without an id, until the next request of the group. Its hosts do not look at the answer of a submit, but
+//! poll. So a refused request of a group is its last one, too, already ended.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::loaded::LoadedEngine;
-use crate::api::calls::{PollCommand, poll_left};
+use crate::api::calls::{PollCommand, poll_left, poll_refused};
 use crate::api::request::Endpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The requests of engines that do not serve any more.
 #[derive(Default)]
@@ -26,9 +27,34 @@ struct Left {
     updates: BTreeMap<u64, Vec<Value>>,
     /// The last request of each group of old names, by [`Endpoint::old_index`].
     newest: [Option<u64>; 2],
+    /// Of each group of old names, the reason why its last request was refused, if it was.
+    refused: [Option<RefusedRequest>; 2],
+}
+
+/// A request that never began.
+struct RefusedRequest {
+    error: Error,
+    /// A poll has taken its only update.
+    is_polled: bool,
 }
 
 impl LeftRequests {
+    /// A request of an endpoint was accepted, or refused with an error. It is the endpoint's last one.
+    pub(super) fn set_refused(&self, endpoint: Endpoint, error: Option<&Error>) {
+        let mut left = self.0.lock();
+        if let Some(last) = endpoint.old_index().and_then(|index| left.refused.get_mut(index)) {
+            *last = error.map(|error| RefusedRequest { error: error.clone(), is_polled: false });
+        }
+    }
+
+    /// Polls the endpoint's last request, if it was refused.
+    pub(super) fn poll_refused(&self, endpoint: Endpoint, command: &PollCommand) -> Option<Value> {
+        let mut left = self.0.lock();
+        let refused = left.refused.get_mut(endpoint.old_index()?)?.as_mut()?;
+        let is_new = !std::mem::replace(&mut refused.is_polled, true);
+        Some(poll_refused(is_new.then_some(&refused.error), command))
+    }
+
     /// An engine begins to stop. Its newest requests are the last ones.
     pub(super) fn begin_stop(&self, loaded: &LoadedEngine) {
         let mut left = self.0.lock();

@@ -38,7 +38,7 @@ pub type OnLlamaStage = fn(LlamaStage);
 /// Opens the host's file descriptor for update notices.
 pub type OpenNotifyFd = fn(i32) -> Result<Notice>;
 
-/// The state that all clones of a [`Engine`](super::Engine) share.
+/// The state that all clones of a [`JsonEngine`](super::JsonEngine) share.
 #[derive(Default)]
 pub(super) struct LifeCycle {
     epoch: AtomicU64,
@@ -126,7 +126,7 @@ pub(super) enum EngineState {
 }
 
 impl LifeCycle {
-    /// See [`Engine::with_callbacks`](super::Engine::with_callbacks).
+    /// See [`JsonEngine::with_callbacks`](super::JsonEngine::with_callbacks).
     pub(super) fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> Arc<LifeCycle> {
         Arc::new_cyclic(|me| LifeCycle {
             on_llama_stage: Some(on_llama_stage),

@@ -25,20 +25,20 @@ use crate::host;
 
 /// An engine: loads, replaces and unloads models, from any thread at any time. Clones refer to the same engine.
 #[derive(Clone, Default)]
-pub struct Engine {
+pub struct JsonEngine {
     life_cycle: Arc<LifeCycle>,
 }
 
-impl Engine {
+impl JsonEngine {
     /// An engine without a model.
-    pub fn new() -> Engine {
-        Engine::default()
+    pub fn new() -> JsonEngine {
+        JsonEngine::default()
     }
 
     /// An engine without a model. `on_llama_stage` is called at each [`LlamaStage`] of each load. `open_notify_fd` opens the host's
     /// file descriptor of `notify_fd`.
-    pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> Engine {
-        Engine { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
+    pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> JsonEngine {
+        JsonEngine { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
     }
 
     /// Loads models in place of the loaded ones, and waits until that is done. `command` is a JSON object or a command line.
@@ -53,15 +53,15 @@ impl Engine {
         self.life_cycle.load(LoadCommand::new(command))
     }
 
-    /// As [`Engine::load`], on another thread. The status reports the result.
+    /// As [`JsonEngine::load`], on another thread. The status reports the result.
     pub fn load_async(&self, command: &[u8]) {
         self.life_cycle.load_in_background(LoadCommand::new(command));
     }
 
-    /// As [`Engine::load`], by the old name. Warns about values that requests of the old names do not use.
+    /// As [`JsonEngine::load`], by the old name. Warns about values that requests of the old names do not use.
     ///
     /// # Errors
-    /// As [`Engine::load`].
+    /// As [`JsonEngine::load`].
     pub fn load_by_old_name(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
             return Err(Error::would_deadlock("init"));
@@ -69,7 +69,7 @@ impl Engine {
         self.life_cycle.load(LoadCommand::by_old_name(command))
     }
 
-    /// As [`Engine::load_async`], by the old name.
+    /// As [`JsonEngine::load_async`], by the old name.
     pub fn load_async_by_old_name(&self, command: &[u8]) {
         self.life_cycle.load_in_background(LoadCommand::by_old_name(command));
     }
@@ -84,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::unload`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
+    /// As [`JsonEngine::unload`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
     /// runs (unless this is called from inside a callback).
     pub fn close(&self) {
         self.life_cycle.refuse_loads();
@@ -100,11 +100,23 @@ impl Engine {
         self.loaded().map_err(|(_, error)| error)?.local()?.during(call)
     }
 
-    /// Calls a function of the interface, in the process where the engine is.
+    /// Calls a function of the interface, in the process where the engine is. `request`: its argument, or why there is none.
     ///
     /// # Errors
-    /// No model is loaded and the function needs one; or those of the function.
-    pub fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+    /// No model is loaded and the function needs one; that of `request`; or those of the function.
+    pub fn call(&self, function: Function, request: Result<&[u8]>) -> Result<Value> {
+        let answer = match request {
+            Ok(request) => self.call_with(function, request),
+            // Without a model, the argument does not matter.
+            Err(error) => self.check_ready(function).and(Err(error)),
+        };
+        if let Function::Submit(endpoint) = function {
+            self.life_cycle.left_requests().set_refused(endpoint, answer.as_ref().err());
+        }
+        answer
+    }
+
+    fn call_with(&self, function: Function, request: &[u8]) -> Result<Value> {
         match (self.loaded(), function) {
             (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => engine.call(function, request),
             (_, Function::LookupCreate) => self.lookup_create(request),
@@ -114,11 +126,8 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::call`] can serve this function now.
-    ///
-    /// # Errors
-    /// No model is loaded, and the function needs one.
-    pub fn check_ready(&self, function: Function) -> Result<()> {
+    /// Whether [`JsonEngine::call`] can serve this function now.
+    fn check_ready(&self, function: Function) -> Result<()> {
         if function.needs_no_engine() {
             return Ok(());
         }
@@ -146,14 +155,19 @@ impl Engine {
     }
 
     /// As [`LocalEngine::poll`]. The request can also be one that the newest load or unload has ended; without an id it can be the last
-    /// request before that. If no model is loaded there are no other updates; this is an error only if the command names a request.
+    /// request before that, or one that was refused. If no model is loaded there are no other updates; this is an error only if the command names a request.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        let engine = self.loaded();
         let left = self.life_cycle.left_requests();
+        if command.is_unnamed()
+            && let Some(answer) = left.poll_refused(endpoint, &command)
+        {
+            return Ok(answer);
+        }
+        let engine = self.loaded();
         let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.newest(endpoint).is_some();
         let here = match &engine {
             Ok(engine) if is_here(engine) => engine.poll(endpoint, command.clone()),

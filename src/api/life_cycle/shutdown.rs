@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Engine;
+use super::JsonEngine;
 use crate::forks;
 use crate::host;
 use crate::llama::log::{self, Level};
@@ -15,12 +15,12 @@ const STUCK_CALLBACK: Duration = Duration::from_millis(300);
 ///
 /// Waits at most `patience`, because the host may hold a lock that a callback waits for. It gives up after [`STUCK_CALLBACK`] if a
 /// callback does not return, and does not wait inside a callback. Returns false if threads may still be running.
-pub(crate) fn stop_all(systems: Vec<Engine>, patience: Duration) -> bool {
+pub(crate) fn stop_all(systems: Vec<JsonEngine>, patience: Duration) -> bool {
     log::set_level(Level::Off);
-    let is_here = |engine: &Engine| engine.life_cycle.belongs_to_this_process();
-    let systems: Vec<Engine> = systems.into_iter().filter(is_here).collect();
+    let is_here = |engine: &JsonEngine| engine.life_cycle.belongs_to_this_process();
+    let systems: Vec<JsonEngine> = systems.into_iter().filter(is_here).collect();
     if host::inside() {
-        systems.iter().for_each(Engine::unload);
+        systems.iter().for_each(JsonEngine::unload);
         return true;
     }
     if systems.is_empty() {

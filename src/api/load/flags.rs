@@ -194,7 +194,9 @@ pub(super) static FLAGS: &[Flag] = &[
     // Defaults for requests.
     flag(&["-s", "--seed"], Int("seed")),
     flag(&["--spec-type"], Names("speculative.type")),
-    flag(&["--spec-draft-n-max", "--draft", "--draft-n", "--draft-max"], Int("speculative.n_max")),
+    // The old server's flag and its key `n_draft`: the first length of `speculative.cpp`'s rule, else the most.
+    flag(&["--draft"], Int("speculative.n_draft")),
+    flag(&["--spec-draft-n-max", "--draft-n", "--draft-max"], Int("speculative.n_max")),
     flag(&["--spec-draft-n-min", "--draft-min", "--draft-n-min"], Int("speculative.n_min")),
     flag(&["--spec-draft-p-min", "--draft-p-min"], Number("speculative.p_min")),
     flag(&["--spec-draft-p-split", "--draft-p-split"], Number("speculative.p_split")),

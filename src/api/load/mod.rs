@@ -125,7 +125,7 @@ impl LoadRequest {
             Ok(line) if line.trim().is_empty() => {
                 Err(Error::new(Code::InvalidJson, "init: expected a JSON object or a command line, got nothing"))
             }
-            Ok(line) if !line.trim_start().starts_with(['{', '[']) => {
+            Ok(line) if !line.trim_start().starts_with(['{', '[', '\u{FEFF}']) => {
                 let CommandLine { object, mut warnings } = command_line::parse(line)?;
                 let mut request = LoadRequest::from_object(&object)?;
                 warnings.append(&mut request.warnings);

@@ -40,7 +40,7 @@ const ACTIONS: [(&str, CacheAction); 7] = [
 const CACHES: [(&str, CacheKind); 2] = [("static", CacheKind::Static), ("dynamic", CacheKind::Dynamic)];
 
 impl LocalEngine {
-    /// `lookup_cache`: loads, saves, merges, clears or updates one of the engine's caches, or returns its size; or drafts from all of them.
+    /// `lookup_cache`: loads, saves, merges, clears or updates one of the engine's caches, or returns its size; or drafts from them.
     /// Requests continue to run meanwhile. Clearing the dynamic cache also clears the previous completions that `suffix` drafts from.
     ///
     /// # Errors
@@ -82,14 +82,15 @@ impl LocalEngine {
         Ok(success(statistics(&caches.statistics(kind)), fields.finish()))
     }
 
-    /// Drafts tokens that continue those of the host, from their own n-grams (the context cache) and the engine's caches.
+    /// Drafts tokens that continue those of the host, from their own n-grams (the context cache) and the engine's caches, or only
+    /// the one that `cache` names.
     fn draft_from_caches(&self, mut fields: Fields) -> Result<Value> {
         let caches = self.worker()?.caches();
-        fields.get("cache"); // all of them
+        let only = fields.get("cache").map(|value| word_in("cache", value, &CACHES)).transpose()?;
         let tokens = self.lookup_tokens(&mut fields)?;
         let n_draft = fields.int("n_draft", 0..=MAX_HOST_DRAFT)?.unwrap_or(N_DRAFT);
         let sizes = ngram_sizes(&mut fields, Sizes::ALL)?;
-        let draft = caches.draft(&tokens, n_draft, sizes);
+        let draft = caches.draft(&tokens, n_draft, sizes, only);
         let level = |drafted: &DraftedToken| match drafted.level {
             CacheLevel::Context => "context",
             CacheLevel::Dynamic => "dynamic",

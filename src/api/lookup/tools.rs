@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::progress::RunningLookup;
-use crate::api::Engine;
+use crate::api::JsonEngine;
 use crate::api::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use crate::api::response::{ratio, success};
 use crate::error::{Code, Error, Result};
@@ -26,7 +26,7 @@ const N_CTX: usize = 4096;
 /// llama.cpp rounds the context length up to a multiple of this.
 const BLOCK: usize = 256;
 
-impl Engine {
+impl JsonEngine {
     /// `lookup_create`: writes the n-gram cache of a text to a file.
     ///
     /// # Errors

@@ -27,6 +27,12 @@ impl Endpoint {
         }
     }
 
+    /// Whether a cancel of all requests, through this group, ends a request that came through `group`. Through `foredraft_cancel` it ends every
+    /// request. By an old name it ends those of its group, but none whose caller waits for the final response: the old server's cancel did not.
+    pub(in crate::api) fn cancels(self, group: Endpoint, is_awaited: bool) -> bool {
+        self == Endpoint::Foredraft || (self == group && !is_awaited)
+    }
+
     /// The name of the group's function that waits for the final response.
     pub(in crate::api) fn waiting_function(self) -> &'static str {
         match self {

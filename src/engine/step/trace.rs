@@ -11,13 +11,9 @@ pub(super) fn log_draft(id: u64, plan: &SlotPlan, outcome: &SlotOutcome, vocab: 
         return;
     }
     let write = |line: String| log::write(Level::Debug, &format!("request {id}: {line}"));
-    let name = |token: Token| format!("{token}, '{}'", String::from_utf8_lossy(vocab.piece(token)));
-    let pieces: Vec<String> = plan
-        .draft
-        .tokens
-        .iter()
-        .map(|token| format!("'{}':{token}", String::from_utf8_lossy(vocab.piece(*token))))
-        .collect();
+    let text = |token: Token| on_one_line(&String::from_utf8_lossy(vocab.piece(token)));
+    let name = |token: Token| format!("{token}, '{}'", text(token));
+    let pieces: Vec<String> = plan.draft.tokens.iter().map(|token| format!("'{}':{token}", text(*token))).collect();
     write(format!("drafted: [ {} ]", pieces.join(", ")));
     let n_accepted = outcome.draft.n_accepted;
     let mut node = 0;
@@ -38,5 +34,28 @@ pub(super) fn log_draft(id: u64, plan: &SlotPlan, outcome: &SlotOutcome, vocab: 
                 "the {index}th drafted token ({drafted}) does not match the sampled target token ({sampled}) - rejected"
             ));
         }
+    }
+}
+
+/// The text with its control characters escaped, so that a line of the log stays one line.
+fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            line.extend(letter.escape_default());
+        } else {
+            line.push(letter);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_with_line_breaks_stay_on_the_line() {
+        assert_eq!(on_one_line("a\n\r\tb\u{7f}\u{85}\u{FFFD} ß'"), "a\\n\\r\\tb\\u{7f}\\u{85}\u{FFFD} ß'");
     }
 }

@@ -7,7 +7,7 @@ mod context;
 use crate::common::tiny_models::MtpInput;
 use crate::common::{complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// Models with MTP layers.
@@ -21,7 +21,7 @@ fn models() -> [String; 4] {
 }
 
 /// Loads a model with small batches, whose logits do not depend on the batch size.
-fn load(model: &str, more: Value) -> Engine {
+fn load(model: &str, more: Value) -> JsonEngine {
     let base = json!({
         "model": model, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
         "speculative": {"type": "mtp", "adaptive": false, "n_max": 3},
@@ -30,7 +30,7 @@ fn load(model: &str, more: Value) -> Engine {
 }
 
 /// Loads a model without its MTP layers.
-fn load_plain(model: &str, more: Value) -> Engine {
+fn load_plain(model: &str, more: Value) -> JsonEngine {
     load(model, with(&json!({"speculative": false}), more))
 }
 
@@ -342,7 +342,7 @@ fn response_reports_missing_mtp_layers() {
 #[test]
 fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     let try_model = |model: &str, more: Value| {
-        let engine = Engine::new();
+        let engine = JsonEngine::new();
         let mut init = json!({
             "model": model, "n_ctx": 256, "n_threads": 1, "log_level": "none", "speculative": {"type": "mtp", "adaptive": false},
         });

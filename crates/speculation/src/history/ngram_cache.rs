@@ -148,12 +148,17 @@ impl Caches {
     }
 
     /// Drafts up to `n_draft` tokens that continue `history`, from the n-grams of `sizes` in the history itself and in the dynamic cache,
-    /// and from the static cache. Waits for the dynamic cache.
-    pub fn draft(&self, history: &[Token], n_draft: usize, sizes: Sizes) -> Vec<DraftedToken> {
+    /// and from the static cache; or from the history and `only` one of these. Waits for the dynamic cache.
+    pub fn draft(&self, history: &[Token], n_draft: usize, sizes: Sizes, only: Option<CacheKind>) -> Vec<DraftedToken> {
         let mut context = Cache::new();
         context.update(history, history.len(), sizes);
-        let (static_cache, dynamic) = (self.static_cache(), self.up_to_date());
-        let levels = CacheLevels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes };
+        let (static_cache, dynamic, unused) = (self.static_cache(), self.up_to_date(), Cache::new());
+        let levels = CacheLevels {
+            context: &context,
+            dynamic: if only == Some(CacheKind::Static) { &unused } else { &dynamic },
+            static_cache: if only == Some(CacheKind::Dynamic) { &unused } else { &static_cache },
+            sizes,
+        };
         let mut draft = Vec::new();
         levels.draft(history, n_draft, &mut draft);
         draft
@@ -294,7 +299,7 @@ mod tests {
             caches.set(kind, Cache::new());
         }
         let levels = |caches: &Caches, history: &[Token]| -> Vec<(Token, CacheLevel)> {
-            caches.draft(history, 2, Sizes::ALL).iter().map(|drafted| (drafted.token, drafted.level)).collect()
+            caches.draft(history, 2, Sizes::ALL, None).iter().map(|drafted| (drafted.token, drafted.level)).collect()
         };
         assert_eq!(levels(&caches, &history), [(1, CacheLevel::Context), (2, CacheLevel::Context)]);
         assert_eq!(levels(&caches, &[7, 8]), []);
@@ -305,7 +310,12 @@ mod tests {
         (0..4).for_each(|_| caches.learn(&[5, 6, 5, 6, 5], 0));
         drop(held);
         assert_eq!(levels(&caches, &[5, 6]), [(5, CacheLevel::Dynamic), (6, CacheLevel::Dynamic)]);
-        assert_eq!((levels(&caches, &[]), caches.draft(&history, 0, Sizes::ALL)), (vec![], vec![]));
+        let only = |kind: CacheKind, history: &[Token]| {
+            caches.draft(history, 1, Sizes::ALL, Some(kind)).first().map(|drafted| drafted.token)
+        };
+        assert_eq!((only(CacheKind::Static, &[7, 8]), only(CacheKind::Dynamic, &[7, 8])), (Some(9), None));
+        assert_eq!((only(CacheKind::Static, &[5, 6]), only(CacheKind::Dynamic, &[5, 6])), (None, Some(5)));
+        assert_eq!((levels(&caches, &[]), caches.draft(&history, 0, Sizes::ALL, None)), (vec![], vec![]));
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn flags_become_json_keys() {
         "--draft-max 8 --draft-min 1 --draft-p-min 0.75 --spec-type draft-simple,none --draft-p-split 0.1",
         json!({"speculative": {"n_max": 8, "n_min": 1, "p_min": 0.75, "type": ["draft-simple", "none"], "p_split": 0.1}}),
     );
+    check("--draft 4", json!({"speculative": {"n_draft": 4}}));
     check(
         "-np 4 -t 2 -tb 3 -td 1 -tbd 2 -kvu -b 64 -ub 32 --keep -1",
         json!({"n_parallel": 4, "n_threads": 2, "n_threads_batch": 3, "n_threads_draft": 1,
@@ -102,7 +103,7 @@ fn ignored_flags_give_warnings() {
     let check = |line: &str, expected: &[&str]| assert_eq!(parse(line).unwrap().warnings, expected, "{line}");
     check("-c 1 --ctx-size 2", &["--ctx-size: n_ctx was set before; the last value is used"]);
     check("-c 1 -c 1", &[]);
-    check("--draft 1 --draft-max 2", &["--draft-max: speculative.n_max was set before; the last value is used"]);
+    check("--draft-n 1 --draft-max 2", &["--draft-max: speculative.n_max was set before; the last value is used"]);
     check(
         "--metrics --threads-http 4 -cb --api-key secret --no-cors-credentials",
         &["--metrics", "--threads-http", "-cb", "--api-key", "--no-cors-credentials"]

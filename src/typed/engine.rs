@@ -1,0 +1,99 @@
+//! An engine with a loaded model.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::completion::{FinalResponse, unexpected};
+use super::config::HostConfig;
+use super::loaded::LoadedModel;
+use super::request::HostRequest;
+use super::stream::CompletionStream;
+use crate::api::{Endpoint, Function};
+use foredraft_base::Token;
+use foredraft_base::error::Result;
+
+/// An engine with a loaded model. Clones refer to the same engine; the last one that is dropped, with its streams, unloads it.
+///
+/// ```no_run
+/// use foredraft::{Config, Engine, Request};
+///
+/// let engine = Engine::load(&Config::new("target.gguf").model_draft("draft.gguf"))?;
+/// for update in engine.stream(&Request::prompt("Once upon a time").n_predict(40))? {
+///     print!("{}", update?.content);
+/// }
+/// # Ok::<(), foredraft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Engine(Arc<LoadedModel>);
+
+impl Engine {
+    /// Loads the models of a configuration, and waits for that.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or a model cannot be loaded.
+    pub fn load(config: &HostConfig) -> Result<Engine> {
+        let loaded = LoadedModel::new();
+        loaded.engine.load(json!(config).to_string().as_bytes())?;
+        Ok(Engine(Arc::new(loaded)))
+    }
+
+    /// Generates a completion, and waits for its end.
+    ///
+    /// # Errors
+    /// The request is invalid, the queue is full, or the engine failed.
+    pub fn complete(&self, request: &HostRequest) -> Result<FinalResponse> {
+        FinalResponse::read(self.call(Function::Complete(Endpoint::Foredraft), &json!(request))?)
+    }
+
+    /// Begins a completion, and returns its text as it is generated.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn stream(&self, request: &HostRequest) -> Result<CompletionStream> {
+        let answer = self.call(Function::Submit(Endpoint::Foredraft), &json!(request))?;
+        let id = answer.get("id").and_then(Value::as_u64).unwrap_or_default();
+        Ok(CompletionStream::new(Arc::clone(&self.0), id))
+    }
+
+    /// The tokens of a text, with those that a prompt begins with.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        let mut answer = self.call(Function::Tokenize, &json!({"text": text}))?;
+        let ids = answer.get_mut("ids").map(Value::take).unwrap_or_default();
+        serde_json::from_value(ids).map_err(unexpected)
+    }
+
+    /// The embedding of a text, from an engine that was loaded with `embedding`.
+    ///
+    /// # Errors
+    /// The engine makes no embeddings, or failed.
+    pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
+        let mut answer = self.call(Function::Embed, &json!({"content": text}))?;
+        let embedding = answer.get_mut("embedding").map(Value::take).unwrap_or_default();
+        serde_json::from_value(embedding).map_err(unexpected)
+    }
+
+    /// Any function of the C interface that takes a JSON document and returns one.
+    ///
+    /// # Errors
+    /// Those of the function.
+    pub fn call(&self, function: Function, request: &Value) -> Result<Value> {
+        self.0.engine.call(function, Ok(request.to_string().as_bytes()))
+    }
+
+    /// Ends all requests.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn cancel_all(&self) -> Result<()> {
+        self.0.engine.cancel(Endpoint::Foredraft, Some(br#"{"all": true}"#)).map(|_| ())
+    }
+
+    /// The answer of `foredraft_status`.
+    pub fn status(&self) -> Value {
+        self.0.engine.status()
+    }
+}

@@ -1,0 +1,19 @@
+//! The library for hosts in Rust: engines with typed configurations, requests and answers.
+//!
+//! [`Engine`] wraps what the `foredraft_*` functions of C call. So every key of docs/reference.md can be given (`set`) and every field read
+//! (`fields`); those that most hosts need have methods and types.
+
+mod completion;
+mod config;
+mod engine;
+mod loaded;
+mod request;
+mod stream;
+
+pub use self::completion::{
+    FinalResponse, FunctionCall, Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
+};
+pub use self::config::HostConfig;
+pub use self::engine::Engine;
+pub use self::request::HostRequest;
+pub use self::stream::CompletionStream;

@@ -1,0 +1,74 @@
+//! What a completion is requested with.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::completion::Message;
+
+/// A request for a completion: the keys of `foredraft_complete`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct HostRequest(Map<String, Value>);
+
+impl HostRequest {
+    /// Continues a text.
+    pub fn prompt(text: impl Into<String>) -> HostRequest {
+        HostRequest(Map::new()).set("prompt", text.into())
+    }
+
+    /// Answers messages, rendered by the model's chat template.
+    pub fn messages<'a>(messages: impl IntoIterator<Item = &'a Message>) -> HostRequest {
+        let messages: Vec<Value> = messages.into_iter().map(|message| json!(message)).collect();
+        HostRequest(Map::new()).set("messages", messages)
+    }
+
+    /// The maximum number of tokens to generate.
+    #[must_use]
+    pub fn n_predict(self, n_predict: u32) -> HostRequest {
+        self.set("n_predict", n_predict)
+    }
+
+    /// The temperature; 0 always takes the most probable token.
+    #[must_use]
+    pub fn temperature(self, temperature: f64) -> HostRequest {
+        self.set("temperature", temperature)
+    }
+
+    /// Makes the random choices repeatable.
+    #[must_use]
+    pub fn seed(self, seed: u32) -> HostRequest {
+        self.set("seed", seed)
+    }
+
+    /// Texts before which the completion ends.
+    #[must_use]
+    pub fn stop<T: Into<String>>(self, texts: impl IntoIterator<Item = T>) -> HostRequest {
+        let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
+        self.set("stop", texts)
+    }
+
+    /// The schema that the completion, a JSON document, follows.
+    #[must_use]
+    pub fn json_schema(self, schema: Value) -> HostRequest {
+        self.set("json_schema", schema)
+    }
+
+    /// The functions that the model may call, in OpenAI's form.
+    #[must_use]
+    pub fn tools(self, tools: Value) -> HostRequest {
+        self.set("tools", tools)
+    }
+
+    /// Whether to speculate. Without this call, the engine does.
+    #[must_use]
+    pub fn speculative(self, speculative: bool) -> HostRequest {
+        self.set("speculative", speculative)
+    }
+
+    /// Any other key of `foredraft_complete`.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: impl Into<Value>) -> HostRequest {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+}

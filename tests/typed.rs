@@ -1,0 +1,189 @@
+//! The interface for hosts in Rust: typed configurations, requests and answers, and streams for threads and tasks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use foredraft::{Code, Config, Engine, Error, Message, Request, StopType};
+use futures_core::Stream;
+use serde_json::json;
+
+use common::model;
+
+fn config() -> Config {
+    Config::new(model("target")).model_draft(model("draft")).n_ctx(512).n_parallel(2)
+}
+
+fn story() -> Request {
+    Request::prompt("Once upon a time").n_predict(40).temperature(0.0)
+}
+
+/// Wakes the thread that polls a task.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a task whenever it is woken, and never without that.
+fn block_on<F: Future>(task: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut task, mut context) = (pin!(task), Context::from_waker(&waker));
+    loop {
+        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park_timeout(std::time::Duration::from_secs(60));
+    }
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    std::future::poll_fn(|context| std::pin::Pin::new(&mut *stream).poll_next(context)).await
+}
+
+#[test]
+fn completions_and_streams_have_the_same_text() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let whole = engine.complete(&story()).expect("a completion");
+    assert_eq!((whole.tokens_predicted, whole.stop_type), (40, Some(StopType::Limit)));
+    assert!(whole.speculative.as_ref().is_some_and(|report| report.n_accepted > 0), "{whole:?}");
+    assert!(whole.fields.contains_key("timings"));
+
+    let mut stream = engine.stream(&story()).expect("it is queued");
+    let text: String = stream.by_ref().map(|update| update.expect("an update").content).collect();
+    assert_eq!(text, whole.content);
+    let end = stream.finish().expect("a completion");
+    assert_eq!((end.content, end.tokens_predicted), (text, 40));
+
+    let task = async {
+        let mut stream = engine.stream(&story()).expect("it is queued");
+        let mut text = String::new();
+        while let Some(update) = next(&mut stream).await {
+            text += &update.expect("an update").content;
+        }
+        text
+    };
+    assert_eq!(block_on(task), whole.content);
+
+    let plain = engine.complete(&story().speculative(false)).expect("a completion");
+    assert_eq!((plain.content, plain.tokens_predicted), (whole.content, 40));
+}
+
+#[test]
+fn several_tasks_stream_at_once() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let texts = |engine: &Engine| {
+        let mut streams: Vec<_> =
+            (0..3).map(|seed| engine.stream(&story().set("seed", seed)).expect("queued")).collect();
+        let mut texts = vec![String::new(); streams.len()];
+        block_on(async {
+            for (stream, text) in streams.iter_mut().zip(&mut texts) {
+                while let Some(update) = next(stream).await {
+                    *text += &update.expect("an update").content;
+                }
+            }
+        });
+        texts
+    };
+    let expected = engine.complete(&story()).expect("a completion").content;
+    assert!(texts(&engine).iter().all(|text| *text == expected));
+}
+
+#[test]
+fn messages_are_answered_with_a_message() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let conversation = [Message::system("You tell stories."), Message::user("Tell me a story about a fox.")];
+    let answer = engine.complete(&Request::messages(&conversation).n_predict(20).temperature(0.0)).expect("an answer");
+    let message = answer.message.expect("a message");
+    assert_eq!((message.role.as_str(), message.content.as_deref()), ("assistant", Some(answer.content.as_str())));
+    assert_eq!(answer.usage.expect("numbers").completion_tokens, answer.tokens_predicted);
+    // The answer is part of the next request.
+    let longer = [conversation.as_slice(), &[message, Message::user("Go on.")]].concat();
+    assert!(engine.complete(&Request::messages(&longer).n_predict(4)).is_ok());
+}
+
+#[test]
+fn several_completions_are_results() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let request = story().set("prompts", json!(["Tom had", "Nora saw"])).set("prompt", json!(null));
+    let whole = engine.complete(&request).expect("completions");
+    assert_eq!((whole.results.len(), whole.stop_type), (2, None));
+    let streamed = engine.stream(&request).expect("queued").finish().expect("completions");
+    let texts = |completion: &foredraft::FinalResponse| {
+        completion.results.iter().map(|result| result.content.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&streamed), texts(&whole));
+    assert!(texts(&whole).iter().all(|text| !text.is_empty()));
+}
+
+#[test]
+fn failures_are_errors_with_a_code() {
+    let code = |error: Error| error.code();
+    assert_eq!(Engine::load(&Config::new("/nowhere.gguf")).map(|_| ()).map_err(code), Err(Code::ModelError));
+    assert_eq!(Engine::load(&config().set("n_ctx", "many")).map(|_| ()).map_err(code), Err(Code::InvalidRequest));
+    let engine = Engine::load(&config()).expect("it loads");
+    // As strict as the functions of C: the old server clamped these.
+    for wrong in [story().set("top_k", 40.7), story().set("top_p", 1.5), story().set("n_predict", "many")] {
+        assert_eq!(engine.complete(&wrong).map(|_| ()).map_err(code), Err(Code::InvalidRequest));
+        assert_eq!(engine.stream(&wrong).map(|_| ()).map_err(code), Err(Code::InvalidRequest));
+    }
+    assert_eq!(engine.embed("a").map(|_| ()).map_err(code), Err(Code::InvalidRequest));
+    let answer = engine.complete(&story().set("temprature", 1)).expect("unknown keys are warnings");
+    assert!(answer.warnings[0].contains("temperature"), "{:?}", answer.warnings);
+}
+
+#[test]
+fn a_dropped_stream_cancels_its_request() {
+    let engine = Engine::load(&config().n_parallel(1)).expect("it loads");
+    let endless = || Request::prompt("Once").n_predict(1_000_000).set("ignore_eos", true);
+    let mut stream = engine.stream(&endless()).expect("it is queued");
+    assert!(stream.next().is_some());
+    drop(stream);
+    // The only slot is free again.
+    assert_eq!(engine.complete(&story().n_predict(2)).expect("a completion").tokens_predicted, 2);
+    let stream = engine.stream(&endless()).expect("it is queued");
+    stream.cancel().expect("cancelled");
+    assert_eq!(stream.finish().expect("an end").stop_type, Some(StopType::Cancelled));
+    let stream = engine.stream(&endless()).expect("it is queued");
+    engine.cancel_all().expect("cancelled");
+    assert_eq!(stream.finish().expect("an end").stop_type, Some(StopType::Cancelled));
+    // A stream keeps its engine.
+    let stream = engine.stream(&story()).expect("it is queued");
+    drop(engine);
+    assert_eq!(stream.finish().expect("an end").tokens_predicted, 40);
+}
+
+#[test]
+fn text_becomes_tokens() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let tokens = engine.tokenize("Once upon a time").expect("tokens");
+    assert_eq!(engine.complete(&story()).expect("a completion").fields["tokens_evaluated"], tokens.len());
+    let embedder = Engine::load(&Config::new(model("target")).set("embedding", true)).expect("it loads");
+    assert!(embedder.embed("Once").expect("an embedding").len() > 8);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn isolated_engines_answer_the_same() {
+    let isolated = config().isolate(true).set("isolate_path", env!("CARGO_BIN_EXE_foredraft-engine"));
+    let [here, there] = [config(), isolated].map(|config| Engine::load(&config).expect("it loads"));
+    assert_eq!(there.status()["isolation"]["state"], "running", "{}", there.status());
+    let expected = here.complete(&story()).expect("a completion");
+    assert_eq!(there.complete(&story()).expect("a completion").content, expected.content);
+    let task = async {
+        let mut stream = there.stream(&story()).expect("it is queued");
+        let mut text = String::new();
+        while let Some(update) = next(&mut stream).await {
+            text += &update.expect("an update").content;
+        }
+        text
+    };
+    assert_eq!(block_on(task), expected.content);
+}
