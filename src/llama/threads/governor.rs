@@ -35,8 +35,8 @@ const BETTER: f64 = 0.95;
 /// The time between trials. Each failed trial doubles it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// A trial is abandoned after this number of decodes if too few of them are of a known kind.
-const MAX_TRIAL_DECODES: u32 = 60;
+/// A trial is abandoned after this number of decodes of kinds that are not known, because too few can be compared.
+const MAX_UNKNOWN: u32 = 60;
 /// The weight of the latest decode in the moving average of its kind.
 const LATEST: f64 = 0.25;
 /// The maximum number of kinds of decodes that are remembered.
@@ -147,7 +147,7 @@ impl Governor {
         let Window { n, compared, compared_wall, usual, .. } = self.window;
         let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
         let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > ABANDON;
-        let Some(trial) = self.trial.take_if(|_| is_over || n >= MAX_TRIAL_DECODES) else { return };
+        let Some(trial) = self.trial.take_if(|_| is_over || n - compared >= MAX_UNKNOWN) else { return };
         self.window = Window::default();
         if is_over && ratio < BETTER {
             let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
@@ -199,14 +199,14 @@ mod tests {
         }
 
         /// Decodes for some seconds. Returns the number of decodes with each number of threads.
-        fn run(&mut self, seconds: u64, cost: impl Fn(i32) -> (u64, f64)) -> HashMap<i32, usize> {
+        fn run(&mut self, seconds: u64, cost: impl Fn(i32) -> (f64, f64)) -> HashMap<i32, usize> {
             let mut counts = HashMap::new();
             let end = self.time + Duration::from_secs(seconds);
             for size in [1, 4].into_iter().cycle() {
                 let threads = self.governor.n_threads();
                 *counts.entry(threads).or_default() += 1;
                 let (ms, part) = cost(threads);
-                let wall = Duration::from_millis(ms * (1 + size as u64 / 4));
+                let wall = Duration::from_secs_f64(ms * 1e-3 * if size == 1 { 1.0 } else { 2.0 });
                 self.time += wall;
                 self.governor.record(DecodeTime { kind: (1, size), wall, ran: wall.mul_f64(part) }, self.time);
                 if self.time >= end {
@@ -220,18 +220,18 @@ mod tests {
     #[test]
     fn threads_are_kept_while_each_has_a_core() {
         let mut machine = Machine::new(8);
-        let counts = machine.run(60, |threads| (80 / threads as u64, 0.98));
+        let counts = machine.run(60, |threads| (80.0 / f64::from(threads), 0.98));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&8]);
     }
 
     #[test]
     fn one_core_leaves_one_thread_until_more_cores_are_free() {
         let mut machine = Machine::new(8);
-        let one_core = |threads: i32| if threads == 1 { (10, 1.0) } else { (200 * threads as u64, 0.5) };
+        let one_core = |threads: i32| if threads == 1 { (10.0, 1.0) } else { (200.0 * f64::from(threads), 0.5) };
         machine.run(30, one_core);
         let counts = machine.run(60, one_core);
         assert!(counts[&1] > 30 * counts.values().filter(|n| **n != counts[&1]).sum::<usize>(), "{counts:?}");
-        machine.run(30, |threads| (80 / threads as u64, 0.98));
+        machine.run(30, |threads| (80.0 / f64::from(threads), 0.98));
         assert_eq!(machine.governor.n_threads(), 8, "the cores are free again");
     }
 
@@ -239,7 +239,7 @@ mod tests {
     fn unsuccessful_trials_are_reverted() {
         let mut machine = Machine::new(2);
         // Another program uses a part of both cores.
-        let shared = |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) };
+        let shared = |threads| if threads == 1 { (20.0, 0.7) } else { (14.0, 0.7) };
         let counts = machine.run(60, shared);
         assert!(counts[&2] > 10 * counts[&1] && counts[&1] > 0, "{counts:?}");
     }
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn a_single_slow_decode_changes_nothing() {
         let mut machine = Machine::new(4);
-        machine.run(5, |_| (10, 0.99));
+        machine.run(5, |_| (10.0, 0.99));
         let wall = Duration::from_millis(50);
         machine.governor.record(DecodeTime { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
-        let counts = machine.run(5, |_| (10, 0.99));
+        let counts = machine.run(5, |_| (10.0, 0.99));
         assert_eq!(counts.len(), 1, "{counts:?}");
     }
 
@@ -271,13 +271,36 @@ mod tests {
             machine.time += wall;
             machine.governor.record(DecodeTime { kind, wall, ran: wall.mul_f64(0.7) }, machine.time);
         }
-        let counts = machine.run(60, |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) });
+        let counts = machine.run(60, |threads| if threads == 1 { (20.0, 0.7) } else { (14.0, 0.7) });
         assert!(counts[&2] > 10 * counts[&1], "{counts:?}");
+    }
+
+    /// Small models decode a token within a tenth of a millisecond. Threads that share a core take as long as the system lets one of them run.
+    #[test]
+    fn short_decodes_leave_a_core_to_one_thread_too() {
+        for max in [2, 3, 8] {
+            let mut machine = Machine::new(max);
+            let one_core = |threads: i32| if threads == 1 { (0.11, 1.0) } else { (2.1 * f64::from(threads), 0.5) };
+            machine.run(3, one_core);
+            let counts = machine.run(20, one_core);
+            assert!(counts[&1] > 100 * counts.values().filter(|n| **n != counts[&1]).sum::<usize>(), "{counts:?}");
+            machine.run(30, |threads| (0.11 / f64::from(threads), 0.98));
+            assert_eq!(machine.governor.n_threads(), max, "the cores are free again");
+        }
+    }
+
+    #[test]
+    fn more_threads_than_cores_become_as_many_as_there_are_for_short_decodes() {
+        let mut machine = Machine::new(3);
+        let two_cores = |threads: i32| if threads > 2 { (5.0, 0.6) } else { (0.2 / f64::from(threads), 0.98) };
+        machine.run(3, two_cores);
+        let counts = machine.run(20, two_cores);
+        assert!(counts[&2] > 100 * (counts.values().sum::<usize>() - counts[&2]), "{counts:?}");
     }
 
     #[test]
     fn a_single_thread_is_never_changed() {
-        let counts = Machine::new(0).run(5, |_| (10, 0.2));
+        let counts = Machine::new(0).run(5, |_| (10.0, 0.2));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&1]);
     }
 }
