@@ -323,7 +323,7 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
     kernel_compiler(&source)
         .cpp(true)
         .std("c++17")
-        .files(["src/llama/kernels/seam.cpp", "src/llama/kernels/panels.cpp"])
+        .files(["seam", "panels", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
         .compile("foredraft_seam");
     for (level, instructions) in levels {
         let mut build = kernel_compiler(&source);

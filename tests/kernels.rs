@@ -318,6 +318,63 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
 }
 
 #[test]
+fn status_says_which_layout_weights_have_and_why() {
+    if !HAS_KERNELS {
+        return;
+    }
+    let layout = |more: Value| start(with(&json!({"warmup": false}), more)).status()["cpu"]["layout"].clone();
+    let of =
+        |layout: &str, chosen_by: &str| json!({"q8_0": {"layout": layout, "chosen_by": chosen_by, "measured": null}});
+    // The shipped models fit into caches, so there is nothing to measure.
+    let by_default = layout(json!({}));
+    assert_eq!(by_default, json!({"target": of("panels", "default"), "draft": of("panels", "default")}));
+    assert_eq!(layout(json!({"repack": true}))["target"], of("panels", "init"));
+    assert_eq!(layout(json!({"repack": false}))["target"], of("file", "init"));
+    assert_eq!(
+        layout(json!({"use_mlock": true, "model_draft": null})),
+        json!({"target": of("file", "init"), "draft": null})
+    );
+    assert_eq!(layout(json!({"model": quantized("layout-f16", sys::LLAMA_FTYPE_MOSTLY_F16)}))["target"], json!({}));
+}
+
+/// SmolLM2, whose weights are more than caches hold.
+#[test]
+fn layout_of_a_large_model_is_measured_once_and_changes_no_output() {
+    let target = common::root().join("target/models/smollm2-135m-q4_1.gguf");
+    if !HAS_KERNELS || !target.is_file() {
+        assert!(
+            !HAS_KERNELS || std::env::var_os("CI").is_none(),
+            "no {}: scripts/models.sh makes it",
+            target.display()
+        );
+        return;
+    }
+    let init = json!({"model": target.to_str().expect("UTF-8"), "model_draft": null, "n_ctx": 256, "warmup": false});
+    let request = json!({"prompt": "Write about the moon.", "n_predict": 12, "temperature": 0, "n_probs": 2});
+    let run = |more: Value| {
+        let engine = start(with(&init, more));
+        let answer = complete(&engine, Completion, &request);
+        (engine.status()["cpu"]["layout"]["target"].clone(), answer["completion_probabilities"].clone())
+    };
+    let (first, text) = run(json!({}));
+    for (format, of) in first.as_object().expect("types") {
+        let us = |name: &str| of["measured"][name].as_f64().expect("a time");
+        assert_eq!(of["chosen_by"], "measurement", "{format}: {first}");
+        assert!(us("panels_us") > 0.0 && us("file_us") > 0.0, "{format}: {first}");
+        let expected = if us("file_us") < 0.9 * us("panels_us") { "file" } else { "panels" };
+        assert_eq!(of["layout"], expected, "{format}: {first}");
+    }
+    assert!(first.as_object().expect("types").contains_key("q4_1"), "{first}");
+    assert_eq!(run(json!({})).0, first, "it is kept");
+    for forced in [true, false] {
+        let (layout, same) = run(json!({"repack": forced}));
+        let expected = if forced { "panels" } else { "file" };
+        assert!(layout.as_object().expect("types").values().all(|of| of["layout"] == expected), "{layout}");
+        assert!(same == text, "repack {forced}");
+    }
+}
+
+#[test]
 fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
     let refused = |init: Value| JsonEngine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
     let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SlotStatus};
 use crate::error::Error;
-use crate::llama::{self, DevicePlacement, DeviceUse, Model};
+use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
 use crate::speculative::{Compatibility, VocabSummary};
 
 /// What an engine does while no model is loaded.
@@ -73,7 +73,7 @@ pub(super) struct EngineStatus {
 impl EngineStatus {
     /// The status while no model is loaded.
     pub(super) fn not_loaded(phase: &LoadPhase, given: &GivenModels) -> EngineStatus {
-        EngineStatus { cpu: Some(cpu(&[])), ..EngineStatus::without_cpu(phase, given) }
+        EngineStatus { cpu: Some(cpu(None, None)), ..EngineStatus::without_cpu(phase, given) }
     }
 
     /// The status in a process that is cut off. `cpu` is null, because it is read under a lock.
@@ -129,7 +129,7 @@ impl EngineStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
-            cpu: Some(cpu(&[Some(&*models.target), models.draft.as_deref()])),
+            cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
             devices: llama::devices().into_iter().map(|on| device(on, models)).collect(),
             fit: models.fit.as_ref().map(fit),
             system_info: Some(llama::system_info()),
@@ -168,13 +168,13 @@ fn attention(report: &AttentionReport) -> Value {
     })
 }
 
-/// The level of instructions, the kernels in use, and the weights of these models that ggml multiplies.
-fn cpu(models: &[Option<&Model>]) -> Value {
+/// The level of instructions, the kernels in use, the layouts of weights, and the weights that ggml multiplies.
+fn cpu(target: Option<&Model>, draft: Option<&Model>) -> Value {
     let ours_or = |is_ours: bool, other: &'static str| if is_ours { "foredraft" } else { other };
     let kernel = ours_or(llama::kernels_are_used(), "ggml");
     let replaced = llama::replacements();
     let mut fallback = serde_json::Map::new();
-    for (format, n) in models.iter().flatten().flat_map(|model| model.fallback_weights()) {
+    for (format, n) in target.into_iter().chain(draft).flat_map(|model| model.fallback_weights()) {
         let before = fallback.get(format).and_then(Value::as_u64).unwrap_or(0);
         fallback.insert(format.clone(), json!(before + u64::from(*n)));
     }
@@ -189,7 +189,19 @@ fn cpu(models: &[Option<&Model>]) -> Value {
             "math": ours_or(replaced.math, "system"),
         },
         "fallback_tensors": fallback,
+        "layout": {"target": target.map(layouts), "draft": draft.map(layouts)},
     })
+}
+
+/// The layout of each type of weights that can be in panels.
+fn layouts(model: &Model) -> Value {
+    let us = |us: f64| (us * 10.0).round() / 10.0;
+    let layout = |of: &WeightLayout| {
+        let measured = of.cost.map(|cost| json!({"panels_us": us(cost.panels), "file_us": us(cost.file)}));
+        let name = if of.in_panels { "panels" } else { "file" };
+        (of.format.clone(), json!({"layout": name, "chosen_by": of.chosen_by.as_str(), "measured": measured}))
+    };
+    model.weight_layouts().iter().map(layout).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn slot(id: usize, slot: &SlotStatus) -> Value {

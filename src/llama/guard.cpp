@@ -47,6 +47,12 @@ bool multiplies(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
 }
 
+// `WeightsOfFormat` in guard.rs: how many weights a file has of a ggml_type, and their bytes.
+struct weights_of_format {
+    uint32_t n;
+    uint64_t bytes;
+};
+
 // The length of `formats` below, for gguf_source.rs.
 constexpr int N_FORMATS = 64;
 static_assert(GGML_TYPE_COUNT <= N_FORMATS, "a count for each type");
@@ -151,12 +157,12 @@ bool foredraft_is_guarded() {
 }
 
 // Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
-// and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` counts the weights of each
-// ggml_type.
+// and would call a null function. For an unreadable file this returns true, because the loader reports it. Adds the weights of each ggml_type to
+// `formats`.
 //
 // If `stream` is not NULL, the file is the part of it from byte `start`, `length` bytes long, and `path` is NULL. For a stream this also
 // returns false if weights are beyond the end (a mapped file continues after the part), or if the model has several files.
-bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint32_t * formats, char * why,
+bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, weights_of_format * formats, char * why,
                             size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
@@ -175,7 +181,10 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
             // Tables from tokens to experts or to other tokens contain integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
-            formats[type] += is_weight && !is_table;
+            if (is_weight && !is_table) {
+                formats[type].n += 1;
+                formats[type].bytes += gguf_get_tensor_size(file.get(), i);
+            }
             if (is_weight && !is_table && !multiplies(type)) {
                 std::snprintf(why, why_size, "%s has the type %s, which matrix multiplication does not support", name, ggml_type_name(type));
                 return false;

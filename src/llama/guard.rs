@@ -29,13 +29,21 @@ pub(super) struct Buffers {
     pub(super) compute: u64,
 }
 
+/// `weights_of_format` in guard.cpp: how many weights a file has of a `ggml_type`, and their bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WeightsOfFormat {
+    pub(super) n: u32,
+    pub(super) bytes: u64,
+}
+
 unsafe extern "C" {
     pub(super) fn foredraft_can_multiply(
         path: *const c_char,
         stream: *mut c_void,
         start: u64,
         length: u64,
-        formats: *mut u32,
+        formats: *mut WeightsOfFormat,
         why: *mut c_char,
         why_size: usize,
     ) -> bool;

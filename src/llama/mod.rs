@@ -48,8 +48,8 @@ pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, n_ctx as context_length};
 pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
-    CpuLevel, KernelCalls, Replacements, are_used as kernels_are_used, attention_cost, barrier_sleeps,
-    calls as kernel_calls, choose_default_level, level, levels, replacements,
+    CpuLevel, KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used,
+    attention_cost, barrier_sleeps, calls as kernel_calls, choose_default_level, level, levels, replacements,
 };
 pub use model::Model;
 pub use model::special::{ControlStarts, SpecialTokens};

@@ -55,8 +55,8 @@ pub struct ModelParams {
     pub tensor_split: Vec<f32>,
     /// Map the file instead of reading it. Ignored for a source in memory.
     pub use_mmap: bool,
-    /// Copy weights into a layout that is faster to read, unless `use_mlock` is set.
-    pub repack: bool,
+    /// Copy weights into panels, unless `use_mlock` is set. `None`: for each type of weights what is faster for one token, as measured.
+    pub repack: Option<bool>,
     /// Keep the model in RAM.
     pub use_mlock: bool,
     /// Check the weights for NaN and infinity while loading.
@@ -87,7 +87,7 @@ impl ModelParams {
             main_gpu: 0,
             tensor_split: Vec::new(),
             use_mmap: true,
-            repack: true,
+            repack: None,
             use_mlock: false,
             check_tensors: false,
             vocab_only: false,

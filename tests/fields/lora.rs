@@ -140,7 +140,7 @@ fn adapters_count_as_weights_of_the_model() {
     ];
     let weights = |lora: &[LoraParams], only_measures| {
         let bare = ModelParams::new(crate::common::model("target"));
-        let params = ModelParams { lora: lora.to_vec(), only_measures, repack: false, ..bare };
+        let params = ModelParams { lora: lora.to_vec(), only_measures, repack: Some(false), ..bare };
         let placement = Model::load(&params, |_| true).expect("it loads").placement();
         placement.devices().iter().map(|on| on.weights).sum::<u64>()
     };

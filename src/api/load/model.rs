@@ -28,7 +28,7 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     set(&mut model.main_gpu, fields.int("main_gpu", -1..=MAX_DEVICES as i64 - 1)?);
     set(&mut model.tensor_split, tensor_split(fields)?);
     model.use_mmap = use_mmap(fields, &model.source)?;
-    set(&mut model.repack, fields.flag("repack")?);
+    model.repack = fields.flag("repack")?;
     set(&mut model.use_mlock, fields.flag("use_mlock")?);
     model.cpu_level = fields.c_text("cpu_level")?;
     set(&mut model.check_tensors, fields.flag("check_tensors")?);

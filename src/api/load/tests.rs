@@ -152,7 +152,8 @@ fn model_keys_set_model_params() {
     check(json!({"tensor_split": [3, 1.5]}), |m| m.tensor_split = vec![3.0, 1.5]);
     check(json!({"tensor_split": [0, 0]}), |_| ());
     check(json!({"use_mmap": false, "use_mlock": true}), |m| (m.use_mmap, m.use_mlock) = (false, true));
-    check(json!({"repack": false}), |m| m.repack = false);
+    check(json!({"repack": false}), |m| m.repack = Some(false));
+    check(json!({"repack": true}), |m| m.repack = Some(true));
     check(json!({"check_tensors": true, "vocab_only": true}), |m| (m.check_tensors, m.vocab_only) = (true, true));
     check(json!({"lora": [{"path": "a"}, {"path": "b", "scale": -0.5}, "c"]}), |m| {
         let adapter = |path: &str, scale| LoraParams { source: path.into(), scale };

@@ -16,6 +16,7 @@
 //! | `quantized.h`, `floats.h` | products of rows of weights, quantized and floats, with tokens |
 //! | `matmul.h`, `attention.h` | the operations, divided among threads |
 //! | `panels.cpp` | puts weights into panels when a model is loaded |
+//! | `layouts.rs`, `layout_cost.cpp` | which layout each type of weights gets, by measuring both |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
 //! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
@@ -31,10 +32,12 @@
 //! than any processor of the target, and neither runs before [`use_level`] has found what it needs (on x86-64 AVX2, on AArch64 nothing).
 
 mod attention;
+pub(super) mod layouts;
 pub(super) mod levels;
 
 pub use attention::attention_cost;
 pub(in crate::llama) use attention::may_use_flash_attention;
+pub use layouts::{LayoutCost, LayoutReason, WeightLayout};
 pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_level};
 
 #[cfg(own_kernels)]

@@ -7,13 +7,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace foredraft {
@@ -22,8 +27,95 @@ const char IN_PANELS = 0;
 
 namespace {
 
-// Threads that copy weights. More hardly help: memory is the limit.
-constexpr int64_t MOST_THREADS = 4;
+// Threads that make panels, at most. They wait less for memory than for the system, which clears the pages that they write to.
+constexpr int64_t MOST_THREADS = 16;
+// Bytes of rows that a thread takes at once.
+constexpr int64_t PIECE = 1 << 20;
+// Bytes of rows that are worth a second thread.
+constexpr int64_t WORTH_A_THREAD = 4 * PIECE;
+
+// The calling thread's load of a model: the types that may be in panels, as bits, and whether it reads a mapped file.
+struct Load {
+    uint64_t formats = UINT64_MAX;
+    bool is_mapped = false;
+};
+thread_local Load load;
+
+// Threads that wait for work during a load.
+class Makers {
+public:
+    // Calls `work` on this thread and the others, until it has returned on all of them.
+    void run(const std::function<void()> & work) {
+        start();
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            current = &work;
+            n_running = threads.size();
+            ++round;
+        }
+        begins.notify_all();
+        work();
+        std::unique_lock<std::mutex> lock(mutex);
+        ends.wait(lock, [&] { return n_running == 0; });
+    }
+    ~Makers() {
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            current = nullptr;
+            ++round;
+        }
+        begins.notify_all();
+        for (std::thread & thread : threads) {
+            thread.join();
+        }
+    }
+
+private:
+    void start() {
+        const int64_t most = std::min<int64_t>(MOST_THREADS, std::thread::hardware_concurrency());
+        if (has_started) {
+            return;
+        }
+        has_started = true;
+        try {
+            threads.reserve(size_t(std::max<int64_t>(most, 1)));
+            while (int64_t(threads.size()) + 1 < most) {
+                threads.emplace_back([this]() noexcept { wait(); });
+            }
+        } catch (const std::exception &) {
+            // Fewer threads do the same.
+        }
+    }
+    void wait() {
+        uint64_t seen = 0;
+        for (;;) {
+            const std::function<void()> * work;
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                begins.wait(lock, [&] { return round != seen; });
+                seen = round;
+                work = current;
+            }
+            if (work == nullptr) {
+                return;
+            }
+            (*work)();
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (--n_running == 0) {
+                ends.notify_one();
+            }
+        }
+    }
+
+    std::vector<std::thread> threads;
+    std::mutex mutex;
+    std::condition_variable begins, ends;
+    const std::function<void()> * current = nullptr;
+    size_t n_running = 0;
+    uint64_t round = 0;
+    bool has_started = false;
+};
+thread_local std::unique_ptr<Makers> makers;
 
 size_t row_size(const ggml_tensor * tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
 int64_t n_matrices(const ggml_tensor * tensor) { return tensor->ne[2] * tensor->ne[3]; }
@@ -42,33 +134,44 @@ ggml_status init_tensor(ggml_backend_buffer_t, ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Gives the whole pages of a mapped file back that were copied, so that a load never has the weights twice in memory.
+void give_back(const uint8_t * from, size_t size) {
+#if defined(__linux__)
+    const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+    const uintptr_t at = reinterpret_cast<uintptr_t>(from), first = (at + page - 1) / page * page, last = (at + size) / page * page;
+    if (first < last) {
+        madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
+    }
+#else
+    (void) from;
+    (void) size;
+#endif
+}
+
 // llama.cpp writes whole tensors. Rows of several matrices follow each other without a gap, so they are like those of one.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
     const int64_t n_rows = ggml_nrows(tensor);
     const size_t of_row = row_size(tensor);
-    // Whole panels, about a MiB of them.
-    const int64_t at_once = (((1 << 20) / int64_t(of_row)) / kernels()->lanes + 1) * kernels()->lanes;
+    const bool is_mapped = load.is_mapped;
+    const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
     std::atomic<int64_t> next { 0 };
     const auto work = [&]() noexcept {
         for (int64_t row; (row = next.fetch_add(at_once)) < n_rows;) {
-            kernels()->make_panels(tensor->type, static_cast<const uint8_t *>(data) + row * of_row, std::min(at_once, n_rows - row), tensor->ne[0],
-                static_cast<uint8_t *>(tensor->data) + row * of_row);
+            const auto * from = static_cast<const uint8_t *>(data) + row * of_row;
+            const int64_t n = std::min(at_once, n_rows - row);
+            kernels()->make_panels(tensor->type, from, n, tensor->ne[0], static_cast<uint8_t *>(tensor->data) + row * of_row);
+            if (is_mapped) {
+                give_back(from, n * of_row);
+            }
         }
     };
-    std::vector<std::thread> others;
-    try {
-        const int64_t most = std::min<int64_t>(MOST_THREADS, std::thread::hardware_concurrency());
-        others.reserve(most);
-        for (int64_t n = 1; n < most && n * at_once < n_rows; ++n) {
-            others.emplace_back(work);
-        }
-    } catch (const std::exception &) {
-        // Fewer threads do the same.
-    }
-    work();
-    for (std::thread & other : others) {
-        other.join();
+    if (int64_t(size) < WORTH_A_THREAD) {
+        work();
+    } else if (makers) {
+        makers->run(work);
+    } else {
+        Makers().run(work);
     }
 }
 
@@ -110,8 +213,12 @@ struct Panels : ggml::cpu::extra_buffer_type {
             return false;
         }
         // Rows are only read from weights that are in panels for another reason: those that are for nothing else stay in the file.
+        const bool is_load = weights->data == nullptr;
         if (op->op == GGML_OP_GET_ROWS) {
-            return weights->data != nullptr;
+            return !is_load;
+        }
+        if (is_load && (load.formats >> weights->type & 1) == 0) {
+            return false;
         }
         // Several matrices follow each other without a gap. A product without tokens is not computed.
         const bool fits = n_matrices(weights) == 1 || weights->ne[1] % kernels()->lanes == 0;
@@ -157,3 +264,18 @@ void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
 }
 
 }  // namespace foredraft
+
+extern "C" {
+
+// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
+// file.
+void foredraft_load_begin(uint64_t formats, bool is_mapped) {
+    foredraft::load = { formats, is_mapped };
+    foredraft::makers.reset(new (std::nothrow) foredraft::Makers);
+}
+
+void foredraft_load_end(void) {
+    foredraft::makers.reset();
+    foredraft::load = {};
+}
+}

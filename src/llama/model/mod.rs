@@ -14,10 +14,12 @@ use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::backend::rpc::UsedServers;
 use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
+use crate::llama::kernels::layouts::{self, LayoutReason, WeightLayout};
 use crate::llama::kernels::{self, LevelInUse};
+use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use crate::llama::platform::give_back_pages;
+use crate::llama::platform::{available_memory, give_back_pages};
 use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
@@ -32,8 +34,9 @@ struct Names {
 const TARGET: Names = Names { model: "model", devices: "devices" };
 const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft" };
 
-/// The part of the load of a mapped model that reads its files from the disk. The rest maps them and repacks weights.
-const READ_AHEAD: f32 = 0.8;
+/// The part of the load of a mapped model that reads its files from the disk, where the weights stay in them, and where they are copied.
+const READ_AHEAD: f32 = 0.9;
+const READ_AHEAD_OF_COPY: f32 = 0.5;
 
 /// A loaded model. Immutable, so one [`Arc`](std::sync::Arc) of it serves every thread.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub struct Model {
     vocab_only: bool,
     files: Files,
     fallback_weights: Vec<(String, u32)>,
+    weight_layouts: Vec<WeightLayout>,
     /// The RPC servers that have parts of it.
     servers: UsedServers,
     /// No other level is used while the model is loaded.
@@ -132,15 +136,31 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
+        let repack = if params.use_mlock { Some(false) } else { params.repack };
+        let weights = opened.formats.all();
+        let weight_layouts = match params.vocab_only {
+            true => Vec::new(),
+            // What is not mapped is copied in any case.
+            false => layouts::choose(&weights, repack, available_memory().filter(|_| maps)),
+        };
+        if weight_layouts.iter().any(|layout| layout.chosen_by == LayoutReason::Memory) {
+            let why = "its weights stay in the file, because copies would not fit into the available memory";
+            log::write(Level::Warn, &format!("{}: {why}", names.model));
+        }
         // Panels, or with ggml's kernels ggml's own layouts.
-        raw.use_extra_bufts = params.repack && !params.use_mlock;
+        raw.use_extra_bufts = repack != Some(false);
         raw.vocab_only = params.vocab_only;
         raw.no_alloc = params.only_measures;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
 
         let reads_ahead = maps && !params.vocab_only && !backend::uses_numa();
-        let ahead = if reads_ahead { READ_AHEAD } else { 0.0 };
+        let copies = weight_layouts.iter().any(|layout| layout.in_panels);
+        let ahead = match (reads_ahead, copies) {
+            (false, _) => 0.0,
+            (true, false) => READ_AHEAD,
+            (true, true) => READ_AHEAD_OF_COPY,
+        };
         if reads_ahead && !read_ahead(&params.source.mapped_files(), |part| progress(part * ahead)) {
             return Err(aborted(params));
         }
@@ -163,8 +183,10 @@ impl Model {
         let mut why = ErrorBuffer::new();
         // SAFETY: all pointers in `raw` are to locals of this function, which outlive the call. Lists have llama.cpp's terminators (NULL
         // device, empty key). The guard catches exceptions.
-        let (ptr, errors) = log::collecting(|| unsafe {
-            foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
+        let (ptr, errors) = log::collecting(|| {
+            layouts::with_layouts(&weights, &weight_layouts, maps, || unsafe {
+                foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
+            })
         });
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
@@ -204,6 +226,7 @@ impl Model {
             vocab_only: params.vocab_only,
             files,
             fallback_weights,
+            weight_layouts,
             servers,
             _level: level,
         };
@@ -242,6 +265,11 @@ impl Model {
     /// The types of weights that ggml multiplies, because no kernel of this library does, and the number of such tensors.
     pub fn fallback_weights(&self) -> &[(String, u32)] {
         &self.fallback_weights
+    }
+
+    /// The layout of each type of weights that can be in panels.
+    pub fn weight_layouts(&self) -> &[WeightLayout] {
+        &self.weight_layouts
     }
 
     /// The RPC servers that have parts of it.

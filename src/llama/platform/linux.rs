@@ -131,6 +131,38 @@ pub(in crate::llama) fn read_piece(file: &File, start: u64, end: u64) -> bool {
     file.read_at(&mut [0], end - 1).is_ok()
 }
 
+/// The bytes of memory that this process can still get without swapping: what the system has, or less where a control group has a limit. Pages of
+/// files count as free, because the system drops them. `None`: unknown.
+pub(in crate::llama) fn available_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let of_system = field_of(&read("/proc/meminfo"), "MemAvailable:").map(|kib| kib * 1024);
+    let groups = read("/proc/self/cgroup");
+    // A group's limit holds for the groups below it, too.
+    let of_groups = Path::new(control_group(&groups).unwrap_or("/")).ancestors().filter_map(|group| {
+        let of_group = |name: &str| read(&format!("/sys/fs/cgroup{}/{name}", group.display()));
+        left_in_group(&of_group("memory.max"), &of_group("memory.current"), &of_group("memory.stat"))
+    });
+    of_system.into_iter().chain(of_groups).min()
+}
+
+/// The number behind a name at the start of a line.
+fn field_of(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The control group of a process, in a line of `/proc/self/cgroup` for version 2.
+fn control_group(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// The bytes that a control group may still use, with its pages of files. `None`: it has no limit.
+fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
+    let (max, current) = (max.trim().parse::<u64>().ok()?, current.trim().parse::<u64>().ok()?);
+    let files = field_of(stat, "inactive_file ").unwrap_or(0) + field_of(stat, "active_file ").unwrap_or(0);
+    Some(max.saturating_sub(current.saturating_sub(files)))
+}
+
 /// Gives back the pages of files that are mapped and have been copied. They are read again if anything needs them.
 pub(in crate::llama) fn give_back_pages(files: &[PathBuf]) {
     let inodes: Vec<u64> = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.ino())).collect();
@@ -169,6 +201,18 @@ mod tests {
         {
             assert_eq!(shared_mapping(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn memory_is_what_the_system_and_the_control_group_leave() {
+        let meminfo = "MemTotal:       24684172 kB\nMemFree:   5 kB\nMemAvailable:   22024192 kB\n";
+        assert_eq!(field_of(meminfo, "MemAvailable:"), Some(22_024_192));
+        assert_eq!(field_of(meminfo, "MemOther:"), None);
+        assert_eq!(control_group("12:cpu:/x\n0::/user.slice/a b\n"), Some("/user.slice/a b"));
+        assert_eq!(left_in_group("max\n", "5\n", ""), None);
+        assert_eq!(left_in_group("1000\n", "900\n", "anon 600\ninactive_file 200\nactive_file 100\n"), Some(400));
+        assert_eq!(left_in_group("1000\n", "1200\n", ""), Some(0));
+        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub(in crate::llama) fn identity_of_descriptor(_: i32) -> Option<(Metadata, File
     None
 }
 
+/// `None`: unknown.
+pub(in crate::llama) fn available_memory() -> Option<u64> {
+    None
+}
+
 /// Pages are left to the system.
 pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
 

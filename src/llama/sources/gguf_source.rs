@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use super::shards;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::text;
-use crate::llama::guard::{ErrorBuffer, foredraft_can_multiply};
+use crate::llama::guard::{ErrorBuffer, WeightsOfFormat, foredraft_can_multiply};
+use crate::llama::kernels::layouts::WeightsOfType;
 use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
 use llama_cpp_sys_2 as sys;
@@ -171,16 +172,16 @@ fn check_file(name: &str, path: &Path, formats: &mut WeightFormats) -> Result<()
     checked.or_else(|why| refuse(&why))
 }
 
-/// The number of weights of each `ggml_type`.
+/// The weights of each `ggml_type`.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct WeightFormats([u32; N_FORMATS]);
+pub(in crate::llama) struct WeightFormats([WeightsOfFormat; N_FORMATS]);
 
 /// `N_FORMATS` in guard.cpp, which asserts that ggml has no more.
 const N_FORMATS: usize = 64;
 
 impl Default for WeightFormats {
     fn default() -> Self {
-        WeightFormats([0; N_FORMATS])
+        WeightFormats([WeightsOfFormat { n: 0, bytes: 0 }; N_FORMATS])
     }
 }
 
@@ -189,10 +190,16 @@ impl WeightFormats {
     pub(in crate::llama) fn fallback(&self) -> Vec<(String, u32)> {
         (0..)
             .zip(self.0)
-            .filter(|(format, n)| *n > 0 && !kernels::multiplies(*format))
+            .filter(|(format, of)| of.n > 0 && !kernels::multiplies(*format))
             // SAFETY: the types come from a file that ggml has read, so it knows their names, which are static strings.
-            .map(|(format, n)| (unsafe { text(sys::ggml_type_name(format)) }, n))
+            .map(|(format, of)| (unsafe { text(sys::ggml_type_name(format)) }, of.n))
             .collect()
+    }
+
+    /// The types that the files have.
+    pub(in crate::llama) fn all(&self) -> Vec<WeightsOfType> {
+        let present = (0..).zip(self.0).filter(|(_, of)| of.n > 0);
+        present.map(|(format, of)| WeightsOfType { format, bytes: of.bytes }).collect()
     }
 }
 

@@ -1,0 +1,222 @@
+//! Which layout weights get when a model is loaded: that of the file, in its mapped pages, or panels, which are copied.
+//!
+//! Both give the same bits. Panels are faster for several tokens on every processor so far. For one token that depends on what the
+//! processor foresees of its reads, which differs even between virtual machines with the same processor. So each type of weights is
+//! measured on the machine that runs, when the first model that has much of it is loaded, and the layout is kept for the process.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use llama_cpp_sys_2 as sys;
+use parking_lot::Mutex;
+
+#[cfg(own_kernels)]
+use super::level;
+use crate::llama::backend;
+
+/// Weights of a type that are fewer bytes fit into caches, where panels are always faster.
+const FITS_CACHES: u64 = 16 << 20;
+/// The file's layout is chosen where one token takes less than this part of the time that panels take: several tokens take longer with it.
+const MARGIN: f64 = 0.9;
+/// Panels of a model may take this part of the available memory.
+const MOST_OF_MEMORY: f64 = 0.9;
+
+/// The layout of the weights of a type, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightLayout {
+    /// ggml's name of the type.
+    pub format: String,
+    /// Whether they are in panels, not as in the file. Embeddings of which only rows are read stay in the file in any case.
+    pub in_panels: bool,
+    /// How it was chosen.
+    pub chosen_by: LayoutReason,
+    /// Where it was measured.
+    pub cost: Option<LayoutCost>,
+}
+
+/// How the layout of a type of weights was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutReason {
+    /// `init`'s `repack` or `use_mlock`.
+    Init,
+    /// What was faster when it was measured.
+    Measurement,
+    /// Panels would not fit into the available memory.
+    Memory,
+    /// The weights fit into caches, or it could not be measured.
+    Default,
+}
+
+impl LayoutReason {
+    /// Its name in `poll_system_status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LayoutReason::Init => "init",
+            LayoutReason::Measurement => "measurement",
+            LayoutReason::Memory => "memory",
+            LayoutReason::Default => "default",
+        }
+    }
+}
+
+/// Microseconds of a product of weights, which no cache has, with one token on one core.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayoutCost {
+    /// Of weights in panels.
+    pub panels: f64,
+    /// Of weights as in the file.
+    pub file: f64,
+}
+
+/// The weights of a type in a model's files.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llama) struct WeightsOfType {
+    /// Its `ggml_type`.
+    pub(in crate::llama) format: u32,
+    /// Their size.
+    pub(in crate::llama) bytes: u64,
+}
+
+/// Chooses the layout of each type that can be in panels. `forced`: the host's choice. `available`: the bytes of memory that panels may
+/// take.
+pub(in crate::llama) fn choose(
+    weights: &[WeightsOfType],
+    forced: Option<bool>,
+    available: Option<u64>,
+) -> Vec<WeightLayout> {
+    let weights: Vec<&WeightsOfType> = weights.iter().filter(|of| has_panels(of.format)).collect();
+    let total: u64 = weights.iter().map(|of| of.bytes).sum();
+    let is_short = available.is_some_and(|available| total as f64 > MOST_OF_MEMORY * available as f64);
+    let layout = |of: &WeightsOfType| {
+        // SAFETY: `has_panels` knows the type, and names of types are static strings.
+        let format = unsafe { backend::text(sys::ggml_type_name(of.format)) };
+        let cost = (forced.is_none() && !is_short && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
+        let (in_panels, chosen_by) = decide(forced, is_short, cost);
+        WeightLayout { format, in_panels, chosen_by, cost }
+    };
+    weights.into_iter().map(layout).collect()
+}
+
+/// Whether weights are put into panels, and why.
+fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bool, LayoutReason) {
+    match (forced, cost) {
+        (Some(forced), _) => (forced, LayoutReason::Init),
+        (None, _) if is_short => (false, LayoutReason::Memory),
+        (None, Some(cost)) => (cost.file >= MARGIN * cost.panels, LayoutReason::Measurement),
+        (None, None) => (true, LayoutReason::Default),
+    }
+}
+
+/// What was measured in this process, by level and type. `None`: it cannot be measured.
+static KNOWN: LazyLock<Mutex<HashMap<(i32, u32), Option<LayoutCost>>>> = LazyLock::new(Mutex::default);
+
+#[cfg(own_kernels)]
+mod linked {
+    use std::ffi::c_char;
+
+    unsafe extern "C" {
+        pub(super) fn foredraft_has_panels(format: i32) -> bool;
+        pub(super) fn foredraft_layout_cost(
+            format: i32,
+            panels: *mut f64,
+            file: *mut f64,
+            why: *mut c_char,
+            why_size: usize,
+        ) -> bool;
+        pub(super) fn foredraft_load_begin(formats: u64, is_mapped: bool);
+        pub(super) fn foredraft_load_end();
+    }
+}
+
+#[cfg(own_kernels)]
+fn has_panels(format: u32) -> bool {
+    // SAFETY: compares a number with a table.
+    super::are_used() && unsafe { linked::foredraft_has_panels(format.cast_signed()) }
+}
+#[cfg(not(own_kernels))]
+fn has_panels(_: u32) -> bool {
+    false
+}
+
+#[cfg(own_kernels)]
+fn known_cost(format: u32) -> Option<LayoutCost> {
+    use crate::llama::guard::ErrorBuffer;
+    let level = level()?.index();
+    // Locked while it is measured, so that two loads do not disturb each other.
+    *KNOWN.lock().entry((level, format)).or_insert_with(|| {
+        let (mut cost, mut why) = (LayoutCost { panels: 0.0, file: 0.0 }, ErrorBuffer::new());
+        // SAFETY: the numbers and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
+        // the level.
+        let is_known = unsafe {
+            linked::foredraft_layout_cost(
+                format.cast_signed(),
+                &raw mut cost.panels,
+                &raw mut cost.file,
+                why.ptr(),
+                why.size(),
+            )
+        };
+        is_known.then_some(cost)
+    })
+}
+#[cfg(not(own_kernels))]
+fn known_cost(format: u32) -> Option<LayoutCost> {
+    *KNOWN.lock().entry((0, format)).or_insert(None)
+}
+
+/// Calls `load`, which loads a model on this thread, and puts its weights into panels as `layouts` says. `is_mapped`: the weights are
+/// read from a mapped file.
+pub(in crate::llama) fn with_layouts<R>(
+    weights: &[WeightsOfType],
+    layouts: &[WeightLayout],
+    is_mapped: bool,
+    load: impl FnOnce() -> R,
+) -> R {
+    let formats = weights.iter().filter(|of| has_panels(of.format)).zip(layouts);
+    let in_panels = formats.filter(|(_, layout)| layout.in_panels).fold(0_u64, |all, (of, _)| all | 1 << of.format);
+    begin_load(in_panels, is_mapped);
+    let result = load();
+    end_load();
+    result
+}
+
+#[cfg(own_kernels)]
+fn begin_load(formats: u64, is_mapped: bool) {
+    // SAFETY: sets values of the calling thread.
+    unsafe { linked::foredraft_load_begin(formats, is_mapped) }
+}
+#[cfg(own_kernels)]
+fn end_load() {
+    // SAFETY: sets values of the calling thread, and ends the threads that made panels.
+    unsafe { linked::foredraft_load_end() }
+}
+#[cfg(not(own_kernels))]
+fn begin_load(_: u64, _: bool) {}
+#[cfg(not(own_kernels))]
+fn end_load() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FASTER_IN_PANELS: LayoutCost = LayoutCost { panels: 100.0, file: 120.0 };
+    const ABOUT_EQUAL: LayoutCost = LayoutCost { panels: 100.0, file: 91.0 };
+    const FASTER_IN_FILE: LayoutCost = LayoutCost { panels: 100.0, file: 80.0 };
+
+    #[test]
+    fn the_layout_of_the_file_needs_a_clear_lead() {
+        for (cost, in_panels) in [(FASTER_IN_PANELS, true), (ABOUT_EQUAL, true), (FASTER_IN_FILE, false)] {
+            assert_eq!(decide(None, false, Some(cost)), (in_panels, LayoutReason::Measurement), "{cost:?}");
+        }
+        assert_eq!(decide(None, false, None), (true, LayoutReason::Default));
+    }
+
+    #[test]
+    fn the_host_decides_before_memory_and_memory_before_a_measurement() {
+        for forced in [true, false] {
+            assert_eq!(decide(Some(forced), true, Some(FASTER_IN_FILE)), (forced, LayoutReason::Init));
+        }
+        assert_eq!(decide(None, true, Some(FASTER_IN_PANELS)), (false, LayoutReason::Memory));
+    }
+}
