@@ -46,7 +46,8 @@ int main(int n_args, char ** args) {
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(cpu, 1);
     for (const ggml_type type : { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
-             GGML_TYPE_IQ4_XS, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K }) {
+             GGML_TYPE_IQ4_XS, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
+        const bool has_panels = ggml_is_quantized(type);
         uint32_t state = 1;
         const auto noise = [&] {
             state = state * 1664525 + 1013904223;
@@ -67,7 +68,7 @@ int main(int n_args, char ** args) {
         for (int at = 5; at < n_args; ++at) {
             const int level = atoi(args[at]);
             ways.push_back({ level, ggml_backend_cpu_buffer_type() });
-            if (level >= 0) {
+            if (level >= 0 && has_panels) {
                 ways.push_back({ level, foredraft::panels() });
             }
         }
@@ -98,6 +99,9 @@ int main(int n_args, char ** args) {
         printf("| %s |", ggml_type_name(type));
         for (const Way & way : ways) {
             printf(" %.3f |", way.least);
+            if (way.level >= 0 && !has_panels) {
+                printf(" |");
+            }
             ggml_backend_buffer_free(way.weights);
             ggml_backend_buffer_free(way.tokens);
             ggml_free(way.ctx);

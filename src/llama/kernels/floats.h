@@ -20,6 +20,9 @@ template <typename Of> inline Sixteen load_part(const typename Of::Number * at, 
     return Of::load(part);
 }
 
+// Bytes of a group of rows that are few: those of the next group are prefetched. Such short rows end before a processor foresees them.
+constexpr size_t FEW_OF_ROWS = 12 << 10;
+
 // R rows times T tokens.
 template <typename Of, int R, int T>
 void multiply_floats(const uint8_t * weights, size_t stride, int64_t width, const float * const * tokens, float * const * to, int64_t row) {
@@ -31,11 +34,16 @@ void multiply_floats(const uint8_t * weights, size_t stride, int64_t width, cons
             sums[r][t] = sixteen(0.0f);
         }
     }
+    const size_t ahead = R * stride <= FEW_OF_ROWS ? R * stride : 0;
     int64_t at = 0;
     for (; at + 16 <= width; at += 16) {
         Sixteen of_rows[R];
         for (int r = 0; r < R; ++r) {
             of_rows[r] = Of::load(rows[r] + at);
+            // Once for each line.
+            if (ahead != 0 && at % int64_t(64 / sizeof(typename Of::Number)) == 0) {
+                PREFETCH(reinterpret_cast<const uint8_t *>(rows[r] + at) + ahead, 3);
+            }
         }
         for (int t = 0; t < T; ++t) {
             const Sixteen x = load_floats(tokens[t] + at);

@@ -238,28 +238,36 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
 // Rows and tokens of floats that are computed together.
 constexpr int FLOAT_ROWS = SUMS == 16 ? 4 : 2, FLOAT_TOKENS = SUMS / FLOAT_ROWS;
 
+// Bytes of rows that are multiplied with all tokens before the next ones: so many stay in the second level of caches, and a few tokens in the first.
+constexpr int64_t BLOCK_OF_ROWS = 128 << 10;
+
+// Multiplies `n_rows` rows with the slots `first` to `end`, at most TOKENS.
 template <typename Of> void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64_t n_rows, int64_t first, int64_t end) {
     const uint8_t * weights = product.matrix(matrix);
     const size_t stride = product.weights->nb[1];
-    const int64_t end_row = row + n_rows;
-    for (; row < end_row;) {
-        const bool whole = row + FLOAT_ROWS <= end_row;
-        for (int64_t slot = first; slot < end;) {
-            const int64_t left = end - slot;
+    const int64_t n_slots = end - first, of_block = BLOCK_OF_ROWS / int64_t(stride) / FLOAT_ROWS * FLOAT_ROWS;
+    const float * tokens[TOKENS];
+    float * to[TOKENS];
+    for (int64_t slot = 0; slot < n_slots; ++slot) {
+        tokens[slot] = product.from(matrix, first + slot);
+        to[slot] = product.result(matrix, first + slot);
+    }
+    for (const int64_t end_row = row + n_rows; row < end_row;) {
+        const int64_t end_block = min_of(row + (of_block < FLOAT_ROWS ? FLOAT_ROWS : of_block), end_row);
+        for (int64_t slot = 0; slot < n_slots;) {
+            const int64_t left = n_slots - slot;
             const int n = left >= FLOAT_TOKENS ? FLOAT_TOKENS : left >= 2 ? 2 : 1;
-            const float * tokens[FLOAT_TOKENS];
-            float * to[FLOAT_TOKENS];
-            for (int t = 0; t < n; ++t) {
-                tokens[t] = product.from(matrix, slot + t);
-                to[t] = product.result(matrix, slot + t);
+            for (int64_t at = row; at < end_block;) {
+                const bool whole = at + FLOAT_ROWS <= end_block;
+                const auto multiply = n == FLOAT_TOKENS ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
+                                      : n == 2          ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
+                                                        : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
+                multiply(weights, stride, product.width, tokens + slot, to + slot, at);
+                at += whole ? FLOAT_ROWS : 1;
             }
-            const auto multiply = n == FLOAT_TOKENS ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
-                                  : n == 2          ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
-                                                    : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
-            multiply(weights, stride, product.width, tokens, to, row);
             slot += n;
         }
-        row += whole ? FLOAT_ROWS : 1;
+        row = end_block;
     }
 }
 
