@@ -268,11 +268,9 @@ fn not_a_number_stays_one_and_changes_no_other_token() {
             tokens[WIDTH + 77] = bad;
             for n_threads in [1, 2] {
                 let after = weights.times(&tokens, n_threads);
-                assert!(
-                    after[19..38].iter().all(|x| !x.is_finite()),
-                    "format {format}: {bad} gives {:?}",
-                    &after[19..38]
-                );
+                // Infinity times a weight is one, too, where weights are floats. A rounded token has no infinite numbers.
+                let is_bad = |x: &f32| if FLOATS.contains(&format) { !x.is_finite() } else { x.is_nan() };
+                assert!(after[19..38].iter().all(is_bad), "format {format}: {bad} gives {:?}", &after[19..38]);
                 assert!(after[..19] == before[..19] && after[38..] == before[38..], "format {format}: {bad}");
             }
         }

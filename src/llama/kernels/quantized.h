@@ -516,7 +516,8 @@ inline const Format * format_of(ggml_type type) {
 
 // --- Rounding tokens to whole numbers -------------------------------------------------------------------------------------------------------
 
-// Rounds `n` numbers (a multiple of 16) to whole numbers with one scale, which is returned. Numbers that are not finite make the scale so.
+// Rounds `n` numbers (a multiple of 16) to whole numbers with one scale, which is returned. A number that is not finite makes the scale NaN: an
+// infinite one would make some results infinite, which can be mistaken for a choice.
 inline float round_to_bytes(const float * from, int n, int8_t * to) {
     Sixteen most = sixteen(0.0f);
     bool is_nan = false;
@@ -532,7 +533,7 @@ inline float round_to_bytes(const float * from, int n, int8_t * to) {
     for (int i = 0; i < n; i += 16) {
         store_bytes(to + i, mul_16(load_floats(from + i), sixteen(inverse)));
     }
-    return is_nan ? NAN : is_zero ? 0.0f : amount / 127.0f;
+    return is_nan || amount == INFINITY ? NAN : is_zero ? 0.0f : amount / 127.0f;
 }
 
 // Prepares a block of token `token` of a tile of `n` tokens. `to` is the tile's block.
