@@ -374,6 +374,37 @@ fn layout_of_a_large_model_is_measured_once_and_changes_no_output() {
     }
 }
 
+/// Pages of the file are given back while they are copied.
+#[cfg(target_os = "linux")]
+#[test]
+fn load_never_has_the_weights_twice_in_memory() {
+    let target = common::root().join("target/models/smollm2-135m-q4_1.gguf");
+    let Ok(file) = std::fs::metadata(&target) else {
+        assert!(
+            !HAS_KERNELS || std::env::var_os("CI").is_none(),
+            "no {}: scripts/models.sh makes it",
+            target.display()
+        );
+        return;
+    };
+    let resident = |name: &str| {
+        let status = std::fs::read_to_string("/proc/self/status").expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a size").to_owned();
+        line.split_whitespace().next().expect("a number").parse::<u64>().expect("a number") * 1024
+    };
+    let init = json!({
+        "model": target.to_str().expect("UTF-8"), "model_draft": null, "n_ctx": 64, "n_batch": 32, "warmup": false, "repack": true,
+    });
+    let before = resident("VmRSS:");
+    // Resets the peak.
+    std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own peak");
+    let engine = start(init);
+    let more = resident("VmHWM:").saturating_sub(before);
+    // The embeddings are the output weights, too: mapped, and in panels.
+    assert!(more < file.len() + file.len() * 3 / 4, "{more} bytes for a file of {}", file.len());
+    drop(engine);
+}
+
 #[test]
 fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
     let refused = |init: Value| JsonEngine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
