@@ -14,6 +14,7 @@
 #include <memory>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 #if defined(__linux__)
@@ -38,16 +39,22 @@ struct Free {
 // Removes memory from all caches.
 void evict(const void * memory, size_t size) {
     const auto * at = static_cast<const char *>(memory);
+#if defined(__x86_64__)
+    // CLFLUSHOPT, where the processor has it (since 2015), does not wait for each line: 1 ms instead of 10.
+    unsigned a, b, c, d;
+    const bool has_optimized = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 23 & 1) != 0;
     for (size_t line = 0; line < size; line += 64) {
-#if defined(__x86_64__)
-        _mm_clflush(at + line);
-#elif defined(__aarch64__)
-        asm volatile("dc civac, %0" : : "r"(at + line) : "memory");
-#endif
+        if (has_optimized) {
+            asm volatile(".byte 0x66; clflush %0" : : "m"(at[line]) : "memory");
+        } else {
+            _mm_clflush(at + line);
+        }
     }
-#if defined(__x86_64__)
     _mm_mfence();
 #elif defined(__aarch64__)
+    for (size_t line = 0; line < size; line += 64) {
+        asm volatile("dc civac, %0" : : "r"(at + line) : "memory");
+    }
     asm volatile("dsb sy" : : : "memory");
 #endif
 }
