@@ -219,4 +219,33 @@ mod tests {
         }
         assert_eq!(decide(None, true, Some(FASTER_IN_PANELS)), (false, LayoutReason::Memory));
     }
+
+    #[test]
+    fn large_weights_are_measured_once_and_short_memory_leaves_them_in_the_file() {
+        backend::start();
+        let _level = crate::llama::kernels::use_level(None).expect("this processor has a level");
+        let (q8_0, f32) = (sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_F32);
+        if !has_panels(q8_0) {
+            return;
+        }
+        let of = |bytes: u64, forced: Option<bool>, available: Option<u64>| {
+            let weights = [WeightsOfType { format: f32, bytes: 1 << 40 }, WeightsOfType { format: q8_0, bytes }];
+            let mut layouts = choose(&weights, forced, available);
+            assert_eq!(layouts.len(), 1, "floats have one layout: {layouts:?}");
+            layouts.remove(0)
+        };
+        let large = of(FITS_CACHES, None, Some(2 * FITS_CACHES));
+        assert_eq!((large.format.as_str(), large.chosen_by), ("q8_0", LayoutReason::Measurement));
+        let cost = large.cost.expect("it was measured");
+        assert!(
+            cost.panels > 0.0 && cost.file > 0.0 && large.in_panels == (cost.file >= MARGIN * cost.panels),
+            "{cost:?}"
+        );
+        assert_eq!(of(FITS_CACHES, None, None), large, "it is kept");
+        let small = of(FITS_CACHES - 1, None, None);
+        assert_eq!((small.in_panels, small.chosen_by, small.cost), (true, LayoutReason::Default, None));
+        let short = of(FITS_CACHES, None, Some(FITS_CACHES));
+        assert_eq!((short.in_panels, short.chosen_by, short.cost), (false, LayoutReason::Memory, None));
+        assert!(of(FITS_CACHES, Some(true), Some(FITS_CACHES)).in_panels, "the host decides");
+    }
 }
