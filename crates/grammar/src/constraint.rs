@@ -165,7 +165,16 @@ impl OutputConstraint {
         let Some(awaiting) = &mut self.awaiting else { return self.advance_grammar(token) };
         match visible {
             VisibleText::Nothing => Ok(()),
-            VisibleText::Ended(text) => self.advance_awaiting(&text),
+            VisibleText::Ended(text, n_end) => {
+                // The end's own text can be a trigger, too.
+                let (end, rest) = text.split_at_checked(n_end).unwrap_or((&text, &[]));
+                self.advance_awaiting(end)?;
+                self.awaiting.iter_mut().for_each(Awaiting::begin_again);
+                match self.awaiting.is_some() || rest.is_empty() {
+                    true => self.advance_awaiting(rest),
+                    false => self.grammar.as_mut().map_or(Ok(()), |grammar| grammar.accept_text(rest)),
+                }
+            }
             VisibleText::All if !applies => Ok(()),
             VisibleText::All if awaiting.triggers.has_token(token) => {
                 let Some(grammar) = &mut self.grammar else { return Ok(()) };

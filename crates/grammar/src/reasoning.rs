@@ -45,8 +45,8 @@ pub(crate) enum VisibleText {
     Nothing,
     /// The text belongs to the rest of the completion.
     All,
-    /// It ends reasoning. The end's own text, and what follows it.
-    Ended(Vec<u8>),
+    /// It ends reasoning. The end's own text, with its length, and what follows it.
+    Ended(Vec<u8>, usize),
 }
 
 impl ReasoningState {
@@ -96,9 +96,9 @@ impl ReasoningState {
         }
         match (was_inside, seen) {
             (false, _) => VisibleText::All,
-            (true, Some(ended)) => VisibleText::Ended(ended),
+            (true, Some((ended, n_end))) => VisibleText::Ended(ended, n_end),
             (true, None) if self.is_inside() => VisibleText::Nothing,
-            (true, None) => VisibleText::Ended(Vec::new()),
+            (true, None) => VisibleText::Ended(Vec::new(), 0),
         }
     }
 
@@ -125,17 +125,17 @@ impl ReasoningState {
     }
 
     /// Reads text. Returns the text from the end of reasoning on, if it ends here and does not begin again.
-    fn read(&mut self, rules: &ReasoningRules, text: &[u8]) -> Option<Vec<u8>> {
-        let mut ended: Option<Vec<u8>> = None;
+    fn read(&mut self, rules: &ReasoningRules, text: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let mut ended: Option<(Vec<u8>, usize)> = None;
         for &byte in text {
             self.tail.push(byte);
-            if let Some(ended) = &mut ended {
+            if let Some((ended, _)) = &mut ended {
                 ended.push(byte);
             }
             if self.is_inside() {
                 let ends = rules.ends.iter().filter(|end| self.tail.ends_with(end.as_bytes()));
                 if let Some(end) = ends.max_by_key(|end| end.len()) {
-                    ended = Some(end.as_bytes().to_vec());
+                    ended = Some((end.as_bytes().to_vec(), end.len()));
                     self.phase = ReasoningPhase::Outside;
                     self.tail.clear();
                 }
@@ -177,12 +177,12 @@ mod tests {
         assert_eq!(state.accept(&rules, b"nk>\n"), VisibleText::All);
         assert!(state.is_inside());
         assert_eq!(state.accept(&rules, b"a</thi"), VisibleText::Nothing);
-        assert_eq!(state.accept(&rules, b"nk>\n\nx"), VisibleText::Ended(b"</think>\n\nx".to_vec()));
+        assert_eq!(state.accept(&rules, b"nk>\n\nx"), VisibleText::Ended(b"</think>\n\nx".to_vec(), 8));
         assert!(!state.is_inside());
         assert_eq!(state.accept(&rules, b"</think>"), VisibleText::All);
         let mut state = ReasoningState::new(&rules, b"assistant\n<think>\n");
         assert!(state.is_inside());
-        assert_eq!(state.accept(&rules, b"<tool_call>{"), VisibleText::Ended(b"<tool_call>{".to_vec()));
+        assert_eq!(state.accept(&rules, b"<tool_call>{"), VisibleText::Ended(b"<tool_call>{".to_vec(), 11));
         assert_eq!(state.accept(&rules, b"</think><think>"), VisibleText::All);
         assert!(state.is_inside());
     }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(state.forced(&rules), Some(7));
         assert_eq!(state.accept(&rules, b"enough"), VisibleText::Nothing);
         assert_eq!(state.forced(&rules), Some(8));
-        assert_eq!(state.accept(&rules, b"</think>"), VisibleText::Ended(b"</think>".to_vec()));
+        assert_eq!(state.accept(&rules, b"</think>"), VisibleText::Ended(b"</think>".to_vec(), 8));
         assert_eq!(state.forced(&rules), None);
         assert!(!state.end_now(&rules));
     }

@@ -19,6 +19,8 @@ pub enum Trigger {
     Pattern(String),
     /// The same, and the pattern matches the whole completion so far.
     FullPattern(String),
+    /// This text at the beginning of the completion or behind reasoning, white space aside. The grammar begins with it.
+    Beginning(String),
     /// This token.
     Token(Token),
 }
@@ -27,6 +29,7 @@ pub enum Trigger {
 #[derive(Debug, Default)]
 pub(crate) struct TriggerSet {
     words: Vec<Vec<u8>>,
+    beginnings: Vec<Vec<u8>>,
     patterns: Vec<Pattern>,
     tokens: Vec<Token>,
     longest_word: usize,
@@ -48,6 +51,10 @@ impl TriggerSet {
         for (index, trigger) in triggers.iter().enumerate() {
             let compile = |pattern: &str| Pattern::new(pattern).map_err(|why| invalid(index, &why));
             match trigger {
+                Trigger::Beginning(word) if word.trim_start().is_empty() => {
+                    return Err(invalid(index, "the word is empty"));
+                }
+                Trigger::Beginning(word) => set.beginnings.push(word.as_bytes().to_vec()),
                 Trigger::Word(word) => {
                     let Some(last) = word.bytes().last() else { return Err(invalid(index, "the word is empty")) };
                     set.last_bytes.get_mut(usize::from(last)).into_iter().for_each(|is_last| *is_last = true);
@@ -89,6 +96,15 @@ impl TriggerSet {
         by_word.or_else(|| self.patterns.iter().find_map(|pattern| pattern.find(&whole)))
     }
 
+    /// Whether `text` begins with a trigger for the beginning of the completion. `None`: it may become one that does.
+    fn begins(&self, text: &[u8]) -> Option<bool> {
+        if self.beginnings.iter().any(|word| text.starts_with(word)) {
+            return Some(true);
+        }
+        let may_begin = self.beginnings.iter().any(|word| word.starts_with(text));
+        (!may_begin).then_some(false)
+    }
+
     /// How many bytes at the end of a completion a search needs; `None`: all.
     pub(crate) fn n_needed(&self) -> Option<usize> {
         self.patterns.is_empty().then(|| self.longest_word.saturating_sub(1))
@@ -101,15 +117,21 @@ pub(crate) struct Awaiting {
     pub(crate) triggers: Arc<TriggerSet>,
     /// The end of the completion, as far as triggers need it.
     pub(crate) bytes: Vec<u8>,
+    /// The beginning of the completion, or of what follows reasoning, as long as it may become a trigger for the beginning.
+    beginning: Option<Vec<u8>>,
 }
 
 impl Awaiting {
     pub(crate) fn new(triggers: TriggerSet) -> Awaiting {
-        Awaiting { triggers: Arc::new(triggers), bytes: Vec::new() }
+        let beginning = (!triggers.beginnings.is_empty()).then(Vec::new);
+        Awaiting { triggers: Arc::new(triggers), bytes: Vec::new(), beginning }
     }
 
     /// The bytes from which on the grammar begins if `text` follows, those of earlier tokens included.
     pub(crate) fn begun_by(&self, text: &[u8]) -> Option<Vec<u8>> {
+        if let Some(beginning) = self.beginning_with(text).filter(|whole| self.triggers.begins(whole) == Some(true)) {
+            return Some(beginning);
+        }
         let start = self.triggers.find(&self.bytes, text)?;
         let mut begun = self.bytes.get(start..).unwrap_or(&[]).to_vec();
         begun.extend_from_slice(text.get(start.saturating_sub(self.bytes.len())..).unwrap_or(&[]));
@@ -118,11 +140,24 @@ impl Awaiting {
 
     /// Appends text that begins nothing.
     pub(crate) fn push(&mut self, text: &[u8]) {
+        self.beginning = self.beginning_with(text).filter(|whole| self.triggers.begins(whole).is_none());
         self.bytes.extend_from_slice(text);
         if let Some(n_needed) = self.triggers.n_needed() {
             let surplus = self.bytes.len().saturating_sub(n_needed);
             self.bytes.drain(..surplus);
         }
+    }
+
+    /// Reasoning ended: what follows counts as a beginning.
+    pub(crate) fn begin_again(&mut self) {
+        self.beginning = (!self.triggers.beginnings.is_empty()).then(Vec::new);
+    }
+
+    /// The beginning with more text, without white space before it.
+    fn beginning_with(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let beginning = self.beginning.as_ref()?;
+        let text = if beginning.is_empty() { text.trim_ascii_start() } else { text };
+        Some([beginning.as_slice(), text].concat())
     }
 }
 
@@ -161,6 +196,22 @@ mod tests {
         assert_eq!(begun(&triggers, &["<s>", "assistant", " to", "="]), Some((2, " to".to_owned())));
         assert_eq!(begun(&triggers, &[" ", "to"]), Some((1, " to".to_owned())));
         assert_eq!(begun(&triggers, &["x", " to"]), None);
+    }
+
+    #[test]
+    fn beginnings_are_found_behind_white_space_and_reasoning_only() {
+        let triggers = [Trigger::Beginning("{\"name\"".to_owned())];
+        let expected = |at| Some((at, "{\"name\": 1".to_owned()));
+        assert_eq!(begun(&triggers, &["\n", " {", "\"name\": 1"]), expected(2));
+        assert_eq!(begun(&triggers, &["{\"name\": 1"]), expected(0));
+        for texts in [&["a ", "{\"name\""][..], &["{\"nam\"", "{\"name\""], &["x", "", "{\"name\""]] {
+            assert_eq!(begun(&triggers, texts), None, "{texts:?}");
+        }
+        let mut awaiting = Awaiting::new(TriggerSet::new(&triggers).unwrap());
+        awaiting.push(b"<think>");
+        assert_eq!(awaiting.begun_by(b"{\"name\""), None);
+        awaiting.begin_again();
+        assert_eq!(awaiting.begun_by(b"\n\n{\"name\""), Some(b"{\"name\"".to_vec()));
     }
 
     #[test]

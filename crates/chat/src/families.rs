@@ -1,0 +1,293 @@
+//! Formats that do not show by comparing conversations, recognized by what their templates render.
+
+use crate::detect::Probes;
+use crate::format::{Arguments, Block, CallObject, Calls, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags};
+
+fn text(text: &str) -> Part {
+    Part::Text(text.to_owned())
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn object(name: &str, arguments: &str) -> Part {
+    let (name, arguments) = (Some(name.to_owned()), arguments.to_owned());
+    Part::Object(CallObject { name, arguments, ..CallObject::default() })
+}
+
+fn tags(before_key: &str, open: &str, close: &str, separator: &str) -> Tags {
+    let value = TaggedValue { open: open.to_owned(), close: close.to_owned(), kind: TagKind::BySchema };
+    Tags { before_key: before_key.to_owned(), values: vec![value], separator: separator.to_owned(), is_python: false }
+}
+
+/// The format of a template with a description of its own.
+pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
+    let calls = probes.calls.as_deref().or(probes.call.as_deref()).unwrap_or_default();
+    let begun = probes.generation_prompt();
+    let has = |word: &str| calls.contains(word) || probes.text.contains(word);
+    let in_source = |word: &str| probes.source.contains(word);
+    Some(match () {
+        () if has("<|channel|>") && begun.contains("<|start|>assistant") => harmony(),
+        () if has(" to=user<|message|>") => recipients(),
+        () if has("<|open|>message") => open_close(),
+        () if in_source("<|tool_call_argument_begin|>") => sections(probes),
+        () if begun.ends_with(">>>") => arrows(),
+        () if in_source("<|tool_call_start|>") || in_source("List of tools: ") => python_list(probes),
+        () if has("<|tool_call>call:") || in_source("<|tool_call>call:") => gemma(),
+        () if has("<|tool_call:begin|>") => named_sections(),
+        () if has("<![CDATA[") || in_source("<![CDATA[") => cdata(),
+        () if has("]<]minimax[>[<tool_call>") => element_tags(),
+        () => return None,
+    })
+}
+
+/// gpt-oss: channels with headers.
+fn harmony() -> ChatFormat {
+    let call = |header: &str, after: &str| Calls {
+        call: vec![text(header), Part::Name, text(after), Part::Arguments(Arguments::Json)],
+        is_single: true,
+        ..Calls::default()
+    };
+    ChatFormat {
+        reasoning: Some(Block { begins: texts(&["<|channel|>analysis<|message|>"]), ends: texts(&["<|end|>"]) }),
+        content: Some(Block {
+            begins: texts(&[
+                "<|channel|>final<|message|>",
+                "<|channel|>commentary<|message|>",
+                "<|channel|>final <|constrain|>json<|message|>",
+            ]),
+            ends: texts(&["<|end|>", "<|return|>"]),
+        }),
+        calls: vec![
+            call("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+            call(" to=functions.", "<|channel|>commentary json<|message|>"),
+            call(" to=functions.", "<|channel|>commentary <|constrain|>json<|message|>"),
+            call("<|channel|>commentary to=functions.", "<|message|>"),
+        ],
+        between: texts(&["<|start|>assistant", "<|call|>"]),
+        before_calls: "<|start|>assistant".to_owned(),
+        before_content: "<|start|>assistant".to_owned(),
+        ..ChatFormat::default()
+    }
+}
+
+/// Muse: messages to recipients, and calls in tags.
+fn recipients() -> ChatFormat {
+    let mut tags = tags("<atem:parameter name=\"", "\">", "</atem:parameter>\n", "");
+    tags.separator.clear();
+    ChatFormat {
+        reasoning: Some(Block::new(" to=self<|message|>", "<|eom|>")),
+        content: Some(Block { begins: texts(&[" to=user<|message|>"]), ends: texts(&["<|eom|>", "<|eot|>"]) }),
+        calls: vec![Calls {
+            separator: "<|eom|><|start|>assistant".to_owned(),
+            call: vec![
+                text(" to="),
+                Part::Name,
+                text("<|message|><atem:function_calls>\n<atem:invoke name=\""),
+                Part::Name,
+                text("\">\n"),
+                Part::Arguments(Arguments::Tags(tags)),
+                text("</atem:invoke>\n</atem:function_calls>"),
+            ],
+            ..Calls::default()
+        }],
+        between: texts(&["<|start|>assistant"]),
+        before_calls: "<|start|>assistant".to_owned(),
+        before_content: "<|start|>assistant".to_owned(),
+        ..ChatFormat::default()
+    }
+}
+
+/// Kimi K3: elements that are opened and closed, and a type with each argument.
+fn open_close() -> ChatFormat {
+    let value = |name: &'static str, kind: TagKind| TaggedValue {
+        open: format!("\" type=\"{name}\"<|sep|>"),
+        close: "<|close|>argument<|sep|>".to_owned(),
+        kind,
+    };
+    let mut values = vec![value("string", TagKind::Text)];
+    values.extend(["number", "object", "array", "boolean", "null"].map(|name| value(name, TagKind::Json(name))));
+    let tags =
+        Tags { before_key: "<|open|>argument key=\"".to_owned(), values, separator: String::new(), is_python: false };
+    ChatFormat {
+        reasoning: Some(Block::new("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
+        content: Some(Block::new("<|open|>response<|sep|>", "<|close|>response<|sep|>")),
+        calls: vec![Calls {
+            begin: "<|open|>tools<|sep|>".to_owned(),
+            end: "<|close|>tools<|sep|>".to_owned(),
+            call: vec![
+                text("<|open|>call tool=\""),
+                Part::Name,
+                text("\" index=\""),
+                Part::Number,
+                text("\"<|sep|>"),
+                Part::Arguments(Arguments::Tags(tags)),
+                text("<|close|>call<|sep|>"),
+            ],
+            ..Calls::default()
+        }],
+        before_calls: "<|open|>response<|sep|><|close|>response<|sep|>".to_owned(),
+        turn_end: "<|close|>message<|sep|>".to_owned(),
+        ..ChatFormat::default()
+    }
+}
+
+/// Kimi K2: the id of a call has its name and number.
+fn sections(probes: &Probes) -> ChatFormat {
+    ChatFormat {
+        reasoning: probes.reasoning(),
+        calls: vec![Calls {
+            begin: "<|tool_calls_section_begin|>".to_owned(),
+            end: "<|tool_calls_section_end|>".to_owned(),
+            call: vec![
+                text("<|tool_call_begin|>"),
+                Part::NumberedName { prefix: "functions.".to_owned(), separator: ":".to_owned() },
+                text("<|tool_call_argument_begin|>"),
+                Part::Arguments(Arguments::Json),
+                text("<|tool_call_end|>"),
+            ],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// functionary 3.2: content and calls begin with the same text.
+fn arrows() -> ChatFormat {
+    ChatFormat {
+        content: Some(Block { begins: texts(&[">>>all\n"]), ends: Vec::new() }),
+        calls: vec![Calls {
+            call: vec![text(">>>"), Part::Name, text("\n"), Part::Arguments(Arguments::Json)],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// LFM2: a list of calls in Python.
+fn python_list(probes: &Probes) -> ChatFormat {
+    let mut tags = tags("", "=", "", ", ");
+    tags.is_python = true;
+    ChatFormat {
+        reasoning: probes.reasoning(),
+        calls: vec![Calls {
+            begin: "<|tool_call_start|>[".to_owned(),
+            separator: ", ".to_owned(),
+            end: "]<|tool_call_end|>".to_owned(),
+            call: vec![Part::Name, text("("), Part::Arguments(Arguments::Tags(tags)), text(")")],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// Gemma 4: objects with bare keys.
+fn gemma() -> ChatFormat {
+    ChatFormat {
+        reasoning: Some(Block::new("<|channel>thought\n", "<channel|>")),
+        calls: vec![Calls {
+            call: vec![text("<|tool_call>call:"), Part::Name, Part::Arguments(Arguments::Gemma), text("<tool_call|>")],
+            ..Calls::default()
+        }],
+        between: texts(&["<|tool_response>"]),
+        ..ChatFormat::default()
+    }
+}
+
+/// Solar: parts with a beginning of their own, and the ids of calls.
+fn named_sections() -> ChatFormat {
+    ChatFormat {
+        reasoning: Some(Block::new("<|think|>", "<|end|>")),
+        content: Some(Block { begins: texts(&["<|content|>"]), ends: texts(&["<|end|>"]) }),
+        calls: vec![Calls {
+            begin: "<|tool_calls|>".to_owned(),
+            end: String::new(),
+            call: vec![
+                text("<|tool_call:begin|>"),
+                Part::Id,
+                text("<|tool_call:name|>"),
+                Part::Name,
+                text("<|tool_call:args|>"),
+                Part::Arguments(Arguments::Json),
+                text("<|tool_call:end|>"),
+            ],
+            ..Calls::default()
+        }],
+        between: texts(&["<|begin|>assistant", "<|calls|>"]),
+        before_calls: "<|begin|>assistant".to_owned(),
+        before_content: "<|begin|>assistant".to_owned(),
+        ..ChatFormat::default()
+    }
+}
+
+/// MiniCPM 5: texts with special characters are CDATA.
+fn cdata() -> ChatFormat {
+    let plain = TaggedValue { open: "\">".to_owned(), close: "</param>".to_owned(), kind: TagKind::BySchema };
+    let quoted = TaggedValue { open: "\"><![CDATA[".to_owned(), close: "]]></param>".to_owned(), kind: TagKind::Text };
+    let tags = Tags {
+        before_key: "<param name=\"".to_owned(),
+        values: vec![plain, quoted],
+        separator: String::new(),
+        is_python: false,
+    };
+    ChatFormat {
+        reasoning: Some(Block::new("<think>", "</think>")),
+        calls: vec![Calls {
+            separator: "\n".to_owned(),
+            call: vec![
+                text("<function name=\""),
+                Part::Name,
+                text("\">"),
+                Part::Arguments(Arguments::Tags(tags)),
+                text("</function>"),
+            ],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// MiniMax M3: an element with the argument's name.
+fn element_tags() -> ChatFormat {
+    const MARK: &str = "]<]minimax[>[";
+    let tags = tags(&format!("{MARK}<"), ">", &format!("{MARK}</{KEY}>"), "");
+    ChatFormat {
+        reasoning: Some(Block::new("<mm:think>", "</mm:think>")),
+        calls: vec![Calls {
+            begin: format!("{MARK}<tool_call>\n"),
+            end: format!("{MARK}</tool_call>"),
+            call: vec![
+                text(&format!("{MARK}<invoke name=\"")),
+                Part::Name,
+                text("\">"),
+                Part::Arguments(Arguments::Tags(tags)),
+                text(&format!("{MARK}</invoke>\n")),
+            ],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// Calls that a template does not print, as its instructions for the model or its markup describe them.
+pub(crate) fn instructed(probes: &Probes) -> Option<Calls> {
+    let in_source = |word: &str| probes.source.contains(word);
+    if in_source("<tool_call>") {
+        return Some(Calls {
+            separator: "\n".to_owned(),
+            call: vec![text("<tool_call>\n"), object("name", "arguments"), text("\n</tool_call>")],
+            ..Calls::default()
+        });
+    }
+    if in_source("<|tool_call|>") {
+        return Some(Calls {
+            begin: "<|tool_call|>[".to_owned(),
+            separator: ", ".to_owned(),
+            end: "]".to_owned(),
+            call: vec![object("name", "arguments")],
+            ..Calls::default()
+        });
+    }
+    None
+}

@@ -1,0 +1,301 @@
+//! The description of a turn: [`ChatFormat`] and its parts.
+
+use crate::value::GEMMA_QUOTE;
+
+/// What a model writes in its turn under a template. Grammar, parser and the prompt's end follow from it.
+///
+/// A turn is a sequence of reasoning, content and calls. White space around texts of the format is not significant to the parser; the
+/// grammar writes it as the template does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatFormat {
+    /// What surrounds reasoning, if the model reasons.
+    pub reasoning: Option<Block>,
+    /// What surrounds content. `None`: content has nothing around it.
+    pub content: Option<Block>,
+    /// The ways to write calls. The template prints the first one.
+    pub calls: Vec<Calls>,
+    /// Texts between parts of the turn that belong to neither, such as a header that is repeated.
+    pub between: Vec<String>,
+    /// The text between the end of reasoning and a call.
+    pub before_calls: String,
+    /// The text between the end of reasoning and content, without the beginning of the content's block.
+    pub before_content: String,
+    /// The text after the last call, before the token that ends the turn. The model may leave it out.
+    pub turn_end: String,
+    /// The template shows tools to the model.
+    pub shows_tools: bool,
+    /// The template's way to write calls is unknown, so they are JSON.
+    pub is_generic: bool,
+}
+
+/// A part of the turn between a beginning and an end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The texts that begin it. The template prints the first one.
+    pub begins: Vec<String>,
+    /// The texts that end it; none: it lasts until another part begins. The template prints the first one.
+    pub ends: Vec<String>,
+}
+
+impl Block {
+    /// A block with one beginning and one end.
+    #[must_use]
+    pub fn new(begin: &str, end: &str) -> Block {
+        let texts = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().collect();
+        Block { begins: texts(begin), ends: texts(end) }
+    }
+
+    /// The beginning that the template prints.
+    #[must_use]
+    pub fn begin(&self) -> &str {
+        self.begins.first().map_or("", String::as_str)
+    }
+
+    /// The end that the template prints.
+    #[must_use]
+    pub fn end(&self) -> &str {
+        self.ends.first().map_or("", String::as_str)
+    }
+}
+
+/// A way to write calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// The text before all calls.
+    pub begin: String,
+    /// The text between two calls.
+    pub separator: String,
+    /// The text after all calls.
+    pub end: String,
+    /// The template leaves out the end after a single call.
+    pub end_is_optional: bool,
+    /// One call.
+    pub call: Vec<Part>,
+    /// The turn has one call at most.
+    pub is_single: bool,
+    /// Calls begin the content, or there are none.
+    pub is_anchored: bool,
+}
+
+/// A part of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// A fixed text.
+    Text(String),
+    /// The tool's name, without quotes. It can occur twice.
+    Name,
+    /// The call's id, without quotes.
+    Id,
+    /// The number of the call, which means nothing.
+    Number,
+    /// The tool's name and the number of the call, which together are its id: `functions.get_time:0`.
+    NumberedName {
+        /// The text before the name.
+        prefix: String,
+        /// The text before the number.
+        separator: String,
+    },
+    /// Name, arguments and id in a JSON object.
+    Object(CallObject),
+    /// The arguments alone.
+    Arguments(Arguments),
+}
+
+/// A call as a JSON object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallObject {
+    /// The key of the name. `None`: the name is the key of the arguments.
+    pub name: Option<String>,
+    /// The key of the arguments.
+    pub arguments: String,
+    /// The key of the id, and whether it comes first; otherwise it comes last.
+    pub id: Option<(String, bool)>,
+    /// The key of an object inside of the call that has the name and the arguments.
+    pub wrapper: Option<String>,
+    /// Arguments come before the name.
+    pub arguments_first: bool,
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Arguments {
+    /// A JSON object.
+    Json,
+    /// Each argument between texts.
+    Tags(Tags),
+    /// An object with bare keys, and strings between the token `<|"|>`.
+    Gemma,
+}
+
+/// Arguments that are written one by one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tags {
+    /// The text before an argument's name.
+    pub before_key: String,
+    /// The forms of values. The template prints the first one that suits the value.
+    pub values: Vec<TaggedValue>,
+    /// The text between two arguments.
+    pub separator: String,
+    /// Values are literals of Python.
+    pub is_python: bool,
+}
+
+/// A value between two texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaggedValue {
+    /// The text between the name and the value.
+    pub open: String,
+    /// The text after the value. [`KEY`] stands for the argument's name.
+    pub close: String,
+    /// The values that are written so.
+    pub kind: TagKind,
+}
+
+/// Stands for the argument's name in [`TaggedValue::close`].
+pub const KEY: char = '\u{0}';
+
+/// Which values a form is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TagKind {
+    /// Strings are texts without quotes, other values are JSON: the tool's schema tells which.
+    BySchema,
+    /// Strings, as texts without quotes.
+    Text,
+    /// JSON of the type with this name. An empty name: values that are no strings.
+    Json(&'static str),
+}
+
+impl Calls {
+    /// The text with which calls begin, without the space at its end.
+    #[must_use]
+    pub fn trigger(&self) -> String {
+        if !self.begin.trim().is_empty() {
+            return self.begin.trim_end().to_owned();
+        }
+        match self.call.first() {
+            Some(Part::Text(text)) => text.trim_end().to_owned(),
+            Some(Part::NumberedName { prefix, .. }) => prefix.trim_end().to_owned(),
+            Some(Part::Object(CallObject { name: Some(name), id, .. })) => {
+                let first = id.as_ref().filter(|(_, is_first)| *is_first).map_or(name, |(key, _)| key);
+                format!("{{\"{first}\"")
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Whether the model writes ids.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.call.iter().any(|part| match part {
+            Part::Id | Part::NumberedName { .. } => true,
+            Part::Object(object) => object.id.is_some(),
+            _ => false,
+        })
+    }
+}
+
+impl Part {
+    /// The texts around names and values.
+    fn texts(&self) -> Vec<String> {
+        match self {
+            Part::Text(text) => vec![text.clone()],
+            Part::NumberedName { prefix, separator } => vec![prefix.clone(), separator.clone()],
+            Part::Arguments(Arguments::Gemma) => vec![GEMMA_QUOTE.to_owned()],
+            Part::Arguments(Arguments::Tags(tags)) => {
+                let values = tags.values.iter().flat_map(|value| [value.open.clone(), value.close.clone()]);
+                values.chain([tags.before_key.clone(), tags.separator.clone()]).collect()
+            }
+            Part::Name | Part::Id | Part::Number | Part::Object(_) | Part::Arguments(Arguments::Json) => Vec::new(),
+        }
+    }
+}
+
+/// The tags in a text: `<...>`, `[...]` and the like.
+fn tags_in(text: &str) -> Vec<&str> {
+    let mut tags = Vec::new();
+    let mut at = 0;
+    while let Some(open) = text.get(at..).and_then(|rest| rest.find(['<', '[', ']'])).map(|open| at + open) {
+        let rest = text.get(open..).unwrap_or_default();
+        let close = if rest.starts_with('<') { '>' } else { ']' };
+        let end = rest.char_indices().skip(1).find(|(_, char)| *char == close || char.is_whitespace());
+        match end {
+            Some((end, char)) if char == close => {
+                tags.extend(rest.get(..=end).filter(|tag| tag.len() > 2));
+                at = open + end + 1;
+            }
+            _ => at = open + 1,
+        }
+    }
+    tags
+}
+
+/// Where a turn is after the prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TurnStart {
+    /// The end of the prompt that belongs to the turn's format: a beginning of reasoning, for instance.
+    pub opened: String,
+}
+
+impl ChatFormat {
+    /// Finds the end of the prompt that belongs to the turn. `generation_prompt` is what the template adds for the assistant's turn.
+    #[must_use]
+    pub fn turn_start(&self, generation_prompt: &str) -> TurnStart {
+        let mut start = generation_prompt.len();
+        let blocks = [&self.reasoning, &self.content];
+        for begin in blocks.into_iter().flatten().flat_map(|block| &block.begins).map(|begin| begin.trim()) {
+            if let Some(at) = generation_prompt.rfind(begin).filter(|_| !begin.is_empty()) {
+                start = start.min(at);
+            }
+        }
+        // A beginning that parts share, such as `>>>`.
+        let shared = self.calls.first().map(Calls::trigger).filter(|trigger| !trigger.is_empty());
+        if let Some(shared) = shared.filter(|shared| generation_prompt.ends_with(shared.as_str())) {
+            start = start.min(generation_prompt.len() - shared.len());
+        }
+        TurnStart { opened: generation_prompt.get(start..).unwrap_or_default().to_owned() }
+    }
+
+    /// The tags in the texts of the format. Some are control tokens, whose text a completion must keep.
+    #[must_use]
+    pub fn tags(&self) -> Vec<String> {
+        let blocks = [&self.reasoning, &self.content].into_iter().flatten();
+        let mut texts: Vec<String> = blocks.flat_map(|block| block.begins.iter().chain(&block.ends).cloned()).collect();
+        texts.extend(self.between.iter().chain([&self.before_calls, &self.before_content, &self.turn_end]).cloned());
+        for calls in &self.calls {
+            texts.extend([&calls.begin, &calls.separator, &calls.end].map(String::clone));
+            texts.extend(calls.call.iter().flat_map(Part::texts));
+        }
+        let mut tags: Vec<String> = texts.iter().flat_map(|text| tags_in(text)).map(str::to_owned).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        tags
+    }
+
+    /// The assistant's turn up to where a message goes on. `generation_prompt` is what the template adds for the turn.
+    #[must_use]
+    pub fn continued(&self, generation_prompt: &str, reasoning: &str, content: Option<&str>) -> String {
+        let opened = self.turn_start(generation_prompt).opened;
+        let mut turn = generation_prompt.strip_suffix(opened.as_str()).unwrap_or(generation_prompt).to_owned();
+        if let Some(block) = self.reasoning.as_ref().filter(|_| !reasoning.is_empty()) {
+            turn += block.begin();
+            turn += reasoning;
+            if content.is_some() {
+                turn += block.end();
+                turn += &self.before_content;
+            }
+        }
+        if let Some(content) = content {
+            turn += self.content.as_ref().map_or("", Block::begin);
+            turn += content;
+        }
+        turn
+    }
+
+    /// Whether the prompt's end is inside of reasoning.
+    #[must_use]
+    pub fn is_reasoning(&self, start: &TurnStart) -> bool {
+        let Some(block) = &self.reasoning else { return false };
+        let last = |texts: &[String]| texts.iter().filter_map(|text| start.opened.rfind(text.trim())).max();
+        last(&block.begins).is_some_and(|begin| last(&block.ends).is_none_or(|end| end < begin))
+    }
+}

@@ -1,0 +1,35 @@
+//! Chat formats: what a model writes in its turn under a chat template.
+//!
+//! A [`ChatFormat`] is one description of a turn: what surrounds reasoning, content and calls, and how a call is written. From it follow
+//!
+//! - the grammar of a turn ([`ChatFormat::grammar`]): from the beginning, or from the text on with which calls begin;
+//! - the streaming parser ([`MessageParser`]), which reads what the grammar allows;
+//! - what the prompt has already begun ([`ChatFormat::turn_start`]).
+//!
+//! [`detect`] finds the format of a template by rendering a few conversations with marked names, arguments and texts, and comparing the
+//! results. Templates whose format does not show in this way have a description of their own (`families`), and are recognized by what they
+//! render. Nothing here knows a model or a renderer: the caller passes a function that renders.
+//!
+//! - `format`: the description. `grammar`: GBNF from it. `parser`, `call`, `value`, `scan`: the parser. `message`: what it yields.
+//! - `tool`: a tool and its schema. `detect`, `families`: how a template's format is found.
+
+mod call;
+mod detect;
+mod families;
+mod format;
+mod grammar;
+mod message;
+mod parser;
+mod scan;
+mod tool;
+mod value;
+
+pub use detect::{Conversation, detect};
+pub use format::{Arguments, Block, CallObject, Calls, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags, TurnStart};
+pub use grammar::{TurnGrammar, TurnRequest, TurnTrigger};
+pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+pub use parser::{MessageParser, MessageReader};
+pub use tool::Tool;
+
+#[cfg(test)]
+mod tests;

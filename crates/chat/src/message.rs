@@ -1,0 +1,53 @@
+//! An assistant's message, and the parts of it that are new.
+
+/// An assistant's message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatMessage {
+    /// The text that the user sees.
+    pub content: String,
+    /// The model's reasoning.
+    pub reasoning: String,
+    /// Calls of tools.
+    pub calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The tool's name.
+    pub name: String,
+    /// JSON text. It is incomplete if the completion broke off inside of it.
+    pub arguments: String,
+    /// Empty: the model gave none.
+    pub id: String,
+}
+
+/// The parts of a message that were not taken before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageDelta {
+    /// More content.
+    pub content: String,
+    /// More reasoning.
+    pub reasoning: String,
+    /// New calls, and more arguments of known ones.
+    pub calls: Vec<CallDelta>,
+}
+
+/// A new part of a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallDelta {
+    /// The index of the call in the message.
+    pub index: usize,
+    /// Name and id, when the call is new.
+    pub begun: Option<(String, String)>,
+    /// More arguments.
+    pub arguments: String,
+}
+
+impl MessageDelta {
+    /// Whether nothing is new.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+    }
+}

@@ -1,0 +1,517 @@
+//! The streaming parser: reads a completion piece by piece.
+
+use std::sync::Arc;
+
+use crate::call::{CallReader, Progress};
+use crate::format::{Calls, ChatFormat};
+use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+use crate::scan::{Comparison, compare, find};
+use crate::tool::Tool;
+
+/// How often a text may look like calls and be none, until the rest of the completion is content. Each time costs reading the text again.
+const MAX_GIVEN_UP: usize = 256;
+
+/// Reads the messages of completions of one format, with certain tools.
+#[derive(Debug, Clone)]
+pub struct MessageReader {
+    format: ChatFormat,
+    tools: Vec<Tool>,
+    /// The end of the prompt that belongs to the turn.
+    opened: String,
+    /// The prompt has a part of the message, which is not repeated.
+    is_continued: bool,
+    /// A grammar makes sure that calls are complete and valid, so that they are reported while they are read.
+    is_enforced: bool,
+    /// The texts that mean something outside of blocks.
+    outside: Vec<(String, Mark)>,
+    /// The texts that mean something in content's block.
+    in_content: Vec<(String, Mark)>,
+    in_reasoning: Vec<(String, Mark)>,
+}
+
+/// The meaning of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Reasoning,
+    Content,
+    /// The end of a block.
+    End,
+    /// The end of reasoning that has not begun: it means nothing at the beginning, and is text elsewhere.
+    BareEnd,
+    /// A text without meaning.
+    Between,
+    /// Calls, by the index of the way to write them.
+    Calls(usize),
+}
+
+impl MessageReader {
+    /// `opened`: the end of the prompt that belongs to the turn. `is_enforced`: a grammar makes sure that calls are complete and valid, so
+    /// they are reported while they are read; otherwise only once they are complete and valid, and what is not is content.
+    #[must_use]
+    pub fn new(format: ChatFormat, tools: Vec<Tool>, opened: String, is_enforced: bool) -> MessageReader {
+        MessageReader::with(format, tools, opened, is_enforced, false)
+    }
+
+    /// A reader of the rest of a message, of which the prompt has a part. That part is not repeated.
+    #[must_use]
+    pub fn of_rest(format: ChatFormat, tools: Vec<Tool>, opened: String, is_enforced: bool) -> MessageReader {
+        MessageReader::with(format, tools, opened, is_enforced, true)
+    }
+
+    fn with(
+        format: ChatFormat,
+        tools: Vec<Tool>,
+        opened: String,
+        is_enforced: bool,
+        is_continued: bool,
+    ) -> MessageReader {
+        let texts = |texts: &[String], mark: Mark| -> Vec<(String, Mark)> {
+            let marks = texts.iter().map(|text| (text.trim_matches(['\n', '\r', '\t']).trim_end().to_owned(), mark));
+            marks.filter(|(text, _)| !text.is_empty()).collect()
+        };
+        let mut outside = Vec::new();
+        let begins = |mark: Mark| match mark {
+            Mark::Reasoning => format.reasoning.iter().flat_map(|block| texts(&block.begins, mark)).collect(),
+            _ => format.content.iter().flat_map(|block| texts(&block.begins, mark)).collect::<Vec<_>>(),
+        };
+        outside.extend(begins(Mark::Reasoning));
+        outside.extend(format.reasoning.iter().flat_map(|block| texts(&block.ends, Mark::BareEnd)));
+        outside.extend(begins(Mark::Content));
+        outside.extend(texts(&format.between, Mark::Between));
+        outside.extend(texts(std::slice::from_ref(&format.turn_end), Mark::Between));
+        let mut called = Vec::new();
+        if !tools.is_empty() {
+            for (index, calls) in format.calls.iter().enumerate() {
+                called.extend(texts(&[calls.trigger()], Mark::Calls(index)));
+            }
+        }
+        outside.extend(called.clone());
+        let mut in_content = format.content.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
+        in_content.extend(outside.clone());
+        let in_reasoning = format.reasoning.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
+        MessageReader { format, tools, opened, is_continued, is_enforced, outside, in_content, in_reasoning }
+    }
+
+    /// Whether the model writes ids of calls.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.format.calls.iter().any(Calls::has_ids)
+    }
+}
+
+/// The message of one completion. It depends on the text alone, not on how the text was cut, and nothing that a delta had is taken back.
+#[derive(Debug, Clone)]
+pub struct MessageParser {
+    reader: Arc<MessageReader>,
+    /// Text that is not decided yet.
+    pending: String,
+    state: TurnState,
+    /// White space at the end of a text, which belongs to it only if more text follows.
+    space: String,
+    message: ChatMessage,
+    sent: Sent,
+    /// The part of the message that the prompt has.
+    given: ChatMessage,
+    warnings: Vec<String>,
+    /// How often a text looked like calls and was none.
+    n_given_up: usize,
+}
+
+/// How much of the message was sent.
+#[derive(Debug, Clone, Default)]
+struct Sent {
+    content: usize,
+    reasoning: usize,
+    /// Of each call, the bytes of its arguments.
+    calls: Vec<usize>,
+}
+
+#[derive(Debug, Clone)]
+enum TurnState {
+    Text { is_reasoning: bool, in_block: bool, trims_start: bool, is_begin: bool },
+    Calls(Box<OpenCalls>),
+}
+
+#[derive(Debug, Clone)]
+struct OpenCalls {
+    which: usize,
+    phase: CallsPhase,
+    /// Everything since the call's beginning, for the case that it is none.
+    raw: String,
+    n_calls: usize,
+}
+
+#[derive(Debug, Clone)]
+enum CallsPhase {
+    Begin,
+    /// A call, and whether it was reported.
+    Call(Box<CallReader>, bool),
+    After,
+}
+
+impl MessageParser {
+    /// An empty message.
+    #[must_use]
+    pub fn new(reader: Arc<MessageReader>) -> MessageParser {
+        let opened = reader.opened.clone();
+        let mut parser = MessageParser {
+            reader,
+            pending: String::new(),
+            state: TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: true },
+            space: String::new(),
+            message: ChatMessage::default(),
+            sent: Sent::default(),
+            given: ChatMessage::default(),
+            warnings: Vec::new(),
+            n_given_up: 0,
+        };
+        parser.push(&opened);
+        if parser.reader.is_continued {
+            // Nothing of it is undecided: the space at its end is part of it, too.
+            let space = std::mem::take(&mut parser.space);
+            match parser.state {
+                TurnState::Text { is_reasoning: true, trims_start: false, .. } => parser.message.reasoning += &space,
+                TurnState::Text { is_reasoning: false, trims_start: false, .. } => parser.message.content += &space,
+                _ => {}
+            }
+            parser.given = parser.message.clone();
+            parser.sent.content = parser.message.content.len();
+            parser.sent.reasoning = parser.message.reasoning.len();
+        }
+        parser
+    }
+
+    /// Reads more of the completion.
+    pub fn push(&mut self, text: &str) {
+        self.pending.push_str(text);
+        while self.step(false) {}
+    }
+
+    /// Ends the completion.
+    pub fn finish(&mut self) {
+        while self.step(true) {}
+        if let TurnState::Text { is_reasoning: false, trims_start: false, .. } = self.state {
+            let space = std::mem::take(&mut self.space);
+            self.message.content.push_str(&space);
+        }
+    }
+
+    /// The parts of the message that are new.
+    pub fn delta(&mut self) -> MessageDelta {
+        let take = |text: &str, sent: &mut usize| {
+            let more = text.get(*sent..).unwrap_or_default().to_owned();
+            *sent = text.len();
+            more
+        };
+        let content = take(&self.message.content, &mut self.sent.content);
+        let reasoning = take(&self.message.reasoning, &mut self.sent.reasoning);
+        let mut calls = Vec::new();
+        for (index, call) in self.message.calls.iter().enumerate() {
+            match self.sent.calls.get_mut(index) {
+                Some(sent) => {
+                    let arguments = take(&call.arguments, sent);
+                    if !arguments.is_empty() {
+                        calls.push(CallDelta { index, begun: None, arguments });
+                    }
+                }
+                None => {
+                    let begun = Some((call.name.clone(), call.id.clone()));
+                    calls.push(CallDelta { index, begun, arguments: call.arguments.clone() });
+                    self.sent.calls.push(call.arguments.len());
+                }
+            }
+        }
+        MessageDelta { content, reasoning, calls }
+    }
+
+    /// The message so far, without the part that the prompt has.
+    #[must_use]
+    pub fn message(&self) -> ChatMessage {
+        let after = |text: &str, given: &str| text.get(given.len()..).unwrap_or_default().to_owned();
+        ChatMessage {
+            content: after(&self.message.content, &self.given.content),
+            reasoning: after(&self.message.reasoning, &self.given.reasoning),
+            calls: self.message.calls.clone(),
+        }
+    }
+
+    /// The part of the message that the prompt has.
+    #[must_use]
+    pub fn given(&self) -> &ChatMessage {
+        &self.given
+    }
+
+    /// Calls that are not valid, each with the reason.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.pending.drain(..n.min(self.pending.len()));
+    }
+
+    /// Decides about a piece of text. Whether there may be more to decide.
+    fn step(&mut self, is_final: bool) -> bool {
+        match std::mem::replace(
+            &mut self.state,
+            TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: false },
+        ) {
+            TurnState::Text { is_reasoning, in_block, trims_start, is_begin } => {
+                self.text_step(is_reasoning, in_block, trims_start, is_begin, is_final)
+            }
+            TurnState::Calls(calls) => self.calls_step(calls, is_final),
+        }
+    }
+
+    fn text_step(
+        &mut self,
+        is_reasoning: bool,
+        in_block: bool,
+        trims_start: bool,
+        is_begin: bool,
+        is_final: bool,
+    ) -> bool {
+        let reader = Arc::clone(&self.reader);
+        let marks = match (is_reasoning, in_block) {
+            (true, _) => &reader.in_reasoning,
+            (false, true) => &reader.in_content,
+            (false, false) => &reader.outside,
+        };
+        self.state = TurnState::Text { is_reasoning, in_block, trims_start, is_begin };
+        if self.pending.is_empty() {
+            return false;
+        }
+        let words = marks.iter().map(|(text, _)| text.as_str());
+        let (mut found, mut kept) = find(&self.pending, words);
+        if is_final {
+            kept = 0;
+        }
+        // A longer text may begin where this one does.
+        if let Some((at, index)) = found {
+            let rest = self.pending.get(at..).unwrap_or_default();
+            let word = marks.get(index).map_or("", |(text, _)| text.as_str());
+            let may_be_longer =
+                |text: &str| text.len() > rest.len() && text.len() > word.len() && text.starts_with(rest);
+            if !is_final && marks.iter().any(|(text, _)| may_be_longer(text)) {
+                found = None;
+                kept = self.pending.len() - at;
+            }
+        }
+        let end = found.map_or(self.pending.len() - kept, |(at, _)| at);
+        let text = self.pending.get(..end).unwrap_or_default().to_owned();
+        self.consume(end);
+        let is_blank = text.trim().is_empty();
+        self.add_text(&text, is_reasoning);
+        let Some((_, index)) = found else { return false };
+        let Some((word, mark)) = marks.get(index) else { return false };
+        let word_len = word.len();
+        let at_begin = is_begin && is_blank && self.is_blank();
+        let is_text = match mark {
+            Mark::Calls(which) => !self.may_call(*which, at_begin),
+            Mark::BareEnd => !at_begin,
+            _ => false,
+        };
+        let mark = match mark {
+            _ if is_text => {
+                // It is text here.
+                let first = self.pending.chars().next().map_or(0, char::len_utf8);
+                let text = self.pending.get(..first).unwrap_or_default().to_owned();
+                self.consume(first);
+                self.add_text(&text, false);
+                return true;
+            }
+            mark => *mark,
+        };
+        match mark {
+            Mark::Calls(which) => {
+                let calls = OpenCalls { which, phase: CallsPhase::Begin, raw: String::new(), n_calls: 0 };
+                self.state = TurnState::Calls(Box::new(calls));
+            }
+            Mark::Reasoning | Mark::Content => {
+                self.space.clear();
+                self.consume(word_len);
+                let is_reasoning = mark == Mark::Reasoning;
+                self.state =
+                    TurnState::Text { is_reasoning, in_block: true, trims_start: is_reasoning, is_begin: false };
+            }
+            Mark::End | Mark::BareEnd | Mark::Between => {
+                self.space.clear();
+                self.consume(word_len);
+                self.state = TurnState::Text {
+                    is_reasoning: false,
+                    in_block: false,
+                    trims_start: true,
+                    is_begin: is_begin || is_reasoning,
+                };
+            }
+        }
+        true
+    }
+
+    /// Whether calls may begin here.
+    fn may_call(&self, which: usize, at_begin: bool) -> bool {
+        let is_anchored = self.reader.format.calls.get(which).is_some_and(|calls| calls.is_anchored);
+        self.n_given_up < MAX_GIVEN_UP && (at_begin || !is_anchored)
+    }
+
+    /// Whether there is no content yet.
+    fn is_blank(&self) -> bool {
+        self.message.content.trim().is_empty() && self.message.calls.is_empty()
+    }
+
+    /// Adds text to the content or the reasoning, but keeps back the space at its end.
+    fn add_text(&mut self, text: &str, is_reasoning: bool) {
+        let TurnState::Text { trims_start, is_begin, .. } = &mut self.state else { return };
+        let body = text.trim_end();
+        let tail = text.get(body.len()..).unwrap_or_default();
+        let into = if is_reasoning { &mut self.message.reasoning } else { &mut self.message.content };
+        if !body.is_empty() {
+            if *trims_start {
+                into.push_str(body.trim_start());
+            } else {
+                into.push_str(&self.space);
+                into.push_str(body);
+            }
+            self.space.clear();
+            *trims_start = false;
+            if !is_reasoning {
+                *is_begin = false;
+            }
+        }
+        if !*trims_start {
+            self.space.push_str(tail);
+        }
+    }
+
+    fn calls_step(&mut self, mut calls: Box<OpenCalls>, is_final: bool) -> bool {
+        let reader = Arc::clone(&self.reader);
+        let Some(format) = reader.format.calls.get(calls.which) else { return false };
+        let mut took = 0;
+        let mut more = true;
+        let rest = self.pending.as_str();
+        match &mut calls.phase {
+            CallsPhase::Begin => match compare(&format.begin, rest) {
+                Comparison::Full(n) => {
+                    took = n;
+                    calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
+                }
+                Comparison::Partial if !is_final => more = false,
+                _ => return self.give_up(&calls, false, is_final),
+            },
+            CallsPhase::Call(call, is_open) => match call.step(format, &reader.tools, rest, is_final) {
+                Progress::Read(n) => {
+                    took = n;
+                    if reader.is_enforced && !*is_open && call.has_id && call.tool.is_some() {
+                        *is_open = true;
+                        self.message.calls.push(ToolCall {
+                            name: tool_name(&reader, call),
+                            arguments: String::new(),
+                            id: call.id.clone(),
+                        });
+                    }
+                    if let (true, Some(last)) = (*is_open, self.message.calls.last_mut()) {
+                        last.arguments.push_str(call.arguments.get(last.arguments.len()..).unwrap_or_default());
+                    }
+                }
+                Progress::More => more = false,
+                Progress::Bad => {
+                    let is_open = *is_open;
+                    return self.give_up(&calls, is_open, is_final);
+                }
+                Progress::Done => {
+                    let (is_open, name) = (*is_open, tool_name(&reader, call));
+                    let is_valid = is_valid_call(&reader, call);
+                    if !is_valid {
+                        self.warnings
+                            .push(format!("tool_calls: the arguments of {name} are not valid under its parameters"));
+                        if !is_open {
+                            return self.give_up(&calls, false, is_final);
+                        }
+                    }
+                    if !is_open {
+                        let arguments = std::mem::take(&mut call.arguments);
+                        self.message.calls.push(ToolCall { name, arguments, id: std::mem::take(&mut call.id) });
+                    }
+                    calls.n_calls += 1;
+                    calls.raw.clear();
+                    calls.phase = CallsPhase::After;
+                }
+            },
+            CallsPhase::After => {
+                let next = match format.call.first() {
+                    Some(crate::format::Part::Text(text)) => text.as_str(),
+                    _ => "",
+                };
+                let another = format!("{}{next}", format.separator);
+                if !format.end.trim().is_empty() {
+                    match (compare(&format.end, rest), compare(&format.separator, rest)) {
+                        (Comparison::Full(n), _) => {
+                            self.consume(n);
+                            return self.leave_calls();
+                        }
+                        (Comparison::Partial, _) | (_, Comparison::Partial) if !is_final => more = false,
+                        (_, Comparison::Full(n)) if !rest.trim().is_empty() => {
+                            took = n;
+                            calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
+                        }
+                        _ => return self.leave_calls(),
+                    }
+                } else if another.trim().is_empty() {
+                    return self.leave_calls();
+                } else {
+                    match compare(&another, rest) {
+                        Comparison::Full(_) => {
+                            if let Comparison::Full(n) = compare(&format.separator, rest) {
+                                took = n;
+                            }
+                            calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
+                        }
+                        Comparison::Partial if !is_final => more = false,
+                        _ => return self.leave_calls(),
+                    }
+                }
+            }
+        }
+        calls.raw.push_str(self.pending.get(..took).unwrap_or_default());
+        self.consume(took);
+        self.state = TurnState::Calls(calls);
+        more
+    }
+
+    /// Goes on with text after calls.
+    fn leave_calls(&mut self) -> bool {
+        self.space.clear();
+        self.state = TurnState::Text { is_reasoning: false, in_block: false, trims_start: true, is_begin: false };
+        true
+    }
+
+    /// Takes what looked like a call as content. `is_open`: a part of the call was reported, so only the rest is content.
+    fn give_up(&mut self, calls: &OpenCalls, is_open: bool, is_final: bool) -> bool {
+        self.state = TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: false };
+        if is_open {
+            if is_final {
+                self.pending.clear();
+            }
+            return true;
+        }
+        self.n_given_up += 1;
+        // The first character is text, and the rest is looked at again.
+        self.pending.insert_str(0, &calls.raw);
+        let first = self.pending.chars().next().map_or(0, char::len_utf8);
+        let text = self.pending.get(..first).unwrap_or_default().to_owned();
+        self.consume(first);
+        self.add_text(&text, false);
+        true
+    }
+}
+
+fn tool_name(reader: &MessageReader, call: &CallReader) -> String {
+    call.tool.and_then(|index| reader.tools.get(index)).map(|tool| tool.name.clone()).unwrap_or_default()
+}
+
+/// Whether the arguments of a complete call are valid.
+fn is_valid_call(reader: &MessageReader, call: &CallReader) -> bool {
+    let Some(tool) = call.tool.and_then(|index| reader.tools.get(index)) else { return false };
+    serde_json::from_str(&call.arguments).is_ok_and(|arguments| tool.schema.is_valid(&arguments))
+}

@@ -1,0 +1,107 @@
+//! Invalid calls: the grammar does not let them through.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::renderer::{TestTemplate, real_templates};
+use super::round_trip::{assistant, completion, constraint, refused, start_of, tools};
+use super::templates;
+use crate::{MessageParser, MessageReader, TurnRequest};
+
+/// The tools: one with required parameters, and one with the name of a part of another's.
+fn request_tools() -> Value {
+    let tool = |name: &str, properties: Value, required: Value| {
+        json!({"type": "function", "function": {"name": name, "description": "d", "parameters":
+            {"type": "object", "properties": properties, "required": required, "additionalProperties": false}}})
+    };
+    json!([
+        tool(
+            "get_it",
+            json!({"t": {"type": "string"}, "n": {"type": "integer"}, "e": {"enum": ["a", "b"]}}),
+            json!(["t", "n"])
+        ),
+        tool("get_it_all", json!({}), json!([])),
+    ])
+}
+
+/// Names and arguments of calls, each with what is wrong.
+fn wrong_calls() -> Vec<(&'static str, &'static str, Value)> {
+    vec![
+        ("a required argument is missing", "get_it", json!({"t": "x"})),
+        ("a required text is missing", "get_it", json!({"n": 1})),
+        ("all arguments are missing", "get_it", json!({})),
+        ("an argument is unknown", "get_it", json!({"t": "x", "n": 1, "other": "y"})),
+        ("an argument of a tool without parameters", "get_it_all", json!({"t": "x"})),
+        ("a text in the place of a number", "get_it", json!({"t": "x", "n": "three"})),
+        ("a fraction in the place of an integer", "get_it", json!({"t": "x", "n": 1.5})),
+        ("null in the place of a number", "get_it", json!({"t": "x", "n": null})),
+        ("a value that is not in the enumeration", "get_it", json!({"t": "x", "n": 1, "e": "c"})),
+        ("an object in the place of a number", "get_it", json!({"t": "x", "n": {"a": 1}})),
+        ("the tool is unknown", "get_it_not", json!({"t": "x", "n": 1})),
+        ("the tool's name has other letters", "Get_it", json!({"t": "x", "n": 1})),
+    ]
+}
+
+/// What a template's grammars let through.
+fn let_through(template: &TestTemplate) -> (usize, Vec<String>) {
+    let format = template.detect();
+    let request = request_tools();
+    let tools = tools(&request);
+    let Some(start) = start_of(template, &format, &request) else { return (0, Vec::new()) };
+    let (mut n, mut wrong) = (0, Vec::new());
+    let check = |arguments: &Value, name: &str, is_required: bool| {
+        let text = completion(template, &format, &request, &assistant("", "", &[(name, arguments)]))?;
+        let request = TurnRequest { tools: &tools, is_required, parallel: true, document: None };
+        Some((refused(constraint(&format, &request, &start), &text), text))
+    };
+    for is_required in [false, true] {
+        for (what, name, arguments) in wrong_calls() {
+            let Some((refused, text)) = check(&arguments, name, is_required) else { continue };
+            // A template that leaves out null prints a call that is not wrong, or is wrong otherwise.
+            if arguments["n"].is_null()
+                && arguments.get("n").is_some()
+                && !text.contains("null")
+                && !text.contains("None")
+            {
+                continue;
+            }
+            n += 1;
+            // What the grammar lets through must not be a call.
+            let reader =
+                Arc::new(MessageReader::new(format.clone(), tools.clone(), start.opened.clone(), !is_required));
+            let mut parser = MessageParser::new(reader);
+            parser.push(&text);
+            parser.finish();
+            if refused.is_none() && !parser.message().calls.is_empty() {
+                wrong.push(format!("{what} (required: {is_required}): {text:?}"));
+            }
+        }
+        // The same grammar allows the right call.
+        if let Some((refused, text)) = check(&json!({"t": "x", "n": 1, "e": "b"}), "get_it", is_required) {
+            wrong.extend(refused.map(|refused| format!("the right call: {refused} of {text:?}")));
+        }
+    }
+    (n, wrong)
+}
+
+#[test]
+fn invalid_calls_are_refused() {
+    for (name, source) in templates::ALL {
+        let (n, wrong) = let_through(&TestTemplate::new(source));
+        assert!(n >= 20 && wrong.is_empty(), "{name}: {n} {wrong:#?}");
+    }
+}
+
+#[test]
+#[ignore = "downloads (make templates)"]
+fn real_templates_refuse_invalid_calls() {
+    let (mut n_all, mut all) = (0, Vec::new());
+    for (name, source) in real_templates() {
+        let (n, wrong) = let_through(&TestTemplate::new(&source));
+        n_all += n;
+        all.extend(wrong.into_iter().map(|fault| format!("{name}: {fault}")));
+    }
+    println!("{n_all} invalid calls, {} let through", all.len());
+    assert!(all.is_empty() && n_all > 1000, "{all:#?}");
+}

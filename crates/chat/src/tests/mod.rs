@@ -1,0 +1,27 @@
+//! Tests of formats, of the small templates here and of real ones (`make templates` downloads them).
+
+mod invalid;
+mod renderer;
+mod round_trip;
+mod templates;
+
+use self::renderer::{TestTemplate, real_templates};
+
+/// Prints what is found for each real template; for people.
+#[test]
+#[ignore = "downloads (make templates)"]
+fn print_formats_of_real_templates() {
+    for (name, source) in real_templates() {
+        let template = TestTemplate::new(&source);
+        let format = template.detect();
+        println!(
+            "=== {name} {}\n  reasoning {:?}\n  content {:?}",
+            if format.is_generic { "GENERIC" } else { "" },
+            format.reasoning,
+            format.content
+        );
+        for calls in &format.calls {
+            println!("  {calls:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Small templates, one for each way to write calls.
+
+/// Reasoning in `<think>`, calls as JSON in `<tool_call>`.
+const JSON_IN_TAGS: &str = r#"{% if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content or '' }}{% for call in message.tool_calls or [] %}{% if message.content or not loop.first %}
+
+{% endif %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+
+/// The prompt ends with `<think>`. Calls with a tag for each argument.
+const TAGS: &str = r#"{% if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' %}<think>
+{{ message.reasoning_content or '' }}
+</think>
+
+{% endif %}{{ message.content or '' }}{% for call in message.tool_calls or [] %}
+<tool_call>
+<function={{ call.function.name }}>
+{% for name, value in call.function.arguments | items %}<parameter={{ name }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}"#;
+
+/// A name, then JSON.
+const NAME_THEN_JSON: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}{% if message.role == 'user' %}[INST]{{ message.content }}[/INST]
+{%- else %}{{ message.content }}{% for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}{% endfor %}</s>{% endif %}{% endfor %}"#;
+
+/// An array of calls with ids in JSON.
+const ARRAY: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% if message.tool_calls %}<calls>[
+{%- for call in message.tool_calls %}{{ '{"id": "' + call.id + '", "tool": "' + call.function.name + '", "parameters": ' + (call.function.arguments | tojson) + '}' }}{% if not loop.last %}, {% endif %}{% endfor %}]</calls>{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
+
+/// Only the one call, as JSON without anything around it.
+const BARE_JSON: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>{% if message.tool_calls %}{% if message.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}{{ '{"name": "' + message.tool_calls[0].function.name + '", "parameters": ' + (message.tool_calls[0].function.arguments | tojson) + '}' }}{% else %}{{ message.content }}{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
+
+/// The templates with their names.
+pub(super) const ALL: [(&str, &str); 5] = [
+    ("JSON in tags", JSON_IN_TAGS),
+    ("tags", TAGS),
+    ("name then JSON", NAME_THEN_JSON),
+    ("array", ARRAY),
+    ("bare JSON", BARE_JSON),
+];
