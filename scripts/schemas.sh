@@ -1,5 +1,5 @@
 #!/bin/sh
-# schemas.sh: gets the JSON Schema test suite into target/json-schema-test-suite, for src/api/schema/tests/suite.rs. The source package of
+# schemas.sh: gets the JSON Schema test suite into target/json-schema-test-suite, for crates/schema/src/tests/suite.rs. The source package of
 # jsonschema on PyPI has it (0.4 MB).
 set -eu
 cd "$(dirname "$0")/.."

@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 9] = [
     &["speculative"],
     &["speculation", "session"],
     &["sampling", "ngram"],
-    &["grammar", "jinja"],
+    &["grammar", "jinja", "schema"],
     &["llama"],
     &["base"],
 ];

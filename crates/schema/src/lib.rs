@@ -5,13 +5,54 @@
 //! are dropped and reported ([`CompileOptions::drop_unenforceable`]). References are resolved only inside the schema; nothing is fetched.
 //! Time, memory and stack are bounded for any schema.
 
+//!
+//! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
+//! - `reader`, with `merge`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
+//! - `writer`, with `sequence`, `numbers`, `formats`, `spelling`, `pattern`, `delimiters`: from the tree to `rules`.
+//! - `simplified`: from the tree to a schema for llama.cpp's converter, until its chat formats are replaced.
+//! - `arguments`: values between tags. `validate`: whether a value is valid.
+
+mod arguments;
+mod classes;
+mod delimiters;
+mod disjoint;
+mod document;
+mod formats;
+mod keywords;
+mod merge;
+mod names;
+mod numbers;
+mod pattern;
+mod reader;
+mod references;
 mod rules;
+mod sequence;
+mod simplified;
+mod spelling;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod uri;
+mod validate;
+mod writer;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use foredraft_base::error::Result;
+use foredraft_base::error::{Error, Result};
+
+use self::document::{Document, error_at};
+use self::sequence::Sequence;
+use self::spelling::Spelling;
+use self::tree::SchemaTree;
+use self::validate::Validator;
+use self::writer::WriterOptions;
 
 pub use self::rules::{Rules, literal};
+
+/// The maximum nesting of arrays and objects in a schema. It bounds the stack's depth.
+const MAX_NESTING: usize = 128;
 
 /// How a schema is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,7 +86,14 @@ pub struct CompiledSchema {
 
 /// A schema, or a part of one. Copies share the document.
 #[derive(Debug, Clone)]
-pub struct Schema;
+pub struct Schema {
+    /// The whole document, with references as pointers from its root.
+    root: Arc<Value>,
+    /// The part that is meant. Its references lead into `root`.
+    part: Arc<Value>,
+    /// Where the part is.
+    at: String,
+}
 
 /// The parameters of a tool, for formats that write each argument between tags.
 #[derive(Debug, Clone)]
@@ -100,8 +148,27 @@ impl Schema {
     /// # Errors
     /// `invalid_request`, with the location: it is nested too deeply, or too large.
     pub fn new(schema: &Value) -> Result<Schema> {
-        let _ = schema;
-        unimplemented!()
+        if nesting(schema) > MAX_NESTING {
+            return Err(Error::invalid(format!("#: nested deeper than {MAX_NESTING} arrays and objects")));
+        }
+        let root = Arc::new(references::locate(schema).map_err(Error::invalid)?);
+        Ok(Schema { part: Arc::clone(&root), root, at: "#".to_owned() })
+    }
+
+    /// The tree of its values, and the keywords that were dropped.
+    fn read(&self, drops: bool) -> Result<(SchemaTree, Vec<Unenforced>)> {
+        let document = Document::new(&self.root, drops);
+        let tree = reader::read(&document, &self.part, &self.at).map_err(Error::invalid)?;
+        Ok((tree, document.into_unenforced()))
+    }
+
+    /// The error, or the dropped keywords, of writing the schema.
+    fn located(&self, dropped: Vec<(&'static str, String)>) -> impl Iterator<Item = Unenforced> {
+        dropped.into_iter().map(|(keyword, reason)| Unenforced {
+            location: self.at.clone(),
+            keyword: keyword.to_owned(),
+            reason,
+        })
     }
 
     /// Adds the rules for the JSON text of valid values.
@@ -110,8 +177,28 @@ impl Schema {
     /// `invalid_request`, with the location: it is not a schema, nothing satisfies it, or it is too large; without
     /// [`CompileOptions::drop_unenforceable`]: a grammar cannot enforce it.
     pub fn compile(&self, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
-        let _ = (options, rules);
-        unimplemented!()
+        let (tree, mut unenforced) = self.read(options.drop_unenforceable)?;
+        let writer_options = WriterOptions {
+            spelling: &Spelling::Json(None),
+            any_order: options.any_order,
+            drops: options.drop_unenforceable,
+        };
+        let mut dropped = Vec::new();
+        let rule = writer::write(&tree, &tree.root, &writer_options, rules, &mut dropped)
+            .or_else(|why| error_at(&self.at, why))
+            .map_err(Error::invalid)?;
+        unenforced.extend(self.located(dropped));
+        Ok(CompiledSchema { rule, unenforced })
+    }
+
+    /// The schema in the form that llama.cpp's converter handles correctly. `prefix` makes the names of its definitions unique. Goes away
+    /// with llama.cpp's chat formats.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`] with [`CompileOptions::default`].
+    pub fn simplified(&self, prefix: &str) -> Result<Value> {
+        let (tree, _) = self.read(false)?;
+        simplified::simplify(&tree, prefix).map_err(Error::invalid)
     }
 
     /// The parameters of a tool. If the schema is not one object (`anyOf` of several, for instance), the parameters are those of all
@@ -120,7 +207,7 @@ impl Schema {
     /// # Errors
     /// As [`Schema::compile`]: no object is valid.
     pub fn parameters(&self) -> Result<Parameters> {
-        unimplemented!()
+        arguments::parameters(self)
     }
 
     /// Adds the rules for the text of a value between tags; see [`ArgumentKind`] for how it is read. `delimiters`: the texts that end the
@@ -136,24 +223,22 @@ impl Schema {
         options: &CompileOptions,
         rules: &mut Rules,
     ) -> Result<Argument> {
-        let _ = (delimiters, options, rules);
-        unimplemented!()
+        arguments::compile(self, delimiters, options, rules)
     }
 
     /// The value that the text of an argument means; see [`ArgumentKind`]. `None`: it must be JSON, and is not. The value can be invalid
     /// under the schema, if the text does not come from the grammar.
     #[must_use]
     pub fn read_argument(&self, kind: ArgumentKind, text: &str) -> Option<Value> {
-        let _ = (kind, text);
-        unimplemented!()
+        arguments::read(self, kind, text)
     }
 
     /// Whether a value is valid, as far as the keywords are known: `unevaluatedProperties`, `unevaluatedItems`, `$dynamicRef` and
     /// patterns with lookarounds or references to groups restrict nothing here, and a schema or value that takes too many steps is valid.
     #[must_use]
     pub fn is_valid(&self, value: &Value) -> bool {
-        let _ = value;
-        unimplemented!()
+        let document = Document::new(&self.root, true);
+        Validator::new(&document).is_valid(&self.part, value)
     }
 }
 
@@ -166,10 +251,11 @@ pub fn compile(schema: &Value, options: &CompileOptions, rules: &mut Rules) -> R
 }
 
 /// Adds the rules for any text, also the empty one, in which no delimiter occurs, and after which the first delimiter that occurs is the
-/// one that follows. Returns the name of the rule. Without delimiters: any text.
+/// one that follows: that which ends first, and of several that end there the longest. Returns the name of the rule. A delimiter inside
+/// of which another one ends never ends a text. Without delimiters: any text.
 pub fn text_until(delimiters: &[&str], rules: &mut Rules) -> String {
-    let _ = (delimiters, rules);
-    unimplemented!()
+    let body = Spelling::raw(delimiters).any_text(rules, false);
+    rules.add("text", body)
 }
 
 /// Adds the rules for a sequence of items, each at most once and each required one exactly once, with `separator` (GBNF, may be empty)
@@ -178,6 +264,20 @@ pub fn text_until(delimiters: &[&str], rules: &mut Rules) -> String {
 /// Up to five items come in any order. Of more, the order is that of `items`, or the required ones first: any order would need a rule
 /// for each subset.
 pub fn each_once(items: &[(String, bool)], separator: &str, rules: &mut Rules) -> String {
-    let _ = (items, separator, rules);
-    unimplemented!()
+    let sequence = Sequence { items, separator, further: None, least: 0, most: None, any_order: true };
+    sequence.add(rules, "items").unwrap_or_else(|| rules.add("items", "\"\""))
+}
+
+/// The nesting of arrays and objects in a value, found without recursion.
+fn nesting(value: &Value) -> usize {
+    let (mut deepest, mut open) = (0, vec![(value, 1)]);
+    while let Some((value, depth)) = open.pop() {
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(map) => open.extend(map.values().map(|item| (item, depth + 1))),
+            _ => continue,
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }

@@ -14,6 +14,8 @@ pub struct Rules {
     /// The name of each body that [`Rules::add`] got.
     by_body: HashMap<String, String>,
     names: HashSet<String>,
+    /// The names of rules that mention themselves, by what they are.
+    shared: HashMap<String, String>,
     size: usize,
 }
 
@@ -58,6 +60,16 @@ impl Rules {
         }
         self.names.insert(unique.clone());
         unique
+    }
+
+    /// The name of the rule for `key`. True: it is new, and must be defined, as after [`Rules::declare`].
+    pub(crate) fn shared(&mut self, key: &str, hint: &str) -> (String, bool) {
+        if let Some(name) = self.shared.get(key) {
+            return (name.clone(), false);
+        }
+        let name = self.declare(hint);
+        self.shared.insert(key.to_owned(), name.clone());
+        (name, true)
     }
 
     /// Defines a rule that [`Rules::declare`] has named.

@@ -1,4 +1,5 @@
-//! Corrects rules of llama.cpp's converter that accept invalid JSON, or values that do not have the format.
+//! Corrects rules of llama.cpp's converter that accept invalid JSON, or values that do not have the format. Goes away with llama.cpp's chat
+//! formats.
 
 /// A character of a JSON string: the converter's rule without surrogates, because a lone one is invalid.
 const CHAR: &str = r#"[^"\\\x7F\x00-\x1F\uD800-\uDFFF] | [\\] (["\\bfnrt] | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))"#;
@@ -14,12 +15,8 @@ const NUMBER: &str = r#"("-"? integral-part) ("." decimal-part)? ([eE] [-+]? [0-
 /// The same without other rules.
 const ANY_NUMBER: &str = r#""-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})? ([eE] [-+]? [0-9] [0-9]?)?"#;
 
-/// In the name of a definition, before the maximum number of additional properties.
-pub(super) const ADDITIONAL: &str = "max";
-
 /// Corrects a rule of the converter.
 pub(super) fn fix_rule(line: &str) -> String {
-    let line = &limit_additional(line);
     match line.split_once(" ::= ") {
         Some(("char", _)) => format!("char ::= {CHAR}\n"),
         Some(("number", _)) => format!("number ::= {NUMBER}\n"),
@@ -39,21 +36,4 @@ pub(super) fn fix_rule(line: &str) -> String {
         }
         _ => format!("{line}\n"),
     }
-}
-
-/// Limits the additional properties of a definition whose name says how many there are at most.
-fn limit_additional(line: &str) -> String {
-    const START: &str = "( \",\" space ref-defs-";
-    const END: &str = "-additional-kv )*";
-    let limited = line.split(START).skip(1).find_map(|rest| {
-        let (name, _) = rest.split_once(END)?;
-        let (_, most) = name.rsplit_once(ADDITIONAL)?;
-        let most: usize = most.parse().ok()?;
-        Some((name, most)).filter(|_| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))
-    });
-    let Some((name, most)) = limited else { return line.to_owned() };
-    let more = format!("{START}{name}{END}");
-    let repeated = |n: usize| format!("{}{{0,{n}}}", more.trim_end_matches('*'));
-    let first = format!("ref-defs-{name}-additional-kv ");
-    line.replace(&format!("{first}{more}"), &format!("{first}{}", repeated(most - 1))).replace(&more, &repeated(most))
 }

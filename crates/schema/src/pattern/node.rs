@@ -7,7 +7,7 @@ const MAX_OPTIONAL: usize = 16;
 
 /// A node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PatternNode {
+pub(crate) enum PatternNode {
     /// One character of a set.
     Class(CharSet),
     /// One after the other. The empty sequence is the empty text.
@@ -24,16 +24,16 @@ pub(super) enum PatternNode {
 
 impl PatternNode {
     /// The empty text.
-    pub(super) const EMPTY: PatternNode = PatternNode::Seq(Vec::new());
+    pub(crate) const EMPTY: PatternNode = PatternNode::Seq(Vec::new());
 
     /// Any text.
-    pub(super) fn any_text() -> PatternNode {
+    pub(crate) fn any_text() -> PatternNode {
         PatternNode::Repeat(Box::new(PatternNode::Class(CharSet::any())), 0, None)
     }
 
     /// A repetition. If the repeated part can be empty, its other texts are repeated instead, because a grammar must not repeat
     /// nothing without end.
-    pub(super) fn repeat(node: PatternNode, least: u32, most: Option<u32>) -> Result<PatternNode, String> {
+    pub(crate) fn repeat(node: PatternNode, least: u32, most: Option<u32>) -> Result<PatternNode, String> {
         if most == Some(0) {
             return Ok(PatternNode::EMPTY);
         }
@@ -47,7 +47,7 @@ impl PatternNode {
     }
 
     /// Whether the node matches the empty text. Anchors count as empty.
-    pub(super) fn is_nullable(&self) -> bool {
+    pub(crate) fn is_nullable(&self) -> bool {
         match self {
             PatternNode::Class(_) => false,
             PatternNode::Seq(nodes) => nodes.iter().all(PatternNode::is_nullable),
@@ -58,12 +58,47 @@ impl PatternNode {
     }
 
     /// Whether there is an anchor in it.
-    pub(super) fn has_anchor(&self) -> bool {
+    pub(crate) fn has_anchor(&self) -> bool {
         match self {
             PatternNode::Class(_) => false,
             PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::has_anchor),
             PatternNode::Repeat(node, ..) => node.has_anchor(),
             PatternNode::Start | PatternNode::End => true,
+        }
+    }
+
+    /// Whether it is [`PatternNode::any_text`].
+    pub(crate) fn is_any_text(&self) -> bool {
+        *self == PatternNode::any_text()
+    }
+
+    /// Adds the sets of its classes.
+    pub(crate) fn add_sets<'n>(&'n self, sets: &mut Vec<&'n CharSet>) {
+        match self {
+            PatternNode::Class(set) => sets.push(set),
+            PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => nodes.iter().for_each(|node| node.add_sets(sets)),
+            PatternNode::Repeat(node, ..) => node.add_sets(sets),
+            PatternNode::Start | PatternNode::End => {}
+        }
+    }
+
+    /// The texts without some characters. `keeps_any`: where it has any text, this stays. `None`: there are none.
+    pub(crate) fn without(&self, codes: &[(u32, u32)], keeps_any: bool) -> Option<PatternNode> {
+        match self {
+            node if keeps_any && node.is_any_text() => Some(node.clone()),
+            PatternNode::Class(set) => Some(set.without(codes)).filter(|set| !set.is_empty()).map(PatternNode::Class),
+            PatternNode::Seq(nodes) => {
+                nodes.iter().map(|node| node.without(codes, keeps_any)).collect::<Option<_>>().map(PatternNode::Seq)
+            }
+            PatternNode::Alt(nodes) => {
+                let kept: Vec<PatternNode> = nodes.iter().filter_map(|node| node.without(codes, keeps_any)).collect();
+                (!kept.is_empty()).then_some(PatternNode::Alt(kept))
+            }
+            PatternNode::Repeat(node, least, most) => match node.without(codes, keeps_any) {
+                Some(node) => Some(PatternNode::Repeat(Box::new(node), *least, *most)),
+                None => (*least == 0).then_some(PatternNode::EMPTY),
+            },
+            PatternNode::Start | PatternNode::End => Some(self.clone()),
         }
     }
 
@@ -98,7 +133,7 @@ impl PatternNode {
     }
 
     /// The fewest and the most characters of its texts.
-    pub(super) fn lengths(&self) -> (u64, Option<u64>) {
+    pub(crate) fn lengths(&self) -> (u64, Option<u64>) {
         match self {
             PatternNode::Class(_) => (1, Some(1)),
             PatternNode::Start | PatternNode::End => (0, Some(0)),
@@ -121,7 +156,7 @@ impl PatternNode {
     }
 
     /// Limits the number of characters. `None`: only an intersection of languages could.
-    pub(super) fn limit(self, least: u64, most: Option<u64>) -> Option<PatternNode> {
+    pub(crate) fn limit(self, least: u64, most: Option<u64>) -> Option<PatternNode> {
         let (low, high) = self.lengths();
         let is_within = |high: u64| most.is_none_or(|most| high <= most);
         if low >= least && (most.is_none() || high.is_some_and(is_within)) {

@@ -5,15 +5,15 @@ use std::hash::{Hash, Hasher};
 
 use serde_json::{Map, Number, Value};
 
-use super::document::{Document, SchemaResult, n_values};
-use super::keywords::{TYPES, is_of_type};
+use crate::document::{Document, SchemaResult, n_values};
+use crate::keywords::{TYPES, is_of_type};
 
 /// The maximum depth of nested properties that are compared.
 const MAX_DEPTH: usize = 8;
 
 /// Whether it is certain that no value is valid under both schemas. Fails if the step limit is reached first: recursive types have
 /// too many pairs of properties to compare.
-pub(super) fn disjoint<'a>(
+pub(crate) fn disjoint<'a>(
     document: &Document<'a>,
     a: &'a Value,
     b: &'a Value,
@@ -86,7 +86,7 @@ fn share_nothing(x: &[Value], y: &[Value]) -> bool {
 }
 
 /// A value with the equality of the standard: `1.0` equals `1`, also inside arrays and objects.
-struct JsonValue<'v>(&'v Value);
+pub(crate) struct JsonValue<'v>(pub(crate) &'v Value);
 
 impl PartialEq for JsonValue<'_> {
     fn eq(&self, other: &Self) -> bool {

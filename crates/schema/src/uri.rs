@@ -9,12 +9,12 @@ struct Parts<'a> {
 }
 
 /// Splits a reference into the part before `#`, and its fragment.
-pub(super) fn split_fragment(reference: &str) -> (&str, &str) {
+pub(crate) fn split_fragment(reference: &str) -> (&str, &str) {
     reference.split_once('#').unwrap_or((reference, ""))
 }
 
 /// The resource that `reference` names, relative to `base`; both without a fragment.
-pub(super) fn resolve(base: &str, reference: &str) -> String {
+pub(crate) fn resolve(base: &str, reference: &str) -> String {
     let (base, given) = (parts(base), parts(reference));
     let (authority, path, query) = if given.scheme.is_some() || given.authority.is_some() {
         (given.authority, remove_dots(given.path), given.query)
@@ -75,7 +75,7 @@ fn remove_dots(path: &str) -> String {
 }
 
 /// Decodes `%XX`. `None`: not an encoding of UTF-8.
-pub(super) fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {

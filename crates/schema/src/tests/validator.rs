@@ -38,6 +38,13 @@ pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
         "prefixItems" => {
             items.is_none_or(|items| items.iter().zip(wanted.as_array().unwrap()).all(|(v, s)| valid(s, v)))
         }
+        "items" if wanted.is_array() => {
+            items.is_none_or(|items| items.iter().zip(wanted.as_array().unwrap()).all(|(v, s)| valid(s, v)))
+        }
+        "additionalItems" => items.is_none_or(|items| {
+            let listed = map.get("items").and_then(Value::as_array).map_or(usize::MAX, Vec::len);
+            items.iter().skip(listed).all(|item| valid(wanted, item))
+        }),
         "items" => items.is_none_or(|items| items.iter().skip(prefix).all(|item| valid(wanted, item))),
         "required" => value.as_object().is_none_or(|object| {
             wanted.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))

@@ -4,14 +4,23 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
-use super::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
+use crate::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
 
 /// The maximum nesting of references and `allOf`s.
 const MAX_DEPTH: usize = 16;
 
+/// Keywords that list something, each with a keyword for what the same schema does not list.
+const LISTS_AND_RESTS: [(&str, &str); 3] =
+    [("properties", "additionalProperties"), ("patternProperties", "additionalProperties"), ("prefixItems", "items")];
+
+/// Of two of these the greater one counts.
+const LOWER_BOUNDS: [&str; 5] = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"];
+/// Of two of these the smaller one counts.
+const UPPER_BOUNDS: [&str; 5] = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"];
+
 /// Merges `map` and the schemas of its `allOf` into one schema.
-pub(super) fn all_of(document: &Document<'_>, map: &Map<String, Value>, at: &str) -> SchemaResult<Value> {
+pub(crate) fn all_of(document: &Document<'_>, map: &Map<String, Value>, at: &str) -> SchemaResult<Value> {
     let mut merge = Merge { document, at, merged: Map::new(), joined: HashSet::new() };
     merge.add(map, 0)?;
     Ok(Value::Object(merge.merged))
@@ -34,18 +43,20 @@ impl Merge<'_, '_> {
         }
         // `additionalProperties` applies to the properties that the same part does not list, so it can forbid another part's
         // properties. `items` and `prefixItems` likewise.
-        for (listed, rest) in [("properties", "additionalProperties"), ("prefixItems", "items")] {
+        let mut dropped = Vec::new();
+        for (listed, rest) in LISTS_AND_RESTS {
             let closes = self.merged.contains_key(listed) && map.contains_key(rest);
             if closes || self.merged.contains_key(rest) && map.contains_key(listed) {
-                return error_at(
-                    self.at,
-                    format!("{rest} beside {listed} in another part of allOf cannot be enforced"),
-                );
+                let why = format!("{rest} beside {listed} in another part of allOf cannot be enforced");
+                self.document.drop_keyword(self.at, rest, why)?;
+                self.merged.remove(rest);
+                dropped.push(rest);
             }
         }
         for (key, value) in map {
             match key.as_str() {
                 "allOf" | "$ref" => {}
+                name if dropped.contains(&name) => {}
                 name if is_assertion(name) || UNENFORCEABLE.contains(&name) => self.keyword(map, name, value)?,
                 // Annotations are not needed.
                 _ => {}
@@ -101,7 +112,20 @@ impl Merge<'_, '_> {
                 self.merged.insert("type".into(), json!(types));
             }
             (_, Some(_)) if !is_assertion(key) => {}
-            (_, Some(_)) => return error_at(self.at, format!("{key} in two parts of allOf cannot be enforced")),
+            (key, Some(before)) if LOWER_BOUNDS.contains(&key) || UPPER_BOUNDS.contains(&key) => {
+                let is_tighter = |new: f64, old: f64| if LOWER_BOUNDS.contains(&key) { new > old } else { new < old };
+                if value.as_f64().zip(before.as_f64()).is_some_and(|(new, old)| is_tighter(new, old)) {
+                    *before = value.clone();
+                }
+            }
+            ("items" | "propertyNames", Some(before)) if is_schema(before) && is_schema(value) => {
+                *before = json!({"allOf": [before.take(), value]});
+            }
+            ("uniqueItems", Some(before)) if before.is_boolean() && value.is_boolean() => *before = Value::Bool(true),
+            (_, Some(_)) => {
+                let why = format!("{key} in two parts of allOf cannot be enforced");
+                self.document.drop_keyword(self.at, key, why)?;
+            }
             (_, None) => {
                 self.merged.insert(key.to_owned(), value.clone());
             }
@@ -120,6 +144,11 @@ impl Merge<'_, '_> {
         self.merged.insert("required".into(), names);
         Ok(())
     }
+}
+
+/// Whether a value is a schema, and not a list of schemas.
+fn is_schema(value: &Value) -> bool {
+    value.is_object() || value.is_boolean()
 }
 
 /// The types in both lists. An integer is a number.

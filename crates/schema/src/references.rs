@@ -5,11 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::document::{Document, MAX_PATH, SchemaResult, VISIT, error_at};
-use super::uri;
-use crate::api::fields::show;
+use crate::document::{Document, MAX_PATH, SchemaResult, VISIT, error_at, show_text};
+use crate::uri;
 
 /// Keywords with a schema, or with an array of schemas.
 const SCHEMA_KEYWORDS: [&str; 18] = [
@@ -50,8 +49,8 @@ const DRAFT_7: Dialect = Dialect { id: "$id", ref_stands_alone: true };
 const DRAFT_2019: Dialect = Dialect { id: "$id", ref_stands_alone: false };
 
 /// The schema with all references replaced by `#` and a JSON pointer. A reference that leads nowhere stays one that leads nowhere.
-pub(super) fn locate(schema: &Value) -> SchemaResult<Value> {
-    let document = Document::new(schema);
+pub(crate) fn locate(schema: &Value) -> SchemaResult<Value> {
+    let document = Document::new(schema, false);
     let mut places: HashMap<String, Option<String>> = HashMap::new();
     let mut texts = HashMap::new();
     for dialect in dialects(schema) {
@@ -62,7 +61,7 @@ pub(super) fn locate(schema: &Value) -> SchemaResult<Value> {
             let known = places.entry(reference.at.clone()).or_insert(None);
             match (&known, target) {
                 (Some(one), Some(other)) if *one != other => {
-                    let text = show(&json!(reference.text));
+                    let text = show_text(&reference.text);
                     let what = "its schema depends on the draft; name the draft in $schema";
                     return error_at(&format!("#{}", reference.at), format!("$ref {text}: {what}"));
                 }
@@ -93,7 +92,7 @@ fn unresolved(root: &Value, text: &str, base: &str, at: &str) -> SchemaResult<St
         return Ok(format!("{resource}#{fragment}"));
     }
     if root.pointer(fragment).is_some() {
-        return error_at(&format!("#{at}"), format!("cannot resolve $ref {}", show(&json!(text))));
+        return error_at(&format!("#{at}"), format!("cannot resolve $ref {}", show_text(text)));
     }
     Ok(format!("#{fragment}"))
 }

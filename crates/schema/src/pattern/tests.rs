@@ -1,46 +1,12 @@
-//! Converted patterns against the `regex` crate's search, and what is refused.
+//! Patterns against the `regex` crate's search, and what is refused.
 
-use super::convert;
-use super::node::PatternNode;
-use super::parse::parse;
-use super::search::whole_text;
+use super::{PatternNode, matches, whole_text};
+use crate::rules::Rules;
+use crate::spelling::Spelling;
 
-/// Whether the tree matches all of the text, by trying every way.
-fn matches(node: &PatternNode, text: &[u32]) -> bool {
-    ends(node, text, 0).contains(&text.len())
-}
-
-/// Where a match that begins at `at` can end.
-fn ends(node: &PatternNode, text: &[u32], at: usize) -> Vec<usize> {
-    let mut found = match node {
-        PatternNode::Class(set) => {
-            let is_in = |code: &u32| set.ranges().iter().any(|(first, last)| (first..=last).contains(&code));
-            text.get(at).filter(|code| is_in(code)).map(|_| at + 1).into_iter().collect()
-        }
-        PatternNode::Seq(nodes) => nodes.iter().fold(vec![at], |places, node| {
-            let mut next: Vec<usize> = places.into_iter().flat_map(|at| ends(node, text, at)).collect();
-            next.sort_unstable();
-            next.dedup();
-            next
-        }),
-        PatternNode::Alt(nodes) => nodes.iter().flat_map(|node| ends(node, text, at)).collect(),
-        PatternNode::Repeat(node, least, most) => {
-            let (mut places, mut found) = (vec![at], Vec::new());
-            for i in 0..=most.unwrap_or(20).min(20) {
-                if i >= *least {
-                    found.extend_from_slice(&places);
-                }
-                places = places.into_iter().flat_map(|at| ends(node, text, at)).collect();
-                places.sort_unstable();
-                places.dedup();
-            }
-            found
-        }
-        PatternNode::Start | PatternNode::End => panic!("no anchors are left"),
-    };
-    found.sort_unstable();
-    found.dedup();
-    found
+/// Whether the tree matches all of the text.
+fn is_match(node: &PatternNode, text: &str) -> bool {
+    matches(node, text, &|_| true).expect("without a limit")
 }
 
 /// All texts of at most `len` of these characters.
@@ -104,10 +70,9 @@ fn tree_matches_where_a_search_finds_the_pattern() {
         let classes = [("\\S", "[^ ]"), ("\\s", "[ ]"), ("\\W", "[^0-9A-Z_a-z]")];
         let ascii = classes.iter().fold(pattern.to_owned(), |pattern, (escape, class)| pattern.replace(escape, class));
         let regex = regex::Regex::new(&ascii).unwrap_or_else(|error| panic!("{pattern}: {error}"));
-        let tree = parse(pattern).and_then(whole_text);
+        let tree = whole_text(pattern);
         for text in texts("abx", 5) {
-            let codes: Vec<u32> = text.chars().map(u32::from).collect();
-            let is_found = tree.as_ref().is_ok_and(|tree| matches(tree, &codes));
+            let is_found = tree.as_ref().is_ok_and(|tree| is_match(tree, &text));
             assert_eq!(is_found, regex.is_match(&text), "{pattern:?} in {text:?}: {tree:?}");
         }
     }
@@ -140,7 +105,8 @@ fn refused_patterns_say_why() {
         ("(a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?q?)*", "more than 16 optional parts"),
         (&"é".repeat(9000), "more than 8192 characters"),
     ] {
-        let error = convert(pattern, 0, None).expect_err(pattern);
+        let written = whole_text(pattern).and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()));
+        let error = written.expect_err(pattern);
         assert!(error.contains(why), "{pattern}: {error}");
     }
 }
@@ -157,16 +123,14 @@ fn lengths_beside_a_pattern_limit_its_repetition() {
         ("^a{2,4}$", 3, Some(9)),
         ("^(a|b)$|^abx$", 1, Some(3)),
     ] {
-        let tree = parse(pattern).and_then(whole_text).unwrap().limit(least, most).expect(pattern);
+        let tree = whole_text(pattern).unwrap().limit(least, most).expect(pattern);
         let regex = regex::Regex::new(pattern).unwrap();
         for text in texts("abx", 5) {
-            let codes: Vec<u32> = text.chars().map(u32::from).collect();
-            let fits = codes.len() as u64 >= least && most.is_none_or(|most| codes.len() as u64 <= most);
-            assert_eq!(matches(&tree, &codes), fits && regex.is_match(&text), "{pattern} {least} {most:?} {text:?}");
+            let fits = text.len() as u64 >= least && most.is_none_or(|most| text.len() as u64 <= most);
+            assert_eq!(is_match(&tree, &text), fits && regex.is_match(&text), "{pattern} {least} {most:?} {text:?}");
         }
     }
     for (pattern, least, most) in [("a", 2, None), ("^(ab)*$", 0, Some(3)), ("^a*b*$", 1, None), ("^a$", 2, None)] {
-        let error = convert(pattern, least, most).unwrap_err();
-        assert!(error.contains("beside minLength or maxLength"), "{error}");
+        assert_eq!(whole_text(pattern).unwrap().limit(least, most), None, "{pattern}");
     }
 }

@@ -1,0 +1,126 @@
+//! A schema document: resolves references, limits the work for one schema, and notes what is not enforced.
+//!
+//! References make a short schema equivalent to a very large one: comparing its parts could take forever, and writing it out could
+//! exhaust the memory. So all work that references can repeat is counted, and stops at a limit.
+
+use std::cell::{Cell, RefCell};
+
+use serde_json::Value;
+
+use crate::Unenforced;
+
+/// The result of reading a part of a schema. The error is a message with the location.
+pub(crate) type SchemaResult<T> = Result<T, String>;
+
+/// The error at a location in the schema.
+pub(crate) fn error_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
+    let shown: String = at.chars().take(120).collect();
+    Err(format!("{shown}: {what}"))
+}
+
+/// The maximum number of schemas inside a schema.
+pub(crate) const MAX_NODES: usize = 2000;
+/// The maximum length of a reference or identifier, in bytes.
+pub(crate) const MAX_PATH: usize = 2048;
+/// The maximum number of steps for one schema: about a second. Typical schemas take thousands.
+const MAX_STEPS: usize = 8_000_000;
+/// The steps of reading a keyword, or of copying a value. A comparison is one step.
+pub(crate) const VISIT: usize = 8;
+/// This many bytes of text count as one value.
+const BYTES_PER_VALUE: usize = 16;
+/// The longest text in a message, in characters.
+const SHOWN: usize = 80;
+
+/// The root of a schema, the number of remaining steps, and the keywords that were dropped.
+pub(crate) struct Document<'a> {
+    root: &'a Value,
+    steps_left: Cell<usize>,
+    /// A keyword that no grammar can enforce is noted in `unenforced`. Otherwise it is an error.
+    drops: bool,
+    unenforced: RefCell<Vec<Unenforced>>,
+}
+
+impl<'a> Document<'a> {
+    pub(crate) fn new(root: &'a Value, drops: bool) -> Self {
+        Self { root, steps_left: Cell::new(MAX_STEPS), drops, unenforced: RefCell::default() }
+    }
+
+    /// Notes that a keyword is not enforced. An error unless such keywords are dropped. `why` is the whole message.
+    pub(crate) fn drop_keyword(&self, at: &str, keyword: &str, why: impl std::fmt::Display) -> SchemaResult<()> {
+        if !self.drops {
+            return error_at(at, why);
+        }
+        let dropped = Unenforced { location: at.to_owned(), keyword: keyword.to_owned(), reason: why.to_string() };
+        let mut unenforced = self.unenforced.borrow_mut();
+        if !unenforced.iter().any(|one| one.location == dropped.location && one.keyword == dropped.keyword) {
+            unenforced.push(dropped);
+        }
+        Ok(())
+    }
+
+    /// The keywords that were dropped.
+    pub(crate) fn into_unenforced(self) -> Vec<Unenforced> {
+        self.unenforced.into_inner()
+    }
+
+    /// Counts steps. `at` is the location for the error.
+    pub(crate) fn count_steps(&self, steps: usize, at: &str) -> SchemaResult<()> {
+        let Some(left) = self.steps_left.get().checked_sub(steps) else {
+            // What follows takes too many, too.
+            self.steps_left.set(0);
+            return error_at(at, format!("takes more than {MAX_STEPS} steps to read"));
+        };
+        self.steps_left.set(left);
+        Ok(())
+    }
+
+    /// Counts the steps of copying `value`.
+    pub(crate) fn count_copy(&self, value: &Value, at: &str) -> SchemaResult<()> {
+        self.count_steps(VISIT * n_values(value), at)
+    }
+
+    /// The schema that a reference points at.
+    pub(crate) fn resolve(&self, reference: &str, at: &str) -> SchemaResult<&'a Value> {
+        if reference.len() > MAX_PATH {
+            return error_at(at, "a $ref that is too long");
+        }
+        self.count_steps(4 + reference.len() / 2, at)?;
+        let Some(pointer) = reference.strip_prefix('#') else {
+            return error_at(at, format!("$ref {reference:?}: only references inside the same schema are resolved"));
+        };
+        self.root.pointer(pointer).map_or_else(|| error_at(at, format!("cannot resolve $ref {reference:?}")), Ok)
+    }
+}
+
+/// The number of values inside a value, including itself. A long text counts as several.
+pub(crate) fn n_values(value: &Value) -> usize {
+    match value {
+        Value::String(text) => 1 + text.len() / BYTES_PER_VALUE,
+        Value::Array(items) => 1 + items.iter().map(n_values).sum::<usize>(),
+        Value::Object(map) => {
+            1 + map.iter().map(|(key, value)| key.len() / BYTES_PER_VALUE + n_values(value)).sum::<usize>()
+        }
+        _ => 1,
+    }
+}
+
+/// The location of a part of the schema at `at`: a pointer with one more name.
+pub(crate) fn inside(at: &str, name: &str) -> String {
+    format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A value in a message, shortened.
+pub(crate) fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => show_text(text),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A text in a message, shortened.
+pub(crate) fn show_text(text: &str) -> String {
+    let shown: String = text.chars().take(SHOWN).collect();
+    format!("{shown:?}{}", if shown.len() < text.len() { "..." } else { "" })
+}

@@ -1,0 +1,204 @@
+//! Values between tags: the grammar and the reader agree, and no text has the end tag.
+
+use serde_json::{Value, json};
+
+use super::{Rng, accepts, automaton, random_text};
+use crate::{Argument, ArgumentKind, CompileOptions, Rules, Schema, text_until};
+
+const TAG: &str = "</parameter>";
+
+/// The rules of an argument, and its schema.
+fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, Argument, Schema) {
+    let schema = Schema::new(schema).unwrap();
+    let mut rules = Rules::new();
+    let options = CompileOptions { drop_unenforceable: true, any_order: true };
+    let argument = schema.compile_argument(delimiters, &options, &mut rules).unwrap();
+    (rules, argument, schema)
+}
+
+/// The grammar of an argument with a tag behind it.
+fn followed(mut rules: Rules, rule: &str, delimiters: &[&str]) -> String {
+    let end = delimiters.iter().map(|text| crate::literal(text)).collect::<Vec<_>>().join(" | ");
+    let whole = rules.add("whole", format!("{rule} ({end})"));
+    rules.to_gbnf(&whole)
+}
+
+#[test]
+fn texts_are_read_as_the_kind_says() {
+    use ArgumentKind::{Either, Json, Text};
+    let text = |text: &str| (text.to_owned(), Some(json!(text)));
+    let means = |text: &str, value: Value| (text.to_owned(), Some(value));
+    let never = |text: &str| (text.to_owned(), None);
+    for (schema, kind, cases) in [
+        (
+            json!({"type": "string"}),
+            Text,
+            vec![text(""), text("a\nb"), text("12"), text("null"), text("\"a\""), text(" <b> "), text("</para")],
+        ),
+        (
+            json!({"type": "string", "enum": ["red", "12", 7]}),
+            Text,
+            vec![text("red"), text("12"), never("7"), never("blue")],
+        ),
+        (
+            json!({"enum": ["red", 7, null]}),
+            Either,
+            vec![text("red"), means("7", json!(7)), means("null", Value::Null), never("8")],
+        ),
+        (json!({"const": "a b"}), Text, vec![text("a b"), never("a")]),
+        (
+            json!({"type": "string", "minLength": 2, "maxLength": 3}),
+            Text,
+            vec![text("ab"), text("a>b"), never("a"), never("abcd")],
+        ),
+        (json!({"type": "string", "pattern": "^[a-z]{2}$"}), Text, vec![text("ab"), never("AB"), never("abc")]),
+        (json!({"type": "string", "pattern": "^https://"}), Text, vec![text("https://x/<y>?z"), never("http")]),
+        (
+            json!({"type": "string", "format": "date"}),
+            Text,
+            vec![text("2024-02-29"), never("2023-02-29"), never("\"2024-02-29\"")],
+        ),
+        (json!({"type": "integer"}), Json, vec![means("12", json!(12)), never("x"), never("1.5"), never("\"1\"")]),
+        (
+            json!({"type": ["integer", "null"]}),
+            Json,
+            vec![means("12", json!(12)), means("null", Value::Null), never("nul")],
+        ),
+        (
+            json!({"type": "array", "items": {"type": "string"}}),
+            Json,
+            vec![means("[\"a\", \"b\"]", json!(["a", "b"])), never("a")],
+        ),
+        (
+            json!({}),
+            Either,
+            vec![
+                text("some text"),
+                means("true", json!(true)),
+                means("null", Value::Null),
+                means("{\"a\": [1]}", json!({"a": [1]})),
+                text("{\"a\""),
+                text(" 1"),
+                text("\"a\""),
+                text("1e999"),
+            ],
+        ),
+        (
+            json!({"type": ["string", "null"]}),
+            Either,
+            vec![text("x"), means("null", Value::Null), text("12"), text("None")],
+        ),
+        (
+            json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]}),
+            Either,
+            vec![means("7", json!(7)), text("3"), text("x")],
+        ),
+        (
+            json!({"anyOf": [{"type": "string", "pattern": "^a+$"}, {"type": "integer"}]}),
+            Either,
+            vec![means("7", json!(7)), text("aa"), never("b")],
+        ),
+        (json!({"$ref": "#/$defs/s", "$defs": {"s": {"type": "string", "description": "x"}}}), Text, vec![text("12")]),
+    ] {
+        let (rules, Argument { rule, kind: found, .. }, read) = argument(&schema, &[TAG]);
+        let gbnf = followed(rules, &rule, &[TAG]);
+        assert_eq!(found, kind, "{schema}");
+        let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
+        for (text, value) in cases {
+            let accepted = accepts(&grammar, &format!("{text}{TAG}"));
+            assert_eq!(accepted, value.is_some(), "{text:?} under {schema}\n{gbnf}");
+            if let Some(value) = value {
+                assert_eq!(read.read_argument(kind, &text), Some(value), "{text:?} under {schema}");
+            }
+        }
+    }
+    let integer = Schema::new(&json!({"type": "integer"})).unwrap();
+    assert_eq!((integer.read_argument(Json, "x"), integer.read_argument(Json, " 1\n")), (None, Some(json!(1))));
+}
+
+/// Random outputs: the first end tag is the one behind the text, and what is read is valid.
+#[test]
+fn random_arguments_end_at_the_first_tag_and_are_valid() {
+    let mut rng = Rng(0x0123_4567_89ab_cdef);
+    let delimiters: [&[&str]; 4] = [&[TAG], &["\n</p>\n"], &["<|end|>", "<|eot|>"], &["</a>", "</ab>"]];
+    for schema in [
+        json!({"type": "string"}),
+        json!({}),
+        json!({"type": "string", "minLength": 1, "maxLength": 6}),
+        json!({"type": "string", "minLength": 3}),
+        json!({"type": "string", "pattern": "a|<"}),
+        json!({"type": "string", "pattern": "^<.{1,3}>"}),
+        json!({"type": "string", "pattern": "^[</ap>|end\n]{0,9}$"}),
+        json!({"enum": ["a", "</parameter>", "x\n</p>", "<|end|>", 5]}),
+        json!({"type": ["string", "integer"], "maxLength": 3}),
+        json!({"type": "array", "items": {"type": "string"}}),
+        json!({"type": "object", "properties": {"</p>": {"const": "<|end|></a>"}, "b": {}}, "additionalProperties": {"type": "boolean"}}),
+        json!({"type": "array", "items": {"type": "string", "pattern": "^[</ap>|end]{1,5}$"}, "minItems": 1}),
+    ] {
+        for delimiters in delimiters {
+            let (rules, Argument { rule, kind, .. }, read) = argument(&schema, delimiters);
+            let gbnf = rules.to_gbnf(&rule);
+            let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
+            let closing: Vec<u8> = delimiters.concat().into_bytes().into_iter().chain(*b"\"]}").collect();
+            let mut texts = 0;
+            for _ in 0..60 {
+                let Some(text) = random_text(&grammar, &closing, &mut rng) else { continue };
+                for tag in delimiters {
+                    let whole = format!("{text}{tag}");
+                    let found = delimiters.iter().filter_map(|tag| whole.find(tag).map(|at| at + tag.len()));
+                    assert_eq!(found.min(), Some(whole.len()), "{whole:?} {delimiters:?} under {schema}\n{gbnf}");
+                }
+                let value = read.read_argument(kind, &text).unwrap_or_else(|| panic!("{text:?} under {schema}"));
+                assert!(read.is_valid(&value), "{text:?} is {value} under {schema}\n{gbnf}");
+                texts += 1;
+            }
+            assert!(texts > 3, "only {texts} outputs of {schema} with {delimiters:?}\n{gbnf}");
+        }
+    }
+}
+
+/// All texts of a few characters, against a search for the delimiters.
+#[test]
+fn text_until_a_delimiter_is_all_text_without_it() {
+    for delimiters in [&["aa"][..], &["ab", "ba"], &["aba"], &["a"], &["abab", "bb"], &["aab", "ab"]] {
+        let mut rules = Rules::new();
+        let text = text_until(delimiters, &mut rules);
+        let gbnf = followed(rules, &text, delimiters);
+        let grammar = automaton(&gbnf).unwrap();
+        let mut texts = vec![String::new()];
+        for _ in 0..8 {
+            texts = texts.iter().flat_map(|text| ["a", "b"].map(|char| format!("{text}{char}"))).collect();
+            for text in &texts {
+                // The delimiter that ends first; of several that end there, the longest.
+                let first = |text: &str| {
+                    let found = delimiters
+                        .iter()
+                        .filter_map(|tag| text.find(tag).map(|at| (at + tag.len(), std::cmp::Reverse(tag.len()))));
+                    found.min().map(|(end, len)| (end, len.0))
+                };
+                let is_free = |inside: &str| {
+                    delimiters.iter().all(|tag| {
+                        let whole = format!("{inside}{tag}");
+                        first(&whole).is_some_and(|(end, len)| end == whole.len() && len <= tag.len())
+                    })
+                };
+                let expected = delimiters.iter().filter_map(|tag| text.strip_suffix(tag)).any(is_free);
+                assert_eq!(accepts(&grammar, text), expected, "{text} {delimiters:?}\n{gbnf}");
+            }
+        }
+    }
+    // One that contains another never ends a text.
+    let (mut one, mut both) = (Rules::new(), Rules::new());
+    assert_eq!(text_until(&["<|"], &mut one), text_until(&["<|end|>", "<|"], &mut both));
+    assert_eq!(one.to_gbnf("text"), both.to_gbnf("text"));
+    let mut rules = Rules::new();
+    let rule = text_until(&[], &mut rules);
+    assert!(accepts(&automaton(&rules.to_gbnf(&rule)).unwrap(), "any </parameter> text\n\"é"));
+}
+
+#[test]
+fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
+    let schema = Schema::new(&json!({"type": "array"})).unwrap();
+    let error = schema.compile_argument(&["}\n"], &CompileOptions::default(), &mut Rules::new()).unwrap_err();
+    assert!(error.message().contains("has no character that JSON has only in strings"), "{error}");
+}

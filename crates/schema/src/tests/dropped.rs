@@ -1,0 +1,173 @@
+//! Keywords that no grammar enforces, where they are dropped; the order of properties; parameters.
+
+use serde_json::{Value, json};
+
+use super::{accepts, automaton, grammar_with};
+use crate::{CompileOptions, Rules, Schema, compile};
+
+const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true };
+
+/// Only the keyword is dropped, its location is said, and the rest of the schema is enforced.
+#[test]
+fn only_the_keyword_is_dropped() {
+    let object = |property: Value| json!({"type": "object", "properties": {"x": property}, "required": ["x"]});
+    for (property, keywords, valid, invalid) in [
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}),
+            vec!["uniqueItems"],
+            json!([1, 1]),
+            json!(["a"]),
+        ),
+        (json!({"type": "integer", "multipleOf": 5, "minimum": 3}), vec!["multipleOf"], json!(4), json!(2)),
+        (json!({"type": "number", "multipleOf": 0.5}), vec!["multipleOf"], json!(0.3), json!("a")),
+        (json!({"type": "string", "not": {"const": "a"}}), vec!["not"], json!("a"), json!(1)),
+        (json!({"type": "string", "pattern": "^(?=a).b"}), vec!["pattern"], json!("c"), json!(1)),
+        (json!({"type": "string", "pattern": "^(?!a)", "maxLength": 2}), vec!["pattern"], json!("ab"), json!("abc")),
+        (
+            json!({"type": "string", "pattern": "^(ab)*$", "maxLength": 2}),
+            vec!["maxLength"],
+            json!("abab"),
+            json!("aa"),
+        ),
+        (
+            json!({"type": "string", "format": "date", "maxLength": 12}),
+            vec!["maxLength"],
+            json!("2024-02-29"),
+            json!("2023-02-29"),
+        ),
+        (json!({"if": {"type": "null"}, "then": {}, "type": "boolean"}), vec!["if"], json!(true), json!(1)),
+        (
+            json!({"type": "array", "contains": {"const": 1}, "maxContains": 1}),
+            vec!["contains", "maxContains"],
+            json!([2]),
+            json!(1),
+        ),
+        (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), vec!["oneOf"], json!(1), json!("a")),
+        (
+            json!({"type": "object", "properties": {"a": {}}, "dependentRequired": {"a": ["b"]}}),
+            vec!["dependentRequired"],
+            json!({"a": 1}),
+            json!({"b": 1}),
+        ),
+        (
+            json!({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": false}]}),
+            vec!["additionalProperties"],
+            json!({"a": 1, "b": 2}),
+            json!({"c": 1}),
+        ),
+    ] {
+        let schema = object(property);
+        let mut rules = Rules::new();
+        let compiled = compile(&schema, &DROPS, &mut rules).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let dropped: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
+        assert_eq!(dropped, keywords, "{schema}: {:?}", compiled.unenforced);
+        assert!(
+            compiled.unenforced.iter().all(|one| one.location.starts_with("#/properties/x")),
+            "{:?}",
+            compiled.unenforced
+        );
+        let grammar = automaton(&rules.to_gbnf(&compiled.rule)).unwrap();
+        assert!(accepts(&grammar, &json!({ "x": valid }).to_string()), "{valid} under {schema}");
+        assert!(!accepts(&grammar, &json!({ "x": invalid }).to_string()), "{invalid} under {schema}");
+        assert!(!accepts(&grammar, "{}"), "{schema}");
+        // Without the option it is an error that names the keyword and the location.
+        let error = compile(&schema, &CompileOptions::default(), &mut Rules::new()).unwrap_err();
+        assert!(error.message().starts_with("#/properties/x"), "{error}");
+    }
+}
+
+#[test]
+fn invalid_schemas_are_errors_also_where_keywords_are_dropped() {
+    for schema in [
+        json!({"type": "nothing"}),
+        json!({"properties": {"a": 5}}),
+        json!(false),
+        json!({"enum": []}),
+        json!({"type": "integer", "minimum": 5, "maximum": 4}),
+        json!({"$ref": "#/$defs/none"}),
+    ] {
+        assert!(compile(&schema, &DROPS, &mut Rules::new()).is_err(), "{schema}");
+    }
+}
+
+/// Every order of five properties, each once, none missing, and no others.
+#[test]
+fn properties_of_small_objects_come_in_any_order() {
+    let names = ["a", "b", "c", "d", "e"];
+    let properties = names.map(|name| format!("{name:?}: {{\"const\": {name:?}}}")).join(", ");
+    let schema: Value =
+        serde_json::from_str(&format!(r#"{{"properties": {{{properties}}}, "required": ["b", "d"]}}"#)).unwrap();
+    let grammar = automaton(&grammar_with(&schema, &DROPS).unwrap()).unwrap();
+    let mut todo: Vec<Vec<&str>> = vec![Vec::new()];
+    let mut accepted = 0;
+    while let Some(given) = todo.pop() {
+        let members: Vec<String> = given.iter().map(|name| format!("{name:?}:{name:?}")).collect();
+        let is_valid = given.contains(&"b") && given.contains(&"d") && {
+            let mut unique = given.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            unique.len() == given.len()
+        };
+        assert_eq!(accepts(&grammar, &format!("{{{}}}", members.join(","))), is_valid, "{given:?}");
+        accepted += usize::from(is_valid);
+        if given.len() < 6 && given.len() < 3 + usize::from(is_valid) * 3 {
+            todo.extend(names.iter().map(|name| [given.as_slice(), &[name]].concat()));
+        }
+    }
+    assert!(accepted > 80, "{accepted}");
+}
+
+/// In larger objects properties come in the order of the schema, or the required ones first.
+#[test]
+fn properties_of_large_objects_come_in_two_orders() {
+    let properties: serde_json::Map<String, Value> =
+        (0..12).map(|i| (format!("p{i:02}"), json!({"const": i}))).collect();
+    let schema = json!({"properties": properties, "required": ["p03", "p05"]});
+    for options in [DROPS, CompileOptions::default()] {
+        let grammar = automaton(&grammar_with(&schema, &options).unwrap()).unwrap();
+        for (text, expected) in [
+            (r#"{"p03":3,"p05":5}"#, true),
+            (r#"{"p03":3,"p05":5,"p00":0,"p11":11}"#, true),
+            (r#"{"p00":0,"p03":3,"p05":5,"p11":11}"#, true),
+            (r#"{"p00":0,"p03":3,"p04":4,"p05":5}"#, true),
+            (r#"{"p05":5,"p03":3}"#, false),
+            (r#"{"p03":3}"#, false),
+            (r#"{"p03":3,"p05":5,"p05":5}"#, false),
+            (r#"{"p03":3,"p05":5,"x":1}"#, false),
+        ] {
+            assert_eq!(accepts(&grammar, text), expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn parameters_are_those_of_all_alternatives() {
+    let read = |schema: Value| Schema::new(&schema).unwrap().parameters().unwrap();
+    let names = |parameters: &crate::Parameters| -> Vec<(String, bool)> {
+        parameters.properties.iter().map(|one| (one.name.clone(), one.is_required)).collect()
+    };
+    let pair = |name: &str, required: bool| (name.to_owned(), required);
+    let one = read(
+        json!({"$ref": "#/$defs/p", "$defs": {"p": {"type": "object", "properties": {"a": {"$ref": "#/$defs/i"}, "b": {}},
+        "required": ["a"], "additionalProperties": {"type": "null"}}, "i": {"type": "integer"}}}),
+    );
+    assert_eq!(names(&one), [pair("a", true), pair("b", false)]);
+    assert!(
+        one.additional.is_some_and(|rest| rest.is_valid(&Value::Null) && !rest.is_valid(&json!(1)))
+            && one.unenforced.is_empty()
+    );
+    let first = &one.properties.first().unwrap().schema;
+    assert!(first.is_valid(&json!(3)) && !first.is_valid(&json!("x")));
+    let several = read(json!({"type": "object", "anyOf": [
+        {"properties": {"kind": {"const": "a"}, "x": {}}, "required": ["kind", "x"]},
+        {"properties": {"kind": {"const": "b"}}, "required": ["kind"]},
+        {"type": "null"},
+    ]}));
+    assert_eq!(names(&several), [pair("kind", true), pair("x", false)]);
+    assert_eq!(several.unenforced.iter().map(|one| one.keyword.as_str()).collect::<Vec<_>>(), ["anyOf"]);
+    let kind = &several.properties.first().unwrap().schema;
+    assert!(kind.is_valid(&json!("a")) && kind.is_valid(&json!("b")) && !kind.is_valid(&json!("c")));
+    assert!(read(json!({})).additional.is_some() && read(json!({"type": "object"})).properties.is_empty());
+    assert!(read(json!({"type": "object", "properties": {}})).additional.is_none());
+    assert!(Schema::new(&json!({"type": "string"})).unwrap().parameters().is_err());
+}

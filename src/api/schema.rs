@@ -1,0 +1,56 @@
+//! `json_schema`: the grammar of a JSON schema.
+
+use serde_json::Value;
+
+use super::fields::unexpected;
+use crate::error::{Error, Result};
+use foredraft_schema::{CompileOptions, Rules, Schema, compile};
+
+mod converter_fixes;
+
+/// Reads the field `json_schema`: an object, or a string that contains one.
+///
+/// # Errors
+/// It is neither.
+pub(super) fn parse(value: &Value) -> Result<Value> {
+    let parsed = value.as_str().map(serde_json::from_str::<Value>);
+    match (value, parsed) {
+        (_, Some(Ok(schema @ Value::Object(_)))) => Ok(schema),
+        (_, Some(Err(error))) => Err(Error::invalid(format!("json_schema: not JSON: {error}"))),
+        (Value::Object(_), _) => Ok(value.clone()),
+        _ => Err(unexpected("json_schema", "an object, or a string that contains one", value)),
+    }
+}
+
+/// Converts a schema to a grammar in GBNF. A completion is always valid under the schema.
+///
+/// # Errors
+/// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, a grammar cannot enforce it, or it
+/// is too large.
+pub(super) fn to_grammar(schema: &Value) -> Result<String> {
+    let mut rules = Rules::new();
+    let compiled = compile(schema, &CompileOptions::default(), &mut rules).map_err(|error| of_field(&error))?;
+    Ok(rules.to_gbnf(&compiled.rule))
+}
+
+/// An error as the field `json_schema` has it.
+fn of_field(error: &Error) -> Error {
+    Error::new(error.code(), format!("json_schema: {}", error.message()))
+}
+
+/// Corrects the rules of a grammar that llama.cpp's chat formats have written.
+pub(super) fn fix_grammar(grammar: &str) -> String {
+    grammar.lines().map(converter_fixes::fix_rule).collect()
+}
+
+/// The form of a schema that llama.cpp's chat formats handle correctly. `prefix` makes the names of its definitions unique among several
+/// schemas.
+///
+/// # Errors
+/// As [`to_grammar`].
+pub(super) fn simplified(schema: &Value, prefix: &str) -> Result<Value> {
+    Schema::new(schema).and_then(|schema| schema.simplified(prefix)).map_err(|error| of_field(&error))
+}
+
+#[cfg(test)]
+mod tests;
