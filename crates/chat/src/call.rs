@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use foredraft_schema::ArgumentKind;
+use serde_json::Value;
 
+use crate::elements;
 use crate::format::{Arguments, CallObject, Calls, KEY, Part, TagKind, TaggedValue, Tags};
 use crate::scan::{Comparison, compare};
 use crate::tool::Tool;
@@ -417,7 +419,11 @@ impl CallReader {
                     Some(end) => {
                         whole.push_str(text.get(..end).unwrap_or_default());
                         let value = without_space(&whole, &close);
-                        let read = tool.parameter(&key).and_then(|it| it.schema.read_argument(it.kind, value));
+                        let raw = tool.raw.pointer("/properties").and_then(|properties| properties.get(&key));
+                        let read = match tags.has_elements {
+                            true => elements::read(value, tags.before_key.trim(), raw.unwrap_or(&Value::Null)),
+                            false => tool.parameter(&key).and_then(|it| it.schema.read_argument(it.kind, value)),
+                        };
                         let Some(read) = read else { return Progress::Bad };
                         self.arguments.push_str(&read.to_string());
                         (TagsExpect::Argument, Progress::Read(end + core.len()))
@@ -511,6 +517,9 @@ impl CallReader {
         let close: String = value.close.replace(KEY, key);
         let expect = match (value.kind, parameter.kind) {
             _ if tags.is_python => TagsExpect::Json { close, scanner: ValueScanner::new(Notation::Python) },
+            (TagKind::BySchema, ArgumentKind::Json) if tags.has_elements => {
+                TagsExpect::Either { close, key: key.to_owned(), text: String::new() }
+            }
             (TagKind::Text, _) | (TagKind::BySchema, ArgumentKind::Text) => TagsExpect::Text { close, is_first: true },
             (TagKind::Json(_), _) | (TagKind::BySchema, ArgumentKind::Json) => {
                 TagsExpect::Json { close, scanner: ValueScanner::new(Notation::Python) }

@@ -482,7 +482,7 @@ fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<Part>, String)> {
         true => vec![by_schema(&open_text, TagKind::BySchema)],
         false => vec![by_schema(&open_text, TagKind::Text), by_schema(&open_number, TagKind::Json(""))],
     };
-    let tags = Tags { before_key: before_key.to_owned(), values, separator, is_python: false };
+    let tags = Tags { before_key: before_key.to_owned(), values, separator, ..Tags::default() };
     let mut parts = vec![Part::Name];
     if !after_name.is_empty() {
         parts.push(Part::Text(after_name.to_owned()));

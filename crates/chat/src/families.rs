@@ -18,7 +18,7 @@ fn object(name: &str, arguments: &str) -> Part {
 
 fn tags(before_key: &str, open: &str, close: &str, separator: &str) -> Tags {
     let value = TaggedValue { open: open.to_owned(), close: close.to_owned(), kind: TagKind::BySchema };
-    Tags { before_key: before_key.to_owned(), values: vec![value], separator: separator.to_owned(), is_python: false }
+    Tags { before_key: before_key.to_owned(), values: vec![value], separator: separator.to_owned(), ..Tags::default() }
 }
 
 /// The format of a template with a description of its own.
@@ -108,8 +108,7 @@ fn open_close() -> ChatFormat {
     };
     let mut values = vec![value("string", TagKind::Text)];
     values.extend(["number", "object", "array", "boolean", "null"].map(|name| value(name, TagKind::Json(name))));
-    let tags =
-        Tags { before_key: "<|open|>argument key=\"".to_owned(), values, separator: String::new(), is_python: false };
+    let tags = Tags { before_key: "<|open|>argument key=\"".to_owned(), values, ..Tags::default() };
     ChatFormat {
         reasoning: Some(Block::new("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
         content: Some(Block::new("<|open|>response<|sep|>", "<|close|>response<|sep|>")),
@@ -225,12 +224,7 @@ fn named_sections() -> ChatFormat {
 fn cdata() -> ChatFormat {
     let plain = TaggedValue { open: "\">".to_owned(), close: "</param>".to_owned(), kind: TagKind::BySchema };
     let quoted = TaggedValue { open: "\"><![CDATA[".to_owned(), close: "]]></param>".to_owned(), kind: TagKind::Text };
-    let tags = Tags {
-        before_key: "<param name=\"".to_owned(),
-        values: vec![plain, quoted],
-        separator: String::new(),
-        is_python: false,
-    };
+    let tags = Tags { before_key: "<param name=\"".to_owned(), values: vec![plain, quoted], ..Tags::default() };
     ChatFormat {
         reasoning: Some(Block::new("<think>", "</think>")),
         calls: vec![Calls {
@@ -251,7 +245,7 @@ fn cdata() -> ChatFormat {
 /// MiniMax M3: an element with the argument's name.
 fn element_tags() -> ChatFormat {
     const MARK: &str = "]<]minimax[>[";
-    let tags = tags(&format!("{MARK}<"), ">", &format!("{MARK}</{KEY}>"), "");
+    let tags = Tags { has_elements: true, ..tags(&format!("{MARK}<"), ">", &format!("{MARK}</{KEY}>"), "") };
     ChatFormat {
         reasoning: Some(Block::new("<mm:think>", "</mm:think>")),
         calls: vec![Calls {

@@ -138,6 +138,8 @@ pub struct Tags {
     pub separator: String,
     /// Values are literals of Python.
     pub is_python: bool,
+    /// Objects and arrays are elements inside of the argument's element: with the key as its name, and `item` for each item.
+    pub has_elements: bool,
 }
 
 /// A value between two texts.

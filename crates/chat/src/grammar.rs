@@ -4,6 +4,7 @@ use foredraft_base::error::Result;
 use foredraft_schema::{ArgumentKind, CompileOptions, Rules, Schema, Unenforced, each_once, text_until};
 use serde_json::Value;
 
+use crate::elements::ITEM;
 use crate::format::{Arguments, CallObject, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags, TurnStart};
 use crate::tool::Tool;
 use crate::value::GEMMA_QUOTE;
@@ -318,6 +319,9 @@ impl Writer {
             let core = if close.trim().is_empty() { tail.trim() } else { close.trim() };
             let argument = schema.compile_argument(&[core], &options, &mut self.rules)?;
             let rule = match (value.kind, argument.kind) {
+                (TagKind::BySchema, ArgumentKind::Json) if tags.has_elements => {
+                    self.elements(tags, &close, schema, raw_of(tool, name).unwrap_or(&Value::Null), tool)?
+                }
                 (TagKind::BySchema, _) => with_python_flags(argument.rule, raw_of(tool, name)),
                 (TagKind::Text, ArgumentKind::Text) => argument.rule,
                 (TagKind::Text, ArgumentKind::Json) | (TagKind::Json(_), ArgumentKind::Text) => continue,
@@ -333,6 +337,42 @@ impl Writer {
             forms.push(format!("{} {rule} {}", literal(&value.open), literal(&close)));
         }
         Ok(format!("{before} {key} ({})", forms.join(" | ")))
+    }
+
+    /// An object or array as elements, or another value as JSON. `close`: the end of the element around it. Without a schema for its parts,
+    /// an object or array is any text.
+    fn elements(&mut self, tags: &Tags, close: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
+        let options = CompileOptions { drop_unenforceable: true, any_order: true };
+        let element = |name: &str, value: &str| {
+            let open = literal(&format!("{}{name}>", tags.before_key));
+            format!("{open} {value} {}", literal(&format!("{}/{name}>", tags.before_key)))
+        };
+        let close_of = |name: &str| format!("{}/{name}>", tags.before_key);
+        match (declared_type(raw), raw.get("properties"), raw.get("items")) {
+            (Some("object"), Some(properties), _) => {
+                let parameters = schema.parameters()?;
+                let mut items = Vec::new();
+                for property in &parameters.properties {
+                    let raw = properties.get(&property.name).unwrap_or(&Value::Null);
+                    let value = self.elements(tags, &close_of(&property.name), &property.schema, raw, tool)?;
+                    let item = element(&property.name, &value);
+                    items.push((self.rules.add(&format!("element-{}", property.name), item), property.is_required));
+                }
+                self.note(tool, parameters.unenforced);
+                Ok(each_once(&items, "", &mut self.rules))
+            }
+            (Some("array"), _, Some(items)) if declared_type(items).is_some() => {
+                let value = self.elements(tags, &close_of(ITEM), &Schema::new(items)?, items, tool)?;
+                let item = self.rules.add("item", element(ITEM, &value));
+                Ok(format!("{item}*"))
+            }
+            (Some("object" | "array"), _, _) => Ok(text_until(&[close.trim()], &mut self.rules)),
+            _ => {
+                let argument = schema.compile_argument(&[close.trim()], &options, &mut self.rules)?;
+                self.note(tool, argument.unenforced);
+                Ok(argument.rule)
+            }
+        }
     }
 
     /// An object in Gemma's notation. `raw`: the schema as it was given, without references.

@@ -10,11 +10,12 @@
 //! results. Templates whose format does not show in this way have a description of their own (`families`), and are recognized by what they
 //! render. Nothing here knows a model or a renderer: the caller passes a function that renders.
 //!
-//! - `format`: the description. `grammar`: GBNF from it. `parser`, `call`, `value`, `scan`: the parser. `message`: what it yields.
+//! - `format`: the description. `grammar`: GBNF from it. `parser`, `call`, `value`, `elements`, `scan`: the parser. `message`: what it yields.
 //! - `tool`: a tool and its schema. `detect`, `families`: how a template's format is found.
 
 mod call;
 mod detect;
+mod elements;
 mod families;
 mod format;
 mod grammar;
@@ -28,7 +29,7 @@ pub use detect::{Conversation, detect};
 pub use format::{Arguments, Block, CallObject, Calls, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags, TurnStart};
 pub use grammar::{TurnGrammar, TurnRequest, TurnTrigger};
 pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
-pub use parser::{MessageParser, MessageReader};
+pub use parser::{MessageParser, MessageReader, ReaderOptions};
 pub use tool::Tool;
 
 #[cfg(test)]

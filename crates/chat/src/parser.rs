@@ -16,17 +16,26 @@ const MAX_GIVEN_UP: usize = 256;
 pub struct MessageReader {
     format: ChatFormat,
     tools: Vec<Tool>,
-    /// The end of the prompt that belongs to the turn.
-    opened: String,
-    /// The prompt has a part of the message, which is not repeated.
-    is_continued: bool,
-    /// A grammar makes sure that calls are complete and valid, so that they are reported while they are read.
-    is_enforced: bool,
+    options: ReaderOptions,
     /// The texts that mean something outside of blocks.
     outside: Vec<(String, Mark)>,
     /// The texts that mean something in content's block.
     in_content: Vec<(String, Mark)>,
     in_reasoning: Vec<(String, Mark)>,
+}
+
+/// What is known about the completions that are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReaderOptions {
+    /// The end of the prompt that belongs to the turn.
+    pub opened: String,
+    /// The prompt has a part of the message, which is not repeated.
+    pub is_continued: bool,
+    /// A grammar makes sure that calls are complete and valid, so they are reported while they are read. Otherwise they are reported once
+    /// they are complete and valid, and what is not is content.
+    pub is_enforced: bool,
+    /// The grammar allows calls only.
+    pub is_required: bool,
 }
 
 /// The meaning of a text.
@@ -45,26 +54,9 @@ enum Mark {
 }
 
 impl MessageReader {
-    /// `opened`: the end of the prompt that belongs to the turn. `is_enforced`: a grammar makes sure that calls are complete and valid, so
-    /// they are reported while they are read; otherwise only once they are complete and valid, and what is not is content.
+    /// A reader for completions in this format that call these tools.
     #[must_use]
-    pub fn new(format: ChatFormat, tools: Vec<Tool>, opened: String, is_enforced: bool) -> MessageReader {
-        MessageReader::with(format, tools, opened, is_enforced, false)
-    }
-
-    /// A reader of the rest of a message, of which the prompt has a part. That part is not repeated.
-    #[must_use]
-    pub fn of_rest(format: ChatFormat, tools: Vec<Tool>, opened: String, is_enforced: bool) -> MessageReader {
-        MessageReader::with(format, tools, opened, is_enforced, true)
-    }
-
-    fn with(
-        format: ChatFormat,
-        tools: Vec<Tool>,
-        opened: String,
-        is_enforced: bool,
-        is_continued: bool,
-    ) -> MessageReader {
+    pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
         let texts = |texts: &[String], mark: Mark| -> Vec<(String, Mark)> {
             let marks = texts.iter().map(|text| (text.trim_matches(['\n', '\r', '\t']).trim_end().to_owned(), mark));
             marks.filter(|(text, _)| !text.is_empty()).collect()
@@ -89,7 +81,7 @@ impl MessageReader {
         let mut in_content = format.content.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
         in_content.extend(outside.clone());
         let in_reasoning = format.reasoning.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
-        MessageReader { format, tools, opened, is_continued, is_enforced, outside, in_content, in_reasoning }
+        MessageReader { format, tools, options, outside, in_content, in_reasoning }
     }
 
     /// Whether the model writes ids of calls.
@@ -153,7 +145,7 @@ impl MessageParser {
     /// An empty message.
     #[must_use]
     pub fn new(reader: Arc<MessageReader>) -> MessageParser {
-        let opened = reader.opened.clone();
+        let opened = reader.options.opened.clone();
         let mut parser = MessageParser {
             reader,
             pending: String::new(),
@@ -166,7 +158,7 @@ impl MessageParser {
             n_given_up: 0,
         };
         parser.push(&opened);
-        if parser.reader.is_continued {
+        if parser.reader.options.is_continued {
             // Nothing of it is undecided: the space at its end is part of it, too.
             let space = std::mem::take(&mut parser.space);
             match parser.state {
@@ -189,6 +181,14 @@ impl MessageParser {
 
     /// Ends the completion.
     pub fn finish(&mut self) {
+        if self.reader.options.is_required
+            && self.message.calls.is_empty()
+            && matches!(self.state, TurnState::Text { is_reasoning: false, .. })
+        {
+            // The beginning of a call that broke off.
+            self.pending.clear();
+            self.space.clear();
+        }
         while self.step(true) {}
         if let TurnState::Text { is_reasoning: false, trims_start: false, .. } = self.state {
             let space = std::mem::take(&mut self.space);
@@ -402,7 +402,7 @@ impl MessageParser {
             CallsPhase::Call(call, is_open) => match call.step(format, &reader.tools, rest, is_final) {
                 Progress::Read(n) => {
                     took = n;
-                    if reader.is_enforced && !*is_open && call.has_id && call.tool.is_some() {
+                    if reader.options.is_enforced && !*is_open && call.has_id && call.tool.is_some() {
                         *is_open = true;
                         self.message.calls.push(ToolCall {
                             name: tool_name(&reader, call),
@@ -489,7 +489,8 @@ impl MessageParser {
     /// Takes what looked like a call as content. `is_open`: a part of the call was reported, so only the rest is content.
     fn give_up(&mut self, calls: &OpenCalls, is_open: bool, is_final: bool) -> bool {
         self.state = TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: false };
-        if is_open {
+        let is_cut = is_final && self.reader.options.is_enforced;
+        if is_open || is_cut {
             if is_final {
                 self.pending.clear();
             }

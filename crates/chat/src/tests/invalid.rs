@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::renderer::{TestTemplate, real_templates};
 use super::round_trip::{assistant, completion, constraint, refused, start_of, tools};
 use super::templates;
-use crate::{MessageParser, MessageReader, TurnRequest};
+use crate::{MessageParser, MessageReader, ReaderOptions, TurnRequest};
 
 /// The tools: one with required parameters, and one with the name of a part of another's.
 fn request_tools() -> Value {
@@ -68,8 +68,8 @@ fn let_through(template: &TestTemplate) -> (usize, Vec<String>) {
             }
             n += 1;
             // What the grammar lets through must not be a call.
-            let reader =
-                Arc::new(MessageReader::new(format.clone(), tools.clone(), start.opened.clone(), !is_required));
+            let options = ReaderOptions { opened: start.opened.clone(), ..ReaderOptions::default() };
+            let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
             let mut parser = MessageParser::new(reader);
             parser.push(&text);
             parser.finish();
