@@ -257,7 +257,10 @@ impl<'a> Probes<'a> {
             Some((mut parts, _)) => call.append(&mut parts),
             None => {
                 match is_object {
-                    true => call.push(Part::Object(object_format(turn, first)?)),
+                    true => {
+                        let object = object_format(turn, first)?;
+                        call.push(Part::Object(CallObject { may_have_type: is_anchored, ..object }));
+                    }
                     false => call.append(&mut bare_parts(turn.get(first.start..first.end)?)?),
                 }
                 if !tail.is_empty() {
@@ -399,7 +402,14 @@ fn object_format(turn: &str, span: &Span) -> Option<CallObject> {
     // Some templates print the number of the call.
     let is_id = |value: &Value| value == IDS[0] || value == "0" || value == 0;
     let id = key_of(outer, &is_id).filter(|(_, key)| key.contains("id")).map(|(at, key)| (key, at == 0));
-    Some(CallObject { name: Some(name), arguments, id, wrapper, arguments_first: arguments_at < name_at })
+    Some(CallObject {
+        name: Some(name),
+        arguments,
+        id,
+        wrapper,
+        arguments_first: arguments_at < name_at,
+        may_have_type: false,
+    })
 }
 
 /// The JSON object of arguments in a call's text.

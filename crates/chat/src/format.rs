@@ -114,6 +114,8 @@ pub struct CallObject {
     pub wrapper: Option<String>,
     /// Arguments come before the name.
     pub arguments_first: bool,
+    /// `"type": "function"` may come first.
+    pub may_have_type: bool,
 }
 
 /// How arguments are written.
@@ -168,20 +170,22 @@ pub enum TagKind {
 }
 
 impl Calls {
-    /// The text with which calls begin, without the space at its end.
+    /// The texts with which calls begin, without the space at their ends.
     #[must_use]
-    pub fn trigger(&self) -> String {
+    pub fn triggers(&self) -> Vec<String> {
         if !self.begin.trim().is_empty() {
-            return self.begin.trim_end().to_owned();
+            return vec![self.begin.trim_end().to_owned()];
         }
         match self.call.first() {
-            Some(Part::Text(text)) => text.trim_end().to_owned(),
-            Some(Part::NumberedName { prefix, .. }) => prefix.trim_end().to_owned(),
-            Some(Part::Object(CallObject { name: Some(name), id, .. })) => {
+            Some(Part::Text(text)) => vec![text.trim_end().to_owned()],
+            Some(Part::NumberedName { prefix, .. }) => vec![prefix.trim_end().to_owned()],
+            Some(Part::Object(CallObject { name: Some(name), id, may_have_type, .. })) => {
                 let first = id.as_ref().filter(|(_, is_first)| *is_first).map_or(name, |(key, _)| key);
-                format!("{{\"{first}\"")
+                let mut triggers = vec![format!("{{\"{first}\"")];
+                triggers.extend(may_have_type.then(|| format!("{{\"type\": \"function\", \"{first}\"")));
+                triggers
             }
-            _ => String::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -250,8 +254,9 @@ impl ChatFormat {
             }
         }
         // A beginning that parts share, such as `>>>`.
-        let shared = self.calls.first().map(Calls::trigger).filter(|trigger| !trigger.is_empty());
-        if let Some(shared) = shared.filter(|shared| generation_prompt.ends_with(shared.as_str())) {
+        let shared = self.calls.first().and_then(|calls| calls.triggers().into_iter().next());
+        if let Some(shared) = shared.filter(|shared| !shared.is_empty() && generation_prompt.ends_with(shared.as_str()))
+        {
             start = start.min(generation_prompt.len() - shared.len());
         }
         TurnStart { opened: generation_prompt.get(start..).unwrap_or_default().to_owned() }

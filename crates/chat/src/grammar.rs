@@ -112,8 +112,9 @@ impl ChatFormat {
     /// The texts from which on calls are written.
     fn triggers(&self, tools: &[Tool], start: &TurnStart) -> Vec<TurnTrigger> {
         let mut triggers = Vec::new();
-        for calls in &self.calls {
-            let trigger = calls.trigger();
+        for (calls, trigger) in
+            self.calls.iter().flat_map(|calls| calls.triggers().into_iter().map(move |it| (calls, it)))
+        {
             // Content and reasoning can begin with the same text. Then the tool's name belongs to the trigger.
             let blocks = [&self.content, &self.reasoning].into_iter().flatten();
             let is_shared = blocks.flat_map(|block| &block.begins).any(|begin| begin.starts_with(trigger.as_str()));
@@ -157,7 +158,7 @@ impl ChatFormat {
             let another = format!("{} {head_literal} {one}", literal(&calls.separator));
             let mut begin = literal(&calls.begin);
             // The prompt can have the beginning already.
-            if is_open(&calls.trigger(), start) {
+            if calls.triggers().iter().any(|trigger| is_open(trigger, start)) {
                 if calls.begin.is_empty() {
                     head_literal = format!("{head_literal}?");
                 } else {
@@ -262,6 +263,7 @@ impl Writer {
         }
         let comma = format!(" {space} \",\" {space} ");
         let wrapped = |inner: String| format!("\"{{\" {space} {inner} {space} \"}}\"");
+        let kind = format!("({} \"\\\"function\\\"\"{comma})?", key("type"));
         let mut outer = match &object.wrapper {
             Some(wrapper) => vec![format!("{} {}", key(wrapper), wrapped(fields.join(&comma)))],
             None => fields,
@@ -270,7 +272,8 @@ impl Writer {
             let id = format!("{} \"\\\"\" [a-zA-Z0-9] [a-zA-Z0-9_.:-]{{0,63}} \"\\\"\"", key(id));
             outer.insert(if *is_first { 0 } else { outer.len() }, id);
         }
-        Ok(wrapped(outer.join(&comma)))
+        let fields = outer.join(&comma);
+        Ok(wrapped(if object.may_have_type { format!("{kind} {fields}") } else { fields }))
     }
 
     /// Arguments one by one, each once.
@@ -282,7 +285,13 @@ impl Writer {
             items.push((self.rules.add(&format!("argument-{name}"), argument), property.is_required));
         }
         self.note(tool, tool.parameters.unenforced.clone());
-        let separator = if tags.separator.is_empty() { String::new() } else { literal(&tags.separator) };
+        let separator = literal(&tags.separator);
+        if let (true, Some(additional)) = (items.is_empty(), &tool.parameters.additional) {
+            // Any names. That each comes once is not enforced.
+            let item = self.tagged(tags, tail, tool, "", "[a-zA-Z0-9_-]{1,64}", additional)?;
+            let item = self.rules.add("argument", item);
+            return Ok(format!("({item} ({separator} {item})*)?"));
+        }
         Ok(each_once(&items, &separator, &mut self.rules))
     }
 

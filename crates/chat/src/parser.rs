@@ -74,7 +74,7 @@ impl MessageReader {
         let mut called = Vec::new();
         if !tools.is_empty() {
             for (index, calls) in format.calls.iter().enumerate() {
-                called.extend(texts(&[calls.trigger()], Mark::Calls(index)));
+                called.extend(texts(&calls.triggers(), Mark::Calls(index)));
             }
         }
         outside.extend(called.clone());

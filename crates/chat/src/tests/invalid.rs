@@ -105,3 +105,24 @@ fn real_templates_refuse_invalid_calls() {
     println!("{n_all} invalid calls, {} let through", all.len());
     assert!(all.is_empty() && n_all > 1000, "{all:#?}");
 }
+
+/// A tool without listed properties takes any arguments.
+#[test]
+fn tools_without_listed_properties_take_any_arguments() {
+    let request = json!([{"type": "function", "function": {"name": "get_it", "description": "d", "parameters": {"type": "object"}}}]);
+    let arguments = json!({"tags": "x", "n": "2 or so"});
+    for (name, source) in templates::ALL {
+        let template = TestTemplate::new(source);
+        let (format, tools) = (template.detect(), tools(&request));
+        let start = start_of(&template, &format, &request).unwrap();
+        let text = completion(&template, &format, &request, &assistant("", "", &[("get_it", &arguments)])).unwrap();
+        let turn = TurnRequest { tools: &tools, is_required: true, parallel: true, document: None };
+        assert_eq!(refused(constraint(&format, &turn, &start), &text), None, "{name}");
+        let options = ReaderOptions { opened: start.opened, ..ReaderOptions::default() };
+        let mut parser = MessageParser::new(Arc::new(MessageReader::new(format, tools, options)));
+        parser.push(&text);
+        parser.finish();
+        let calls = parser.message().calls;
+        assert_eq!(serde_json::from_str::<Value>(&calls[0].arguments).unwrap(), arguments, "{name}");
+    }
+}
