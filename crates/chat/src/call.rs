@@ -6,8 +6,8 @@ use foredraft_schema::ArgumentKind;
 use serde_json::Value;
 
 use crate::elements;
-use crate::format::{Arguments, CallObject, Calls, KEY, Part, TagKind, TaggedValue, Tags};
-use crate::scan::{Comparison, compare};
+use crate::format::{CallArguments, CallObject, CallPart, Calls, KEY, TagKind, TaggedValue, Tags};
+use crate::scan::{TextMatch, compare};
 use crate::tool::Tool;
 use crate::value::{Notation, Scan, ValueScanner, escape, overlap};
 
@@ -112,12 +112,12 @@ pub(crate) enum Progress {
     Bad,
 }
 
-impl From<Comparison> for Progress {
-    fn from(comparison: Comparison) -> Progress {
+impl From<TextMatch> for Progress {
+    fn from(comparison: TextMatch) -> Progress {
         match comparison {
-            Comparison::Full(n) => Progress::Read(n),
-            Comparison::Partial => Progress::More,
-            Comparison::No => Progress::Bad,
+            TextMatch::Full(n) => Progress::Read(n),
+            TextMatch::Partial => Progress::More,
+            TextMatch::No => Progress::Bad,
         }
     }
 }
@@ -125,8 +125,8 @@ impl From<Comparison> for Progress {
 impl CallReader {
     pub(crate) fn new(calls: &Calls) -> CallReader {
         let id_comes_late = calls.call.iter().any(|part| match part {
-            Part::Id | Part::NumberedName { .. } => true,
-            Part::Object(object) => object.id.is_some(),
+            CallPart::Id | CallPart::NumberedName { .. } => true,
+            CallPart::Object(object) => object.id.is_some(),
             _ => false,
         });
         CallReader { has_id: !id_comes_late, ..CallReader::default() }
@@ -137,29 +137,29 @@ impl CallReader {
         let Some(part) = calls.call.get(self.part) else { return Progress::Done };
         let next = calls.call.get(self.part + 1);
         let progress = match part {
-            Part::Text(expected) => self.whole(compare(expected, text).into()),
-            Part::Name => {
+            CallPart::Text(expected) => self.whole(compare(expected, text).into()),
+            CallPart::Name => {
                 let progress = self.name(tools, text, is_final);
                 self.whole(progress)
             }
-            Part::NumberedName { prefix, separator } => {
+            CallPart::NumberedName { prefix, separator } => {
                 let progress = self.numbered_name(prefix, separator, tools, text, is_final);
                 self.whole(progress)
             }
-            Part::Id => {
+            CallPart::Id => {
                 let progress = self.bare_id(text, is_final);
                 self.whole(progress)
             }
-            Part::Number => {
+            CallPart::Number => {
                 let progress = number(text, is_final);
                 self.whole(progress)
             }
-            Part::Object(object) => self.object(object, tools, text, is_final),
-            Part::Arguments(Arguments::Json) => self.value(Notation::Json, text, is_final),
-            Part::Arguments(Arguments::Gemma) => self.value(Notation::Gemma, text, is_final),
-            Part::Arguments(Arguments::Tags(tags)) => {
+            CallPart::Object(object) => self.object(object, tools, text, is_final),
+            CallPart::Arguments(CallArguments::Json) => self.value(Notation::Json, text, is_final),
+            CallPart::Arguments(CallArguments::Gemma) => self.value(Notation::Gemma, text, is_final),
+            CallPart::Arguments(CallArguments::Tags(tags)) => {
                 let tail = match next {
-                    Some(Part::Text(text)) => text.as_str(),
+                    Some(CallPart::Text(text)) => text.as_str(),
                     _ => "",
                 };
                 self.tags(tags, tail, tools, text, is_final)
@@ -223,7 +223,7 @@ impl CallReader {
     fn numbered_name(&mut self, prefix: &str, separator: &str, tools: &[Tool], text: &str, is_final: bool) -> Progress {
         let rest = |at: usize| text.get(at..).unwrap_or_default();
         let at = match compare(prefix, text) {
-            Comparison::Full(at) => at,
+            TextMatch::Full(at) => at,
             other => return other.into(),
         };
         let name_end = match self.name(tools, rest(at), is_final) {
@@ -231,7 +231,7 @@ impl CallReader {
             other => return other,
         };
         let digits = match compare(separator, rest(name_end)) {
-            Comparison::Full(n) => name_end + n,
+            TextMatch::Full(n) => name_end + n,
             other => return other.into(),
         };
         let n_digits = match number(rest(digits), is_final) {
@@ -444,7 +444,7 @@ impl CallReader {
                 (n, Scan::More | Scan::Bad) => (TagsExpect::Json { close, scanner }, Progress::Read(n)),
             },
             TagsExpect::Close(close) => match compare(&close, text) {
-                Comparison::Full(n) => (TagsExpect::Argument, Progress::Read(n)),
+                TextMatch::Full(n) => (TagsExpect::Argument, Progress::Read(n)),
                 other => (TagsExpect::Close(close), other.into()),
             },
         };
@@ -462,15 +462,15 @@ impl CallReader {
         // The end comes first: before an argument there may be no text, or one with which the end begins.
         let has_tail = !tail.trim().is_empty();
         match compare(tail, text) {
-            Comparison::Full(_) if has_tail => return (false, Progress::Done),
-            Comparison::Partial => return (false, Progress::More),
+            TextMatch::Full(_) if has_tail => return (false, Progress::Done),
+            TextMatch::Partial => return (false, Progress::More),
             _ => {}
         }
         match compare(&begin, text) {
-            Comparison::Full(n) if has_tail || !begin.trim().is_empty() => (true, Progress::Read(n)),
-            Comparison::Partial => (false, Progress::More),
-            Comparison::No if has_tail => (false, Progress::Bad),
-            Comparison::Full(_) | Comparison::No => (false, Progress::Done),
+            TextMatch::Full(n) if has_tail || !begin.trim().is_empty() => (true, Progress::Read(n)),
+            TextMatch::Partial => (false, Progress::More),
+            TextMatch::No if has_tail => (false, Progress::Bad),
+            TextMatch::Full(_) | TextMatch::No => (false, Progress::Done),
         }
     }
 
@@ -488,8 +488,8 @@ impl CallReader {
             let rest = text.get(at..).unwrap_or_default();
             for value in &tags.values {
                 match compare(&value.open, rest) {
-                    Comparison::Full(n) if opened.is_none_or(|(_, best, _)| n > best) => opened = Some((at, n, value)),
-                    Comparison::Partial if !rest.trim().is_empty() => return (TagsExpect::Key, Progress::More),
+                    TextMatch::Full(n) if opened.is_none_or(|(_, best, _)| n > best) => opened = Some((at, n, value)),
+                    TextMatch::Partial if !rest.trim().is_empty() => return (TagsExpect::Key, Progress::More),
                     _ => {}
                 }
             }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::families;
-use crate::format::{Arguments, Block, CallObject, Calls, ChatFormat, Part, TagKind, TaggedValue, Tags};
+use crate::format::{Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, TagKind, TaggedValue, Tags};
 
 /// A conversation to render.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) ->
 fn generic_calls() -> Calls {
     let object =
         CallObject { name: Some("name".to_owned()), arguments: "arguments".to_owned(), ..CallObject::default() };
-    Calls { call: vec![Part::Object(object)], separator: "\n".to_owned(), is_anchored: true, ..Calls::default() }
+    Calls { call: vec![CallPart::Object(object)], separator: "\n".to_owned(), is_anchored: true, ..Calls::default() }
 }
 
 /// What a template renders.
@@ -248,7 +248,7 @@ impl<'a> Probes<'a> {
         let mut call = Vec::new();
         let mut push = |text: &str| {
             if !text.is_empty() {
-                call.push(Part::Text(text.to_owned()));
+                call.push(CallPart::Text(text.to_owned()));
             }
         };
         push(head);
@@ -259,12 +259,12 @@ impl<'a> Probes<'a> {
                 match is_object {
                     true => {
                         let object = object_format(turn, first)?;
-                        call.push(Part::Object(CallObject { may_have_type: is_anchored, ..object }));
+                        call.push(CallPart::Object(CallObject { may_have_type: is_anchored, ..object }));
                     }
                     false => call.append(&mut bare_parts(turn.get(first.start..first.end)?)?),
                 }
                 if !tail.is_empty() {
-                    call.push(Part::Text(tail.to_owned()));
+                    call.push(CallPart::Text(tail.to_owned()));
                 }
             }
         }
@@ -297,26 +297,26 @@ impl<'a> Probes<'a> {
 }
 
 /// The parts of a call whose arguments are JSON, and whose name is outside of it.
-fn bare_parts(text: &str) -> Option<Vec<Part>> {
+fn bare_parts(text: &str) -> Option<Vec<CallPart>> {
     let [name, ..] = NAMES;
     let [id, ..] = IDS;
     let (start, end) = arguments_json(text)?;
-    let mut marks = vec![(text.find(name)?, name.len(), Part::Name)];
-    marks.extend(text.find(id).map(|at| (at, id.len(), Part::Id)));
-    marks.push((start, end - start, Part::Arguments(Arguments::Json)));
+    let mut marks = vec![(text.find(name)?, name.len(), CallPart::Name)];
+    marks.extend(text.find(id).map(|at| (at, id.len(), CallPart::Id)));
+    marks.push((start, end - start, CallPart::Arguments(CallArguments::Json)));
     marks.sort_by_key(|(at, _, _)| *at);
     let (mut parts, mut done) = (Vec::new(), 0);
     for (at, length, mark) in marks {
         let between = text.get(done..at)?;
         if !between.is_empty() {
-            parts.push(Part::Text(between.to_owned()));
+            parts.push(CallPart::Text(between.to_owned()));
         }
         parts.push(mark);
         done = at + length;
     }
     let rest = text.get(done..)?;
     if !rest.is_empty() {
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(CallPart::Text(rest.to_owned()));
     }
     Some(parts)
 }
@@ -445,7 +445,7 @@ fn bare_call(turn: &str, index: usize) -> Option<Span> {
 
 /// The parts of calls with arguments between tags, and the text with which a call ends. The first call has two arguments, the second has
 /// one, the third has none.
-fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<Part>, String)> {
+fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<CallPart>, String)> {
     let [first, second, third] = spans else { return None };
     let one = turn.get(first.start..second.start)?;
     let [key_a, key_b, key_c] = KEYS;
@@ -493,12 +493,12 @@ fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<Part>, String)> {
         false => vec![by_schema(&open_text, TagKind::Text), by_schema(&open_number, TagKind::Json(""))],
     };
     let tags = Tags { before_key: before_key.to_owned(), values, separator, ..Tags::default() };
-    let mut parts = vec![Part::Name];
+    let mut parts = vec![CallPart::Name];
     if !after_name.is_empty() {
-        parts.push(Part::Text(after_name.to_owned()));
+        parts.push(CallPart::Text(after_name.to_owned()));
     }
-    parts.push(Part::Arguments(Arguments::Tags(tags)));
-    parts.push(Part::Text(tail.clone()));
+    parts.push(CallPart::Arguments(CallArguments::Tags(tags)));
+    parts.push(CallPart::Text(tail.clone()));
     Some((parts, tail))
 }
 

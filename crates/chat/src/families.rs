@@ -1,19 +1,19 @@
 //! Formats that do not show by comparing conversations, recognized by what their templates render.
 
 use crate::detect::Probes;
-use crate::format::{Arguments, Block, CallObject, Calls, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags};
+use crate::format::{Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags};
 
-fn text(text: &str) -> Part {
-    Part::Text(text.to_owned())
+fn text(text: &str) -> CallPart {
+    CallPart::Text(text.to_owned())
 }
 
 fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-fn object(name: &str, arguments: &str) -> Part {
+fn object(name: &str, arguments: &str) -> CallPart {
     let (name, arguments) = (Some(name.to_owned()), arguments.to_owned());
-    Part::Object(CallObject { name, arguments, ..CallObject::default() })
+    CallPart::Object(CallObject { name, arguments, ..CallObject::default() })
 }
 
 fn tags(before_key: &str, open: &str, close: &str, separator: &str) -> Tags {
@@ -45,7 +45,7 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
 /// gpt-oss: channels with headers.
 fn harmony() -> ChatFormat {
     let call = |header: &str, after: &str| Calls {
-        call: vec![text(header), Part::Name, text(after), Part::Arguments(Arguments::Json)],
+        call: vec![text(header), CallPart::Name, text(after), CallPart::Arguments(CallArguments::Json)],
         is_single: true,
         ..Calls::default()
     };
@@ -83,11 +83,11 @@ fn recipients() -> ChatFormat {
             separator: "<|eom|><|start|>assistant".to_owned(),
             call: vec![
                 text(" to="),
-                Part::Name,
+                CallPart::Name,
                 text("<|message|><atem:function_calls>\n<atem:invoke name=\""),
-                Part::Name,
+                CallPart::Name,
                 text("\">\n"),
-                Part::Arguments(Arguments::Tags(tags)),
+                CallPart::Arguments(CallArguments::Tags(tags)),
                 text("</atem:invoke>\n</atem:function_calls>"),
             ],
             ..Calls::default()
@@ -117,11 +117,11 @@ fn open_close() -> ChatFormat {
             end: "<|close|>tools<|sep|>".to_owned(),
             call: vec![
                 text("<|open|>call tool=\""),
-                Part::Name,
+                CallPart::Name,
                 text("\" index=\""),
-                Part::Number,
+                CallPart::Number,
                 text("\"<|sep|>"),
-                Part::Arguments(Arguments::Tags(tags)),
+                CallPart::Arguments(CallArguments::Tags(tags)),
                 text("<|close|>call<|sep|>"),
             ],
             ..Calls::default()
@@ -141,9 +141,9 @@ fn sections(probes: &Probes) -> ChatFormat {
             end: "<|tool_calls_section_end|>".to_owned(),
             call: vec![
                 text("<|tool_call_begin|>"),
-                Part::NumberedName { prefix: "functions.".to_owned(), separator: ":".to_owned() },
+                CallPart::NumberedName { prefix: "functions.".to_owned(), separator: ":".to_owned() },
                 text("<|tool_call_argument_begin|>"),
-                Part::Arguments(Arguments::Json),
+                CallPart::Arguments(CallArguments::Json),
                 text("<|tool_call_end|>"),
             ],
             ..Calls::default()
@@ -157,7 +157,7 @@ fn arrows() -> ChatFormat {
     ChatFormat {
         content: Some(Block { begins: texts(&[">>>all\n"]), ends: Vec::new() }),
         calls: vec![Calls {
-            call: vec![text(">>>"), Part::Name, text("\n"), Part::Arguments(Arguments::Json)],
+            call: vec![text(">>>"), CallPart::Name, text("\n"), CallPart::Arguments(CallArguments::Json)],
             ..Calls::default()
         }],
         ..ChatFormat::default()
@@ -174,7 +174,7 @@ fn python_list(probes: &Probes) -> ChatFormat {
             begin: "<|tool_call_start|>[".to_owned(),
             separator: ", ".to_owned(),
             end: "]<|tool_call_end|>".to_owned(),
-            call: vec![Part::Name, text("("), Part::Arguments(Arguments::Tags(tags)), text(")")],
+            call: vec![CallPart::Name, text("("), CallPart::Arguments(CallArguments::Tags(tags)), text(")")],
             ..Calls::default()
         }],
         ..ChatFormat::default()
@@ -186,7 +186,12 @@ fn gemma() -> ChatFormat {
     ChatFormat {
         reasoning: Some(Block::new("<|channel>thought\n", "<channel|>")),
         calls: vec![Calls {
-            call: vec![text("<|tool_call>call:"), Part::Name, Part::Arguments(Arguments::Gemma), text("<tool_call|>")],
+            call: vec![
+                text("<|tool_call>call:"),
+                CallPart::Name,
+                CallPart::Arguments(CallArguments::Gemma),
+                text("<tool_call|>"),
+            ],
             ..Calls::default()
         }],
         between: texts(&["<|tool_response>"]),
@@ -204,11 +209,11 @@ fn named_sections() -> ChatFormat {
             end: String::new(),
             call: vec![
                 text("<|tool_call:begin|>"),
-                Part::Id,
+                CallPart::Id,
                 text("<|tool_call:name|>"),
-                Part::Name,
+                CallPart::Name,
                 text("<|tool_call:args|>"),
-                Part::Arguments(Arguments::Json),
+                CallPart::Arguments(CallArguments::Json),
                 text("<|tool_call:end|>"),
             ],
             ..Calls::default()
@@ -231,9 +236,9 @@ fn cdata() -> ChatFormat {
             separator: "\n".to_owned(),
             call: vec![
                 text("<function name=\""),
-                Part::Name,
+                CallPart::Name,
                 text("\">"),
-                Part::Arguments(Arguments::Tags(tags)),
+                CallPart::Arguments(CallArguments::Tags(tags)),
                 text("</function>"),
             ],
             ..Calls::default()
@@ -253,9 +258,9 @@ fn element_tags() -> ChatFormat {
             end: format!("{MARK}</tool_call>"),
             call: vec![
                 text(&format!("{MARK}<invoke name=\"")),
-                Part::Name,
+                CallPart::Name,
                 text("\">"),
-                Part::Arguments(Arguments::Tags(tags)),
+                CallPart::Arguments(CallArguments::Tags(tags)),
                 text(&format!("{MARK}</invoke>\n")),
             ],
             ..Calls::default()

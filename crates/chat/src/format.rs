@@ -70,7 +70,7 @@ pub struct Calls {
     /// The template leaves out the end after a single call.
     pub end_is_optional: bool,
     /// One call.
-    pub call: Vec<Part>,
+    pub call: Vec<CallPart>,
     /// The turn has one call at most.
     pub is_single: bool,
     /// Calls begin the content, or there are none.
@@ -79,7 +79,7 @@ pub struct Calls {
 
 /// A part of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum CallPart {
     /// A fixed text.
     Text(String),
     /// The tool's name, without quotes. It can occur twice.
@@ -98,7 +98,7 @@ pub enum Part {
     /// Name, arguments and id in a JSON object.
     Object(CallObject),
     /// The arguments alone.
-    Arguments(Arguments),
+    Arguments(CallArguments),
 }
 
 /// A call as a JSON object.
@@ -120,7 +120,7 @@ pub struct CallObject {
 
 /// How arguments are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Arguments {
+pub enum CallArguments {
     /// A JSON object.
     Json,
     /// Each argument between texts.
@@ -177,9 +177,9 @@ impl Calls {
             return vec![self.begin.trim_end().to_owned()];
         }
         match self.call.first() {
-            Some(Part::Text(text)) => vec![text.trim_end().to_owned()],
-            Some(Part::NumberedName { prefix, .. }) => vec![prefix.trim_end().to_owned()],
-            Some(Part::Object(CallObject { name: Some(name), id, may_have_type, .. })) => {
+            Some(CallPart::Text(text)) => vec![text.trim_end().to_owned()],
+            Some(CallPart::NumberedName { prefix, .. }) => vec![prefix.trim_end().to_owned()],
+            Some(CallPart::Object(CallObject { name: Some(name), id, may_have_type, .. })) => {
                 let first = id.as_ref().filter(|(_, is_first)| *is_first).map_or(name, |(key, _)| key);
                 let mut triggers = vec![format!("{{\"{first}\"")];
                 triggers.extend(may_have_type.then(|| format!("{{\"type\": \"function\", \"{first}\"")));
@@ -193,25 +193,29 @@ impl Calls {
     #[must_use]
     pub fn has_ids(&self) -> bool {
         self.call.iter().any(|part| match part {
-            Part::Id | Part::NumberedName { .. } => true,
-            Part::Object(object) => object.id.is_some(),
+            CallPart::Id | CallPart::NumberedName { .. } => true,
+            CallPart::Object(object) => object.id.is_some(),
             _ => false,
         })
     }
 }
 
-impl Part {
+impl CallPart {
     /// The texts around names and values.
     fn texts(&self) -> Vec<String> {
         match self {
-            Part::Text(text) => vec![text.clone()],
-            Part::NumberedName { prefix, separator } => vec![prefix.clone(), separator.clone()],
-            Part::Arguments(Arguments::Gemma) => vec![GEMMA_QUOTE.to_owned()],
-            Part::Arguments(Arguments::Tags(tags)) => {
+            CallPart::Text(text) => vec![text.clone()],
+            CallPart::NumberedName { prefix, separator } => vec![prefix.clone(), separator.clone()],
+            CallPart::Arguments(CallArguments::Gemma) => vec![GEMMA_QUOTE.to_owned()],
+            CallPart::Arguments(CallArguments::Tags(tags)) => {
                 let values = tags.values.iter().flat_map(|value| [value.open.clone(), value.close.clone()]);
                 values.chain([tags.before_key.clone(), tags.separator.clone()]).collect()
             }
-            Part::Name | Part::Id | Part::Number | Part::Object(_) | Part::Arguments(Arguments::Json) => Vec::new(),
+            CallPart::Name
+            | CallPart::Id
+            | CallPart::Number
+            | CallPart::Object(_)
+            | CallPart::Arguments(CallArguments::Json) => Vec::new(),
         }
     }
 }
@@ -270,7 +274,7 @@ impl ChatFormat {
         texts.extend(self.between.iter().chain([&self.before_calls, &self.before_content, &self.turn_end]).cloned());
         for calls in &self.calls {
             texts.extend([&calls.begin, &calls.separator, &calls.end].map(String::clone));
-            texts.extend(calls.call.iter().flat_map(Part::texts));
+            texts.extend(calls.call.iter().flat_map(CallPart::texts));
         }
         let mut tags: Vec<String> = texts.iter().flat_map(|text| tags_in(text)).map(str::to_owned).collect();
         tags.sort_unstable();

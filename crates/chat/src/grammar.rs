@@ -5,7 +5,7 @@ use foredraft_schema::{ArgumentKind, CompileOptions, Rules, Schema, Unenforced, 
 use serde_json::Value;
 
 use crate::elements::ITEM;
-use crate::format::{Arguments, CallObject, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags, TurnStart};
+use crate::format::{CallArguments, CallObject, CallPart, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart};
 use crate::tool::Tool;
 use crate::value::GEMMA_QUOTE;
 
@@ -53,7 +53,7 @@ impl ChatFormat {
     /// # Errors
     /// `invalid_request`: a schema has no valid values, or the grammar would be too large.
     pub fn grammar(&self, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
-        let mut writer = Writer::default();
+        let mut writer = GrammarWriter::default();
         let has_calls = !request.tools.is_empty() && !self.calls.is_empty();
         if !has_calls && request.document.is_none() {
             return Ok(None);
@@ -76,7 +76,13 @@ impl ChatFormat {
     }
 
     /// A turn with calls or a document, with reasoning before it.
-    fn root(&self, calls: Option<String>, document: Option<String>, start: &TurnStart, writer: &mut Writer) -> String {
+    fn root(
+        &self,
+        calls: Option<String>,
+        document: Option<String>,
+        start: &TurnStart,
+        writer: &mut GrammarWriter,
+    ) -> String {
         let rest = |rule: Option<String>, before: &str| rule.map(|rule| format!("{} {rule}", gap(before)));
         let after: Vec<String> =
             [rest(calls.clone(), &self.before_calls), rest(document.clone(), &self.before_content)]
@@ -100,7 +106,7 @@ impl ChatFormat {
     }
 
     /// The content's block with a document.
-    fn document_rule(&self, schema: &Schema, writer: &mut Writer) -> Result<String> {
+    fn document_rule(&self, schema: &Schema, writer: &mut GrammarWriter) -> Result<String> {
         let options = CompileOptions { drop_unenforceable: false, any_order: false };
         let compiled = schema.compile(&options, &mut writer.rules)?;
         writer.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
@@ -119,7 +125,7 @@ impl ChatFormat {
             let blocks = [&self.content, &self.reasoning].into_iter().flatten();
             let is_shared = blocks.flat_map(|block| &block.begins).any(|begin| begin.starts_with(trigger.as_str()));
             let words: Vec<String> = match (is_shared, calls.call.get(2)) {
-                (true, Some(Part::Text(after))) => {
+                (true, Some(CallPart::Text(after))) => {
                     tools.iter().map(|tool| format!("{trigger}{}{after}", tool.name)).collect()
                 }
                 _ => vec![trigger.clone()],
@@ -139,11 +145,11 @@ impl ChatFormat {
     }
 
     /// All ways to write calls.
-    fn calls_rule(&self, request: &TurnRequest, start: &TurnStart, writer: &mut Writer) -> Result<String> {
+    fn calls_rule(&self, request: &TurnRequest, start: &TurnStart, writer: &mut GrammarWriter) -> Result<String> {
         let mut ways = Vec::new();
         for calls in &self.calls {
             let head = match calls.call.first() {
-                Some(Part::Text(text)) => text.as_str(),
+                Some(CallPart::Text(text)) => text.as_str(),
                 _ => "",
             };
             let mut alternatives = Vec::with_capacity(request.tools.len());
@@ -198,14 +204,14 @@ fn literal(text: &str) -> String {
 
 /// Writes the rules of calls.
 #[derive(Default)]
-struct Writer {
+struct GrammarWriter {
     rules: Rules,
     /// The rule for any value in Gemma's notation.
     gemma_any: Option<String>,
     unenforced: Vec<(Option<String>, Unenforced)>,
 }
 
-impl Writer {
+impl GrammarWriter {
     fn note(&mut self, tool: &Tool, unenforced: impl IntoIterator<Item = Unenforced>) {
         for keyword in unenforced {
             let noted = (Some(tool.name.clone()), keyword);
@@ -215,24 +221,24 @@ impl Writer {
         }
     }
 
-    fn call<'a>(&mut self, parts: impl Iterator<Item = &'a Part>, tool: &Tool) -> Result<String> {
-        let parts: Vec<&Part> = parts.collect();
+    fn call<'a>(&mut self, parts: impl Iterator<Item = &'a CallPart>, tool: &Tool) -> Result<String> {
+        let parts: Vec<&CallPart> = parts.collect();
         let mut out = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             out.push(match part {
-                Part::Text(text) => literal(text),
-                Part::Name => literal(&tool.name),
-                Part::Id => "[a-zA-Z0-9] [a-zA-Z0-9_.:-]{0,63}".to_owned(),
-                Part::Number => "[0-9]{1,4}".to_owned(),
-                Part::NumberedName { prefix, separator } => {
+                CallPart::Text(text) => literal(text),
+                CallPart::Name => literal(&tool.name),
+                CallPart::Id => "[a-zA-Z0-9] [a-zA-Z0-9_.:-]{0,63}".to_owned(),
+                CallPart::Number => "[0-9]{1,4}".to_owned(),
+                CallPart::NumberedName { prefix, separator } => {
                     format!("{} [0-9]{{1,4}}", literal(&format!("{prefix}{}{separator}", tool.name)))
                 }
-                Part::Object(object) => self.object(object, tool)?,
-                Part::Arguments(Arguments::Json) => self.json(tool)?,
-                Part::Arguments(Arguments::Gemma) => self.gemma_object(&tool.schema, &tool.raw, tool)?,
-                Part::Arguments(Arguments::Tags(tags)) => {
+                CallPart::Object(object) => self.object(object, tool)?,
+                CallPart::Arguments(CallArguments::Json) => self.json(tool)?,
+                CallPart::Arguments(CallArguments::Gemma) => self.gemma_object(&tool.schema, &tool.raw, tool)?,
+                CallPart::Arguments(CallArguments::Tags(tags)) => {
                     let tail = match parts.get(index + 1) {
-                        Some(Part::Text(text)) => text.as_str(),
+                        Some(CallPart::Text(text)) => text.as_str(),
                         _ => "",
                     };
                     self.tags(tags, tail, tool)?

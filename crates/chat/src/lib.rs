@@ -26,7 +26,9 @@ mod tool;
 mod value;
 
 pub use detect::{Conversation, detect};
-pub use format::{Arguments, Block, CallObject, Calls, ChatFormat, KEY, Part, TagKind, TaggedValue, Tags, TurnStart};
+pub use format::{
+    Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart,
+};
 pub use grammar::{TurnGrammar, TurnRequest, TurnTrigger};
 pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
 pub use parser::{MessageParser, MessageReader, ReaderOptions};

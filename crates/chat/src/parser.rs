@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::call::{CallReader, Progress};
 use crate::format::{Calls, ChatFormat};
 use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
-use crate::scan::{Comparison, compare, find};
+use crate::scan::{TextMatch, compare, find};
 use crate::tool::Tool;
 
 /// How often a text may look like calls and be none, until the rest of the completion is content. Each time costs reading the text again.
@@ -18,10 +18,10 @@ pub struct MessageReader {
     tools: Vec<Tool>,
     options: ReaderOptions,
     /// The texts that mean something outside of blocks.
-    outside: Vec<(String, Mark)>,
+    outside: Vec<(String, TurnMark)>,
     /// The texts that mean something in content's block.
-    in_content: Vec<(String, Mark)>,
-    in_reasoning: Vec<(String, Mark)>,
+    in_content: Vec<(String, TurnMark)>,
+    in_reasoning: Vec<(String, TurnMark)>,
 }
 
 /// What is known about the completions that are read.
@@ -40,7 +40,7 @@ pub struct ReaderOptions {
 
 /// The meaning of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum TurnMark {
     Reasoning,
     Content,
     /// The end of a block.
@@ -57,30 +57,32 @@ impl MessageReader {
     /// A reader for completions in this format that call these tools.
     #[must_use]
     pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
-        let texts = |texts: &[String], mark: Mark| -> Vec<(String, Mark)> {
+        let texts = |texts: &[String], mark: TurnMark| -> Vec<(String, TurnMark)> {
             let marks = texts.iter().map(|text| (text.trim_matches(['\n', '\r', '\t']).trim_end().to_owned(), mark));
             marks.filter(|(text, _)| !text.is_empty()).collect()
         };
         let mut outside = Vec::new();
-        let begins = |mark: Mark| match mark {
-            Mark::Reasoning => format.reasoning.iter().flat_map(|block| texts(&block.begins, mark)).collect(),
+        let begins = |mark: TurnMark| match mark {
+            TurnMark::Reasoning => format.reasoning.iter().flat_map(|block| texts(&block.begins, mark)).collect(),
             _ => format.content.iter().flat_map(|block| texts(&block.begins, mark)).collect::<Vec<_>>(),
         };
-        outside.extend(begins(Mark::Reasoning));
-        outside.extend(format.reasoning.iter().flat_map(|block| texts(&block.ends, Mark::BareEnd)));
-        outside.extend(begins(Mark::Content));
-        outside.extend(texts(&format.between, Mark::Between));
-        outside.extend(texts(std::slice::from_ref(&format.turn_end), Mark::Between));
+        outside.extend(begins(TurnMark::Reasoning));
+        outside.extend(format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::BareEnd)));
+        outside.extend(begins(TurnMark::Content));
+        outside.extend(texts(&format.between, TurnMark::Between));
+        outside.extend(texts(std::slice::from_ref(&format.turn_end), TurnMark::Between));
         let mut called = Vec::new();
         if !tools.is_empty() {
             for (index, calls) in format.calls.iter().enumerate() {
-                called.extend(texts(&calls.triggers(), Mark::Calls(index)));
+                called.extend(texts(&calls.triggers(), TurnMark::Calls(index)));
             }
         }
         outside.extend(called.clone());
-        let mut in_content = format.content.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
+        let mut in_content =
+            format.content.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect::<Vec<_>>();
         in_content.extend(outside.clone());
-        let in_reasoning = format.reasoning.iter().flat_map(|block| texts(&block.ends, Mark::End)).collect::<Vec<_>>();
+        let in_reasoning =
+            format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect::<Vec<_>>();
         MessageReader { format, tools, options, outside, in_content, in_reasoning }
     }
 
@@ -308,8 +310,8 @@ impl MessageParser {
         let word_len = word.len();
         let at_begin = is_begin && is_blank && self.is_blank();
         let is_text = match mark {
-            Mark::Calls(which) => !self.may_call(*which, at_begin),
-            Mark::BareEnd => !at_begin,
+            TurnMark::Calls(which) => !self.may_call(*which, at_begin),
+            TurnMark::BareEnd => !at_begin,
             _ => false,
         };
         let mark = match mark {
@@ -324,18 +326,18 @@ impl MessageParser {
             mark => *mark,
         };
         match mark {
-            Mark::Calls(which) => {
+            TurnMark::Calls(which) => {
                 let calls = OpenCalls { which, phase: CallsPhase::Begin, raw: String::new(), n_calls: 0 };
                 self.state = TurnState::Calls(Box::new(calls));
             }
-            Mark::Reasoning | Mark::Content => {
+            TurnMark::Reasoning | TurnMark::Content => {
                 self.space.clear();
                 self.consume(word_len);
-                let is_reasoning = mark == Mark::Reasoning;
+                let is_reasoning = mark == TurnMark::Reasoning;
                 self.state =
                     TurnState::Text { is_reasoning, in_block: true, trims_start: is_reasoning, is_begin: false };
             }
-            Mark::End | Mark::BareEnd | Mark::Between => {
+            TurnMark::End | TurnMark::BareEnd | TurnMark::Between => {
                 self.space.clear();
                 self.consume(word_len);
                 self.state = TurnState::Text {
@@ -392,11 +394,11 @@ impl MessageParser {
         let rest = self.pending.as_str();
         match &mut calls.phase {
             CallsPhase::Begin => match compare(&format.begin, rest) {
-                Comparison::Full(n) => {
+                TextMatch::Full(n) => {
                     took = n;
                     calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
                 }
-                Comparison::Partial if !is_final => more = false,
+                TextMatch::Partial if !is_final => more = false,
                 _ => return self.give_up(&calls, false, is_final),
             },
             CallsPhase::Call(call, is_open) => match call.step(format, &reader.tools, rest, is_final) {
@@ -440,18 +442,18 @@ impl MessageParser {
             },
             CallsPhase::After => {
                 let next = match format.call.first() {
-                    Some(crate::format::Part::Text(text)) => text.as_str(),
+                    Some(crate::format::CallPart::Text(text)) => text.as_str(),
                     _ => "",
                 };
                 let another = format!("{}{next}", format.separator);
                 if !format.end.trim().is_empty() {
                     match (compare(&format.end, rest), compare(&format.separator, rest)) {
-                        (Comparison::Full(n), _) => {
+                        (TextMatch::Full(n), _) => {
                             self.consume(n);
                             return self.leave_calls();
                         }
-                        (Comparison::Partial, _) | (_, Comparison::Partial) if !is_final => more = false,
-                        (_, Comparison::Full(n)) if !rest.trim().is_empty() => {
+                        (TextMatch::Partial, _) | (_, TextMatch::Partial) if !is_final => more = false,
+                        (_, TextMatch::Full(n)) if !rest.trim().is_empty() => {
                             took = n;
                             calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
                         }
@@ -461,13 +463,13 @@ impl MessageParser {
                     return self.leave_calls();
                 } else {
                     match compare(&another, rest) {
-                        Comparison::Full(_) => {
-                            if let Comparison::Full(n) = compare(&format.separator, rest) {
+                        TextMatch::Full(_) => {
+                            if let TextMatch::Full(n) = compare(&format.separator, rest) {
                                 took = n;
                             }
                             calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
                         }
-                        Comparison::Partial if !is_final => more = false,
+                        TextMatch::Partial if !is_final => more = false,
                         _ => return self.leave_calls(),
                     }
                 }

@@ -1,8 +1,8 @@
 //! Comparing text with the texts of a format, where white space is not significant.
 
-/// How a text compares with a text of a format.
+/// Whether a text begins with a text of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Comparison {
+pub(crate) enum TextMatch {
     /// It begins with it, up to this byte.
     Full(usize),
     /// It may become one that begins with it.
@@ -12,7 +12,7 @@ pub(crate) enum Comparison {
 }
 
 /// Compares `text` with `expected`. White space in `expected` stands for any white space or none; the text may begin with white space.
-pub(crate) fn compare(expected: &str, text: &str) -> Comparison {
+pub(crate) fn compare(expected: &str, text: &str) -> TextMatch {
     let mut given = text.char_indices().peekable();
     let mut end = 0;
     let mut may_skip = true;
@@ -25,11 +25,11 @@ pub(crate) fn compare(expected: &str, text: &str) -> Comparison {
         may_skip = false;
         match given.next() {
             Some((at, next)) if next == char => end = at + next.len_utf8(),
-            Some(_) => return Comparison::No,
-            None => return Comparison::Partial,
+            Some(_) => return TextMatch::No,
+            None => return TextMatch::Partial,
         }
     }
-    Comparison::Full(end)
+    TextMatch::Full(end)
 }
 
 /// The first place in `text`, not before `from`, where one of the `words` begins; of words that begin there the longest, as its index.
