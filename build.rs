@@ -12,8 +12,6 @@ fn main() {
         "src/llama/guard.h",
         "src/llama/allocation.cpp",
         "src/llama/placement.cpp",
-        "src/llama/chat.cpp",
-        "src/llama/template_budget.h",
         "src/llama/kernels",
         "src/ffi",
         "cbindgen.toml",
@@ -50,7 +48,6 @@ fn main() {
     // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
-    compile_chat(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");
     if is("OS", "linux") || is_mingw {
         replace_barrier(installed, is_mingw, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
@@ -136,85 +133,6 @@ fn compile_guard(installed: &Path) {
     }
     let files = ["guard", "placement", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
     build.cpp(true).std("c++17").files(files).compile("foredraft_guard");
-}
-
-/// llama.cpp's chat formats. Their library, `libllama-common.a`, is linked by llama-cpp-sys-2.
-fn compile_chat(installed: &Path) {
-    let source = llama_sources(installed);
-    limit_template_engine(&source);
-    let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
-    // Optimised like llama.cpp, because the linker keeps only one copy of the templates that both instantiate.
-    let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").opt_level(3).warnings(false).includes(includes).file("src/llama/chat.cpp");
-    // Only for quoted names: a folder with a `string.h`.
-    build.include(env::var_os("OUT_DIR").expect("cargo sets it")).flag("-iquote").flag(source.join("common/jinja"));
-    build.compile("foredraft_chat");
-}
-
-/// Writes the part of llama.cpp's template engine that executes, with calls of `src/llama/template_budget.h`. `src/llama/chat.cpp` includes it.
-/// The linker has these functions then, and takes none of them from llama.cpp's library.
-fn limit_template_engine(source: &Path) {
-    // The code of llama.cpp, how often it is there, and what is inserted before it. `$` stands for the code.
-    let insertions = [
-        ("value statement::execute(context & ctx) const {\n", 1, "$    const template_budget::step step(*this);\n"),
-        ("return execute_impl(ctx);", 1, "return step.result(execute_impl(ctx));"),
-        ("gather_string_parts_recursive(result, ", 2, "template_budget::measure(result); $"),
-        ("gather_string_parts_recursive(out, ", 1, "template_budget::measure(out); $"),
-        ("gather_string_parts_recursive(body_val, ", 1, "template_budget::measure(body_val); $"),
-        (
-            "obj->insert(key, val);",
-            1,
-            "template_budget::use(template_budget::CONTAINER, template_budget::CONTAINER); template_budget::measure(key); $",
-        ),
-        ("value right_val = right->execute(ctx);", 1, "$ template_budget::operation(op.value, left_val, right_val);"),
-        ("auto set_filter_alias = ", 1, "template_budget::measure(input); $"),
-        (
-            "return try_builtin_func(ctx, filter_id, input)->invoke(func_args(ctx));",
-            1,
-            "template_budget::call(filter_id, input, {}); $",
-        ),
-        (
-            "return try_builtin_func(ctx, filter_id, input)->invoke(args);",
-            1,
-            "template_budget::call(filter_id, input, args.get_args()); $",
-        ),
-        ("auto res = it->second(args);", 1, "template_budget::test(args.get_args()); $"),
-        (
-            "return callee_func->invoke(args);",
-            2,
-            "template_budget::call(callee_func->name, callee_func->arg0, args.get_args()); $",
-        ),
-        ("return slice_func->invoke(args);", 1, "template_budget::measure(object); $"),
-        (
-            "auto tuple = mk_val<value_tuple>(p);",
-            1,
-            "template_budget::use(template_budget::VALUE, template_budget::VALUE); $",
-        ),
-        ("loop_obj->has_builtins = false;", 1, "template_budget::set(scope, template_budget::ITERATION); $"),
-        (
-            "obj_ptr->insert(prop_name, rhs);",
-            1,
-            "template_budget::use(template_budget::VISIT * obj_ptr->val_obj.size(), template_budget::CONTAINER); $",
-        ),
-        ("ctx.set_val(var_name, rhs);", 1, "template_budget::set(ctx); $"),
-        ("ctx.set_val(var_name, arr[i]);", 1, "template_budget::set(ctx); $"),
-        ("ctx.set_val(param_name, param_value);", 2, "template_budget::set(ctx); $"),
-        ("ensure_key_type_allowed(property);", 1, "template_budget::measure(property); $"),
-        ("context scope(ctx);", 1, "template_budget::copy(ctx); $"),
-        ("context loop_scope(scope);", 1, "template_budget::copy(scope); $"),
-        ("context macro_ctx(args.ctx);", 1, "template_budget::copy(args.ctx); $"),
-        ("context caller_ctx(ctx);", 1, "template_budget::copy(ctx); $"),
-        ("context block_ctx(caller_ctx);", 1, "template_budget::copy(caller_ctx); $"),
-        ("context call_ctx(ctx);", 1, "template_budget::copy(ctx); $"),
-    ];
-    let path = source.join("common/jinja/runtime.cpp");
-    let mut text = fs::read_to_string(&path).expect("llama.cpp has a template engine");
-    for (code, n, inserted) in insertions {
-        assert_eq!(text.matches(code).count(), n, "{}: {code}", path.display());
-        text = text.replace(code, &inserted.replace('$', code));
-    }
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join("jinja_runtime.cpp"), text).expect("OUT_DIR can be written to");
 }
 
 /// The folder of llama.cpp's sources, because not all headers are installed. CMake's cache has it.

@@ -83,7 +83,7 @@ MANIFEST
 
 check_crates() {
     local crate
-    for crate in base ngram grammar jinja sampling speculation; do
+    for crate in base chat ngram grammar jinja sampling schema speculation; do
         CARGO_TARGET_DIR=$work/target cargo check --release --quiet --target $triple -p foredraft-$crate >&2 || die "foredraft-$crate does not compile"
         passed "foredraft-$crate: cargo check"
     done
@@ -112,7 +112,7 @@ check_sources() {
         standard=-std=c11
         case $file in *.cpp) standard=-std=c++17 ;; esac
         # The first two are for glibc and mingw; build.rs writes a part of the third, and compiles it below.
-        case $file in src/llama/allocation.cpp | src/ffi/globals.c | src/llama/chat.cpp) continue ;; esac
+        case $file in src/llama/allocation.cpp | src/ffi/globals.c) continue ;; esac
         # An object, because zig first builds libc++ for anything else.
         "$work/bin/zig-$([ "$standard" = -std=c11 ] && echo cc || echo c++)" $standard -Wall "${flags[@]}" -c "$file" -o "$work/object.o" 2>"$work/zig.log" ||
             { cat "$work/zig.log" >&2; die "$file does not compile"; }

@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::chat_format::{self, ChatMessage};
+use foredraft_chat::ChatMessage;
+
+use super::chat_format;
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::engine::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved,
@@ -286,7 +288,8 @@ fn completion_response(
         answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, vocab));
     }
     add_token_ids(&mut answer, record, tokens.iter().copied());
-    let warnings = record.warnings();
+    let mut warnings = record.warnings();
+    warnings.extend(chat_format::message_warnings(record, index));
     if !warnings.is_empty() {
         answer.insert("warnings".into(), warnings.into());
     }

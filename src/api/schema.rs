@@ -4,9 +4,7 @@ use serde_json::Value;
 
 use super::fields::unexpected;
 use crate::error::{Error, Result};
-use foredraft_schema::{CompileOptions, Rules, Schema, compile};
-
-mod converter_fixes;
+use foredraft_schema::{CompileOptions, Rules, compile};
 
 /// Reads the field `json_schema`: an object, or a string that contains one.
 ///
@@ -34,22 +32,8 @@ pub(super) fn to_grammar(schema: &Value) -> Result<String> {
 }
 
 /// An error as the field `json_schema` has it.
-fn of_field(error: &Error) -> Error {
+pub(super) fn of_field(error: &Error) -> Error {
     Error::new(error.code(), format!("json_schema: {}", error.message()))
-}
-
-/// Corrects the rules of a grammar that llama.cpp's chat formats have written.
-pub(super) fn fix_grammar(grammar: &str) -> String {
-    grammar.lines().map(converter_fixes::fix_rule).collect()
-}
-
-/// The form of a schema that llama.cpp's chat formats handle correctly. `prefix` makes the names of its definitions unique among several
-/// schemas.
-///
-/// # Errors
-/// As [`to_grammar`].
-pub(super) fn simplified(schema: &Value, prefix: &str) -> Result<Value> {
-    Schema::new(schema).and_then(|schema| schema.simplified(prefix)).map_err(|error| of_field(&error))
 }
 
 #[cfg(test)]

@@ -10,11 +10,9 @@
 //! - `device_use`, `placement`: what models and contexts have on each device.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
 //! - `unrecoverable`: failures that end the process of an isolated engine.
-//! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
 //! - `fake` (tests only): a context without llama.cpp.
 
 mod backend;
-mod chat;
 mod context;
 mod device_use;
 #[cfg(test)]
@@ -28,7 +26,6 @@ mod placement;
 pub mod platform;
 #[cfg(target_os = "linux")]
 pub mod process;
-mod schema;
 mod sources;
 mod threads;
 mod unrecoverable;
@@ -40,7 +37,6 @@ pub use backend::module_failures;
 pub use backend::modules::module_failures;
 pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
-pub use chat::{CompletionParser, FormatTemplate, generic_chat_format};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
@@ -57,7 +53,6 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
-pub use schema::schema_to_grammar;
 pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;

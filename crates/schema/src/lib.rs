@@ -9,7 +9,6 @@
 //! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
 //! - `reader`, with `merge`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
 //! - `writer`, with `sequence`, `numbers`, `formats`, `spelling`, `pattern`, `delimiters`: from the tree to `rules`.
-//! - `simplified`: from the tree to a schema for llama.cpp's converter, until its chat formats are replaced.
 //! - `arguments`: values between tags. `validate`: whether a value is valid.
 
 mod arguments;
@@ -27,7 +26,6 @@ mod reader;
 mod references;
 mod rules;
 mod sequence;
-mod simplified;
 mod spelling;
 #[cfg(test)]
 mod tests;
@@ -189,16 +187,6 @@ impl Schema {
             .map_err(Error::invalid)?;
         unenforced.extend(self.located(dropped));
         Ok(CompiledSchema { rule, unenforced })
-    }
-
-    /// The schema in the form that llama.cpp's converter handles correctly. `prefix` makes the names of its definitions unique. Goes away
-    /// with llama.cpp's chat formats.
-    ///
-    /// # Errors
-    /// As [`Schema::compile`] with [`CompileOptions::default`].
-    pub fn simplified(&self, prefix: &str) -> Result<Value> {
-        let (tree, _) = self.read(false)?;
-        simplified::simplify(&tree, prefix).map_err(Error::invalid)
     }
 
     /// The parameters of a tool. If the schema is not one object (`anyOf` of several, for instance), the parameters are those of all

@@ -4,15 +4,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
+use foredraft_chat::MessageReader;
 use parking_lot::Mutex;
-use serde_json::Value;
 
-use crate::api::chat_format::{ChatFormat, FormatRequest, MessageReader, MessageStream, seen_messages};
+use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, TemplateFormat, seen_messages, text_of};
 use crate::api::prompts::{self, ServingModel};
 use crate::api::registry::ChatRecord;
-use crate::api::request::{
-    ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, GrammarTrigger, Prompt, ToolChoice, TriggerKind,
-};
+use crate::api::request::{ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, ToolChoice};
 use crate::error::{Code, Error, Result};
 
 /// Finds the format of the answer to a request with messages, and sets in the request what the format needs. Returns what reads the
@@ -22,13 +20,13 @@ use crate::error::{Code, Error, Result};
 /// A tool is invalid, or the template fails.
 pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -> Result<Option<Arc<MessageReader>>> {
     let timeout = request.options.timeout;
+    let is_unconstrained = has_other_grammar(request)?;
     let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
-    let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
-    let own;
-    // The renderer has limits on time and memory, and llama.cpp has none: so it is asked first, with the same messages. If the template
-    // fails, preparing the prompt says so.
-    let mut seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
+    // The template is checked with the messages before a continued one, because the format has the beginning of that.
+    let n_before = chat.messages.len() - usize::from(options.continuation.is_some()).min(chat.messages.len());
+    let before = chat.messages.get(..n_before).unwrap_or_default();
+    let mut seen = ChatInput { messages: seen_messages(before), add_generation_prompt: true, ..chat.clone() };
     let mut checked = prompts::check_template(serving, &seen, timeout);
     let mut fails_with_tools = None;
     if let (Err(error), false) = (&checked, seen.tools.is_empty())
@@ -40,30 +38,34 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
             checked = Ok(without_tools);
         }
     }
-    let template = match (&chat.chat_template, &checked) {
-        (_, Err(error)) => Err(error.message()),
+    let added = checked.as_ref().ok().and_then(Option::as_deref);
+    let added = added.filter(|_| chat.add_generation_prompt || options.continuation.is_some());
+    let own;
+    let template: std::result::Result<&TemplateFormat, &Error> = match (&chat.chat_template, &checked) {
+        (_, Err(error)) => Err(error),
         (Some(source), Ok(_)) => {
             own = serving.request_format(source);
-            own.as_deref().map_err(|error| error.message())
+            own.as_deref()
         }
-        (None, Ok(_)) => serving.format_template(!seen.tools.is_empty())?.map_err(String::as_str),
+        (None, Ok(_)) => Ok(serving.format_template(!seen.tools.is_empty())?),
     };
     let mut format = match template {
-        Ok(template) => {
-            let generation_prompt = checked.as_ref().ok().and_then(|text| text.as_deref());
-            let json_schema = json_schema.as_ref();
-            let fails_with_tools = fails_with_tools.as_deref();
-            ChatFormat::detect(&FormatRequest {
-                template,
-                fails_with_tools,
-                generation_prompt,
-                chat,
-                options,
-                json_schema,
-            })?
+        Ok(template) => AnswerFormat::new(&FormatRequest {
+            template,
+            fails_with_tools: fails_with_tools.as_deref(),
+            generation_prompt: added.unwrap_or_default(),
+            chat,
+            options,
+            json_schema: json_schema.as_ref(),
+            is_unconstrained,
+        })?,
+        Err(error) if matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_)) => {
+            return Err(error.clone());
         }
-        Err(why) if is_required => return Err(Error::invalid(why)),
-        Err(why) => ChatFormat::plain(options, why)?,
+        Err(error) => {
+            let continued = chat.messages.last().filter(|_| options.continuation.is_some());
+            AnswerFormat::plain(error.message(), continued.map_or(String::new(), |last| text_of(last, "content")))
+        }
     };
     if let Some(messages) = format.messages.take() {
         chat.messages = messages;
@@ -72,10 +74,17 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
         chat.tools.clear();
     }
     if options.continuation.is_some() {
-        continue_last_message(chat, &mut format);
+        let is_begun = added.is_some_and(|text| !text.is_empty());
+        continue_last_message(chat, &format, is_begun);
     }
-    set_grammar(request, &mut format, is_required)?;
-    request.options.stop.append(&mut format.stops);
+    // A schema's own grammar is enough where the answer begins with the content.
+    let is_needed = json_schema.is_none() || !chat.tools.is_empty() || format.has_frame;
+    if let Some(grammar) = format.grammar.take().filter(|_| is_needed) {
+        request.grammar = Some(grammar.text);
+        request.constraint.grammar_lazy = !grammar.triggers.is_empty();
+        request.constraint.grammar_triggers = grammar.triggers;
+        request.constraint.grammar_prefix = String::new();
+    }
     request.warnings.append(&mut format.warnings);
     let constraint = &mut request.constraint;
     constraint.preserved_tokens.append(&mut format.preserved);
@@ -89,73 +98,40 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     Ok(Some(format.reader))
 }
 
-/// Sets the grammar of the format, unless the request has its own.
-fn set_grammar(request: &mut CompletionRequest, format: &mut ChatFormat, is_required: bool) -> Result<()> {
-    if request.choices.is_some() {
-        return match is_required {
-            true => Err(Error::invalid("tool_choice: a required call cannot be combined with choices")),
-            // The choices are all that the answer can be, whatever a grammar would begin with.
-            false => Ok(()),
-        };
-    }
-    let has_own = request.grammar.is_some() && request.json_schema.is_none();
-    if is_required && (has_own || request.json_schema.is_some()) {
-        let what = if has_own { "grammar" } else { "a JSON schema" };
-        return Err(Error::invalid(format!("tool_choice: a required call cannot be combined with {what}")));
-    }
-    let Some(grammar) = format.grammar.take() else {
-        if is_required {
-            return Err(Error::invalid("tool_choice: llama.cpp has no grammar for calls in this template's format"));
-        }
-        return Ok(());
+/// Whether the request has another grammar than that of its format, or no grammar can apply.
+///
+/// # Errors
+/// A call is required, which needs the format's grammar.
+fn has_other_grammar(request: &CompletionRequest) -> Result<bool> {
+    let choice = request.chat.as_ref().map(|options| &options.tool_choice);
+    let is_required = matches!(choice, Some(ToolChoice::Required | ToolChoice::Function(_)));
+    // The choices are all that the answer can be, whatever a grammar would begin with.
+    let other = if request.choices.is_some() {
+        "tool_choice: a required call cannot be combined with choices"
+    } else if request.grammar.is_some() && request.json_schema.is_none() {
+        "tool_choice: a required call cannot be combined with grammar"
+    } else if request.options.n_beams > 1 {
+        "n_beams: a beam search cannot be combined with a required call"
+    } else if is_required && request.json_schema.is_some() {
+        "tool_choice: a required call cannot be combined with a JSON schema"
+    } else {
+        return Ok(false);
     };
-    if request.options.n_beams > 1 {
-        if is_required {
-            return Err(Error::invalid("n_beams: a beam search cannot be combined with a required call"));
-        }
-        return Ok(());
-    }
-    // A schema's own grammar is enough where the answer begins with the content.
-    if has_own || (request.json_schema.is_some() && format.thinking.is_none()) {
-        return Ok(());
-    }
-    request.grammar = Some(grammar.text);
-    let constraint = &mut request.constraint;
-    constraint.grammar_lazy = grammar.lazy;
-    constraint.grammar_prefix = if grammar.has_prefix { format.generation_prompt.clone() } else { String::new() };
-    constraint.grammar_triggers = grammar
-        .triggers
-        .into_iter()
-        .filter_map(|trigger| {
-            Some(GrammarTrigger { kind: TriggerKind::named(&trigger.kind)?, value: trigger.value, token: None })
-        })
-        .collect();
-    Ok(())
+    if is_required { Err(Error::invalid(other)) } else { Ok(true) }
 }
 
-/// Moves the last message out of the messages, to the end of the prompt.
-fn continue_last_message(chat: &mut ChatInput, format: &mut ChatFormat) {
+/// Moves the last message out of the messages, to the end of the prompt. `is_begun`: the format's end of the prompt has the beginning of the
+/// turn. Otherwise the template adds it.
+fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: bool) {
     let Some(last) = chat.messages.pop() else { return };
-    let text_of = |key: &str| match last.get(key) {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
-            texts.join("\n\n")
-        }
-        _ => String::new(),
-    };
-    let (content, reasoning) = (text_of("content"), text_of("reasoning_content"));
-    let turn = if format.is_known {
-        chat.add_generation_prompt = false;
-        format.generation_prompt.clone()
-    } else {
-        content.clone()
-    };
+    let turn = format.generation_prompt.clone();
+    chat.add_generation_prompt = !is_begun;
     let range = |data: &str| -> Option<Range<usize>> {
         let start = turn.rfind(data).filter(|_| !data.is_empty())?;
         Some(start..start + data.len())
     };
-    let mut data: Vec<Range<usize>> = [reasoning, content].iter().filter_map(|data| range(data)).collect();
+    let texts = ["reasoning_content", "content"].map(|key| text_of(&last, key));
+    let mut data: Vec<Range<usize>> = texts.iter().filter_map(|data| range(data)).collect();
     data.sort_by_key(|range| range.start);
     chat.continued = Some(ContinuedTurn { text: turn, data });
 }
@@ -169,7 +145,7 @@ pub(super) fn record(
     let (options, reader) = options.zip(reader)?;
     let message = |_| {
         let seed = RandomState::new().hash_one(0_u64);
-        Mutex::new(MessageStream::new(Arc::clone(reader), seed))
+        Mutex::new(MessageStream::new(reader, options.with_function_call, seed))
     };
     Some(ChatRecord {
         reasoning_format: options.reasoning_format,

@@ -68,6 +68,7 @@ fn triggers(request: &CompletionRequest, serving: &ServingModel, preserved: &[To
     for trigger in &request.constraint.grammar_triggers {
         let value = trigger.value.clone();
         triggers.push(match trigger.kind {
+            TriggerKind::Beginning => Trigger::Beginning(value),
             TriggerKind::Pattern => Trigger::Pattern(value),
             TriggerKind::FullPattern => Trigger::FullPattern(value),
             TriggerKind::Token => {

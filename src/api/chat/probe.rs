@@ -1,19 +1,30 @@
 //! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
 
-use foredraft_jinja::{FaultKind, RenderLimits};
+use foredraft_base::stack;
+use foredraft_jinja::{FaultKind, RenderLimits, STACK};
 use serde_json::{Map, Value as Json, json};
 
-use super::ChatTemplate;
 use super::shape::{ContentForm, ContentForms, MessageShape};
+use super::source::NAME;
 use super::values::{MEMORY, PROBE_STEPS, failure};
+use super::{ChatTemplate, RenderInput};
 use crate::error::Result;
 
 /// Texts in the probe messages that do not occur in any template.
 const MARKS: [&str; 3] = ["probe-content-71c3", "probe_key_71c3", "probe-value-71c3"];
+/// The maximum number of steps of a rendering that finds out how a template writes calls. The probes have tools and calls.
+const FORMAT_STEPS: u64 = 400_000;
 /// The text of a second part, and of a second message of the system. Some templates print the first one only.
 const SECOND_MARK: &str = "probe-second-71c3";
 
 impl ChatTemplate {
+    /// The prompt of a conversation that tells how a template writes messages. `None`: the template refuses it, or it takes too long.
+    pub(in crate::api) fn render_probe(&self, input: &RenderInput) -> Option<String> {
+        let (variables, seconds) = self.variables(input).ok()?;
+        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, interrupt: None };
+        stack::with(STACK, NAME, || Ok(self.run(&variables, seconds, limits).ok())).ok()?
+    }
+
     /// Renders probe conversations, and determines the form of messages from the marks that appear in the output.
     ///
     /// # Errors
@@ -40,7 +51,7 @@ impl ChatTemplate {
             && self.tells_apart(["developer", "developer0"], |role| of_system(role, written(mark, forms.system)))?;
         let no_system = user_form.is_some() && system_form.is_none();
         let second = if knows_developer { "developer" } else { "system" };
-        let two = self.render_probe(json!([
+        let two = self.probe_prompt(json!([
             {"role": "system", "content": written(mark, forms.system)},
             {"role": second, "content": written(SECOND_MARK, forms.system)},
             {"role": "user", "content": user()},
@@ -58,7 +69,7 @@ impl ChatTemplate {
         let text = self.prints(mark, messages(written(mark, ContentForm::Text)))?;
         let parts = |texts: &[&str]| -> Result<bool> {
             let parts = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
-            let prompt = self.render_probe(messages(parts))?;
+            let prompt = self.probe_prompt(messages(parts))?;
             // A template for strings prints the parts as objects, with their keys.
             let is_printed = !prompt.contains("'text'") && !prompt.contains("\"text\"");
             Ok(is_printed && texts.iter().all(|text| prompt.contains(text)))
@@ -76,8 +87,8 @@ impl ChatTemplate {
     fn tells_apart(&self, roles: [&str; 2], messages: impl Fn(&str) -> Json) -> Result<bool> {
         let [mark, ..] = MARKS;
         let [known, unknown] = roles;
-        let prompt = self.render_probe(messages(known))?;
-        Ok(prompt.contains(mark) && self.render_probe(messages(unknown))?.replace(unknown, known) != prompt)
+        let prompt = self.probe_prompt(messages(known))?;
+        Ok(prompt.contains(mark) && self.probe_prompt(messages(unknown))?.replace(unknown, known) != prompt)
     }
 
     /// The form of a call's arguments, and whether calls are printed only if the content is null.
@@ -86,7 +97,7 @@ impl ChatTemplate {
         let json_text = format!("{{\"{key}\": \"{value}\"}}");
         for null_content in [false, true] {
             let render = |arguments: Json| {
-                self.render_probe(calls(forms, arguments, null_content, written("answer", forms.tool), None))
+                self.probe_prompt(calls(forms, arguments, null_content, written("answer", forms.tool), None))
             };
             // An object is supported if it is not printed in Python's notation, a string if it is printed unquoted.
             let object = render(json!({key: value}))?;
@@ -100,11 +111,11 @@ impl ChatTemplate {
     }
 
     fn prints(&self, mark: &str, messages: Json) -> Result<bool> {
-        Ok(self.render_probe(messages)?.contains(mark))
+        Ok(self.probe_prompt(messages)?.contains(mark))
     }
 
     /// The prompt of probe messages. "" if the template refuses them.
-    fn render_probe(&self, messages: Json) -> Result<String> {
+    fn probe_prompt(&self, messages: Json) -> Result<String> {
         let variables = [
             ("messages", messages),
             ("bos_token", "".into()),

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::message::ChatMessage;
+use foredraft_chat::ChatMessage;
+
+use super::message::message_json;
 use crate::api::registry::{ChatRecord, RequestRecord};
 use crate::engine::{Generated, Outcome, Stop};
 use crate::llama::{Token, Vocab};
@@ -42,6 +44,12 @@ pub(in crate::api) fn finish_message(record: &RequestRecord, index: usize, text:
     Some(message.finish())
 }
 
+/// Warnings about calls in the message of a completion.
+pub(in crate::api) fn message_warnings(record: &RequestRecord, index: usize) -> Vec<String> {
+    let message = record.chat.as_ref().and_then(|chat| chat.messages.get(index));
+    message.map_or_else(Vec::new, |message| message.lock().warnings().to_vec())
+}
+
 /// Sets `message`, `finish_reason`, `usage` and `reasoning_format` in the final response of a completion.
 pub(in crate::api) fn add_message(
     answer: &mut Map<String, Value>,
@@ -50,13 +58,13 @@ pub(in crate::api) fn add_message(
     message: &ChatMessage,
 ) {
     let finish_reason = match outcome.stop {
-        Stop::Eos | Stop::Word(_) if message.has_calls() && chat.with_function_call => json!("function_call"),
-        Stop::Eos | Stop::Word(_) if message.has_calls() => json!("tool_calls"),
+        Stop::Eos | Stop::Word(_) if !message.calls.is_empty() && chat.with_function_call => json!("function_call"),
+        Stop::Eos | Stop::Word(_) if !message.calls.is_empty() => json!("tool_calls"),
         Stop::Eos | Stop::Word(_) => json!("stop"),
         Stop::Limit | Stop::Timeout => json!("length"),
         Stop::Cancelled | Stop::Error(_) => Value::Null,
     };
-    answer.insert("message".into(), message.to_json(chat.with_function_call));
+    answer.insert("message".into(), message_json(message, chat.with_function_call));
     answer.insert("finish_reason".into(), finish_reason);
     answer.insert("usage".into(), usage(outcome));
     answer.insert("reasoning_format".into(), chat.reasoning_format.as_str().into());

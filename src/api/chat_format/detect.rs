@@ -2,75 +2,74 @@
 
 use std::sync::Arc;
 
+use foredraft_chat::{
+    CallObject, CallPart, Calls, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart, TurnTrigger,
+};
+use foredraft_schema::Schema;
 use once_cell::sync::OnceCell;
 use serde_json::{Map, Value, json};
 
-use super::applied::{AppliedFormat, FormatTrigger, read};
 use super::cached::TemplateFormat;
-use super::message::{ChatMessage, ParsedText};
-use super::stream::MessageReader;
-use super::tools::{describe_in_system, with_simple_schemas};
-use crate::api::request::{ChatInput, ChatOptions, Continuation, ToolChoice, tool_name};
-use crate::api::schema;
+use super::tools::{callable_tools, describe_in_system};
+use crate::api::request::{
+    ChatInput, ChatOptions, Continuation, GrammarTrigger, ReasoningFormat, ToolChoice, TriggerKind,
+};
+use crate::api::schema::of_field;
 use crate::error::Result;
-use crate::llama::{CompletionParser, generic_chat_format};
 
-/// llama.cpp sees all messages up to so many bytes. It renders them several times, in the call that submits a request.
+/// A template is checked with all messages up to so many bytes, because that happens in the call that submits a request.
 const MAX_SEEN: usize = 32 << 10;
-/// The most messages that it sees. Templates that look at all messages for each message take quadratic time.
+/// The most messages that it is checked with. Templates that look at all messages for each message take quadratic time.
 const MAX_SEEN_MESSAGES: usize = 64;
 /// The longest text in a longer conversation, in bytes.
 const MAX_SEEN_TEXT: usize = 4 << 10;
 
-/// A model's templates, parsed on first use: for requests without tools, and for requests with tools. A message: llama.cpp cannot parse it.
-pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<TemplateFormat, String>>; 2];
+/// The formats of a model's templates, found on first use: for requests without tools, and for requests with tools.
+pub(in crate::api) type TemplateFormats = [OnceCell<TemplateFormat>; 2];
 
-/// What a chat format is found from.
+/// What the format of an answer depends on.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct FormatRequest<'a> {
     pub(in crate::api) template: &'a TemplateFormat,
     /// The template fails with the tools, so it does not get them. The reason.
     pub(in crate::api) fails_with_tools: Option<&'a str>,
-    /// What `add_generation_prompt` adds to the prompt, if it is known.
-    pub(in crate::api) generation_prompt: Option<&'a str>,
+    /// What `add_generation_prompt` adds to the prompt, or "" if it is unknown.
+    pub(in crate::api) generation_prompt: &'a str,
     pub(in crate::api) chat: &'a ChatInput,
     pub(in crate::api) options: &'a ChatOptions,
     /// The schema of the content.
     pub(in crate::api) json_schema: Option<&'a Value>,
+    /// The format's grammar does not apply, because the request has another one, or is answered otherwise.
+    pub(in crate::api) is_unconstrained: bool,
 }
 
 /// The format of an answer.
 #[derive(Debug)]
-pub(in crate::api) struct ChatFormat {
+pub(in crate::api) struct AnswerFormat {
     /// Reads the answer's message.
     pub(in crate::api) reader: Arc<MessageReader>,
     /// The grammar of the completion, if it needs one.
     pub(in crate::api) grammar: Option<FormatGrammar>,
     /// Texts of control tokens that are part of the completion.
     pub(in crate::api) preserved: Vec<String>,
-    /// Further stop strings.
-    pub(in crate::api) stops: Vec<String>,
     /// The tags around reasoning, if the model reasons.
     pub(in crate::api) thinking: Option<ThinkingTags>,
-    /// The end of the prompt: the beginning of the assistant's turn.
+    /// The end of the prompt: the beginning of the assistant's turn, and what is continued.
     pub(in crate::api) generation_prompt: String,
+    /// Content is not all that a turn begins with: the model reasons, or content has a beginning.
+    pub(in crate::api) has_frame: bool,
     /// The messages for the template, if they differ from the request's.
     pub(in crate::api) messages: Option<Vec<Value>>,
-    /// llama.cpp has found the format. Otherwise the whole completion is the content.
-    pub(in crate::api) is_known: bool,
     pub(in crate::api) warnings: Vec<String>,
 }
 
 /// The grammar of a completion.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(in crate::api) struct FormatGrammar {
     /// GBNF.
     pub(in crate::api) text: String,
-    /// It applies from the first trigger on.
-    pub(in crate::api) lazy: bool,
-    pub(in crate::api) triggers: Vec<FormatTrigger>,
-    /// It begins with the end of the prompt.
-    pub(in crate::api) has_prefix: bool,
+    /// It applies from the first of these on. None: it applies from the beginning.
+    pub(in crate::api) triggers: Vec<GrammarTrigger>,
 }
 
 /// The tags around reasoning.
@@ -81,30 +80,22 @@ pub(in crate::api) struct ThinkingTags {
     pub(in crate::api) ends: Vec<String>,
 }
 
-impl ChatFormat {
-    /// Finds the format of the answer to a request.
+impl AnswerFormat {
+    /// The format of the answer to a request.
     ///
     /// # Errors
-    /// A tool's schema is invalid, or a call is required and llama.cpp cannot find a format for it.
-    pub(in crate::api) fn detect(request: &FormatRequest) -> Result<ChatFormat> {
-        let FormatRequest { template, fails_with_tools, generation_prompt, chat, options, json_schema } = *request;
-        // What is continued is part of the format.
-        let generation_prompt = generation_prompt.filter(|_| options.continuation.is_none());
+    /// A tool's schema is invalid, or the schema of the content is.
+    pub(in crate::api) fn new(request: &FormatRequest) -> Result<AnswerFormat> {
+        let FormatRequest { template: TemplateFormat(known), fails_with_tools, chat, options, .. } = *request;
         options.validate_choice(&chat.tools)?;
         let mut warnings = Vec::new();
-        let mut can = template.capabilities()?;
-        can.tools &= fails_with_tools.is_none();
-        let parallel = options.parallel_tool_calls.unwrap_or(can.parallel);
-        let is_callable = |tool: &Value| match &options.tool_choice {
-            ToolChoice::Function(name) => tool_name(tool) == Some(name.as_str()),
-            _ => true,
-        };
-        let callable = chat.tools.iter().enumerate().filter(|(_, tool)| is_callable(tool));
-        let tools = with_simple_schemas(callable, &mut warnings)?;
+        let mut format = known.clone();
+        let shows_tools = known.shows_tools && fails_with_tools.is_none();
         let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
-        let may_call = !tools.is_empty() && options.tool_choice != ToolChoice::Nothing;
+        let mut tools = callable_tools(chat, options)?;
+        let parallel = options.parallel_tool_calls.unwrap_or(true);
         let mut messages = None;
-        if may_call && !can.tools {
+        if !tools.is_empty() && !shows_tools {
             let why =
                 fails_with_tools.map_or("has no place for them".to_owned(), |why| format!("fails with them ({why})"));
             let so = match is_required {
@@ -112,154 +103,165 @@ impl ChatFormat {
                 false => "the model does not see them",
             };
             warnings.push(format!("tools: the chat template {why}, so {so}"));
-        }
-        let apply = |messages: &[Value]| -> Result<Arc<AppliedFormat>> {
-            let mut input = json!({
-                "messages": messages_for_llama(messages, options.continuation.is_some()),
-                "tool_choice": match options.tool_choice {
-                    ToolChoice::Auto => "auto",
-                    ToolChoice::Nothing => "none",
-                    ToolChoice::Required | ToolChoice::Function(_) => "required",
-                },
-                "parallel_tool_calls": parallel,
-                "reasoning_format": options.reasoning_format.as_str(),
-                "enable_thinking": chat.chat_template_kwargs.get("enable_thinking") != Some(&Value::Bool(false)),
-                "add_generation_prompt": chat.add_generation_prompt,
-                "kwargs": chat.chat_template_kwargs,
-            });
-            if let Value::Object(input) = &mut input {
-                if !tools.is_empty() && fails_with_tools.is_none() {
-                    input.insert("tools".to_owned(), tools.as_slice().into());
-                }
-                if let Some(schema) = json_schema {
-                    input.insert("json_schema".to_owned(), schema::simplified(schema, "")?);
-                }
-                if let Some(part) = options.continuation {
-                    let part = match part {
-                        Continuation::Auto => json!(true),
-                        Continuation::Content => json!("content"),
-                        Continuation::Reasoning => json!("reasoning_content"),
-                    };
-                    input.insert("continue_final_message".to_owned(), part);
-                }
+            if is_required {
+                let mut described = chat.messages.clone();
+                describe_in_system(&chat.tools, parallel, &mut described);
+                messages = Some(described);
+                format.calls = vec![described_calls(parallel)];
+            } else {
+                tools.clear();
             }
-            template.apply(&input, generation_prompt)
-        };
-        let applied = apply(&chat.messages);
-        let has_grammar = applied.as_ref().is_ok_and(|applied| !applied.grammar.is_empty());
-        let is_generic = is_required && json_schema.is_none() && !has_grammar;
-        if is_required && (!can.tools || is_generic) {
-            let mut described = chat.messages.clone();
-            describe_in_system(&chat.tools, parallel && is_generic, &mut described);
-            messages = Some(described);
+        } else if !tools.is_empty() && known.is_generic {
+            warnings.push("tools: the chat template does not show how calls are written, so they are JSON with name and arguments".to_owned());
         }
-        let (applied, has_prefix) = if is_generic {
-            let request = json!({"tools": tools, "parallel_tool_calls": parallel});
-            (read(&generic_chat_format(&request.to_string())?)?, false)
-        } else {
-            match applied {
-                Ok(applied) => (AppliedFormat::clone(&applied), true),
-                Err(error) => {
-                    let why = error.message().trim_start_matches("chat format: ");
-                    warnings.push(format!("message: the whole completion is its content, because llama.cpp cannot find the template's format: {why}"));
-                    (AppliedFormat::default(), false)
-                }
-            }
+        let document = request.json_schema.map(Schema::new).transpose().map_err(|error| of_field(&error))?;
+        let (generation_prompt, start) = turn(&format, request);
+        let wanted = TurnRequest { tools: &tools, is_required, parallel, document: document.as_ref() };
+        let grammar = match request.is_unconstrained {
+            true => None,
+            false => format.grammar(&wanted, &start)?,
         };
-        applied.into_format(options, has_prefix, messages, warnings)
-    }
-
-    /// The format in which the whole completion is the content. `why`: why the format is unknown.
-    ///
-    /// # Errors
-    /// A bug.
-    pub(in crate::api) fn plain(options: &ChatOptions, why: &str) -> Result<ChatFormat> {
-        let warning =
-            format!("message: the whole completion is its content, because llama.cpp cannot read the template: {why}");
-        AppliedFormat::default().into_format(options, false, None, vec![warning])
-    }
-}
-
-impl AppliedFormat {
-    fn into_format(
-        self,
-        options: &ChatOptions,
-        has_prefix: bool,
-        messages: Option<Vec<Value>>,
-        warnings: Vec<String>,
-    ) -> Result<ChatFormat> {
-        let parser = CompletionParser::new(&self.parser, self.format, &self.generation_prompt)?;
-        let given = match options.continuation {
-            Some(_) => ParsedText::read(&parser, "")?.message,
-            None => ChatMessage::default(),
-        };
-        let reader = MessageReader {
-            parser,
-            delimiters: delimiters(&self.parser),
-            thinking_ends: self.thinking_ends.clone(),
-            given,
-            has_ids: self.parser.contains("\"tool-id\""),
-            with_function_call: options.with_function_call,
-        };
-        let grammar = (!self.grammar.is_empty()).then(|| FormatGrammar {
-            text: schema::fix_grammar(&self.grammar),
-            lazy: self.grammar_lazy,
-            triggers: self.grammar_triggers,
-            has_prefix: has_prefix && !self.grammar_lazy,
+        warnings.extend(grammar.iter().flat_map(|grammar| unenforced(grammar, chat)));
+        let thinking = format.reasoning.as_ref().map(|block| ThinkingTags {
+            start: block.begin().trim().to_owned(),
+            ends: block.ends.iter().map(|end| end.trim().to_owned()).collect(),
         });
-        let reasons = self.supports_thinking && !self.thinking_ends.is_empty();
-        let thinking = reasons.then_some(ThinkingTags { start: self.thinking_start, ends: self.thinking_ends });
-        Ok(ChatFormat {
+        let preserved = format.tags();
+        let has_frame = format.reasoning.is_some() || format.content.is_some();
+        if options.reasoning_format == ReasoningFormat::Inline {
+            format.reasoning = None;
+        }
+        let reader_options = ReaderOptions {
+            opened: start.opened,
+            is_continued: options.continuation.is_some(),
+            is_enforced: grammar.is_some(),
+            is_required: is_required && grammar.is_some(),
+        };
+        let reader = MessageReader::new(format, tools, reader_options);
+        Ok(AnswerFormat {
             reader: Arc::new(reader),
-            grammar,
-            preserved: self.preserved_tokens,
-            stops: self.additional_stops,
-            thinking: thinking.filter(|tags| !tags.start.is_empty()),
-            generation_prompt: self.generation_prompt,
+            grammar: grammar.map(FormatGrammar::from),
+            preserved,
+            thinking: thinking.filter(|tags| !tags.start.is_empty() && !tags.ends.is_empty()),
+            generation_prompt,
+            has_frame,
             messages,
-            is_known: !self.parser.is_empty(),
             warnings,
         })
     }
 }
 
-/// The texts at which parts of a format end, from llama.cpp's serialization of its parser.
-fn delimiters(parser: &str) -> Vec<String> {
-    let parsed: Value = serde_json::from_str(parser).unwrap_or_default();
-    let (mut open, mut found) = (vec![&parsed], Vec::new());
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(items) => open.extend(items),
-            Value::Object(fields) => {
-                if fields.get("type").is_some_and(|kind| kind == "until") {
-                    let texts = fields.get("delimiters").and_then(Value::as_array).into_iter().flatten();
-                    found.extend(texts.filter_map(Value::as_str).map(str::to_owned));
-                }
-                open.extend(fields.values());
-            }
-            _ => {}
+impl From<TurnGrammar> for FormatGrammar {
+    fn from(grammar: TurnGrammar) -> FormatGrammar {
+        let triggers = grammar.triggers.into_iter().map(|trigger| {
+            let (kind, value) = match trigger {
+                TurnTrigger::Word(value) => (TriggerKind::Word, value),
+                TurnTrigger::Beginning(value) => (TriggerKind::Beginning, value),
+            };
+            GrammarTrigger { kind, value, token: None }
+        });
+        FormatGrammar { text: grammar.text, triggers: triggers.collect() }
+    }
+}
+
+/// The end of the prompt, and the part of it that belongs to the turn.
+fn turn(format: &foredraft_chat::ChatFormat, request: &FormatRequest) -> (String, TurnStart) {
+    let prompt = request.generation_prompt;
+    let (Some(part), Some(last)) = (request.options.continuation, request.chat.messages.last()) else {
+        return (prompt.to_owned(), format.turn_start(prompt));
+    };
+    let (content, reasoning) = (text_of(last, "content"), text_of(last, "reasoning_content"));
+    let continues_reasoning = match part {
+        Continuation::Reasoning => true,
+        Continuation::Content => false,
+        Continuation::Auto => content.is_empty() && !reasoning.is_empty(),
+    };
+    let content = (!continues_reasoning).then_some(content.as_str());
+    let turn = format.continued(prompt, &reasoning, content);
+    // The header of the turn is no part of the message.
+    let header = prompt.strip_suffix(format.turn_start(prompt).opened.as_str()).unwrap_or(prompt);
+    let opened = turn.strip_prefix(header).unwrap_or_default().to_owned();
+    (turn, TurnStart { opened })
+}
+
+/// The text of a message's field.
+pub(in crate::api) fn text_of(message: &Value, key: &str) -> String {
+    match message.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+            texts.join("\n\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Calls as the system message asks for them, if the template has no place for tools.
+fn described_calls(parallel: bool) -> Calls {
+    let object =
+        CallObject { name: Some("name".to_owned()), arguments: "arguments".to_owned(), ..CallObject::default() };
+    let around = |text: &str| if parallel { text.to_owned() } else { String::new() };
+    Calls {
+        begin: around("["),
+        separator: around(", "),
+        end: around("]"),
+        call: vec![CallPart::Object(object)],
+        is_single: !parallel,
+        is_anchored: true,
+        ..Calls::default()
+    }
+}
+
+/// Warnings about keywords that the grammar does not enforce.
+fn unenforced(grammar: &TurnGrammar, chat: &ChatInput) -> Vec<String> {
+    let place = |tool: &Option<String>| match tool {
+        None => "json_schema".to_owned(),
+        Some(name) => {
+            let named = |tool: &&Value| crate::api::request::tool_name(tool) == Some(name.as_str());
+            let index = chat.tools.iter().position(|tool| named(&tool)).unwrap_or_default();
+            format!("tools[{index}].function.parameters")
+        }
+    };
+    let line = |(tool, keyword): &(Option<String>, foredraft_schema::Unenforced)| {
+        let name = tool.as_deref().map_or(String::new(), |name| format!(", so a call of {name} can violate it"));
+        format!("{}: {}: {}{name}", place(tool), keyword.location, keyword.reason)
+    };
+    grammar.unenforced.iter().map(line).collect()
+}
+
+impl AnswerFormat {
+    /// The format in which the whole completion is the content, because the template fails. `why`: the reason. `continued`: the
+    /// content that is continued.
+    pub(in crate::api) fn plain(why: &str, continued: String) -> AnswerFormat {
+        let reader = MessageReader::new(foredraft_chat::ChatFormat::default(), Vec::new(), ReaderOptions::default());
+        AnswerFormat {
+            reader: Arc::new(reader),
+            grammar: None,
+            preserved: Vec::new(),
+            thinking: None,
+            generation_prompt: continued,
+            has_frame: false,
+            messages: None,
+            warnings: vec![format!("message: the whole completion is its content, because the template fails: {why}")],
         }
     }
-    found.sort_unstable();
-    found.dedup();
-    found
 }
 
-/// The messages from which a format is found: of a long conversation a part.
+/// The messages that a template is checked with: of a long conversation a part.
 pub(in crate::api) fn seen_messages(messages: &[Value]) -> Vec<Value> {
-    messages_for_llama(messages, false)
+    shortened(messages, false)
 }
 
-/// The messages in the form that llama.cpp accepts. (The renderer accepts more.) Of a long conversation only the system message and the last
+/// Messages with the fields that formats depend on. Of a long conversation only the system message and the last
 /// turn or its end, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
-fn messages_for_llama(messages: &[Value], whole: bool) -> Vec<Value> {
+fn shortened(messages: &[Value], whole: bool) -> Vec<Value> {
     let is = |message: &Value, roles: &[&str]| {
         message.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))
     };
     let length = |message: &Value| text_len(message.get("content").unwrap_or(&Value::Null));
     let is_short = messages.len() <= MAX_SEEN_MESSAGES && messages.iter().map(length).sum::<usize>() <= MAX_SEEN;
     if whole || is_short {
-        return messages.iter().map(|message| message_for_llama(message, usize::MAX)).collect();
+        return messages.iter().map(|message| shortened_message(message, usize::MAX)).collect();
     }
     let first = messages.iter().take(MAX_SEEN_MESSAGES / 2);
     let n_system = first.take_while(|message| is(message, &["system", "developer"])).count();
@@ -271,7 +273,7 @@ fn messages_for_llama(messages: &[Value], whole: bool) -> Vec<Value> {
     let rest = if late <= last + 1 { last + 1 } else { calls.next().map_or(messages.len(), |(index, _)| index) };
     let seen = messages.iter().enumerate();
     let seen = seen.filter(|(index, _)| *index < n_system || *index == last || *index >= rest);
-    seen.map(|(_, message)| message_for_llama(message, MAX_SEEN_TEXT)).collect()
+    seen.map(|(_, message)| shortened_message(message, MAX_SEEN_TEXT)).collect()
 }
 
 /// The length of a message's content in bytes.
@@ -290,7 +292,7 @@ fn end_of(text: &str, most: usize) -> &str {
 }
 
 /// `most`: of longer texts only the end, of so many bytes.
-fn message_for_llama(message: &Value, most: usize) -> Value {
+fn shortened_message(message: &Value, most: usize) -> Value {
     let mut result = Map::new();
     for key in ["role", "reasoning_content", "name", "tool_call_id"] {
         if let Some(text) = message.get(key).filter(|value| value.is_string()) {
@@ -307,14 +309,14 @@ fn message_for_llama(message: &Value, most: usize) -> Value {
     };
     result.insert("content".to_owned(), content);
     let calls = message.get("tool_calls").and_then(Value::as_array);
-    let calls: Vec<Value> = calls.into_iter().flatten().filter_map(call_for_llama).collect();
+    let calls: Vec<Value> = calls.into_iter().flatten().filter_map(shortened_call).collect();
     if !calls.is_empty() {
         result.insert("tool_calls".to_owned(), calls.into());
     }
     Value::Object(result)
 }
 
-fn call_for_llama(call: &Value) -> Option<Value> {
+fn shortened_call(call: &Value) -> Option<Value> {
     let function = call.get("function")?;
     let name = function.get("name")?.as_str()?;
     // Arguments that broke off would be an error where the template wants an object.

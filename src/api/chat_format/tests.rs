@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::cached::TemplateFormat;
-use super::detect::tests::{Letters, detected, tools, try_format};
+use super::detect::tests::{Letters, tools, try_format};
 use super::stream::tests::message_of;
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::grammar::Grammar;
@@ -81,11 +80,7 @@ fn formats_of_real_templates_are_read_at_every_cut() {
             if let Some(grammar) = &format.grammar {
                 let mut compiled =
                     Grammar::new(&Arc::new(Letters), &grammar.text).unwrap_or_else(|error| panic!("{name}: {error}"));
-                if grammar.has_prefix {
-                    compiled
-                        .accept_text(format.generation_prompt.as_bytes())
-                        .unwrap_or_else(|error| panic!("{name}: {error}"));
-                }
+                assert!(compiled.allows_text(b"").unwrap(), "{name}");
                 n_grammars += 1;
             }
             let Ok(template) = ChatTemplate::parse(&source) else { continue };
@@ -102,78 +97,4 @@ fn formats_of_real_templates_are_read_at_every_cut() {
     }
     println!("{n_read} completions, {n_calls} with calls, {n_grammars} grammars");
     assert!(n_read > 200 && n_calls > 80 && n_grammars > 90);
-}
-
-/// Formats are kept by the text that `add_generation_prompt` adds, so other messages must not change what llama.cpp finds.
-#[test]
-#[ignore = "downloads (make templates)"]
-fn formats_of_real_templates_depend_on_messages_by_the_generation_prompt_only() {
-    let user = |text: &str| json!({"role": "user", "content": text});
-    let call = json!({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "call00001",
-        "function": {"name": "get_time", "arguments": {}}}]});
-    let conversations = [
-        json!([user("Hello?")]),
-        json!([{"role": "system", "content": "Be brief. /no_think"}, user("Hello? /no_think")]),
-        json!([user("a"), {"role": "assistant", "content": "b", "reasoning_content": "c"}, user("<think> </think> <tool_call>")]),
-        json!([user("a"), call, {"role": "tool", "content": "12:30", "tool_call_id": "call00001", "name": "get_time"}]),
-    ];
-    let (mut n_same, mut n_other) = (0, 0);
-    for (name, source) in templates() {
-        let (Ok(renderer), Ok(template)) =
-            (ChatTemplate::parse(&source), TemplateFormat::parse(&source, "<s>", "</s>"))
-        else {
-            continue;
-        };
-        for more in
-            [json!({}), json!({"tool_choice": "required"}), json!({"chat_template_kwargs": {"enable_thinking": false}})]
-        {
-            let mut known: Vec<((String, String), String)> = Vec::new();
-            for messages in &conversations {
-                let kwargs = more["chat_template_kwargs"].as_object().cloned().unwrap_or_default();
-                let render = |add_generation_prompt: bool| {
-                    renderer.render(&RenderInput {
-                        messages: messages.as_array().unwrap(),
-                        add_generation_prompt,
-                        bos_token: "<s>",
-                        eos_token: "</s>",
-                        tools: Some(&tools()),
-                        kwargs: &kwargs,
-                        now: std::time::UNIX_EPOCH,
-                        interrupt: None,
-                    })
-                };
-                let (Ok(with), Ok(without)) = (render(true), render(false)) else { continue };
-                let Some(added) = with.strip_prefix(&without) else { continue };
-                let role = messages.as_array().unwrap().last().unwrap()["role"].to_string();
-                let key = (role, added.to_owned());
-                let mut request = more.clone();
-                request["messages"] = messages.clone();
-                let Ok(format) = detected(&template, None, tools(), request) else { continue };
-                // What the answer's reader does is in the grammar, the tags and the parser; its ids are random.
-                let found = format!(
-                    "{:?} {:?} {:?} {:?} {:?} {:?}",
-                    format.grammar,
-                    format.thinking,
-                    format.preserved,
-                    format.stops,
-                    format.generation_prompt,
-                    format.is_known
-                );
-                let read =
-                    [r#"<think>a</think>b"#, "Hello"].map(|text| message_of(&format.reader, text).to_string()).concat();
-                match known.iter().find(|(known, _)| known == &key) {
-                    Some((_, earlier)) => {
-                        assert_eq!(earlier, &(found + &read), "{name} {more} {messages}");
-                        n_same += 1;
-                    }
-                    None => {
-                        known.push((key, found + &read));
-                        n_other += 1;
-                    }
-                }
-            }
-        }
-    }
-    println!("{n_same} formats by the same end of the prompt, {n_other} by others");
-    assert!(n_same > 200 && n_other > 150);
 }

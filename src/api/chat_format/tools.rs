@@ -1,41 +1,37 @@
-//! Tools as llama.cpp's formats need them: each schema in the form that its converter handles correctly, and a description of all tools
-//! for templates that cannot show them.
+//! Tools as formats need them, and a description of all tools for templates that cannot show them.
 
+use foredraft_chat::Tool;
 use serde_json::{Value, json};
 
-use crate::api::request::tool_name;
-use crate::api::schema;
+use crate::api::request::{ChatInput, ChatOptions, ToolChoice, tool_name};
 use crate::error::{Error, Result};
 
-/// The tools with simplified parameters. Where a grammar cannot enforce a schema, the arguments are any object, and `warnings` says so.
+/// The tools that a request allows to call.
 ///
 /// # Errors
 /// A schema is not one, or nothing satisfies it.
-pub(super) fn with_simple_schemas<'a>(
-    tools: impl Iterator<Item = (usize, &'a Value)>,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Value>> {
-    let mut simple = Vec::new();
-    for (index, tool) in tools {
+pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions) -> Result<Vec<Tool>> {
+    let mut tools = Vec::new();
+    for (index, tool) in chat.tools.iter().enumerate() {
+        let name = tool_name(tool).unwrap_or_default();
+        let is_callable = match &options.tool_choice {
+            ToolChoice::Nothing => false,
+            ToolChoice::Function(chosen) => chosen == name,
+            ToolChoice::Auto | ToolChoice::Required => true,
+        };
+        if !is_callable {
+            continue;
+        }
         let parameters = tool.get("function").and_then(|function| function.get("parameters"));
         let parameters = parameters.filter(|schema| !schema.is_null() && **schema != json!({}));
-        let name = format!("tools[{index}].function.parameters");
-        let parameters = match parameters.map(|schema| schema::simplified(schema, &format!("t{index}"))) {
-            None => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-            Some(Ok(schema)) => schema,
-            Some(Err(error)) => {
-                let why = error.message().trim_start_matches("json_schema: ").to_owned();
-                if !["enforce", "oneOf forbids"].iter().any(|words| why.contains(words)) {
-                    return Err(Error::invalid(format!("{name}: {why}")));
-                }
-                warnings.push(format!("{name}: {why}, so the arguments can be any object"));
-                json!({"type": "object"})
-            }
-        };
-        let function = json!({"name": tool_name(tool), "parameters": parameters});
-        simple.push(json!({"type": "function", "function": function}));
+        let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
+        let read = Tool::new(name, parameters.unwrap_or(&none));
+        tools.push(read.map_err(|error| {
+            let why = error.message().trim_start_matches("json_schema: ");
+            Error::invalid(format!("tools[{index}].function.parameters: {why}"))
+        })?);
     }
-    Ok(simple)
+    Ok(tools)
 }
 
 /// Adds a description of the tools to the system message, or a system message.

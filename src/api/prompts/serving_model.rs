@@ -129,34 +129,30 @@ impl ServingModel {
         }
     }
 
-    /// The chat template of [`ServingModel::template`] for llama.cpp, which knows the formats of answers.
+    /// The format of the chat template of [`ServingModel::template`].
     ///
     /// # Errors
-    /// There is no template, or it cannot be parsed; a message instead of a template: llama.cpp cannot parse it.
-    pub(in crate::api) fn format_template(
-        &self,
-        with_tools: bool,
-    ) -> Result<std::result::Result<&TemplateFormat, &String>> {
-        // The renderer has limits, so it is asked first.
-        self.template(with_tools)?;
+    /// There is no template, or it cannot be parsed.
+    pub(in crate::api) fn format_template(&self, with_tools: bool) -> Result<&TemplateFormat> {
+        let template = self.template(with_tools)?;
         let [default, for_tools] = &self.templates.formats;
-        let (cell, source) = match self.own_tool_template(with_tools) {
-            Some(source) => (for_tools, source),
-            None => (default, self.default_template()?),
-        };
-        let parse = || {
-            TemplateFormat::parse(&source, &self.token_text(self.vocab().bos()), &self.token_text(self.vocab().eos()))
-        };
-        Ok(cell.get_or_init(|| parse().map_err(|error| error.message().to_owned())).as_ref())
+        match self.own_tool_template(with_tools) {
+            Some(source) => for_tools.get_or_try_init(|| self.find_format(template, &source)),
+            None => default.get_or_try_init(|| self.find_format(template, &self.default_template()?)),
+        }
     }
 
-    /// The template of a request for llama.cpp. The renderer must have accepted it.
+    /// The format of a request's template.
     ///
     /// # Errors
-    /// llama.cpp cannot parse it.
+    /// It cannot be parsed.
     pub(in crate::api) fn request_format(&self, source: &str) -> Result<Arc<TemplateFormat>> {
+        self.templates.of_requests.get(source, || self.find_format(&ChatTemplate::parse(source)?, source))
+    }
+
+    fn find_format(&self, template: &ChatTemplate, source: &str) -> Result<TemplateFormat> {
         let [bos, eos] = [self.vocab().bos(), self.vocab().eos()].map(|token| self.token_text(token));
-        self.templates.of_requests.get(source, &bos, &eos)
+        TemplateFormat::find(template, source, &bos, &eos)
     }
 
     /// The text of a token, or "".

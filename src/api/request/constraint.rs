@@ -57,14 +57,17 @@ pub enum TriggerKind {
     Pattern,
     /// A regular expression that matches the completion so far.
     FullPattern,
+    /// A text at the beginning of the completion, or behind reasoning.
+    Beginning,
 }
 
 impl TriggerKind {
-    const WORDS: [(&str, TriggerKind); 4] = [
+    const WORDS: [(&str, TriggerKind); 5] = [
         ("token", TriggerKind::Token),
         ("word", TriggerKind::Word),
         ("pattern", TriggerKind::Pattern),
         ("pattern_full", TriggerKind::FullPattern),
+        ("beginning", TriggerKind::Beginning),
     ];
 
     /// The kind with this name.

@@ -1,4 +1,7 @@
+use foredraft_chat::{ChatMessage, MessageParser};
+
 use super::*;
+use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use crate::api::fields::Fields;
 use crate::api::request::validate_tools;
@@ -12,38 +15,56 @@ pub(in crate::api::chat_format) fn tools() -> Value {
     ])
 }
 
-/// The same, or the error.
-pub(in crate::api::chat_format) fn try_format(template: &str, tools: Value, more: Value) -> Result<ChatFormat> {
-    detected(&TemplateFormat::parse(template, "", "")?, None, tools, more)
+/// What `add_generation_prompt` adds after these messages.
+fn generation_prompt(template: &ChatTemplate, messages: &[Value], kwargs: &Map<String, Value>) -> Option<String> {
+    let render = |add_generation_prompt| {
+        let input = RenderInput {
+            messages,
+            add_generation_prompt,
+            bos_token: "",
+            eos_token: "",
+            tools: Some(&tools()),
+            kwargs,
+            now: std::time::UNIX_EPOCH,
+            interrupt: None,
+        };
+        template.render(&input).ok()
+    };
+    render(true)?.strip_prefix(&render(false)?).map(str::to_owned)
 }
 
-/// The format that is found from a parsed template, with what `add_generation_prompt` adds.
-pub(in crate::api::chat_format) fn detected(
-    template: &TemplateFormat,
-    generation_prompt: Option<&str>,
-    tools: Value,
-    more: Value,
-) -> Result<ChatFormat> {
+/// The format of the answer to a request with a template, tools, and more fields, or the error.
+pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: Value) -> Result<AnswerFormat> {
+    let template = ChatTemplate::parse(source)?;
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
     let chat = ChatInput::read(&mut fields)?.unwrap();
     validate_tools(&chat.tools)?;
     let options = ChatOptions::read(&mut fields, true)?.unwrap();
-    let json_schema = options.response_schema.as_ref();
-    let fails_with_tools = None;
-    ChatFormat::detect(&FormatRequest {
-        template,
-        fails_with_tools,
-        generation_prompt,
+    let before = chat.messages.len() - usize::from(options.continuation.is_some());
+    let prompt = generation_prompt(&template, &chat.messages[..before], &chat.chat_template_kwargs);
+    AnswerFormat::new(&FormatRequest {
+        template: &TemplateFormat::find(&template, source, "", "")?,
+        fails_with_tools: None,
+        generation_prompt: &prompt.unwrap_or_default(),
         chat: &chat,
         options: &options,
-        json_schema,
+        json_schema: options.response_schema.as_ref(),
+        is_unconstrained: false,
     })
 }
 
+/// The message that a reader makes of a text.
+fn message(reader: &Arc<MessageReader>, text: &str) -> ChatMessage {
+    let mut parser = MessageParser::new(Arc::clone(reader));
+    parser.push(text);
+    parser.finish();
+    parser.message()
+}
+
 /// The format of the answer to a request with a template, tools, and more fields.
-pub(in crate::api::chat_format) fn format(template: &str, tools: Value, more: Value) -> ChatFormat {
+pub(in crate::api::chat_format) fn format(template: &str, tools: Value, more: Value) -> AnswerFormat {
     try_format(template, tools, more).unwrap()
 }
 
@@ -56,48 +77,12 @@ pub(in crate::api::chat_format) fn reader(template: &str) -> Arc<MessageReader> 
 fn formats_are_found() {
     let format = format(THINKING_JSON, tools(), json!({}));
     let grammar = format.grammar.unwrap();
-    assert!(grammar.lazy && !grammar.has_prefix && format.is_known);
-    assert_eq!(grammar.triggers, [FormatTrigger { kind: "word".to_owned(), value: "<tool_call>\n".to_owned() }]);
+    let trigger = GrammarTrigger { kind: TriggerKind::Word, value: "<tool_call>".to_owned(), token: None };
+    assert_eq!(grammar.triggers, [trigger]);
     assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends: vec!["</think>".to_owned()] }));
     assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
-    assert_eq!(format.preserved, ["<think>", "</think>", "<tool_call>", "</tool_call>"]);
+    assert_eq!(format.preserved, ["</think>", "</tool_call>", "<think>", "<tool_call>"]);
     assert_eq!((format.messages, format.warnings), (None, Vec::new()));
-}
-
-#[test]
-fn a_format_is_found_once_for_the_same_tools_and_settings() {
-    let template = TemplateFormat::parse(THINKING_JSON, "", "").unwrap();
-    let turn = |text: &str, more: Value| {
-        let mut request = json!({"messages": [{"role": "user", "content": text}]});
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        request
-    };
-    let prompt = "<|im_start|>assistant\n";
-    let find = |generation_prompt: Option<&str>, request: Value| {
-        detected(&template, generation_prompt, tools(), request)
-            .unwrap()
-            .grammar
-            .map(|grammar| (grammar.lazy, grammar.text))
-    };
-    let first = find(Some(prompt), turn("Hello?", json!({})));
-    assert!(first.as_ref().is_some_and(|(lazy, text)| *lazy && text.contains("get_weather")));
-    assert_eq!((find(Some(prompt), turn("Something else.", json!({}))), template.n_kept()), (first.clone(), 1));
-    // Other settings and another end of the prompt have another format.
-    let required = find(Some(prompt), turn("Hello?", json!({"tool_choice": "required"})));
-    assert!(required.as_ref().is_some_and(|(lazy, _)| !lazy));
-    assert_eq!(template.n_kept(), 2);
-    find(Some("<|im_start|>assistant\n<think>\n"), turn("Hello?", json!({})));
-    assert_eq!(template.n_kept(), 3);
-    // What is not known or belongs to the format is not kept.
-    assert_eq!((find(None, turn("Hello?", json!({}))), template.n_kept()), (first.clone(), 3));
-    let continued = json!({"continue_final_message": true, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
-    find(Some(""), continued);
-    assert_eq!(template.n_kept(), 3);
-    // Of many, the last ones are kept.
-    for n in 0..40 {
-        find(Some(prompt), turn("Hello?", json!({"chat_template_kwargs": {"n": n}})));
-    }
-    assert_eq!((template.n_kept(), find(Some(prompt), turn("Hello?", json!({})))), (16, first));
 }
 
 #[test]
@@ -105,9 +90,9 @@ fn tool_choice_decides_on_the_grammar() {
     let grammar = |choice: Value| format(THINKING_JSON, tools(), json!({"tool_choice": choice})).grammar;
     assert_eq!(grammar(json!("none")), None);
     let required = grammar(json!("required")).unwrap();
-    assert!(!required.lazy && required.has_prefix && required.text.contains("get_weather"));
+    assert!(required.triggers.is_empty() && required.text.contains("get_weather"));
     let one = grammar(json!({"type": "function", "function": {"name": "get_time"}})).unwrap();
-    assert!(!one.lazy && one.text.contains("get_time") && !one.text.contains("get_weather"));
+    assert!(one.triggers.is_empty() && one.text.contains("get_time") && !one.text.contains("get_weather"));
     let error = |choice: Value| try_format(PLAIN, json!(null), json!({"tool_choice": choice})).unwrap_err();
     assert_eq!(error(json!("required")).message(), "tool_choice: \"required\" needs tools, and there are none");
     assert_eq!(error(json!({"function": {"name": "x"}})).message(), "tool_choice: there is no tool \"x\"");
@@ -126,8 +111,7 @@ fn generic_format_calls_where_the_template_cannot() {
     for parallel in [false, true] {
         let format = format(PLAIN, tools(), json!({"tool_choice": "required", "parallel_tool_calls": parallel}));
         let grammar = format.grammar.unwrap();
-        assert!(!grammar.lazy && !grammar.has_prefix);
-        assert_eq!(grammar.text.contains("\"[\" space (tool-get-weather"), parallel, "{}", grammar.text);
+        assert!(grammar.triggers.is_empty());
         let messages = format.messages.unwrap();
         let system = messages.first().unwrap();
         assert_eq!(system["role"], "system");
@@ -138,9 +122,9 @@ fn generic_format_calls_where_the_template_cannot() {
         );
         let call = r#"{"name": "get_time", "arguments": {}}"#;
         let text = if parallel { format!("[{call}, {call}]") } else { call.to_owned() };
-        let message = ParsedText::read(&format.reader.parser, &text).unwrap();
-        assert!(message.matches && !message.ends);
-        assert_eq!(message.message.calls.len(), 1 + usize::from(parallel));
+        let mut compiled = crate::grammar::Grammar::new(&Arc::new(Letters), &grammar.text).unwrap();
+        assert!(compiled.allows_text(text.as_bytes()).unwrap(), "{}", grammar.text);
+        assert_eq!(message(&format.reader, &text).calls.len(), 1 + usize::from(parallel));
     }
 }
 
@@ -148,10 +132,10 @@ fn generic_format_calls_where_the_template_cannot() {
 fn reasoning_stays_in_the_content_on_request() {
     let read = |more: Value| {
         let format = format(THINKING_JSON, tools(), more);
-        ParsedText::read(&format.reader.parser, "<think>\na\n</think>\n\nb").unwrap().message
+        message(&format.reader, "<think>\na\n</think>\n\nb")
     };
     let split = read(json!({"reasoning_format": "deepseek"}));
-    assert_eq!((split.reasoning.as_str(), split.content.as_str()), ("a\n", "b"));
+    assert_eq!((split.reasoning.as_str(), split.content.as_str()), ("a", "b"));
     let inline = read(json!({"reasoning_format": "none"}));
     assert_eq!((inline.reasoning.as_str(), inline.content.as_str()), ("", "<think>\na\n</think>\n\nb"));
 }
@@ -162,8 +146,8 @@ fn schema_of_the_content_follows_reasoning() {
     let more = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
     let format = format(OPEN_THINKING_TAGS, json!(null), more);
     assert!(format.grammar.unwrap().text.contains("</think>"));
-    let message = ParsedText::read(&format.reader.parser, "so\n</think>\n\n{\"a\": 1}").unwrap().message;
-    assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("so\n", "{\"a\": 1}"));
+    let message = message(&format.reader, "so\n</think>\n\n{\"a\": 1}");
+    assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("so", "{\"a\": 1}"));
 }
 
 #[test]
@@ -233,21 +217,35 @@ fn thousand_tools_have_a_format() {
     };
     let format = format(THINKING_JSON, (0..1000).map(tool).collect(), json!({}));
     let text = "<tool_call>\n{\"name\": \"tool999\", \"arguments\": {\"x\": \"\", \"y\": \"b\"}}\n</tool_call>";
-    let message = ParsedText::read(&format.reader.parser, text).unwrap().message;
-    assert_eq!(message.calls.first().unwrap().name, "tool999");
+    assert_eq!(message(&format.reader, text).calls.first().unwrap().name, "tool999");
     let grammar = &format.grammar.unwrap().text;
     assert!(crate::grammar::Grammar::new(&Arc::new(Letters), grammar).unwrap().allows_text(text.as_bytes()).unwrap());
 }
 
-/// A template that renders plain conversations only, and messages that llama.cpp refuses.
+/// A template that refuses tools is found without them.
 #[test]
-fn failing_detection_leaves_the_content() {
+fn template_that_refuses_tools_has_a_format() {
     let fails = format!("{{% if tools %}}{{{{ raise_exception('no tools') }}}}{{% endif %}}{PLAIN}");
-    let format = format(&fails, tools(), json!({}));
-    assert!(!format.is_known && format.grammar.is_none());
-    assert!(format.warnings.iter().any(|warning| warning.contains("no tools")), "{:?}", format.warnings);
-    let error = try_format(&fails, tools(), json!({"tool_choice": "required"}));
-    assert!(error.is_ok(), "the generic format needs no template");
+    let found = format(&fails, tools(), json!({}));
+    assert!(found.grammar.is_none() && found.warnings.len() == 1, "{:?}", found.warnings);
+    assert!(format(&fails, tools(), json!({"tool_choice": "required"})).grammar.is_some());
+}
+
+/// The answer is a call or a document.
+#[test]
+fn tools_and_a_schema_of_the_content_are_both_enforced() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let more = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+    let format = format(THINKING_JSON, tools(), more);
+    let grammar = format.grammar.unwrap();
+    assert_eq!(grammar.triggers, []);
+    let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    for (text, allowed) in
+        [(call, true), ("{\"a\": 1}", true), ("<think>x</think>{\"a\": 1}", true), ("{\"b\"", false), ("Hello", false)]
+    {
+        let mut compiled = crate::grammar::Grammar::new(&Arc::new(Letters), &grammar.text).unwrap();
+        assert_eq!(compiled.allows_text(text.as_bytes()).unwrap(), allowed, "{text}");
+    }
 }
 
 #[test]
@@ -258,19 +256,19 @@ fn long_conversation_is_seen_in_part() {
     messages.extend((0..100).flat_map(|_| [message("user", "Hi"), message("assistant", &long)]));
     let parts = json!({"role": "user", "content": [{"type": "text", "text": long}]});
     messages.extend([parts, json!({"role": "assistant", "content": null}), message("tool", "ok")]);
-    let seen = messages_for_llama(&messages, false);
+    let seen = shortened(&messages, false);
     let roles: Vec<&str> = seen.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user", "assistant", "tool"]);
     assert_eq!(seen[1]["content"][0]["text"].as_str().unwrap().len(), MAX_SEEN_TEXT);
-    assert_eq!(messages_for_llama(&messages, true).len(), messages.len());
-    assert_eq!(messages_for_llama(&messages[..2], false), messages[..2]);
+    assert_eq!(shortened(&messages, true).len(), messages.len());
+    assert_eq!(shortened(&messages[..2], false), messages[..2]);
 }
 
 #[test]
 fn of_many_messages_the_last_are_seen() {
     let message = |role: &str| json!({"role": role, "content": "a"});
     let roles = |messages: &[Value]| {
-        let seen = messages_for_llama(messages, false);
+        let seen = shortened(messages, false);
         seen.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let turns = |n: usize| (0..n).flat_map(|_| [message("user"), message("assistant")]);

@@ -1,5 +1,8 @@
+use std::time::{Duration, Instant};
+
 use super::*;
 use crate::api::chat_format::detect::tests::{format, reader, tools};
+use crate::api::chat_format::message::message_json;
 use crate::api::chat_format::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 
 const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par\u{ed}s \\\"x\\\"\", \"days\": 3}}\n</tool_call>";
@@ -35,18 +38,18 @@ fn add(message: &mut Value, delta: &Value) {
 
 /// The message of a text that arrives in pieces with these ends, and the sum of its deltas.
 fn streamed(reader: &Arc<MessageReader>, text: &str, cuts: &[usize]) -> (Value, Value) {
-    let mut stream = MessageStream::new(Arc::clone(reader), 1);
+    let mut stream = MessageStream::new(reader, false, 1);
     let (mut sum, mut at) = (json!({"role": "", "content": ""}), 0);
     for &cut in cuts {
         stream.push(&text[at..cut]);
         at = cut;
-        add(&mut sum, &stream.advance(false));
+        add(&mut sum, &stream.delta());
     }
     stream.push(&text[at..]);
     let (delta, message) = stream.finish();
     add(&mut sum, &delta);
     sum["role"] = "assistant".into();
-    (sum, message.to_json(false))
+    (sum, message_json(&message, false))
 }
 
 /// Checks that a text gives the same message however it is cut, and returns the message.
@@ -77,11 +80,11 @@ fn deltas_add_up_to_the_message_at_every_cut() {
     let [first, second] = [0, 1].map(|index| generated_id(1, index));
     for (text, expected) in [
         ("Hello, <b>you</b>!\n\n- a [b] {c}\n", json!({"content": "Hello, <b>you</b>!\n\n- a [b] {c}\n"})),
-        ("<think>\nHm, 2 < 3.\n</think>\n\n4", json!({"content": "4", "reasoning_content": "Hm, 2 < 3.\n"})),
+        ("<think>\nHm, 2 < 3.\n</think>\n\n4", json!({"content": "4", "reasoning_content": "Hm, 2 < 3."})),
         (CALL, json!({"content": "", "tool_calls": [call(&first, "get_weather", arguments)]})),
         (
             &format!("<think>\nSo\n</think>\n\nLet me see.\n{CALL}"),
-            json!({"content": "Let me see.\n", "reasoning_content": "So\n", "tool_calls": [call(&first, "get_weather", arguments)]}),
+            json!({"content": "Let me see.", "reasoning_content": "So", "tool_calls": [call(&first, "get_weather", arguments)]}),
         ),
         (
             &format!("{CALL}\n<tool_call>\n{{\"name\": \"get_time\", \"arguments\": {{}}}}\n</tool_call>"),
@@ -112,8 +115,8 @@ fn what_may_begin_a_delimiter_does_not_end_the_message() {
 fn arguments_in_tags_are_json() {
     let call = "I see.\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nA \"b\"\\\nc\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
     let message = message_of(&reader(OPEN_THINKING_TAGS), call);
-    assert_eq!(message["reasoning_content"], "I see.\n");
-    assert_eq!(message["tool_calls"][0]["function"]["arguments"], r#"{"city":"A \"b\"\\\nc","days":3}"#);
+    assert_eq!(message["reasoning_content"], "I see.");
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], r#"{"city": "A \"b\"\\\nc", "days": 3}"#);
 }
 
 #[test]
@@ -187,14 +190,14 @@ fn time_of_parsing() {
     for (what, text) in
         [("plain text", words.clone()), ("reasoning", format!("<think>\n{words}\n</think>\n\nok")), ("a call", call)]
     {
-        let mut stream = MessageStream::new(Arc::clone(&reader), 1);
+        let mut stream = MessageStream::new(&reader, false, 1);
         let pieces: Vec<&str> =
             text.as_bytes().chunks(text.len() / 4000).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
         let mut each = Vec::new();
         for piece in &pieces {
             stream.push(piece);
             let start = Instant::now();
-            stream.advance(false);
+            stream.delta();
             each.push(start.elapsed());
         }
         let total: Duration = each.iter().sum();
@@ -228,14 +231,14 @@ fn older_function_call_is_given_too() {
         json!({"functions": [{"name": "get_weather", "parameters":
         {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]}),
     );
-    let mut stream = MessageStream::new(format.reader, 1);
+    let mut stream = MessageStream::new(&format.reader, true, 1);
     stream.push(&CALL[..CALL.len() - 30]);
-    let delta = stream.advance(false);
+    let delta = stream.delta();
     assert_eq!(delta["function_call"]["name"], "get_weather");
     stream.push(&CALL[CALL.len() - 30..]);
     let (delta, message) = stream.finish();
     assert!(delta["function_call"]["name"].is_null() && delta["function_call"]["arguments"].is_string(), "{delta}");
-    assert_eq!(message.to_json(true)["function_call"]["name"], "get_weather");
+    assert_eq!(message_json(&message, true)["function_call"]["name"], "get_weather");
 }
 
 #[test]

@@ -5,10 +5,13 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::super::detect::tests::{detected, tools};
+use foredraft_chat::MessageParser;
+
+use super::super::detect::tests::{tools, try_format};
+use super::super::message::message_json;
 use super::super::stream::tests::message_of;
 use super::super::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
-use super::{TemplateFormat, answers, completion, templates};
+use super::{answers, completion, templates};
 use crate::api::chat::ChatTemplate;
 
 /// A message without the ids that this library makes.
@@ -42,16 +45,15 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates").join(name)
 }
 
-/// The differences between llama.cpp's messages and ours, each with its reason. `bos` and `eos`: the tokens that the template got.
-fn differences(lines: &[Value], bos: &str, eos: &str) -> Vec<String> {
+/// The differences between llama.cpp's messages and ours.
+fn differences(lines: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
     for line in lines {
         let completion = line["completion"].as_str().unwrap();
         let what = format!("{completion:?} {}", line["request"]);
         let mut more = line["request"].clone();
         let tools = more.as_object_mut().unwrap().remove("tools").unwrap_or_default();
-        let template = TemplateFormat::parse(line["template"].as_str().unwrap(), bos, eos);
-        let format = match template.and_then(|template| detected(&template, None, tools, more)) {
+        let format = match try_format(line["template"].as_str().unwrap(), tools, more) {
             Ok(format) => format,
             Err(error) => {
                 wrong.push(format!("{error}: {what}"));
@@ -60,7 +62,7 @@ fn differences(lines: &[Value], bos: &str, eos: &str) -> Vec<String> {
         };
         // llama-server repeats the part of a continued message that the request gave.
         let mut ours = message_of(&format.reader, completion);
-        let given = format.reader.given.to_json(false);
+        let given = message_json(MessageParser::new(std::sync::Arc::clone(&format.reader)).given(), false);
         for key in ["content", "reasoning_content"] {
             let [before, more] = [&given, &ours].map(|message| message[key].as_str().unwrap_or_default().to_owned());
             ours[key] = (before + &more).into();
@@ -83,7 +85,7 @@ fn differences(lines: &[Value], bos: &str, eos: &str) -> Vec<String> {
 fn messages_of_real_templates_are_those_of_llama_cpp() {
     let lines = lines(&file("chat-messages.jsonl"));
     assert!(lines.len() > 400);
-    let wrong = differences(&lines, "", "");
+    let wrong = differences(&lines);
     std::fs::write(file("chat-messages-differences.txt"), wrong.join("\n")).unwrap();
     assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), lines.len());
 }
@@ -114,15 +116,12 @@ fn program() -> Option<PathBuf> {
 
 /// Completions of a template, each a line for the program: what the template itself prints for an answer after the prompt, whole and broken off.
 fn completions(source: &str) -> Vec<Value> {
-    let (Ok(renderer), Ok(template)) = (ChatTemplate::parse(source), TemplateFormat::parse(source, "<s>", "</s>"))
-    else {
-        return Vec::new();
-    };
+    let Ok(renderer) = ChatTemplate::parse(source) else { return Vec::new() };
     let mut lines = Vec::new();
     for (tools, choice) in [(tools(), "auto"), (tools(), "required"), (json!([]), "auto")] {
         let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tool_choice": choice, "parallel_tool_calls": true,
             "reasoning_format": "auto"});
-        let Ok(format) = detected(&template, None, tools.clone(), request.clone()) else { continue };
+        let Ok(format) = try_format(source, tools.clone(), request.clone()) else { continue };
         // The generic format is not the template's.
         if format.messages.is_some() {
             continue;
@@ -162,7 +161,7 @@ fn compared(given: &[Value]) -> Option<(Vec<String>, [usize; 3])> {
     let with = |is: fn(&Value) -> bool| lines.iter().filter(|line| is(line)).count();
     let n_calls = with(|line| line["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()));
     let counts = [lines.len(), n_calls, with(|line| line["reasoning_content"] != "")];
-    Some((differences(&lines, "<s>", "</s>"), counts))
+    Some((differences(&lines), counts))
 }
 
 /// The sample that needs no download.
