@@ -66,7 +66,7 @@ impl<'a> Document<'a> {
     /// Counts steps. `at` is the location for the error.
     pub(crate) fn count_steps(&self, steps: usize, at: &str) -> SchemaResult<()> {
         let Some(left) = self.steps_left.get().checked_sub(steps) else {
-            // What follows takes too many, too.
+            // All further steps are too many, too.
             self.steps_left.set(0);
             return error_at(at, format!("takes more than {MAX_STEPS} steps to read"));
         };

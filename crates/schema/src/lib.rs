@@ -7,13 +7,14 @@
 
 //!
 //! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
-//! - `reader`, with `merge`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
+//! - `reader`, with `merge`, `dependents`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
 //! - `writer`, with `sequence`, `numbers`, `formats`, `spelling`, `pattern`, `delimiters`: from the tree to `rules`.
 //! - `arguments`: values between tags. `validate`: whether a value is valid.
 
 mod arguments;
 mod classes;
 mod delimiters;
+mod dependents;
 mod disjoint;
 mod document;
 mod formats;

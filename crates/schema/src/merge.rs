@@ -14,9 +14,9 @@ const MAX_DEPTH: usize = 16;
 const LISTS_AND_RESTS: [(&str, &str); 3] =
     [("properties", "additionalProperties"), ("patternProperties", "additionalProperties"), ("prefixItems", "items")];
 
-/// Of two of these the greater one counts.
+/// Keywords of which the greater value is the tighter one.
 const LOWER_BOUNDS: [&str; 5] = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"];
-/// Of two of these the smaller one counts.
+/// Keywords of which the smaller value is the tighter one.
 const UPPER_BOUNDS: [&str; 5] = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"];
 
 /// Merges `map` and the schemas of its `allOf` into one schema.
@@ -168,7 +168,8 @@ fn join(before: &mut Map<String, Value>, properties: &Value, joined: &mut HashSe
             None => {
                 before.insert(name.clone(), schema.clone());
             }
-            Some(other) if other == schema => {}
+            Some(other) if other == schema || *other == Value::Bool(false) => {}
+            Some(other) if *schema == Value::Bool(false) => *other = Value::Bool(false),
             Some(other) if joined.contains(name) => {
                 if let Some(Value::Array(parts)) = other.get_mut("allOf") {
                     parts.push(schema.clone());

@@ -71,8 +71,8 @@ struct Magnitude {
 }
 
 impl NumberBound {
-    /// Reads a bound. `None`: it has too many digits after the point. Of a bound with more than 15 digits before it, the numbers of 15
-    /// digits on its side of zero remain.
+    /// Reads a bound. `None`: it has too many digits after the point. A bound with more than 15 digits before the point is replaced by the
+    /// last number of 15 digits, exclusively.
     pub(crate) fn new(number: &Number, is_exclusive: bool) -> Option<NumberBound> {
         let text = number.to_string();
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));

@@ -13,7 +13,7 @@ use crate::rules::Rules;
 use crate::spelling::Spelling;
 use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, PropertyNode, SchemaNode, SchemaTree, TextNode};
 use crate::validate::Validator;
-use crate::{merge, names};
+use crate::{dependents, merge, names};
 
 /// The maximum number of values in all `enum`s.
 const MAX_VALUES: usize = 4000;
@@ -115,6 +115,9 @@ impl SchemaReader<'_, '_> {
         let restricts_values = !matches!(assertions.as_slice(), [] | ["$ref" | "anyOf" | "type"]);
         if restricts_values && let Some(values) = self.candidates(map, at, 0)? {
             return self.values(map, values, at);
+        }
+        if let Some(alternatives) = dependents::alternatives(self.document, map, at)? {
+            return self.schema(&alternatives, at, depth + 1);
         }
         for keyword in UNENFORCEABLE.iter().filter(|keyword| map.contains_key(**keyword)) {
             self.document.drop_keyword(at, keyword, format!("{keyword} cannot be enforced by a grammar"))?;
@@ -524,7 +527,7 @@ impl SchemaReader<'_, '_> {
                 continue;
             }
             if !parts.is_empty() {
-                // What a pattern matches is not additional.
+                // A property that a pattern matches is not an additional one.
                 let own = if is_property { one.schema } else { Value::Bool(true) };
                 parts.insert(0, own);
                 one.schema = json!({ "allOf": parts });

@@ -35,7 +35,7 @@ const SCHEMA_KEYWORDS: [&str; 18] = [
 const MAP_KEYWORDS: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 
-/// What a draft says about identifiers.
+/// The rules of a draft for identifiers.
 #[derive(Clone, Copy, PartialEq)]
 struct Dialect {
     /// The keyword of identifiers.

@@ -255,7 +255,7 @@ impl SchemaWriter<'_> {
         }
         let any = self.options.spelling.any_text(self.rules, false);
         let rest = self.rules.add("text", any);
-        // From the leaves on, which stand behind their parents.
+        // Leaves stand behind their parents, so their rules are written first.
         let mut written: Vec<String> = vec![String::new(); nodes.len()];
         for (id, node) in nodes.iter().enumerate().rev() {
             let body = self.options.spelling.beside(&node.next, &written, &rest, !node.is_name);
@@ -269,7 +269,7 @@ impl SchemaWriter<'_> {
         let space = self.space();
         let separator = format!("\",\" {space}");
         let most = array.most.unwrap_or(u64::MAX);
-        // What may follow `len` items, from the end on.
+        // The items that may follow those before them, built from the end.
         let len = array.first.len() as u64;
         let mut after = match &array.rest {
             Some(rest) if most > len => {

@@ -16,6 +16,7 @@ use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
 use crate::session::{SeedOrigin, Session, Snapshot};
+use foredraft_schema::{CompileOptions, Rules, Schema};
 
 /// Executions in a test run; `make fuzz` sets more.
 const SAMPLE: u64 = 400;
@@ -431,6 +432,14 @@ fn schemas_convert_or_fail() {
         let schema = mutator.document(&seed, &words);
         if let Ok(parsed) = schema::parse(&schema) {
             let _ = schema::to_grammar(&parsed);
+            let mut rules = Rules::new();
+            if let Ok(read) = Schema::new(&parsed) {
+                let options = CompileOptions { drop_unenforceable: true, any_order: true };
+                let _ = read.compile(&options, &mut rules);
+                let _ = read.compile_argument(&["</parameter>"], &options, &mut rules);
+                let _ = read.parameters();
+                let _ = read.is_valid(&schema);
+            }
         }
     });
 }

@@ -67,7 +67,7 @@ impl PatternNode {
         }
     }
 
-    /// Whether it is [`PatternNode::any_text`].
+    /// Returns whether it is [`PatternNode::any_text`].
     pub(crate) fn is_any_text(&self) -> bool {
         *self == PatternNode::any_text()
     }

@@ -44,12 +44,6 @@ fn only_the_keyword_is_dropped() {
         ),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), vec!["oneOf"], json!(1), json!("a")),
         (
-            json!({"type": "object", "properties": {"a": {}}, "dependentRequired": {"a": ["b"]}}),
-            vec!["dependentRequired"],
-            json!({"a": 1}),
-            json!({"b": 1}),
-        ),
-        (
             json!({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": false}]}),
             vec!["additionalProperties"],
             json!({"a": 1, "b": 2}),

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod dropped;
+mod numbers;
 mod random;
 mod references;
 mod strings;
@@ -356,6 +357,32 @@ fn deep_schemas_fit_a_small_stack() {
     });
     let text = format!("{}{}", "[".repeat(250), "]".repeat(250));
     assert!(accepts(&automaton(&grammar).unwrap(), &text));
+}
+
+/// Deep schemas and values, within the limit, on the stack of a small thread.
+#[test]
+fn deep_values_fit_a_small_stack() {
+    let schema = (0..60).fold(json!({}), |inner, _| json!({"properties": {"a": inner}, "required": ["a"]}));
+    let union = (0..60).fold(
+        json!({"type": "null"}),
+        |inner, _| json!({"anyOf": [{"type": "array", "items": {}}, inner], "minItems": 1}),
+    );
+    let value = (0..60).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let options = CompileOptions { drop_unenforceable: true, any_order: true };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 10);
+        let work = || {
+            for schema in [&schema, &union] {
+                let read = crate::Schema::new(schema).unwrap();
+                let mut rules = Rules::new();
+                let _ = read.compile(&options, &mut rules);
+                let _ = read.compile_argument(&["</a>"], &options, &mut rules);
+                let _ = read.parameters();
+                let _ = read.is_valid(&value);
+            }
+        };
+        thread.spawn_scoped(scope, work).unwrap().join().unwrap();
+    });
 }
 
 #[test]

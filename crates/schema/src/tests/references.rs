@@ -216,6 +216,28 @@ fn names_by_a_pattern_are_enforced() {
     ]);
 }
 
+#[test]
+fn dependent_properties_are_alternatives() {
+    let properties = json!({"a": {}, "b": {"type": "integer"}, "c": {}});
+    check(vec![
+        (
+            json!({"properties": properties, "dependentRequired": {"a": ["b"]}}),
+            vec![json!({}), json!({"b": 1}), json!({"a": 1, "b": 2}), json!({"b": 1, "c": 1})],
+            vec![json!({"a": 1}), json!({"a": 1, "c": 1}), json!({"a": 1, "b": "x"})],
+        ),
+        (
+            json!({"properties": properties, "required": ["a"], "dependencies": {"a": ["b"], "b": {"required": ["c"]}}}),
+            vec![json!({"a": 1, "b": 2, "c": 3})],
+            vec![json!({"a": 1, "b": 2}), json!({"a": 1, "c": 1}), json!({"b": 1, "c": 1})],
+        ),
+        (
+            json!({"type": "object", "dependentRequired": {"a": ["b"]}, "additionalProperties": {"type": "null"}}),
+            vec![json!({}), json!({"x": null}), json!({"a": null, "b": null, "x": null})],
+            vec![json!({"a": null}), json!({"x": 1})],
+        ),
+    ]);
+}
+
 /// A pattern is searched for; `^` and `$` are its only anchors.
 #[test]
 fn unanchored_patterns_are_surrounded_by_any_text() {
