@@ -1,5 +1,6 @@
 //! Tests of formats, of the small templates here and of real ones (`make templates` downloads them).
 
+mod broken;
 mod invalid;
 mod renderer;
 mod round_trip;

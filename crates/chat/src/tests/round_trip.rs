@@ -263,7 +263,7 @@ pub(super) fn refused(mut constraint: OutputConstraint, text: &str) -> Option<St
 }
 
 /// The message of a text, which is the same however the text is cut.
-fn read(reader: &Arc<MessageReader>, text: &str) -> std::result::Result<ChatMessage, String> {
+pub(super) fn read(reader: &Arc<MessageReader>, text: &str) -> std::result::Result<ChatMessage, String> {
     let read = |pieces: &[&str]| {
         let mut parser = MessageParser::new(Arc::clone(reader));
         let mut sum = ChatMessage::default();

@@ -1,0 +1,156 @@
+//! Texts that do not have the format: nothing is lost, and the message does not depend on how the text was cut.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::renderer::TestTemplate;
+use super::round_trip::{read, tools};
+use super::templates;
+use crate::{ChatMessage, MessageParser, MessageReader, ReaderOptions};
+
+/// The reader of a template's answers, with a tool `get_it` that has a required text `t`.
+fn reader(source: &str, options: ReaderOptions) -> Arc<MessageReader> {
+    let request = json!([{"type": "function", "function": {"name": "get_it", "parameters":
+        {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"], "additionalProperties": false}}}]);
+    Arc::new(MessageReader::new(TestTemplate::new(source).detect(), tools(&request), options))
+}
+
+fn named(name: &str) -> &'static str {
+    templates::ALL.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+/// Pieces of which texts are made: parts of formats, and what looks like them.
+const PIECES: [&str; 24] = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "\n",
+    " ",
+    "x",
+    "{",
+    "}",
+    "\"",
+    "{\"name\": \"get_it\"",
+    ", \"arguments\": {\"t\": \"v\"}}",
+    "get_it",
+    "<function=get_it>",
+    "<parameter=t>",
+    "\n</parameter>\n",
+    "</function>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<calls>[",
+    "]</calls>",
+    "<",
+    "{\"t\": \"<tool_call>\"}",
+    "\u{e9}",
+];
+
+#[test]
+fn message_depends_on_the_text_alone() {
+    let mut state = 7_u64;
+    let mut next = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    for (name, source) in templates::ALL {
+        for is_enforced in [false, true] {
+            let reader = reader(source, ReaderOptions { is_enforced, ..ReaderOptions::default() });
+            for _ in 0..400 {
+                let n = 1 + next(9);
+                let text: String = (0..n).map(|_| PIECES[next(PIECES.len())]).collect();
+                read(&reader, &text).unwrap_or_else(|error| panic!("{name}: {text:?}: {error}"));
+            }
+        }
+    }
+}
+
+fn message(reader: &Arc<MessageReader>, text: &str) -> (ChatMessage, Vec<String>) {
+    let mut parser = MessageParser::new(Arc::clone(reader));
+    parser.push(text);
+    parser.finish();
+    (parser.message(), parser.warnings().to_vec())
+}
+
+#[test]
+fn what_is_no_valid_call_is_content() {
+    let reader = reader(named("JSON in tags"), ReaderOptions::default());
+    for text in [
+        "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": 1}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": \"x\"",
+        "A <tool_call> is not one.",
+        "<tool_call>\n{\"name\": \"get_it\"}\n</tool_call>",
+    ] {
+        let (message, _) = message(&reader, text);
+        assert_eq!((message.content.as_str(), message.calls.len()), (text, 0));
+    }
+    let (_, warnings) = message(&reader, "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {}}\n</tool_call>");
+    assert_eq!(warnings, ["tool_calls: the arguments of get_it are not valid under its parameters"]);
+}
+
+/// Under a grammar a call is reported while it is written.
+#[test]
+fn call_that_breaks_off_is_a_beginning_of_it() {
+    let options = ReaderOptions { is_enforced: true, is_required: true, ..ReaderOptions::default() };
+    let reader = reader(named("bare JSON"), options);
+    let whole = "{\"name\": \"get_it\", \"parameters\": {\"t\": \"some text\"}}";
+    for end in 0..whole.len() {
+        let (message, _) = message(&reader, &whole[..end]);
+        assert_eq!(message.content, "", "{end}");
+        let arguments = message.calls.first().map_or("", |call| call.arguments.as_str());
+        assert!("{\"t\": \"some text\"}".starts_with(arguments), "{end}: {arguments}");
+    }
+}
+
+/// Many texts that look like calls, and a value that nests deeply.
+#[test]
+fn hostile_text_takes_little_time_and_stack() {
+    let reader = reader(named("JSON in tags"), ReaderOptions::default());
+    let begun = "<tool_call>{\"name\": \"get_it\", \"arguments\": {\"t\": \"";
+    for text in [
+        begun.repeat(2000),
+        "<tool_call>".repeat(20_000),
+        format!("{begun}{}", "[".repeat(1 << 20)),
+        "[".repeat(1 << 20),
+    ] {
+        let (message, _) = message(&reader, &text);
+        assert_eq!(message.content.len(), text.len());
+    }
+    let deep = format!("<tool_call>{{\"name\": \"get_it\", \"arguments\": {{\"t\": {}", "[".repeat(1 << 16));
+    assert_eq!(message(&reader, &deep).0.content, deep);
+}
+
+/// The time of parsing 4,000 tokens, with a delta after each. It is printed, not checked.
+#[test]
+#[ignore = "measures"]
+fn time_of_parsing() {
+    let words = "The quick brown fox (it is 3 < 4) jumps over lazy dogs,\\n".repeat(280);
+    for (name, text) in [
+        ("JSON in tags", words.clone()),
+        ("JSON in tags", format!("<think>\n{words}\n</think>\n\nok")),
+        (
+            "JSON in tags",
+            format!("<tool_call>\n{{\"name\": \"get_it\", \"arguments\": {{\"t\": \"{words}\"}}}}\n</tool_call>"),
+        ),
+        (
+            "tags",
+            format!("<tool_call>\n<function=get_it>\n<parameter=t>\n{words}\n</parameter>\n</function>\n</tool_call>"),
+        ),
+    ] {
+        let reader = reader(named(name), ReaderOptions { is_enforced: true, ..ReaderOptions::default() });
+        let mut parser = MessageParser::new(reader);
+        let pieces: Vec<&str> =
+            text.as_bytes().chunks(text.len() / 4000).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+        let start = std::time::Instant::now();
+        for piece in &pieces {
+            parser.push(piece);
+            parser.delta();
+        }
+        parser.finish();
+        let each = start.elapsed().as_nanos() / pieces.len() as u128;
+        println!("{name}: {each} ns for each of {} tokens, {} calls", pieces.len(), parser.message().calls.len());
+    }
+}
