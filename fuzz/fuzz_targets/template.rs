@@ -1,4 +1,5 @@
-//! Parses any text as a chat template, and renders it within limits.
+//! Parses any text as a chat template, and renders it within limits. The list `l` and the dictionary `d` are long, so that `f(*l, **d)` has
+//! many arguments.
 #![no_main]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,6 +10,8 @@ use libfuzzer_sys::fuzz_target;
 
 const STEPS: u64 = 20_000;
 const MEMORY: usize = 1 << 20;
+/// The items of `l`, and the pairs of `d`.
+const LONG: i128 = 1000;
 
 fn render(source: &str) {
     let Ok(template) = Template::parse(source) else { return };
@@ -18,8 +21,11 @@ fn render(source: &str) {
     let messages: TemplateResult<Vec<Value>> =
         [("system", "Be brief."), ("user", "Hi")].into_iter().map(|(role, content)| message(role, content)).collect();
     let Ok(messages) = messages.and_then(|messages| run.list(messages)) else { return };
-    let rendered = template.render(&run, vec![("messages", messages)], 0);
-    assert!(run.memory() <= 2 * MEMORY, "{} bytes", run.memory());
+    let list = run.list((0..LONG).map(Value::Int).collect()).expect("the list fits");
+    let names = (0..LONG).map(|at| (run.text(&format!("a{at}")).expect("the names fit"), Value::Int(at)));
+    let dict = run.dict(names.collect::<Vec<_>>()).expect("the dictionary fits");
+    let rendered = template.render(&run, vec![("messages", messages), ("l", list), ("d", dict)], 0);
+    assert_eq!(run.memory(), 0, "every value is freed");
     if let Ok(rendered) = rendered {
         assert!(rendered.len() <= MEMORY);
     }

@@ -1,16 +1,65 @@
 //! The arguments of a call.
 
+use std::collections::VecDeque;
+use std::rc::Rc;
+
 use crate::error::{TemplateResult, refused};
+use crate::meter::{Held, Meter};
 use crate::value::Value;
 
-/// The arguments of a call.
-#[derive(Default)]
+/// The arguments of a call. They count like the items of a list, because `f(*list, *list)` makes any number of them.
 pub(crate) struct Arguments {
-    pub(crate) positional: Vec<Value>,
+    pub(crate) positional: VecDeque<Value>,
     pub(crate) named: Vec<(Box<str>, Value)>,
+    /// The memory of both.
+    pub(crate) held: Held,
 }
 
 impl Arguments {
+    const POSITIONAL: usize = size_of::<Value>();
+    const NAMED: usize = size_of::<(Box<str>, Value)>();
+
+    /// No arguments.
+    pub(crate) fn new(meter: &Rc<Meter>) -> TemplateResult<Arguments> {
+        Ok(Arguments { positional: VecDeque::new(), named: Vec::new(), held: Held::new(meter, 0)? })
+    }
+
+    /// Positional arguments.
+    pub(crate) fn of(meter: &Rc<Meter>, values: impl IntoIterator<Item = Value>) -> TemplateResult<Arguments> {
+        let mut arguments = Arguments::new(meter)?;
+        values.into_iter().try_for_each(|value| arguments.push(value))?;
+        Ok(arguments)
+    }
+
+    /// Adds a positional argument.
+    pub(crate) fn push(&mut self, value: Value) -> TemplateResult<()> {
+        self.held.meter().step(1)?;
+        self.held.grow(Arguments::POSITIONAL)?;
+        self.positional.push_back(value);
+        Ok(())
+    }
+
+    /// Adds a named argument.
+    pub(crate) fn push_named(&mut self, name: &str, value: Value) -> TemplateResult<()> {
+        self.held.meter().read(name.len())?;
+        self.held.grow(Arguments::NAMED + name.len())?;
+        self.named.push((name.into(), value));
+        Ok(())
+    }
+
+    /// The same arguments for another call.
+    pub(crate) fn copied(&self) -> TemplateResult<Arguments> {
+        let mut copy = Arguments::of(self.held.meter(), self.positional.iter().cloned())?;
+        self.named.iter().try_for_each(|(name, value)| copy.push_named(name, value.clone()))?;
+        Ok(copy)
+    }
+
+    /// The position of a named argument.
+    pub(crate) fn find_named(&self, name: &str) -> TemplateResult<Option<usize>> {
+        self.held.meter().step(self.named.len() * (1 + name.len() / 32) / 8)?;
+        Ok(self.named.iter().position(|(given, _)| **given == *name))
+    }
+
     /// The arguments by parameter. Those not given are None.
     pub(crate) fn bind<const N: usize>(
         self,
@@ -37,7 +86,7 @@ impl Arguments {
 
     /// Takes the first positional argument.
     pub(crate) fn take_first(&mut self) -> Option<Value> {
-        if self.positional.is_empty() { None } else { Some(self.positional.remove(0)) }
+        self.positional.pop_front()
     }
 }
 

@@ -115,9 +115,7 @@ impl<'t> Interpreter<'t> {
 
     /// The value of a variable, or the function of that name.
     pub(crate) fn variable(&mut self, name: VariableName, scope: &Rc<Variables>) -> TemplateResult<Value> {
-        let (found, visited) = scope.get(name);
-        self.meter.step(visited / 16)?;
-        Ok(match found {
+        Ok(match scope.get(name)? {
             Some(value) => value,
             None => {
                 let name = self.ast.symbols.get(name as usize).map_or("", |name| name);
@@ -205,17 +203,17 @@ impl<'t> Interpreter<'t> {
     }
 
     fn arguments(&mut self, given: &'t [Argument], scope: &Rc<Variables>) -> TemplateResult<Arguments> {
-        let mut arguments = Arguments::default();
+        let mut arguments = Arguments::new(&self.meter)?;
         for argument in given {
             match argument {
-                Argument::Positional(expr) => arguments.positional.push(self.eval(expr, scope)?),
+                Argument::Positional(expr) => arguments.push(self.eval(expr, scope)?)?,
                 Argument::Named(name, expr) => {
                     let value = self.eval(expr, scope)?;
-                    arguments.named.push((name.clone(), value));
+                    arguments.push_named(name, value)?;
                 }
                 Argument::Items(expr) => {
                     let value = self.eval(expr, scope)?;
-                    arguments.positional.extend(self.iterate(&value)?.iter().cloned());
+                    self.iterate(&value)?.iter().try_for_each(|item| arguments.push(item.clone()))?;
                 }
                 Argument::Pairs(expr) => match self.eval(expr, scope)? {
                     Value::Dict(dict) => {
@@ -223,8 +221,7 @@ impl<'t> Interpreter<'t> {
                             let Value::Text(name) = name else {
                                 return refused("expected strings as names of arguments");
                             };
-                            self.meter.read(name.len())?;
-                            arguments.named.push(((**name).into(), value));
+                            arguments.push_named(&name, value)?;
                         }
                     }
                     other => return refused(format!("expected a dictionary after **, got {}", other.type_name())),

@@ -201,7 +201,7 @@ fn field_value(
     } else if let Ok(index) = first.parse::<usize>() {
         arguments.positional.get(index).cloned()
     } else {
-        arguments.named.iter().find(|(name, _)| **name == *first).map(|(_, value)| value.clone())
+        arguments.find_named(first)?.and_then(|at| arguments.named.get(at)).map(|(_, value)| value.clone())
     };
     let mut value = found.map_or_else(|| refused(format!("format: there is no argument for '{{{place}}}'")), Ok)?;
     while !rest.is_empty() {

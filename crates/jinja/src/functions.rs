@@ -25,7 +25,7 @@ pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -
         "range" => range(run, arguments),
         "dict" => {
             let result = dict(&run.meter, false)?;
-            let Arguments { positional, named } = arguments;
+            let Arguments { positional, named, held: _held } = arguments;
             for given in positional {
                 match &given {
                     Value::Dict(pairs) => {

@@ -1,6 +1,5 @@
 //! Runs the statements of a template.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::arguments::Arguments;
@@ -34,6 +33,8 @@ pub(crate) struct Interpreter<'t> {
     depth: usize,
     loop_symbol: Option<VariableName>,
     caller_symbol: Option<VariableName>,
+    varargs_symbol: Option<VariableName>,
+    kwargs_symbol: Option<VariableName>,
     /// Containers that something was put into, which can therefore contain themselves. They are emptied at the end.
     modified: Vec<Value>,
     /// The body of a `call` block, for the macro that is called next.
@@ -53,13 +54,15 @@ impl<'t> Interpreter<'t> {
         Ok(Interpreter {
             ast,
             meter: Rc::clone(meter),
-            globals: Rc::new(Variables::default()),
+            globals: Variables::outermost(meter)?,
             now,
             out: TextBuilder::new(meter)?,
             constants: constants.collect::<TemplateResult<_>>()?,
             depth: 0,
             loop_symbol: symbol("loop"),
             caller_symbol: symbol("caller"),
+            varargs_symbol: symbol("varargs"),
+            kwargs_symbol: symbol("kwargs"),
             modified: Vec::new(),
             next_caller: None,
         })
@@ -77,6 +80,7 @@ impl<'t> Interpreter<'t> {
             match container {
                 Value::List(list) => list.replace(Vec::new())?,
                 Value::Dict(dict) => dict.clear(),
+                Value::Loop(state) => state.forget()?,
                 _ => {}
             }
         }
@@ -106,6 +110,7 @@ impl<'t> Interpreter<'t> {
             }
             (Value::List(list), _) => list.begin_modification(),
             (Value::Dict(dict), _) => dict.begin_modification(),
+            (Value::Loop(state), _) => state.begin_modification(),
             _ => false,
         };
         if is_first {
@@ -169,21 +174,21 @@ impl<'t> Interpreter<'t> {
                 self.assign(target, value, scope)?;
             }
             StmtKind::SetBlock(target, filters, body) => {
-                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)).map(|_| ()))?;
+                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)?).map(|_| ()))?;
                 let value = self.filtered(captured, filters, scope)?;
                 self.assign(target, value, scope)?;
             }
             StmtKind::With(variables, body) => {
-                let inner = Variables::within(scope);
+                let inner = Variables::within(scope)?;
                 for (target, expr) in variables {
                     let value = self.eval(expr, scope)?;
                     self.assign(target, value, &inner)?;
                 }
                 return self.statements(body, &inner);
             }
-            StmtKind::Scope(body) => return self.statements(body, &Variables::within(scope)),
+            StmtKind::Scope(body) => return self.statements(body, &Variables::within(scope)?),
             StmtKind::Macro(name, index) => {
-                scope.set(*name, Value::callable(Callable::Macro(*index, Rc::downgrade(scope))));
+                scope.set(*name, Value::callable(Callable::Macro(*index, Rc::downgrade(scope))))?;
             }
             StmtKind::Call(call, body) => {
                 let caller = Value::callable(Callable::Macro(*body, Rc::downgrade(scope)));
@@ -191,7 +196,7 @@ impl<'t> Interpreter<'t> {
                 self.print(&value)?;
             }
             StmtKind::Filter(filters, body) => {
-                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)).map(|_| ()))?;
+                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)?).map(|_| ()))?;
                 let value = self.filtered(captured, filters, scope)?;
                 self.print(&value)?;
             }
@@ -214,7 +219,7 @@ impl<'t> Interpreter<'t> {
 
     pub(crate) fn assign(&mut self, target: &Target, value: Value, scope: &Rc<Variables>) -> TemplateResult<()> {
         match target {
-            Target::Name(name) => scope.set(*name, value),
+            Target::Name(name) => scope.set(*name, value)?,
             Target::Attribute(name, attribute) => match self.variable(*name, scope)? {
                 Value::Dict(dict) if dict.is_namespace() => {
                     self.note_modified(&Value::Dict(Rc::clone(&dict)), &value)?;
@@ -249,7 +254,7 @@ impl<'t> Interpreter<'t> {
         let mut items = self.iterate(iterable)?;
         if let Some(filter) = &for_loop.filter {
             let mut kept = Items::new(&self.meter)?;
-            let inner = Variables::within(scope);
+            let inner = Variables::within(scope)?;
             for item in items.iter() {
                 self.assign(&for_loop.target, item.clone(), &inner)?;
                 if self.eval(filter, &inner)?.is_true() {
@@ -259,18 +264,18 @@ impl<'t> Interpreter<'t> {
             items = kept;
         }
         if items.is_empty() {
-            self.statements(&for_loop.otherwise, &Variables::within(scope))?;
+            self.statements(&for_loop.otherwise, &Variables::within(scope)?)?;
             return Ok(());
         }
         let recursive = for_loop.is_recursive.then_some(index);
-        let state = Rc::new(LoopState { items, index: Cell::new(0), depth, recursive, last: RefCell::default() });
-        let inner = Variables::within(scope);
+        let state = LoopState::new(items, depth, recursive)?;
+        let inner = Variables::within(scope)?;
         for (position, item) in state.items.iter().enumerate() {
             self.meter.step(1)?;
             state.index.set(position);
             inner.clear();
             if let Some(symbol) = self.loop_symbol {
-                inner.set(symbol, Value::Loop(Rc::clone(&state)));
+                inner.set(symbol, Value::Loop(Rc::clone(&state)))?;
             }
             self.assign(&for_loop.target, item.clone(), &inner)?;
             if self.statements(&for_loop.body, &inner)? == Flow::Break {
@@ -289,15 +294,16 @@ impl<'t> Interpreter<'t> {
     ) -> TemplateResult<Value> {
         let ast = self.ast;
         let Some(definition) = ast.macros.get(index) else { return Ok(Value::Undefined) };
-        let scope = Variables::within(defined_in);
+        let scope = Variables::within(defined_in)?;
         let caller = self.next_caller.take();
         if let Some(symbol) = self.caller_symbol
             && definition.name.as_ref() != "caller"
         {
-            scope.set(symbol, caller.unwrap_or_default());
+            scope.set(symbol, caller.unwrap_or_default())?;
         }
         for (name, text, default) in &definition.parameters {
-            let named = arguments.named.iter().position(|(given, _)| given == text);
+            self.meter.step(1)?;
+            let named = arguments.find_named(text)?;
             let value = match (arguments.take_first(), named) {
                 (Some(_), Some(_)) => return refused(format!("the argument '{text}' is given twice")),
                 (Some(value), None) => value,
@@ -307,11 +313,10 @@ impl<'t> Interpreter<'t> {
                     None => Value::Undefined,
                 },
             };
-            scope.set(*name, value);
+            scope.set(*name, value)?;
         }
-        let symbol = |name: &str| ast.symbols.iter().position(|known| **known == *name).map(|at| at as VariableName);
-        match symbol("varargs") {
-            Some(symbol) => scope.set(symbol, tuple(&self.meter, std::mem::take(&mut arguments.positional))?),
+        match self.varargs_symbol {
+            Some(symbol) => scope.set(symbol, tuple(&self.meter, std::mem::take(&mut arguments.positional).into())?)?,
             None if !arguments.positional.is_empty() => {
                 return refused(format!(
                     "macro '{}' takes {} arguments, got {} more",
@@ -322,13 +327,13 @@ impl<'t> Interpreter<'t> {
             }
             None => {}
         }
-        match symbol("kwargs") {
+        match self.kwargs_symbol {
             Some(symbol) => {
                 let pairs = crate::value::dict(&self.meter, false)?;
                 for (name, value) in arguments.named {
                     pairs.set(&name, value)?;
                 }
-                scope.set(symbol, Value::Dict(pairs));
+                scope.set(symbol, Value::Dict(pairs))?;
             }
             None => {
                 if let Some((name, _)) = arguments.named.first() {

@@ -64,7 +64,9 @@ impl<'s> Lexer<'s> {
 
     /// Reads text up to a tag, and the tag.
     fn segment(&mut self) -> TemplateResult<()> {
-        let begin = ["{{", "{%", "{#"].iter().filter_map(|tag| self.rest.find(tag)).min();
+        let bytes = self.rest.as_bytes();
+        let is_tag = |(at, _): &(usize, &str)| matches!(bytes.get(at + 1), Some(b'{' | b'%' | b'#'));
+        let begin = self.rest.match_indices('{').find(is_tag).map(|(at, _)| at);
         let Some(begin) = begin else {
             return self.data(self.rest.len(), "", false);
         };

@@ -7,7 +7,7 @@
 //! `meter` before it works:
 //!
 //! - **steps** bound the time: one for each node and each item, one for each 32 bytes that are read or written;
-//! - **memory** is what all values that exist take together, and is counted before a value is made;
+//! - **memory** is what all values, arguments and variables that exist take together, and is counted before they are made;
 //! - **nesting** of expressions, blocks, macro calls and values is bounded, and values are dropped without recursion;
 //! - an **interrupt** is asked every few thousand steps.
 //!
@@ -89,7 +89,7 @@ impl Template {
         let interpreter = Interpreter::new(&self.ast, &run.meter, now)?;
         for (name, value) in variables {
             if let Some(symbol) = self.ast.symbols.iter().position(|known| **known == *name) {
-                interpreter.globals.set(symbol as ast::VariableName, value);
+                interpreter.globals.set(symbol as ast::VariableName, value)?;
             }
         }
         interpreter.run()

@@ -92,16 +92,19 @@ pub(crate) fn call(run: &mut Interpreter, receiver: &Value, name: &str, argument
         }
         Value::Loop(state) => {
             let mut given = Items::new(&run.meter)?;
-            arguments.positional.into_iter().try_for_each(|value| given.push(value))?;
+            for value in arguments.positional {
+                run.note_modified(receiver, &value)?;
+                given.push(value)?;
+            }
             let same = {
-                let last = state.last.borrow().clone();
+                let last = state.last.borrow();
                 let mut same = last.len() == given.len();
                 for (one, other) in last.iter().zip(given.iter()) {
                     same = same && crate::compare::equal(&run.meter, one, other)?;
                 }
                 same && !last.is_empty()
             };
-            let before = state.last.replace(given.into_vec());
+            let before = state.last.replace(given);
             drop(before);
             Ok(Value::Bool(!same))
         }

@@ -53,11 +53,11 @@ pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> Templa
         }
         Value::Dict(dict) => {
             out.push_str(if dict.is_namespace() { "<Namespace {" } else { "{" })?;
-            for (index, (key, value)) in dict.pairs()?.iter().enumerate() {
+            for (index, (key, value)) in dict.pairs()?.enumerate() {
                 out.push_str(if index == 0 { "" } else { ", " })?;
-                repr(out, key, depth + 1)?;
+                repr(out, &key, depth + 1)?;
                 out.push_str(": ")?;
-                repr(out, value, depth + 1)?;
+                repr(out, &value, depth + 1)?;
             }
             out.push_str(if dict.is_namespace() { "}>" } else { "}" })
         }
@@ -166,25 +166,26 @@ pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, dept
             let mut pairs = dict.pairs()?;
             if style.sort_keys {
                 let meter = Rc::clone(out.meter());
-                compare::sort(&meter, &mut pairs, false)?;
+                compare::sort(&meter, pairs.as_mut(), false)?;
             }
+            let is_empty = pairs.len() == 0;
             out.push('{')?;
-            for (index, (key, value)) in pairs.iter().enumerate() {
+            for (index, (key, value)) in pairs.enumerate() {
                 out.push_str(if index == 0 { "" } else { &style.item })?;
                 line(out, depth + 1)?;
-                match key {
+                match &key {
                     Value::Text(text) => json_text(out, text, style.ensure_ascii)?,
                     Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
                         out.push('"')?;
-                        json(out, key, style, depth + 1)?;
+                        json(out, &key, style, depth + 1)?;
                         out.push('"')?;
                     }
                     other => return refused(format!("tojson: {} cannot be a key", other.type_name())),
                 }
                 out.push_str(&style.key)?;
-                json(out, value, style, depth + 1)?;
+                json(out, &value, style, depth + 1)?;
             }
-            if !pairs.is_empty() {
+            if !is_empty {
                 line(out, depth)?;
             }
             out.push('}')

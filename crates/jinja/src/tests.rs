@@ -131,6 +131,7 @@ fn statements_follow_jinja2() {
             "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}c{% endcall %}{{ m(3, b=4) }}",
             "12c34",
         ),
+        ("{{ 'ßé'|upper }}{{ 'ßé'|upper == 'SSÉ' }}", "SSÉTrue"),
         ("{% set x | upper %}ab{% endset %}{{ x }}{% filter replace('a', 'b') %}aa{% endfilter %}", "ABbb"),
         ("{% with a = 1, b = 2 %}{{ a }}{{ b }}{% endwith %}{{ a }}", "12"),
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
@@ -281,6 +282,82 @@ fn bombs_reach_a_limit() {
     }
 }
 
+/// `*list` and `**dictionary` make many arguments of few characters.
+#[test]
+fn long_argument_lists_reach_a_limit() {
+    let stars = |name: &str, times: usize| vec![format!("*{name}"); times].join(", ");
+    let names = |n: usize| (0..n).map(|at| format!("a{at}")).collect::<Vec<_>>().join(", ");
+    let keys = "{% set d = {} %}{% for i in range(4000) %}{% set _ = d.update({'k' ~ i: i}) %}{% endfor %}";
+    let list = "{% set l = [1] * 100000 %}";
+    for call in ["namespace", "dict", "cycler", "f", "'{0}'.format", "[].append", "range", "loop.changed", "loop.cycle"]
+    {
+        for arguments in [stars("l", 400), format!("{}, {}", names(9000), stars("l", 300))] {
+            let macros = format!("{{% macro f({}) %}}{{% endmacro %}}", names(9000));
+            reaches_a_limit(&format!("{macros}{list}{{% for a in [1] %}}{{{{ {call}({arguments}) }}}}{{% endfor %}}"));
+        }
+    }
+    for filter in ["default", "map", "select", "format", "zip", "join"] {
+        reaches_a_limit(&format!("{list}{{{{ [1]|{filter}({}) }}}}", stars("l", 400)));
+    }
+    for each in ["select('eq', *l)", "rejectattr('a', 'eq', *l)"] {
+        reaches_a_limit(&format!("{list}{{{{ range(99999)|{each}|list }}}}"));
+    }
+    let parameters = names(9000);
+    reaches_a_limit(&format!("{keys}{{% macro f({parameters}) %}}{{{{ kwargs }}}}{{% endmacro %}}{{{{ f(**d) }}}}"));
+    reaches_a_limit(&format!("{keys}{{{{ ('{{k1}}' * 100000).format(**d) }}}}"));
+    // One macro with many parameters, and one target with many names.
+    reaches_a_limit(&format!(
+        "{{% macro f({parameters}) %}}{{% endmacro %}}{{% for i in range(99999) %}}{{{{ f() }}}}{{% endfor %}}"
+    ));
+    let targets = names(2000);
+    reaches_a_limit(&format!("{{% for {targets} in [range(2000)] * 4000 %}}{{% endfor %}}"));
+}
+
+fn reaches_a_limit(source: &str) {
+    let (result, steps) = rendered(source, None);
+    let end = source.get(source.len().saturating_sub(80)..).unwrap_or(source);
+    let fault = result.expect_err(end);
+    assert_eq!(fault.kind, FaultKind::Limit, "{end}: {fault}");
+    assert!(steps <= 2 * STEPS, "{end}: {steps} steps");
+}
+
+/// Walking through a dictionary copies its pairs. The copies of all levels count.
+#[test]
+fn copies_on_the_way_through_a_value_count_as_memory() {
+    let source = "{% set d = {'x': 0} %}{% for i in range(6000) %}{% set _ = d.update({'k' ~ i: 1}) %}{% endfor %}{% set _ = d.update(x=d) %}";
+    for walk in ["{{ d }}", "{{ d|tojson }}"] {
+        let fault = fault(&format!("{source}{walk}"));
+        assert!(fault.message.starts_with("needs more than"), "{walk}: {fault}");
+    }
+}
+
+/// Templates are freed on threads of the host, whose stacks can be small.
+#[test]
+fn templates_are_freed_on_a_small_stack() {
+    let blocks =
+        |open: &str, inside: &str, close: &str, n: usize| format!("{}{inside}{}", open.repeat(n), close.repeat(n));
+    let sources = [
+        format!("{{{{ 1{} }}}}", " < 2".repeat(32_000)),
+        format!("{{{{ 1{} }}}}", " + 2".repeat(198)),
+        format!("{{{{ 1{} }}}}", " + 2".repeat(32_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(198)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(198), "]".repeat(198)),
+        format!("{{{{ {}1{} }}}}", "f(a=".repeat(198), ")".repeat(198)),
+        format!("{{{{ 1{} }}}}", "|default(1)".repeat(198)),
+        blocks("{% if 1 %}", "a", "{% endif %}", 198),
+        blocks("{% for a in b %}", "a", "{% endfor %}", 198),
+        blocks("{% macro m() %}", "a", "{% endmacro %}", 198),
+        blocks("{% filter upper %}", &format!("{{{{ 1{} }}}}", " + 2".repeat(190)), "{% endfilter %}", 198),
+    ];
+    for source in sources {
+        let end = source.chars().take(40).collect::<String>();
+        // A refused template's parts are freed by the parser, on its own stack.
+        let Ok(template) = on_stack(|| Template::parse(&source)) else { continue };
+        let freed = std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(template)).unwrap();
+        freed.join().expect(&end);
+    }
+}
+
 #[test]
 fn sources_that_nest_deeply_are_refused() {
     let repeated = [
@@ -337,6 +414,8 @@ fn values_that_contain_themselves_are_freed() {
         "{% set n = namespace(x=1) %}{% set n.x = cycler(n) %}",
         "{% set n = namespace(x=1) %}{% macro m() %}{{ n }}{% endmacro %}{% set n.x = m %}",
         "{% set l = [] %}{% set _ = l.append(l.append) %}{{ 1 // 0 }}",
+        "{% for a in ['x' * 1000] %}{{ loop.changed(loop) }}{% endfor %}",
+        "{% for a in [1] %}{{ loop.changed([loop], loop.changed) }}{{ loop.changed(loop) }}{{ 1 // 0 }}{% endfor %}",
     ];
     on_stack(|| {
         for source in sources {

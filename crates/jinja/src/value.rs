@@ -179,10 +179,12 @@ impl Dict {
         self.pairs.borrow().get(position).cloned()
     }
 
-    /// A copy of the pairs.
-    pub(crate) fn pairs(&self) -> TemplateResult<Pairs> {
-        self.held.meter().step(self.len() / 4)?;
-        Ok(self.pairs.borrow().clone())
+    /// A copy of the pairs. Counted as steps, and as memory only while it exists.
+    pub(crate) fn pairs(&self) -> TemplateResult<CopiedPairs> {
+        let len = self.len();
+        self.held.meter().step(len / 4)?;
+        let held = Held::new(self.held.meter(), len * Dict::PAIR)?;
+        Ok(CopiedPairs { pairs: self.pairs.borrow().clone().into_iter(), _held: held })
     }
 
     /// Adds a pair whose key is not in it.
@@ -228,6 +230,33 @@ impl Dict {
     }
 }
 
+/// A copy of a dictionary's pairs, whose memory is counted.
+pub(crate) struct CopiedPairs {
+    pairs: std::vec::IntoIter<(Value, Value)>,
+    _held: Held,
+}
+
+impl CopiedPairs {
+    /// The pairs that are left.
+    pub(crate) fn as_mut(&mut self) -> &mut [(Value, Value)] {
+        self.pairs.as_mut_slice()
+    }
+}
+
+impl Iterator for CopiedPairs {
+    type Item = (Value, Value);
+
+    fn next(&mut self) -> Option<(Value, Value)> {
+        self.pairs.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.pairs.size_hint()
+    }
+}
+
+impl ExactSizeIterator for CopiedPairs {}
+
 impl Drop for Dict {
     fn drop(&mut self) {
         drop_all(std::mem::take(self.pairs.get_mut()).into_iter().flat_map(|(key, value)| [key, value]).collect());
@@ -257,7 +286,7 @@ fn drop_all(mut values: Vec<Value>) {
             Value::Loop(state) => {
                 if let Some(mut state) = Rc::into_inner(state) {
                     values.append(&mut state.items.items);
-                    values.append(state.last.get_mut());
+                    values.append(&mut state.last.get_mut().items);
                 }
             }
             _ => {}
@@ -306,13 +335,30 @@ pub struct LoopState {
     pub(crate) depth: usize,
     /// The loop's number, if it is recursive.
     pub(crate) recursive: Option<usize>,
-    /// What `changed` was called with.
-    pub(crate) last: RefCell<Vec<Value>>,
+    /// The arguments of the last call of `changed`. The loop itself can be among them.
+    pub(crate) last: RefCell<Items>,
+    is_modified: Cell<bool>,
 }
 
-impl Drop for LoopState {
-    fn drop(&mut self) {
-        drop_all(std::mem::take(self.last.get_mut()));
+impl LoopState {
+    /// A loop at its first item. `recursive` is its number, if it is recursive.
+    pub(crate) fn new(items: Items, depth: usize, recursive: Option<usize>) -> TemplateResult<Rc<LoopState>> {
+        let last = RefCell::new(Items::new(items.held.meter())?);
+        let (index, is_modified) = (Cell::new(0), Cell::new(false));
+        Ok(Rc::new(LoopState { items, index, depth, recursive, last, is_modified }))
+    }
+
+    /// Whether this is the first modification.
+    pub(crate) fn begin_modification(&self) -> bool {
+        !self.is_modified.replace(true)
+    }
+
+    /// Forgets what `changed` was called with.
+    pub(crate) fn forget(&self) -> TemplateResult<()> {
+        let none = Items::new(self.items.held.meter())?;
+        let before = self.last.replace(none);
+        drop(before);
+        Ok(())
     }
 }
 

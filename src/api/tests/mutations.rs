@@ -450,6 +450,8 @@ fn templates_render_or_fail() {
         "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}",
         "{%- set ns = namespace(x=0) -%}{% for m in messages %}{% set ns.x = ns.x + 1 %}{{ loop.index0 ~ m.content[:3] }}{% endfor %}{{ ns.x }}",
         "{% macro f(a, b=2) %}{{ a * b }}{% endmacro %}{{ f(3) }}{{ tools | tojson(indent=2) if tools }}{{ raise_exception('x') if not messages }}",
+        "{% macro f(a0, a1=2) %}{{ a0 ~ varargs|length ~ kwargs|length }}{% endmacro %}{{ f(*l, *l) }}{{ f(**d) }}{{ '{0}{a1}'.format(*l, **d) }}",
+        "{% for a in l %}{{ loop.changed(loop, *l) }}{{ loop.cycle(*l) }}{% endfor %}{{ dict(**d) }}{{ namespace(d, **d) }}{{ cycler(*l).next() }}",
         "{{ bos_token }}{{ messages | map(attribute='role') | join(',') }}{{ 'a,b'.split(',') | last | upper }}{{ '%s' | format(1) }}",
     ];
     let seeds: Vec<Vec<u8>> = sources.iter().map(|source| source.as_bytes().to_vec()).collect();
@@ -489,6 +491,12 @@ fn templates_render_or_fail() {
         "\"",
         "\\",
         "namespace()",
+        "*l, ",
+        "**d",
+        "(*l, *l)",
+        "(**d)",
+        "loop.changed(loop)",
+        "varargs",
         "recursive",
         "caller()",
         "é",
@@ -497,6 +505,10 @@ fn templates_render_or_fail() {
         {"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}]);
     let message_words =
         ["role", "content", "user", "assistant", "tool", "tool_calls", "name", "text", "type", "arguments", ""];
+    // A list and a dictionary that make long lists of arguments.
+    let (list, names): (Value, Map<_, _>) =
+        ((0..1000).collect(), (0..1000).map(|at| (format!("a{at}"), json!(at))).collect());
+    let kwargs = Map::from_iter([("l".to_owned(), list), ("d".to_owned(), names.into())]);
     run("chat template and messages", |mutator| {
         let Ok(template) = ChatTemplate::parse(&mutator.text(&seeds, &words)) else { return };
         let messages = mutator.document(&messages, &message_words);
@@ -507,7 +519,7 @@ fn templates_render_or_fail() {
             bos_token: "<s>",
             eos_token: "</s>",
             tools: None,
-            kwargs: &Map::new(),
+            kwargs: &kwargs,
             now: SystemTime::UNIX_EPOCH,
             interrupt: None,
         };

@@ -300,7 +300,7 @@ fn map(run: &mut Interpreter, value: &Value, mut arguments: Arguments) -> Templa
     let filter = required("map", arguments.take_first())?;
     let Some(name) = filter.as_str() else { return refused("map: expected the name of a filter") };
     for item in items.iter() {
-        let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+        let arguments = arguments.copied()?;
         let item = run.deeper(|run| run.apply(name, item.clone(), arguments))?;
         mapped.push(item)?;
     }
@@ -317,7 +317,7 @@ fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Argum
         let is_true = match test.as_ref().map(Value::as_str) {
             None => tested.is_true(),
             Some(Some(test)) => {
-                let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+                let arguments = arguments.copied()?;
                 predicates::call(run, test, &tested, arguments)?
             }
             Some(None) => return refused(format!("{name}: expected the name of a test")),

@@ -22,12 +22,7 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
         "trim" => {
             let [chars] = arguments.bind(name, ["chars"])?;
             let chars = chars.filter(|chars| !chars.is_undefined());
-            methods::call(
-                run,
-                &value,
-                "strip",
-                Arguments { positional: chars.into_iter().collect(), named: Vec::new() },
-            )
+            methods::call(run, &value, "strip", Arguments::of(meter, chars)?)
         }
         "split" => methods::call(run, &value, name, arguments),
         "lines" => methods::call(run, &value, "splitlines", arguments),
@@ -47,20 +42,22 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
         "center" => {
             let [width] = arguments.bind(name, ["width"])?;
             let width = Value::int(size(name, width, 80)?);
-            methods::call(run, &value, name, Arguments { positional: vec![width], named: Vec::new() })
+            methods::call(run, &value, name, Arguments::of(meter, [width])?)
         }
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
-            let mut positional = Vec::new();
+            let mut parts = Arguments::new(meter)?;
             for part in [old, new] {
-                positional.push(print::to_text(meter, &required(name, part)?)?);
+                parts.push(print::to_text(meter, &required(name, part)?)?)?;
             }
-            positional.extend(count.filter(|count| !matches!(count, Value::None | Value::Undefined)));
-            methods::call(run, &value, name, Arguments { positional, named: Vec::new() })
+            if let Some(count) = count.filter(|count| !matches!(count, Value::None | Value::Undefined)) {
+                parts.push(count)?;
+            }
+            methods::call(run, &value, name, parts)
         }
         "format" => {
             let arguments = if arguments.named.is_empty() {
-                tuple(meter, arguments.positional)?
+                tuple(meter, arguments.positional.into())?
             } else {
                 let pairs = crate::value::dict(meter, false)?;
                 arguments.named.into_iter().try_for_each(|(name, value)| pairs.set(&name, value))?;

@@ -143,7 +143,7 @@ pub(super) fn dict_method(
             Ok(default)
         }
         "update" => {
-            let Arguments { positional, named } = arguments;
+            let Arguments { positional, named, held: _held } = arguments;
             for given in positional {
                 let Value::Dict(other) = given else { return refused("update: expected a dictionary") };
                 for (key, value) in other.pairs()? {
