@@ -210,16 +210,17 @@ impl OutputConstraint {
     /// Advances past text that may begin the grammar.
     fn advance_awaiting(&mut self, text: &[u8]) -> Result<()> {
         let Some(awaiting) = &mut self.awaiting else { return Ok(()) };
-        let Some(begun) = awaiting.begun_by(text) else {
-            awaiting.push(text);
+        let search = awaiting.search(text);
+        let Some(begun) = &search.begun else {
+            awaiting.push(text, &search);
             return Ok(());
         };
         let Some(grammar) = &mut self.grammar else { return Ok(()) };
-        if grammar.allows_text(&begun)? {
+        if grammar.allows_text(begun)? {
             self.awaiting = None;
-            return grammar.accept_text(&begun);
+            return grammar.accept_text(begun);
         }
-        awaiting.push(text);
+        awaiting.push(text, &search);
         Ok(())
     }
 }
@@ -233,7 +234,7 @@ fn begins_wrongly(grammar: &Grammar, awaiting: &Awaiting, vocabulary: &dyn Vocab
     if awaiting.triggers.has_token(token) {
         return Ok(!begun.allows(token)?);
     }
-    match awaiting.begun_by(vocabulary.text(token)) {
+    match awaiting.search(vocabulary.text(token)).begun {
         None => Ok(false),
         Some(text) => Ok(!begun.allows_text(&text)?),
     }

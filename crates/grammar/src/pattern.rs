@@ -1,10 +1,11 @@
 //! Regular expressions in the notation of ECMAScript, over bytes, for the triggers of lazy grammars.
 //!
 //! llama.cpp searches with `std::regex`, whose recursion exhausts the stack on long texts and whose time can grow exponentially. Here
-//! a search visits each pair of an instruction and a position at most once. No crate of the standard kind has lookahead, which
-//! llama.cpp's triggers use. Not supported: backreferences and lookbehind.
+//! a search visits each pair of an instruction and a position at most once. A lookahead is computed for all positions at once, from the
+//! end of the text to its beginning, when a search first meets it. No crate of the standard kind has lookahead, which llama.cpp's
+//! triggers use. Not supported: backreferences and lookbehind.
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use super::byte_set::ByteSet;
 
@@ -14,8 +15,6 @@ const MAX_PATTERN: usize = 1 << 12;
 const MAX_INSTRUCTIONS: usize = 1 << 13;
 /// The most pairs of an instruction and a position in a search. Of a longer text only the end is searched.
 const MAX_VISITS: usize = 1 << 26;
-/// The most steps of a search. Only lookahead can take more than one for each pair. Then the pattern counts as not found.
-const MAX_STEPS: usize = 1 << 24;
 /// The deepest nesting of groups.
 const MAX_NESTING: usize = 64;
 
@@ -92,21 +91,26 @@ impl Pattern {
         Ok(compiled)
     }
 
-    /// Searches the text. Returns where the first group that matched some text begins, or else where the match begins.
-    pub(crate) fn find(&self, text: &[u8]) -> Option<usize> {
+    /// Searches the text. Returns where the first group that matched some text begins, or else where the match begins. `steps_left` is
+    /// what the search may still cost, and is 0 afterwards if that was too little: then it finds nothing.
+    pub(crate) fn find(&self, text: &[u8], steps_left: &mut usize) -> Option<usize> {
         let most = MAX_VISITS / self.program.len().max(1);
         let skipped = text.len().saturating_sub(most);
         let starts = if self.is_anchored { 0..=0 } else { skipped..=text.len() };
-        let steps_left = Cell::new(MAX_STEPS);
-        let mut search = None;
+        let mut search: Option<PatternSearch> = None;
         for start in starts {
             let can_begin = |first: &ByteSet| text.get(start).is_some_and(|byte| first.contains(*byte));
             if !self.first.as_ref().is_none_or(can_begin) {
                 continue;
             }
-            let search = search.get_or_insert_with(|| PatternSearch::new(self, text, skipped.min(start), &steps_left));
-            if search.run(0, start) {
-                return Some(search.group_start().unwrap_or(start));
+            let search = search.get_or_insert_with(|| PatternSearch::new(self, text, skipped.min(start)));
+            match search.run(start, steps_left) {
+                None => *steps_left = 0,
+                Some(false) => {}
+                Some(true) => return Some(search.group_start().unwrap_or(start)),
+            }
+            if *steps_left == 0 {
+                break;
             }
         }
         None
@@ -231,9 +235,11 @@ struct PatternSearch<'a> {
     from: usize,
     /// For each instruction and position: whether it was visited. Those that led to a match end the search.
     visited: Vec<u64>,
+    /// For each lookahead that was met, by its instruction: whether its body matches at each position.
+    lookaheads: BTreeMap<usize, Vec<u64>>,
     slots: Vec<Option<usize>>,
     todo: Vec<Todo>,
-    steps_left: &'a Cell<usize>,
+    is_new: bool,
 }
 
 enum Todo {
@@ -242,55 +248,52 @@ enum Todo {
 }
 
 impl<'a> PatternSearch<'a> {
-    fn new(pattern: &'a Pattern, text: &'a [u8], from: usize, steps_left: &'a Cell<usize>) -> PatternSearch<'a> {
-        let n_words = (pattern.program.len() * (text.len() - from + 1)).div_ceil(64);
-        // Setting to zero takes time, too.
-        steps_left.set(steps_left.get().saturating_sub(n_words / 16));
+    fn new(pattern: &'a Pattern, text: &'a [u8], from: usize) -> PatternSearch<'a> {
+        let visited = vec![0; (pattern.program.len() * (text.len() - from + 1)).div_ceil(64)];
         let slots = vec![None; pattern.n_slots];
-        PatternSearch { pattern, text, from, visited: vec![0; n_words], slots, todo: Vec::new(), steps_left }
+        let lookaheads = BTreeMap::new();
+        PatternSearch { pattern, text, from, visited, lookaheads, slots, todo: Vec::new(), is_new: true }
     }
 
-    /// Whether the program from instruction `at` on matches at `position`.
-    fn run(&mut self, at: usize, position: usize) -> bool {
+    /// Whether the pattern matches at `position`. `None`: it takes more than the steps that are left.
+    fn run(&mut self, position: usize, steps_left: &mut usize) -> Option<bool> {
+        if std::mem::take(&mut self.is_new) {
+            // Setting to zero takes time, too.
+            pay(steps_left, self.visited.len() / 4)?;
+        }
         self.todo.clear();
-        self.todo.push(Todo::Visit(at, position));
+        self.todo.push(Todo::Visit(0, position));
         while let Some(todo) = self.todo.pop() {
             match todo {
                 Todo::Restore(slot, old) => self.slots.get_mut(slot).into_iter().for_each(|place| *place = old),
                 Todo::Visit(at, position) => {
-                    if self.follow(at, position) {
-                        return true;
+                    if self.follow(at, position, steps_left)? {
+                        return Some(true);
                     }
                 }
             }
         }
-        false
+        Some(false)
     }
 
-    fn follow(&mut self, mut at: usize, mut position: usize) -> bool {
+    fn follow(&mut self, mut at: usize, mut position: usize, steps_left: &mut usize) -> Option<bool> {
         loop {
-            let Some(instruction) = self.pattern.program.get(at).copied() else { return false };
+            let instruction = self.pattern.program.get(at).copied()?;
             let index = at * (self.text.len() - self.from + 1) + (position - self.from);
-            let Some(word) = self.visited.get_mut(index / 64) else { return false };
+            let word = self.visited.get_mut(index / 64)?;
             let bit = 1_u64 << (index % 64);
             if *word & bit != 0 {
-                return false;
+                return Some(false);
             }
             *word |= bit;
-            let Some(steps_left) = self.steps_left.get().checked_sub(1) else { return false };
-            self.steps_left.set(steps_left);
-            let next = self.text.get(position).copied();
+            pay(steps_left, 1)?;
             at = match instruction {
-                Instruction::Match => return true,
-                Instruction::Byte(byte) if next == Some(byte) => {
+                Instruction::Match => return Some(true),
+                Instruction::Byte(_) | Instruction::Class(_) if self.consumes(instruction, position) => {
                     position += 1;
                     at + 1
                 }
-                Instruction::Class(index) if next.is_some_and(|byte| self.class_contains(index, byte)) => {
-                    position += 1;
-                    at + 1
-                }
-                Instruction::Byte(_) | Instruction::Class(_) => return false,
+                Instruction::Byte(_) | Instruction::Class(_) => return Some(false),
                 Instruction::Split(one, other) => {
                     self.todo.push(Todo::Visit(other, position));
                     one
@@ -302,18 +305,111 @@ impl<'a> PatternSearch<'a> {
                     }
                     at + 1
                 }
-                Instruction::Start if position == 0 => at + 1,
-                Instruction::End if position == self.text.len() => at + 1,
-                Instruction::WordBoundary(is) if self.is_word_boundary(position) == is => at + 1,
-                Instruction::Start | Instruction::End | Instruction::WordBoundary(_) => return false,
+                Instruction::Start | Instruction::End | Instruction::WordBoundary(_) => {
+                    if !self.holds(instruction, position) {
+                        return Some(false);
+                    }
+                    at + 1
+                }
                 Instruction::Look { ahead, end } => {
-                    let mut inner = PatternSearch::new(self.pattern, self.text, position, self.steps_left);
-                    if inner.run(at + 1, position) != ahead || self.steps_left.get() == 0 {
-                        return false;
+                    self.look_ahead(at, end, steps_left)?;
+                    if self.matches_ahead(at, position) != ahead {
+                        return Some(false);
                     }
                     end
                 }
             };
+        }
+    }
+
+    /// Computes at which positions the body of the lookahead at `look` matches, unless that is known. The lookaheads within it come first.
+    fn look_ahead(&mut self, look: usize, end: usize, steps_left: &mut usize) -> Option<()> {
+        let inner = (look..end).rev().filter_map(|at| match self.pattern.program.get(at) {
+            Some(Instruction::Look { end, .. }) => Some((at, *end)),
+            _ => None,
+        });
+        for (at, end) in inner.collect::<Vec<_>>() {
+            if !self.lookaheads.contains_key(&at) {
+                let matches = self.body_matches(at + 1, end, steps_left)?;
+                self.lookaheads.insert(at, matches);
+            }
+        }
+        Some(())
+    }
+
+    /// At which positions the instructions from `begin` up to `end` match: a bit for each position, counted from the first of the search.
+    fn body_matches(&self, begin: usize, end: usize, steps_left: &mut usize) -> Option<Vec<u64>> {
+        let program = self.pattern.program.get(begin..end)?;
+        let n_positions = self.text.len() - self.from + 1;
+        let mut matches = vec![0_u64; n_positions.div_ceil(64)];
+        // Whether each instruction leads to the end of the body, at this position and at the next one.
+        let (mut here, mut next) = (vec![false; program.len() + 1], vec![false; program.len() + 1]);
+        for position in (self.from..=self.text.len()).rev() {
+            std::mem::swap(&mut here, &mut next);
+            here.fill(false);
+            let leads = |states: &[bool], at: usize| at.checked_sub(begin).and_then(|at| states.get(at)) == Some(&true);
+            // Only loops lead backwards, so this is repeated once for each loop within a loop, and once more.
+            loop {
+                pay(steps_left, program.len())?;
+                let mut has_changed = false;
+                for (offset, instruction) in program.iter().enumerate().rev() {
+                    let at = begin + offset;
+                    let leads_on = match *instruction {
+                        Instruction::Match => true,
+                        Instruction::Byte(_) | Instruction::Class(_) => {
+                            self.consumes(*instruction, position) && leads(&next, at + 1)
+                        }
+                        Instruction::Split(one, other) => leads(&here, one) || leads(&here, other),
+                        Instruction::Jump(to) => leads(&here, to),
+                        Instruction::Save(_) => leads(&here, at + 1),
+                        Instruction::Start | Instruction::End | Instruction::WordBoundary(_) => {
+                            self.holds(*instruction, position) && leads(&here, at + 1)
+                        }
+                        Instruction::Look { ahead, end } => {
+                            self.matches_ahead(at, position) == ahead && leads(&here, end)
+                        }
+                    };
+                    if let Some(known) = here.get_mut(offset).filter(|known| leads_on && !**known) {
+                        *known = true;
+                        has_changed = true;
+                    }
+                }
+                if !has_changed {
+                    break;
+                }
+            }
+            let index = position - self.from;
+            if let (Some(true), Some(word)) = (here.first(), matches.get_mut(index / 64)) {
+                *word |= 1 << (index % 64);
+            }
+        }
+        Some(matches)
+    }
+
+    /// Whether the body of a lookahead, which is known, matches at a position.
+    fn matches_ahead(&self, look: usize, position: usize) -> bool {
+        let index = position - self.from;
+        let word = self.lookaheads.get(&look).and_then(|matches| matches.get(index / 64));
+        word.is_some_and(|word| word & (1 << (index % 64)) != 0)
+    }
+
+    /// Whether an instruction takes the byte at a position.
+    fn consumes(&self, instruction: Instruction, position: usize) -> bool {
+        let next = self.text.get(position).copied();
+        match instruction {
+            Instruction::Byte(byte) => next == Some(byte),
+            Instruction::Class(index) => next.is_some_and(|byte| self.class_contains(index, byte)),
+            _ => false,
+        }
+    }
+
+    /// Whether an assertion holds at a position.
+    fn holds(&self, instruction: Instruction, position: usize) -> bool {
+        match instruction {
+            Instruction::Start => position == 0,
+            Instruction::End => position == self.text.len(),
+            Instruction::WordBoundary(is) => self.is_word_boundary(position) == is,
+            _ => false,
         }
     }
 
@@ -335,6 +431,12 @@ impl<'a> PatternSearch<'a> {
             _ => None,
         })
     }
+}
+
+/// Takes steps from those that are left. `None`: there are too few.
+fn pay(steps_left: &mut usize, steps: usize) -> Option<()> {
+    *steps_left = steps_left.checked_sub(steps)?;
+    Some(())
 }
 
 struct PatternParser<'a> {

@@ -6,6 +6,10 @@ use super::pattern::Pattern;
 use foredraft_base::Token;
 use foredraft_base::error::{Error, Result};
 
+/// The steps of all searches for patterns in a request, besides those of each token. A step takes a few nanoseconds.
+const REQUEST_STEPS: usize = 1 << 24;
+/// The steps that each token adds: enough to search some 50 KB for a pattern of usual length.
+const TOKEN_STEPS: usize = 1 << 18;
 /// The most triggers of a grammar.
 const MAX_TRIGGERS: usize = 1 << 13;
 
@@ -79,8 +83,9 @@ impl TriggerSet {
         !self.patterns.is_empty()
     }
 
-    /// Where the grammar begins in a completion that ends with `text` after the bytes `before`: a position in both together.
-    pub(crate) fn find(&self, before: &[u8], text: &[u8]) -> Option<usize> {
+    /// Where the grammar begins in a completion that ends with `text` after the bytes `before`: a position in both together. `steps_left`
+    /// is what patterns may cost, and 0 afterwards if that was too little.
+    fn find(&self, before: &[u8], text: &[u8], steps_left: &mut usize) -> Option<usize> {
         let ends_word = |byte: &u8| self.last_bytes.get(usize::from(*byte)) == Some(&true);
         if self.patterns.is_empty() && !text.iter().any(ends_word) {
             return None;
@@ -93,7 +98,7 @@ impl TriggerSet {
             rest.windows(word.len()).position(|window| window == word).map(|at| from + at)
         });
         let by_word = words.min();
-        by_word.or_else(|| self.patterns.iter().find_map(|pattern| pattern.find(&whole)))
+        by_word.or_else(|| self.patterns.iter().find_map(|pattern| pattern.find(&whole, steps_left)))
     }
 
     /// Whether `text` begins with a trigger for the beginning of the completion. `None`: it may become one that does.
@@ -112,6 +117,9 @@ impl TriggerSet {
 }
 
 /// The state of a grammar that has not begun.
+///
+/// Patterns are searched for in the whole completion after each token. Their work is bounded: where a search costs more than what is left, it
+/// finds nothing, and the next one waits until twice as much is left. This depends on the completion alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Awaiting {
     pub(crate) triggers: Arc<TriggerSet>,
@@ -119,28 +127,53 @@ pub(crate) struct Awaiting {
     pub(crate) bytes: Vec<u8>,
     /// The beginning of the completion, or of what follows reasoning, as long as it may become a trigger for the beginning.
     beginning: Option<Vec<u8>>,
+    /// The steps that searches may still take.
+    steps_left: usize,
+    /// The steps that must be left for a search.
+    steps_needed: usize,
+}
+
+/// What a text does to a grammar that has not begun.
+pub(crate) struct Search {
+    /// The bytes from which on the grammar begins, those of earlier tokens included.
+    pub(crate) begun: Option<Vec<u8>>,
+    steps_left: usize,
+    steps_needed: usize,
 }
 
 impl Awaiting {
     pub(crate) fn new(triggers: TriggerSet) -> Awaiting {
         let beginning = (!triggers.beginnings.is_empty()).then(Vec::new);
-        Awaiting { triggers: Arc::new(triggers), bytes: Vec::new(), beginning }
+        let (triggers, bytes) = (Arc::new(triggers), Vec::new());
+        Awaiting { triggers, bytes, beginning, steps_left: REQUEST_STEPS, steps_needed: 0 }
     }
 
-    /// The bytes from which on the grammar begins if `text` follows, those of earlier tokens included.
-    pub(crate) fn begun_by(&self, text: &[u8]) -> Option<Vec<u8>> {
+    /// Searches for what begins the grammar if `text` follows.
+    pub(crate) fn search(&self, text: &[u8]) -> Search {
         if let Some(beginning) = self.beginning_with(text).filter(|whole| self.triggers.begins(whole) == Some(true)) {
-            return Some(beginning);
+            return Search { begun: Some(beginning), steps_left: self.steps_left, steps_needed: self.steps_needed };
         }
-        let start = self.triggers.find(&self.bytes, text)?;
-        let mut begun = self.bytes.get(start..).unwrap_or(&[]).to_vec();
-        begun.extend_from_slice(text.get(start.saturating_sub(self.bytes.len())..).unwrap_or(&[]));
-        Some(begun)
+        let had = if self.steps_left < self.steps_needed { 0 } else { self.steps_left };
+        let mut steps_left = had;
+        let start = self.triggers.find(&self.bytes, text, &mut steps_left);
+        let begun = start.map(|start| {
+            let mut begun = self.bytes.get(start..).unwrap_or(&[]).to_vec();
+            begun.extend_from_slice(text.get(start.saturating_sub(self.bytes.len())..).unwrap_or(&[]));
+            begun
+        });
+        let has_too_few = had > 0 && steps_left == 0;
+        Search {
+            begun,
+            steps_left: self.steps_left - (had - steps_left),
+            steps_needed: if has_too_few { (2 * had).min(REQUEST_STEPS) } else { self.steps_needed },
+        }
     }
 
-    /// Appends text that begins nothing.
-    pub(crate) fn push(&mut self, text: &[u8]) {
+    /// Appends a text that begins nothing, after `search` looked at it.
+    pub(crate) fn push(&mut self, text: &[u8], search: &Search) {
         self.beginning = self.beginning_with(text).filter(|whole| self.triggers.begins(whole).is_none());
+        self.steps_left = (search.steps_left + TOKEN_STEPS).min(REQUEST_STEPS);
+        self.steps_needed = search.steps_needed;
         self.bytes.extend_from_slice(text);
         if let Some(n_needed) = self.triggers.n_needed() {
             let surplus = self.bytes.len().saturating_sub(n_needed);
@@ -168,10 +201,11 @@ mod tests {
     fn begun(triggers: &[Trigger], texts: &[&str]) -> Option<(usize, String)> {
         let mut awaiting = Awaiting::new(TriggerSet::new(triggers).unwrap());
         for (index, text) in texts.iter().enumerate() {
-            if let Some(begun) = awaiting.begun_by(text.as_bytes()) {
+            let search = awaiting.search(text.as_bytes());
+            if let Some(begun) = search.begun {
                 return Some((index, String::from_utf8(begun).unwrap()));
             }
-            awaiting.push(text.as_bytes());
+            awaiting.push(text.as_bytes(), &search);
         }
         None
     }
@@ -198,6 +232,42 @@ mod tests {
         assert_eq!(begun(&triggers, &["x", " to"]), None);
     }
 
+    /// Nested repetition makes a backtracking search exponential, and nested lookahead made this one quadratic in each token.
+    #[test]
+    fn searches_of_a_request_are_bounded_together() {
+        let nested = format!("(?:a{}b{})+c", "(?=[^b]*".repeat(30), ")".repeat(30));
+        let large = "(?:(?:[ab]?){1500})*c".to_owned();
+        for pattern in [nested, large, "(?=(?=(a*)*b)*a*$)x".to_owned(), "(?!(?!a*$)[ab]*)c".to_owned()] {
+            let mut awaiting = Awaiting::new(TriggerSet::new(&[Trigger::Pattern(pattern.clone())]).unwrap());
+            let mut n_steps = 0;
+            for _ in 0..100 {
+                let search = awaiting.search(b"aaaaaaaabaaaaaaa");
+                assert!(search.begun.is_none(), "{pattern}");
+                n_steps += awaiting.steps_left - search.steps_left;
+                awaiting.push(b"aaaaaaaabaaaaaaa", &search);
+            }
+            assert!(n_steps <= REQUEST_STEPS + 100 * TOKEN_STEPS, "{pattern}: {n_steps}");
+        }
+    }
+
+    /// A search that was too expensive is made again when enough tokens have followed.
+    #[test]
+    fn expensive_pattern_is_found_late() {
+        let pattern = "(?:[ab]?){1500}x".to_owned();
+        let mut awaiting = Awaiting::new(TriggerSet::new(&[Trigger::Pattern(pattern)]).unwrap());
+        let n = (0..400).position(|_| {
+            let search = awaiting.search(&[b'a'; 100]);
+            awaiting.push(&[b'a'; 100], &search);
+            search.steps_needed > 0
+        });
+        assert!(n.is_some(), "the steps run out");
+        assert!((0..100).any(|_| {
+            let search = awaiting.search(b"x");
+            awaiting.push(b"x", &search);
+            search.begun.is_some()
+        }));
+    }
+
     #[test]
     fn beginnings_are_found_behind_white_space_and_reasoning_only() {
         let triggers = [Trigger::Beginning("{\"name\"".to_owned())];
@@ -208,10 +278,10 @@ mod tests {
             assert_eq!(begun(&triggers, texts), None, "{texts:?}");
         }
         let mut awaiting = Awaiting::new(TriggerSet::new(&triggers).unwrap());
-        awaiting.push(b"<think>");
-        assert_eq!(awaiting.begun_by(b"{\"name\""), None);
+        awaiting.push(b"<think>", &awaiting.search(b"<think>"));
+        assert_eq!(awaiting.search(b"{\"name\"").begun, None);
         awaiting.begin_again();
-        assert_eq!(awaiting.begun_by(b"\n\n{\"name\""), Some(b"{\"name\"".to_vec()));
+        assert_eq!(awaiting.search(b"\n\n{\"name\"").begun, Some(b"{\"name\"".to_vec()));
     }
 
     #[test]

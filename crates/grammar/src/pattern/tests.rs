@@ -1,7 +1,8 @@
 use super::*;
 
 fn find(pattern: &str, text: &str) -> Option<usize> {
-    Pattern::new(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}")).find(text.as_bytes())
+    let pattern = Pattern::new(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
+    pattern.find(text.as_bytes(), &mut (1 << 28))
 }
 
 #[test]
@@ -42,6 +43,13 @@ fn constructs_mean_what_they_mean_in_ecmascript() {
         ("(?=ab)a", "aab", Some(1)),
         ("(a|ab)(c|bcd)$", "abcd", Some(0)),
         (r"\{\.\*", "a{.*", Some(1)),
+        ("(?=a(?!b))a", "abaca", Some(2)),
+        ("(?!a(?=b))a", "abaca", Some(2)),
+        ("(?=(?:ab?)*c)a+", "aadabac", Some(3)),
+        ("(?=(?:(?:a*)*b)*$)a", "aacaab", Some(3)),
+        (r"(?!.*\bend\b)x(?=y|$)", "xy end xy xz x", Some(7)),
+        ("(?:(?=a)[ab]|(?=b)[bc])+d", "abad", Some(0)),
+        ("(?=^a)a", "ba", None),
     ] {
         assert_eq!(find(pattern, text), expected, "{pattern} in {text:?}");
     }
