@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: aarch64 deaths windows gpu macos help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
+.PHONY: aarch64 audit deaths windows gpu macos help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -33,6 +33,7 @@ help:
 	@echo "make exactness-formats  how many outputs depend on speculation, other requests or the level, in each format of weights (ARGS=\"--quantize llama-quantize\")"
 	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
 	@echo "make aarch64   build for AArch64 Linux, and run its tests under qemu-user (installs a cross compiler)"
+	@echo "make audit     compare the dependencies with RustSec's advisories"
 	@echo "make fuzz      fuzz every parser of foreign bytes (ARGS=\"SECONDS EXECUTIONS\")"
 	@echo "make faults    let each call of the system fail in turn, and kill processes that save (FAULTS=40 KILLS=100)"
 	@echo "make asan      hosts under the address sanitizer; make tsan, make valgrind: under the thread sanitizer, Valgrind (ARGS=SECONDS of random calls); make miri: pure crates"
@@ -164,6 +165,9 @@ deaths: setup-build
 
 aarch64: setup-build
 	@scripts/aarch64.sh $(ARGS)
+
+audit:
+	@scripts/audit.sh
 
 fuzz: setup-build
 	@$(ENV) scripts/fuzz.sh $(ARGS)
