@@ -161,7 +161,7 @@ exactness-formats: setup-build
 	python3 scripts/exactness-formats.py $(ARGS)
 
 deaths: setup-build
-	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll | sed 's/^[.]*|/|/' | grep '^|'
+	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll never_polled | sed 's/^[.]*|/|/' | grep '^|'
 
 aarch64: setup-build
 	@scripts/aarch64.sh $(ARGS)

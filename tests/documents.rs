@@ -260,6 +260,7 @@ fn documented_keys_are_in_the_types_of_the_packages() {
         "__resume",
         "__delivered",
         "__seed_is_drawn",
+        "__id_seed",
         "true",
         "false",
         "hostname",

@@ -1,16 +1,18 @@
 //! The engine's process: an ordinary [`JsonEngine`] that is called through a connection.
 //!
-//! The thread that reads the connection executes what returns at once. Calls that wait have a thread each. One more thread, the pusher, polls
-//! every request that has an update and sends its updates, so the host's process can answer polls by itself.
+//! The thread that reads the connection does nothing that can wait, so a process that lives answers pings, and a call never waits for
+//! another one. Calls run on threads of their own. One more thread, the pusher, polls every request that has an update and sends its
+//! updates, so the host's process can answer polls by itself.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -20,21 +22,40 @@ use crate::api::registry::RequestRecord;
 use crate::api::{Function, JsonEngine, LocalEngine, error_json};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, CpuSet, process};
+use crate::llama::{self, CpuSet, Token, process};
 
 /// How often a load's progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// How long `stop` waits for requests to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a continued request waits for the one before it to be queued.
+const ORDER_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a thread without a call waits for the next one.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
 /// The requests that the host has not heard the end of.
 #[derive(Default)]
-struct KnownEngine {
+struct KnownRequests {
     /// The number of a request in the host's process, by its id here.
     numbers: HashMap<u64, u64>,
-    records: BTreeMap<u64, Arc<RequestRecord>>,
-    /// Of awaited requests: the number of tokens of each completion that the host has.
-    n_sent: HashMap<u64, Vec<usize>>,
+    /// By their numbers.
+    requests: BTreeMap<u64, KnownRequest>,
+}
+
+enum KnownRequest {
+    /// It is not queued yet: its messages are rendered, for example.
+    Preparing {
+        is_cancelled: bool,
+        ends_reasoning: bool,
+        /// Dropped when the request is queued or refused.
+        _unqueued: Option<Sender<()>>,
+    },
+    Queued {
+        record: Arc<RequestRecord>,
+        /// Of an awaited request: the number of tokens of each completion that the host has.
+        n_sent: Vec<usize>,
+    },
 }
 
 struct EngineChild {
@@ -42,9 +63,21 @@ struct EngineChild {
     sender: FrameSender,
     /// A link to the host's working folder.
     host_folder: PathBuf,
-    /// Locked while a request is submitted, so that the pusher finds each request that has an update.
-    known: Mutex<KnownEngine>,
+    known: Mutex<KnownRequests>,
+    threads: CallThreads,
+    /// The ids of requests that have an update, for the pusher.
+    updates: Sender<u64>,
+    /// Requests that a former process had, in their order, each with a channel that is closed when the request is queued.
+    continued: Sender<(Frame, Receiver<()>)>,
 }
+
+/// Threads for calls. One that has ended its call takes the next one.
+struct CallThreads {
+    idle: Sender<CallJob>,
+    jobs: Receiver<CallJob>,
+}
+
+type CallJob = Box<dyn FnOnce() + Send>;
 
 /// Runs the engine's process: serves the host on stdin until that is closed. `arguments`: the limits, and the host's process id.
 pub fn serve(arguments: &[String]) -> ! {
@@ -61,7 +94,17 @@ pub fn serve(arguments: &[String]) -> ! {
     let Ok(stream) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { process::end_now(1) };
     let Ok(sender) = stream.try_clone().map(FrameSender::new) else { process::end_now(1) };
     let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
-    let child = Arc::new(EngineChild { engine: JsonEngine::new(), sender, host_folder, known: Mutex::default() });
+    let (updates, pushed) = crossbeam_channel::unbounded();
+    let (continued, to_continue) = crossbeam_channel::unbounded();
+    let child = Arc::new(EngineChild {
+        engine: JsonEngine::new(),
+        sender,
+        host_folder,
+        known: Mutex::default(),
+        threads: CallThreads::default(),
+        updates: updates.clone(),
+        continued,
+    });
     let logger = Arc::clone(&child);
     log::set_sink(Some(Box::new(move |level, text| {
         // The host has gone if it fails, and so will this process.
@@ -70,10 +113,12 @@ pub fn serve(arguments: &[String]) -> ! {
     for failure in apply_limits(arguments) {
         log::write(Level::Warn, &failure);
     }
-    let (updates, pushed) = crossbeam_channel::unbounded();
     child.engine.set_update_hook(Some(Box::new(move |id| _ = updates.send(id))));
-    let pusher = Arc::clone(&child);
-    if std::thread::Builder::new().name("foredraft-push".into()).spawn(move || pusher.push(&pushed)).is_err() {
+    let (pusher, continuer) = (Arc::clone(&child), Arc::clone(&child));
+    let start = |name: &str, work: CallJob| std::thread::Builder::new().name(name.into()).spawn(work);
+    let pushing = start("foredraft-push", Box::new(move || pusher.push(&pushed)));
+    let continuing = start("foredraft-cont", Box::new(move || continuer.continue_in_order(&to_continue)));
+    if pushing.and(continuing).is_err() {
         process::end_now(1);
     }
     let _ = child.sender.send(&Frame::new(FrameKind::Hello, 0, env!("CARGO_PKG_VERSION")));
@@ -98,62 +143,83 @@ impl EngineChild {
     fn read(self: &Arc<Self>, mut stream: UnixStream) {
         while let Ok(Some(frame)) = Frame::read(&mut stream) {
             match frame.kind {
-                FrameKind::Call => self.call(frame),
+                FrameKind::Call | FrameKind::Continue => self.call(frame),
                 FrameKind::Cancel => self.cancel(frame.number),
                 FrameKind::EndReasoning => self.end_reasoning(frame.number),
+                FrameKind::Ping => _ = self.sender.send(&Frame::new(FrameKind::Pong, 0, "")),
                 _ => {}
             }
         }
     }
 
+    /// Begins a call.
     fn call(self: &Arc<Self>, frame: Frame) {
-        let number = frame.number;
-        let Some((name, argument)) = frame.as_call() else { return };
+        let Some((name, _)) = frame.as_call() else { return };
         let function = Function::named(name);
         if function.is_some() {
             // Relative paths are the host's. (Those of a load are relative to the folder in which the program was started.) A host whose
             // folder is not to be seen, such as one that has another user now, keeps the former one.
             let _ = std::env::set_current_dir(&self.host_folder);
         }
-        match function {
-            Some(Function::Submit(endpoint)) => {
-                let mut known = self.known.lock();
-                let answer = self.engine.with_loaded(|loaded| loaded.submit_record(endpoint, argument));
-                let answer = answer.map(|(record, answer)| {
-                    known.add(number, record);
-                    answer
-                });
-                // Before an update of it.
-                self.answer(number, answer);
+        if matches!(function, Some(Function::Submit(_) | Function::Complete(_))) {
+            let (unqueued, queued) = crossbeam_channel::bounded(0);
+            let is_continued = frame.kind == FrameKind::Continue;
+            // Here, so that a cancel which comes later finds it.
+            self.known.lock().prepare(frame.number, is_continued.then_some(unqueued));
+            if is_continued {
+                let _ = self.continued.send((frame, queued));
+                return;
             }
-            // Its progress is asked for while it waits.
-            _ => {
-                let this = Arc::clone(self);
-                let work = move || this.run(&frame);
-                if let Err(error) = std::thread::Builder::new().spawn(work) {
-                    self.answer(number, Err(Error::exhausted(format!("cannot start a thread: {error}"))));
-                }
-            }
+        }
+        self.start(frame);
+    }
+
+    /// Runs a call on a thread of its own.
+    fn start(self: &Arc<Self>, frame: Frame) {
+        let (this, number) = (Arc::clone(self), frame.number);
+        if let Err(error) = self.threads.run(Box::new(move || this.run(&frame))) {
+            self.answer(number, Err(Error::exhausted(format!("cannot start a thread: {error}"))));
+            self.known.lock().remove(number);
         }
     }
 
-    fn run(self: &Arc<Self>, frame: &Frame) {
+    /// Begins requests that a former process had, in their order. One that takes long to prepare loses its place.
+    fn continue_in_order(self: &Arc<Self>, frames: &Receiver<(Frame, Receiver<()>)>) {
+        while let Ok((frame, queued)) = frames.recv() {
+            self.start(frame);
+            let _ = queued.recv_timeout(ORDER_PATIENCE);
+        }
+    }
+
+    fn run(&self, frame: &Frame) {
         let Some((name, argument)) = frame.as_call() else { return };
+        let number = frame.number;
         let answer = match (Function::named(name), name) {
-            (Some(Function::Complete(endpoint)), _) => self.engine.with_loaded(|loaded| {
-                let record = {
-                    let mut known = self.known.lock();
+            (Some(Function::Submit(endpoint)), _) => {
+                let submitted = self.engine.with_loaded(|loaded| loaded.submit_record(endpoint, argument));
+                let (record, answer) =
+                    submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
+                // Before an update of it.
+                self.answer(number, answer);
+                match record {
+                    Some(record) => self.queued(number, record),
+                    None => self.known.lock().remove(number),
+                }
+                return;
+            }
+            (Some(Function::Complete(endpoint)), _) => {
+                let answer = self.engine.with_loaded(|loaded| {
                     let record = loaded.begin_awaited(endpoint, argument)?;
-                    known.add(frame.number, Arc::clone(&record));
-                    record
-                };
-                let answer = loaded.finish_awaited(&record);
-                self.known.lock().remove(record.handle.id());
-                answer
-            }),
+                    self.queued(number, Arc::clone(&record));
+                    loaded.finish_awaited(&record)
+                });
+                self.answer(number, answer);
+                self.known.lock().remove(number);
+                return;
+            }
             (Some(function), _) => self.engine.call(function, Ok(argument)),
-            (None, "init") => self.load(frame.number, || self.engine.load(argument)),
-            (None, "old_init") => self.load(frame.number, || self.engine.load_by_old_name(argument)),
+            (None, "init") => self.load(number, || self.engine.load(argument)),
+            (None, "old_init") => self.load(number, || self.engine.load_by_old_name(argument)),
             (None, "status") => Ok(self.status()),
             (None, "stop") => {
                 self.stop();
@@ -161,7 +227,23 @@ impl EngineChild {
             }
             (None, _) => Err(Error::invalid(format!("there is no function {name}"))),
         };
-        self.answer(frame.number, answer);
+        self.answer(number, answer);
+    }
+
+    /// A request is queued. Its updates are pushed from now on.
+    fn queued(&self, number: u64, record: Arc<RequestRecord>) {
+        let id = record.handle.id();
+        let before = self.known.lock().queue(number, record);
+        // The pusher has skipped its earlier updates.
+        let _ = self.updates.send(id);
+        if let Some(KnownRequest::Preparing { is_cancelled, ends_reasoning, .. }) = before {
+            if ends_reasoning {
+                self.end_reasoning(number);
+            }
+            if is_cancelled {
+                self.cancel(number);
+            }
+        }
     }
 
     fn answer(&self, number: u64, answer: Result<Value>) {
@@ -198,25 +280,29 @@ impl EngineChild {
     }
 
     fn end_reasoning(&self, number: u64) {
-        let record = self.known.lock().records.get(&number).cloned();
-        if let Some(record) = record {
-            let _ = self.engine.with_loaded(|loaded| loaded.end_reasoning_of(&record));
-        }
+        let record = match self.known.lock().requests.get_mut(&number) {
+            Some(KnownRequest::Queued { record, .. }) => Arc::clone(record),
+            Some(KnownRequest::Preparing { ends_reasoning, .. }) => return *ends_reasoning = true,
+            None => return,
+        };
+        let _ = self.engine.with_loaded(|loaded| loaded.end_reasoning_of(&record));
     }
 
     fn cancel(&self, number: u64) {
-        let record = self.known.lock().records.get(&number).cloned();
-        if let Some(record) = record {
-            let _ = self.engine.with_loaded(|loaded| loaded.cancel_record(&record));
-        }
+        let record = match self.known.lock().requests.get_mut(&number) {
+            Some(KnownRequest::Queued { record, .. }) => Arc::clone(record),
+            Some(KnownRequest::Preparing { is_cancelled, .. }) => return *is_cancelled = true,
+            None => return,
+        };
+        let _ = self.engine.with_loaded(|loaded| loaded.cancel_record(&record));
     }
 
     /// Cancels all requests, and waits until the host has heard of their ends.
     fn stop(&self) {
         let begun = Instant::now();
-        let numbers: Vec<u64> = self.known.lock().records.keys().copied().collect();
+        let numbers: Vec<u64> = self.known.lock().requests.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.cancel(number));
-        while begun.elapsed() < PATIENCE && !self.known.lock().records.is_empty() {
+        while begun.elapsed() < PATIENCE && !self.known.lock().requests.is_empty() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -238,42 +324,84 @@ impl EngineChild {
     }
 
     fn push_updates(&self, loaded: &LocalEngine, id: u64) {
-        let (number, record) = {
-            let known = self.known.lock();
-            let Some(number) = known.numbers.get(&id) else { return };
-            let Some(record) = known.records.get(number) else { return };
-            (*number, Arc::clone(record))
-        };
+        let Some((number, record)) = self.known.lock().with_id(id) else { return };
         let Taken { answer, mut tokens, is_finished } = loaded.take_updates_of(&record, Duration::ZERO);
         if record.is_awaited {
             // All tokens so far.
-            let mut known = self.known.lock();
-            let n_sent = known.n_sent.entry(id).or_default();
-            n_sent.resize(tokens.len(), 0);
-            for (tokens, n_sent) in tokens.iter_mut().zip(n_sent) {
-                let before = std::mem::replace(n_sent, tokens.len());
-                tokens.drain(..before.min(tokens.len()));
-            }
+            self.known.lock().skip_sent(number, &mut tokens);
         }
         let update = json!({"answer": answer, "tokens": tokens});
         let _ = self.sender.send(&Frame::new(FrameKind::Update, number, update.to_string()));
         // The thread that waits for it removes an awaited one.
         if is_finished && !record.is_awaited {
-            self.known.lock().remove(id);
+            self.known.lock().remove(number);
         }
     }
 }
 
-impl KnownEngine {
-    fn add(&mut self, number: u64, record: Arc<RequestRecord>) {
-        self.numbers.insert(record.handle.id(), number);
-        self.records.insert(number, record);
+impl KnownRequests {
+    /// A request arrived.
+    fn prepare(&mut self, number: u64, unqueued: Option<Sender<()>>) {
+        let preparing = KnownRequest::Preparing { is_cancelled: false, ends_reasoning: false, _unqueued: unqueued };
+        self.requests.insert(number, preparing);
     }
 
-    fn remove(&mut self, id: u64) {
-        self.n_sent.remove(&id);
-        if let Some(number) = self.numbers.remove(&id) {
-            self.records.remove(&number);
+    /// A request is queued. Returns what was known of it before.
+    fn queue(&mut self, number: u64, record: Arc<RequestRecord>) -> Option<KnownRequest> {
+        self.numbers.insert(record.handle.id(), number);
+        self.requests.insert(number, KnownRequest::Queued { record, n_sent: Vec::new() })
+    }
+
+    /// The request with this id here.
+    fn with_id(&self, id: u64) -> Option<(u64, Arc<RequestRecord>)> {
+        let number = *self.numbers.get(&id)?;
+        match self.requests.get(&number)? {
+            KnownRequest::Queued { record, .. } => Some((number, Arc::clone(record))),
+            KnownRequest::Preparing { .. } => None,
         }
+    }
+
+    /// Removes the tokens that the host has.
+    fn skip_sent(&mut self, number: u64, tokens: &mut [Vec<Token>]) {
+        let Some(KnownRequest::Queued { n_sent, .. }) = self.requests.get_mut(&number) else { return };
+        n_sent.resize(tokens.len(), 0);
+        for (tokens, n_sent) in tokens.iter_mut().zip(n_sent) {
+            let before = std::mem::replace(n_sent, tokens.len());
+            tokens.drain(..before.min(tokens.len()));
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(KnownRequest::Queued { record, .. }) = self.requests.remove(&number) {
+            self.numbers.remove(&record.handle.id());
+        }
+    }
+}
+
+impl Default for CallThreads {
+    fn default() -> Self {
+        let (idle, jobs) = crossbeam_channel::bounded(0);
+        CallThreads { idle, jobs }
+    }
+}
+
+impl CallThreads {
+    /// Runs a call on an idle thread, or on a new one.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    fn run(&self, job: CallJob) -> io::Result<()> {
+        let job = match self.idle.try_send(job) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job,
+        };
+        let jobs = self.jobs.clone();
+        let work = move || {
+            job();
+            while let Ok(job) = jobs.recv_timeout(IDLE_TIME) {
+                job();
+            }
+        };
+        std::thread::Builder::new().name("foredraft-call".into()).spawn(work).map(|_| ())
     }
 }

@@ -222,11 +222,9 @@ impl RequestRecord {
         let n = (0..=text.len().min(*left)).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
         *left -= n;
         let skipped: String = text.drain(..n).collect();
-        // The parts of a chat's message that have been reported.
+        // The host's process removes from the deltas what it has had.
         if let Some(message) = self.chat.as_ref().and_then(|chat| chat.messages.get(index)) {
-            let mut message = message.lock();
-            message.push(&skipped);
-            message.delta();
+            message.lock().push(&skipped);
         }
     }
 

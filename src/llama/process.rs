@@ -82,6 +82,16 @@ pub fn end_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// Ends a process and those that it has started, if it leads a process group.
+pub fn kill_group(leader: u32) {
+    if let Ok(leader) = libc::pid_t::try_from(leader)
+        && leader > 1
+    {
+        // SAFETY: takes numbers. The group has the number of a child that was not waited for, so no other one has it.
+        unsafe { libc::kill(-leader, libc::SIGKILL) };
+    }
+}
+
 /// Writes all bytes to a socket. A closed one is an error and no SIGPIPE, whose handling belongs to the host.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 /* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
  * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. With FAULT=all-memory, every allocation after SIGUSR2, with
- * FAULT=one-memory the FAULT_AT-th. */
+ * FAULT=one-memory the FAULT_AT-th. With FAULT=marker, what receives the text FAULT_MARKER ends the process. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static volatile int armed;
@@ -102,6 +103,22 @@ FAILING("mmap", void *, mmap, (void *at, size_t size, int access, int flags, int
 FAILING("open", FILE *, fopen, (const char *path, const char *how), (path, how), EMFILE, NULL)
 FAILING("open", FILE *, fopen64, (const char *path, const char *how), (path, how), EMFILE, NULL)
 FAILING("fread", size_t, fread, (void *to, size_t size, size_t n, FILE *file), (to, size, n, file), EIO, 0)
+
+#define FAULT_MARKER "this ends the process"
+
+ssize_t recv(int socket, void *to, size_t size, int flags) {
+    static ssize_t (*real)(int, void *, size_t, int);
+    const char *fault = getenv("FAULT");
+    ssize_t n;
+    if (real == NULL) {
+        *(void **) &real = dlsym(RTLD_NEXT, "recv");
+    }
+    n = real(socket, to, size, flags);
+    if (n > 0 && fault != NULL && strcmp(fault, "marker") == 0 && memmem(to, (size_t) n, FAULT_MARKER, strlen(FAULT_MARKER)) != NULL) {
+        abort();
+    }
+    return n;
+}
 
 int open64(const char *path, int flags, ...) {
     static int (*real)(const char *, int, ...);

@@ -11,7 +11,7 @@ use crate::common::{complete, start as start_local, text, with};
 use crate::process::{call, drain, kill, pid, poll, start, submit};
 use crate::toolchain::{compiler, folder, run};
 
-const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
+pub const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
 /// After this signal, allocations of a process of [`engine_with_fault`] fail.
 const MEMORY_ENDS: &str = "USR2";
 /// Some ten steps allocate so often.
@@ -48,8 +48,6 @@ struct Joined {
     text: String,
     tokens: Value,
     stop_type: Value,
-    /// How many updates tell of a death.
-    n_told: usize,
 }
 
 /// Joins updates. They must be in order: the end is the last one, and there is one.
@@ -61,15 +59,37 @@ fn joined(updates: &[Value]) -> Joined {
         text: text(updates),
         tokens: updates.iter().flat_map(tokens).collect(),
         stop_type: last["stop_type"].clone(),
-        n_told: updates.iter().filter(|update| update.get("engine").is_some()).count(),
+    }
+}
+
+/// All updates of a request.
+pub struct Updates {
+    pub updates: Vec<Value>,
+    /// How many deaths they tell of.
+    pub n_told: usize,
+}
+
+impl Updates {
+    fn new(updates: Vec<Value>) -> Updates {
+        // Each completion of a request is told.
+        let is_told =
+            |update: &&Value| update.get("engine").is_some() && update.get("index").is_none_or(|index| *index == 0);
+        let n_told = updates.iter().filter(is_told).count();
+        Updates { updates, n_told }
     }
 }
 
 /// Runs the requests at once, and kills the process `n_deaths` times meanwhile, by one of the signals.
-fn killed(engine: &JsonEngine, requests: &[Value], signals: &[&str], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
+pub fn killed(
+    engine: &JsonEngine,
+    requests: &[Value],
+    signals: &[&str],
+    n_deaths: usize,
+    random: &mut u64,
+) -> Vec<Updates> {
     std::thread::scope(|scope| {
         let ids: Vec<u64> = requests.iter().map(|request| submit(engine, request)).collect();
-        let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(engine, id)))).collect();
+        let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || Updates::new(drain(engine, id)))).collect();
         for _ in 0..n_deaths {
             *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let process = pid(engine);
@@ -104,6 +124,7 @@ fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: us
     for round in 0..rounds {
         let found = killed(&engine, &requests, signals, 1 + round % 3, &mut random);
         for (found, (text, tokens)) in found.iter().zip(&expected) {
+            let found = joined(&found.updates);
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
             assert_eq!(&found.tokens, tokens, "round {round}");
         }
@@ -254,34 +275,65 @@ fn host_is_told_of_a_death() {
     assert_eq!(engine.status()["isolation"]["n_restarts"], 1);
 }
 
-/// A request that ends every process must not be tried forever.
+/// A text that ends a process which receives it, if it was started with the fault `marker`. Repeated, because it can arrive in parts.
+fn marker() -> String {
+    "this ends the process. ".repeat(20)
+}
+
+/// What ends every process must not be tried forever, and must not take others with it.
 #[test]
-fn request_without_progress_ends_after_five_deaths() {
+fn only_the_guilty_request_ends_with_an_error() {
+    let requests = requests(3, &json!({}));
+    let local = start_local(json!({"n_ctx": 512, "n_parallel": 3}));
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 3, "isolate_path": engine_with_fault("marker", 1)}));
+    let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, request)).collect();
+    let guilty = json!({"prompt": marker(), "n_predict": 5}).to_string();
+    let answer = engine.call(Function::Submit(Endpoint::Foredraft), Ok(guilty.as_bytes())).expect("an answer");
+    assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("model_error")), "{answer}");
+    for (id, request) in ids.into_iter().zip(&requests) {
+        let found = joined(&drain(&engine, id));
+        let expected = complete(&local, Endpoint::Foredraft, request);
+        assert_eq!((json!(found.text), found.stop_type), (expected["content"].clone(), json!("limit")));
+    }
+    let isolation = &engine.status()["isolation"];
+    assert!((5..=6).contains(&isolation["n_restarts"].as_u64().expect("a number")), "{isolation}");
+}
+
+#[test]
+fn only_the_guilty_call_ends_with_an_error() {
+    let engine = start(json!({"n_ctx": 512, "isolate_path": engine_with_fault("marker", 1)}));
+    let id = submit(&engine, &requests(1, &json!({}))[0]);
+    std::thread::scope(|scope| {
+        // It is there in each of the processes.
+        let embedding = scope.spawn(|| engine.call(Function::Embed, Ok(br#"{"content": "a"}"#)));
+        let guilty = json!({"text": marker()}).to_string();
+        let answer = engine.call(Function::Tokenize, Ok(guilty.as_bytes())).expect("an answer");
+        assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("model_error")), "{answer}");
+        let answer = embedding.join().expect("a call").expect("an answer");
+        assert_ne!(answer["code"], "model_error", "{answer}");
+    });
+    assert_eq!(joined(&drain(&engine, id)).stop_type, "limit");
+}
+
+/// It was never the only request of a process that died.
+#[test]
+fn request_that_waits_for_its_turn_is_not_taken_for_the_cause() {
     let engine = start(json!({"n_ctx": 512}));
-    // It never gets a token: its slot has an endless request.
     let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true});
-    let first = submit(&engine, &endless);
-    let waiting = submit(&engine, &endless);
-    let (mut ends, mut updates) = (Vec::new(), Vec::new());
-    for _ in 0..5 {
-        // The first one makes progress with each process.
-        let text = |engine: &JsonEngine| poll(engine, first, 60_000)["completion_updates"].to_string();
-        while !text(&engine).contains("\"content\":\" ") {}
+    let ids = [submit(&engine, &endless), submit(&engine, &endless)];
+    for _ in 0..6 {
+        // One of them makes progress in each process.
+        let has_text = |id: &u64| poll(&engine, *id, 10)["completion_updates"].to_string().contains("\"content\":\" ");
+        while !ids.iter().any(has_text) {}
         let process = pid(&engine);
         kill(process, "KILL");
         while engine.status()["isolation"]["pid"] == process {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let answer = poll(&engine, waiting, 0);
-        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
-        ends.push(answer["finished"].clone());
     }
-    assert_eq!(ends[..4], vec![json!(false); 4]);
-    updates.extend(drain(&engine, waiting));
-    let last = updates.last().expect("an end");
-    assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
-    let cancel = json!({"id": first}).to_string();
+    let cancel = json!({"ids": ids}).to_string();
     engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
-    assert_eq!(drain(&engine, first).last().expect("an end")["stop_type"], "cancelled");
-    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    for id in ids {
+        assert_eq!(drain(&engine, id).last().expect("an end")["stop_type"], "cancelled");
+    }
 }

@@ -64,42 +64,6 @@ fn updates_are_those_of_an_engine_in_this_process() {
     assert_eq!(one, other);
 }
 
-/// The sum of the deltas of updates: content, and the calls' names and arguments.
-fn sum_of_deltas(updates: &[Value]) -> (String, Vec<(String, String)>) {
-    let (mut content, mut calls) = (String::new(), Vec::new());
-    for delta in updates.iter().map(|update| &update["delta"]) {
-        content += delta["content"].as_str().unwrap_or_default();
-        for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            let text = |key: &str| call["function"][key].as_str().unwrap_or_default().to_owned();
-            match calls.get_mut(usize::try_from(call["index"].as_u64().unwrap()).unwrap()) {
-                None => calls.push((text("name"), text("arguments"))),
-                Some((_, arguments)) => *arguments += &text("arguments"),
-            }
-        }
-    }
-    (content, calls)
-}
-
-#[test]
-fn deltas_of_an_isolated_chat_add_up_to_its_message() {
-    let engine = start(json!({"n_ctx": 1024}));
-    let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object",
-        "properties": {"place": {"enum": ["river", "hill"]}}, "required": ["place"], "additionalProperties": false}}});
-    let chat = json!({"messages": [{"role": "user", "content": "Where is it?"}], "n_predict": 40, "seed": 3});
-    for more in [json!({}), json!({"tools": [tool], "tool_choice": "required"})] {
-        let updates = drain(&engine, submit(&engine, &with(&chat, more.clone())));
-        let (content, calls) = sum_of_deltas(&updates);
-        let message = &updates.last().unwrap()["message"];
-        assert_eq!(message["content"], content.as_str(), "{message}");
-        let expected = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
-            let text = |key: &str| call["function"][key].as_str().unwrap().to_owned();
-            (text("name"), text("arguments"))
-        });
-        assert_eq!(calls, expected.collect::<Vec<_>>(), "{message}");
-        assert_eq!((calls.is_empty(), content.is_empty()), (more == json!({}), more != json!({})), "{message}");
-    }
-}
-
 #[test]
 fn polls_and_cancels_need_no_process() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
@@ -251,4 +215,34 @@ fn cost_of_a_poll() {
     println!(
         "| a poll of an isolated engine that generates | {POLLS} polls, {n_updates} updates | {micros:.1} us each |"
     );
+}
+
+/// Prints the memory of the process, and of this one, while requests run that are never polled: `make deaths`.
+#[test]
+#[ignore = "run by make deaths"]
+fn memory_of_requests_that_are_never_polled() {
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 4}));
+    let request = json!({"prompt": "Once upon a time", "n_predict": 4, "speculative": false, "seed": 1}).to_string();
+    let memory = |process: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number")
+    };
+    let child = pid(&engine).to_string();
+    const ROUND: usize = 5000;
+    for round in 1..=8 {
+        for _ in 0..ROUND {
+            while engine.call(Function::Submit(Endpoint::Foredraft), Ok(request.as_bytes())).expect("an answer")["success"]
+                != true
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        println!(
+            "| {} requests that are never polled | process {} KiB | host {} KiB |",
+            round * ROUND,
+            memory(&child),
+            memory("self")
+        );
+    }
 }

@@ -2,9 +2,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
+mod chat;
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;
+mod hangs;
 mod interface;
 mod model_file;
 mod process;

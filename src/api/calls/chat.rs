@@ -1,6 +1,5 @@
 //! Requests with messages: the format of the answer, and what the request needs for it.
 
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use parking_lot::Mutex;
 use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, TemplateFormat, seen_messages, text_of};
 use crate::api::prompts::{self, ServingModel};
 use crate::api::registry::ChatRecord;
-use crate::api::request::{ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, ToolChoice};
+use crate::api::request::{ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, ToolChoice, draw_id_seed};
 use crate::error::{Code, Error, Result};
 
 /// Finds the format of the answer to a request with messages, and sets in the request what the format needs. Returns what reads the
@@ -140,12 +139,13 @@ fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: 
 pub(super) fn record(
     options: Option<&ChatOptions>,
     reader: Option<&Arc<MessageReader>>,
+    id_seed: Option<u64>,
     n_completions: usize,
 ) -> Option<ChatRecord> {
     let (options, reader) = options.zip(reader)?;
-    let message = |_| {
-        let seed = RandomState::new().hash_one(0_u64);
-        Mutex::new(MessageStream::new(reader, options.with_function_call, seed))
+    let id_seed = id_seed.unwrap_or_else(draw_id_seed);
+    let message = |index: usize| {
+        Mutex::new(MessageStream::new(reader, options.with_function_call, id_seed.wrapping_add(index as u64)))
     };
     Some(ChatRecord {
         reasoning_format: options.reasoning_format,

@@ -150,7 +150,7 @@ impl LocalEngine {
             reply: request.reply,
             speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             compare: common.compare,
-            chat: chat::record(request.chat.as_ref(), reader.as_ref(), n_completions),
+            chat: chat::record(request.chat.as_ref(), reader.as_ref(), request.id_seed, n_completions),
             choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,

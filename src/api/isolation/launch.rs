@@ -1,7 +1,7 @@
 //! Finds and starts the program `foredraft-engine`.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -59,31 +59,43 @@ fn find(given: Option<&Path>, folder: Option<&Path>) -> Result<PathBuf> {
         return existing(&path)
             .ok_or_else(|| Error::new(Code::NotFound, format!("{VARIABLE}: there is no file {}", path.display())));
     }
-    let files = [library_file(), std::env::current_exe().ok()];
+    find_beside(library_file(), std::env::current_exe())
+}
+
+/// The program beside the library or the host's program.
+fn find_beside(library: io::Result<Option<PathBuf>>, program: io::Result<PathBuf>) -> Result<PathBuf> {
+    let (library, unknown) = library.map_or_else(|error| (None, Some(error)), |library| (library, None));
+    let files = [library, program.ok()];
     let folders: Vec<PathBuf> = files.iter().flatten().filter_map(|file| Some(file.parent()?.to_owned())).collect();
     // Beside it; where `make install` puts programs; and for tests, whose programs are one folder deeper.
     let places = ["", "../bin", "../libexec", ".."];
-    let candidates = folders.iter().flat_map(|folder| places.map(|place| folder.join(place).join(PROGRAM)));
-    candidates.clone().find_map(|path| existing(&path)).ok_or_else(|| {
+    let mut candidates = folders.iter().flat_map(|folder| places.map(|place| folder.join(place).join(PROGRAM)));
+    candidates.find(|path| path.is_file()).ok_or_else(|| {
         let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        Error::new(
-            Code::NotFound,
-            format!("isolate: {PROGRAM} is not in {}; set isolate_path, or {VARIABLE}", folders.join(" nor ")),
-        )
+        match unknown {
+            Some(error) => Error::exhausted(format!("isolate: the folder of the library cannot be found: {error}")),
+            None => Error::new(
+                Code::NotFound,
+                format!("isolate: {PROGRAM} is not in {}; set isolate_path, or {VARIABLE}", folders.join(" nor ")),
+            ),
+        }
     })
 }
 
-/// The file that this code is in: the shared library, or the program that contains it.
-fn library_file() -> Option<PathBuf> {
-    let here = library_file as fn() -> Option<PathBuf> as usize;
-    let maps = BufReader::new(File::open("/proc/self/maps").ok()?);
+/// The file that this code is in: the shared library, or the program that contains it. `None`: it is in no file.
+///
+/// # Errors
+/// The system does not say, for example because it has no more descriptors.
+fn library_file() -> io::Result<Option<PathBuf>> {
+    let here = library_file as fn() -> io::Result<Option<PathBuf>> as usize;
+    let maps = BufReader::new(File::open("/proc/self/maps")?);
     let contains = |line: &str| {
         let (from, to) = line.split(' ').next()?.split_once('-')?;
         let address = |text: &str| usize::from_str_radix(text, 16).ok();
         let path = line.get(line.find('/')?..)?;
         (address(from)?..address(to)?).contains(&here).then(|| PathBuf::from(path))
     };
-    maps.lines().map_while(std::io::Result::ok).find_map(|line| contains(&line))
+    Ok(maps.lines().map_while(io::Result::ok).find_map(|line| contains(&line)))
 }
 
 #[cfg(test)]
@@ -93,7 +105,18 @@ mod tests {
     #[test]
     fn file_of_this_code_is_found() {
         let program = std::env::current_exe().and_then(|path| path.canonicalize()).expect("a program");
-        assert_eq!(library_file().and_then(|path| path.canonicalize().ok()), Some(program));
+        let found = library_file().expect("descriptors").and_then(|path| path.canonicalize().ok());
+        assert_eq!(found, Some(program));
+    }
+
+    #[test]
+    fn lack_of_descriptors_is_not_taken_for_a_missing_program() {
+        let nowhere = || Ok(PathBuf::from("/no/such/program"));
+        let error = find_beside(Err(io::Error::from_raw_os_error(24)), nowhere()).expect_err("no folder");
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        assert!(error.message().contains("Too many open files"), "{error}");
+        let error = find_beside(Ok(None), nowhere()).expect_err("missing");
+        assert_eq!(error.code(), Code::NotFound);
     }
 
     #[test]

@@ -7,9 +7,12 @@
 //!
 //! - `settings`, `launch`: `init`'s keys; finding and starting the program.
 //! - `protocol`, `connection`: frames with JSON documents through a socket that only both processes have.
-//! - `remote`, `remote_request`, `supervisor`: the host's side. The engine's side is [`engine_process`](super::engine_process).
+//! - `remote`, `remote_request`, `delivered`, `updates`, `shared`: the host's side.
+//! - `supervisor`: starts the process, again and again. `watch`: ends it if it does not answer. `trial`: finds the request that ends it.
+//! - The engine's side is [`engine_process`](super::engine_process).
 
 mod connection;
+mod delivered;
 mod launch;
 mod protocol;
 mod remote;
@@ -17,6 +20,9 @@ mod remote_request;
 mod settings;
 mod shared;
 mod supervisor;
+mod trial;
+mod updates;
+mod watch;
 
 pub(super) use self::protocol::{Frame, FrameKind, FrameSender};
 pub(super) use self::remote::RemoteEngine;

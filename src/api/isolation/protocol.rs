@@ -36,6 +36,12 @@ pub(in crate::api) enum FrameKind {
     Progress = 7,
     /// To the engine: lets the reasoning of this request end with the next token.
     EndReasoning = 8,
+    /// To the engine: as `Call`, of a request that a former process had. They are queued in the order in which they arrive.
+    Continue = 9,
+    /// To the engine: asks whether it lives.
+    Ping = 10,
+    /// To the host: the answer of a ping.
+    Pong = 11,
 }
 
 /// A message.
@@ -48,8 +54,9 @@ pub(in crate::api) struct Frame {
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<FrameKind> {
-        use FrameKind::{Answer, Call, Cancel, EndReasoning, Hello, Log, Progress, Update};
-        [Hello, Call, Answer, Cancel, Update, Log, Progress, EndReasoning].into_iter().find(|kind| *kind as u8 == byte)
+        use FrameKind::{Answer, Call, Cancel, Continue, EndReasoning, Hello, Log, Ping, Pong, Progress, Update};
+        let kinds = [Hello, Call, Answer, Cancel, Update, Log, Progress, EndReasoning, Continue, Ping, Pong];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

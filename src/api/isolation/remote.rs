@@ -2,7 +2,7 @@
 //!
 //! One thread, the supervisor, starts the process, reads what it sends, and starts another one when it dies. Then it sends all requests that
 //! have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread of
-//! their own, because they may call functions that wait for the supervisor.
+//! their own, because they may call functions that wait for the supervisor. A third thread watches the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::protocol::{Frame, FrameKind};
-use super::remote_request::RemoteRequest;
+use super::remote_request::{HostEnd, RemoteRequest, stopped};
 use super::settings::IsolationSettings;
-use super::shared::{RemoteShared, stopped, tell_host};
+use super::shared::{RemoteShared, tell_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
+use super::watch::watch;
 use crate::api::Function;
 use crate::api::calls::{PollSource, Taken};
 use crate::api::fields::parse_object;
@@ -30,6 +31,8 @@ use crate::{forks, host};
 const STATUS_PATIENCE: Duration = Duration::from_millis(200);
 /// How long an unload waits until the process has ended its requests.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How much later than its `timeout_ms` a call is given up that the process has not answered.
+const GRACE: Duration = Duration::from_secs(2);
 /// How often a load looks whether it is still wanted.
 const LOAD_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -55,11 +58,15 @@ impl RemoteEngine {
         let updates = Arc::<UpdateSignal>::default();
         let notify = notify_and_signal(&updates, notify);
         let (notices, noticed) = crossbeam_channel::unbounded();
-        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, settings.init.get("seed").cloned()));
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let seed = settings.init.get("seed").cloned();
+        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, seed));
         let engine =
             RemoteEngine { shared: Arc::clone(&shared), threads: Mutex::default(), is_closed: AtomicBool::new(false) };
         let (events, loading) = crossbeam_channel::unbounded();
         engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
+        let watched = Arc::clone(&shared);
+        engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
         let supervisor = Supervisor::new(shared, settings, by_old_name, events);
         engine.spawn("foredraft-super", move || supervisor.run())?;
         let mut last = 0.0;
@@ -91,6 +98,7 @@ impl RemoteEngine {
         if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
             let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
             self.shared.send(Frame::call(number, "stop", b""));
+            self.shared.wake_watch();
         }
     }
 
@@ -111,7 +119,7 @@ impl RemoteEngine {
         let threads = std::mem::take(&mut *self.threads.lock());
         // The notifier ends when the supervisor has let go of the shared state. A callback of the host may be the caller.
         if !host::inside() {
-            for thread in threads.into_iter().filter(|thread| thread.thread().name() == Some("foredraft-super")) {
+            for thread in threads.into_iter().filter(|thread| thread.thread().name() != Some("foredraft-notify")) {
                 let _ = thread.join();
             }
         }
@@ -128,8 +136,22 @@ impl RemoteEngine {
         match function {
             Function::Complete(endpoint) => self.request(endpoint, argument, true),
             Function::Submit(endpoint) => self.request(endpoint, argument, false),
+            Function::SessionSave | Function::SessionLoad => self.call_in_time(function, argument),
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
         }
+    }
+
+    /// Calls a function that may have a `timeout_ms`.
+    fn call_in_time(&self, function: Function, argument: &[u8]) -> Result<Value> {
+        let limit = parse_object(argument).ok().and_then(|object| object.get("timeout_ms")?.as_u64());
+        let limit = limit.filter(|limit| *limit > 0).map(|limit| Duration::from_millis(limit).saturating_add(GRACE));
+        let late = || match limit {
+            Some(_) if self.shared.check().is_ok() => {
+                Error::new(Code::Timeout, "timeout_ms: passed before the engine's process answered")
+            }
+            _ => stopped(),
+        };
+        self.shared.call(function.name(), argument, limit)?.ok_or_else(late)
     }
 
     /// Begins a request, and waits for its answer.
@@ -139,15 +161,11 @@ impl RemoteEngine {
         let default_seed = self.shared.default_seed.as_ref();
         let id = engine::new_request_id();
         let request = Arc::new(RemoteRequest::new(id, endpoint, is_awaited, object, default_seed));
-        // Under the lock, so that a new process gets it either here or from the supervisor.
-        {
-            let mut requests = self.shared.requests.lock();
-            requests.add(Arc::clone(&request));
-            self.shared.send(request.frame());
-        }
+        self.shared.requests.lock().add(Arc::clone(&request));
+        self.shared.dispatch();
         // The supervisor may have given up before the request was in the list.
         if let Err(error) = self.shared.check() {
-            request.end(Some(&error));
+            request.end(&HostEnd::Failed(error));
         }
         let answer = request.wait_for_answer();
         let mut requests = self.shared.requests.lock();
@@ -161,19 +179,20 @@ impl RemoteEngine {
     /// `foredraft_status`, with `isolation`.
     pub(in crate::api) fn status(&self) -> Value {
         if self.shared.failure.lock().is_none()
-            && let Ok(Some(status)) = self.shared.call("status", b"", Some(STATUS_PATIENCE))
+            && let Ok(Some(status)) = self.shared.ask_status(STATUS_PATIENCE)
         {
             *self.shared.last_status.lock() = status;
         }
         let mut status = self.shared.last_status.lock().clone();
         if let Some(status) = status.as_object_mut() {
-            if let Some(error) = &*self.shared.failure.lock() {
+            let failure = self.shared.failure.lock().clone();
+            if let Some(error) = &failure {
                 status.insert("init_success".into(), (-1).into());
                 status.insert("state".into(), "failed".into());
                 status.insert("error".into(), error.message().into());
                 status.insert("code".into(), error.code().as_str().into());
             }
-            status.insert("isolation".into(), self.shared.isolation.lock().to_json());
+            status.insert("isolation".into(), self.shared.isolation.lock().to_json(failure.is_some()));
         }
         status
     }
@@ -225,9 +244,12 @@ impl PollSource for RemoteEngine {
             return if requests.ended.contains(&id) { Ok(false) } else { Err(no_such_request(id)) };
         };
         let is_running = request.finished().is_none();
-        if is_running {
-            request.cancel();
+        if is_running && request.cancel() {
             self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
+            self.shared.wake_watch();
+        } else if is_running {
+            request.end(&HostEnd::Cancelled);
+            self.shared.notify(id);
         }
         Ok(is_running)
     }

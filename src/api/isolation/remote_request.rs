@@ -1,22 +1,25 @@
 //! A request of an isolated engine, as the host's process keeps it: what is needed to answer polls, and to continue it in a new process.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
 
-use super::protocol::Frame;
+use super::connection::Connection;
+use super::delivered::DeliveredCompletion;
+use super::protocol::{Frame, FrameKind};
+use super::trial::Presence;
+use super::updates::UntakenUpdates;
 use crate::api::Function;
 use crate::api::calls::Taken;
 use crate::api::error_json;
-use crate::api::request::{Endpoint, draw_seed};
-use crate::error::Error;
+use crate::api::request::{Endpoint, draw_id_seed, draw_seed};
+use crate::error::{Code, Error};
 use crate::llama::Token;
 
-/// After this many deaths of the process without a new token in between, a request is taken for the cause.
-const MAX_DEATHS: u32 = 5;
+/// How much later than `timeout_ms`, or than a cancel, the host ends a request that the process has not ended.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The values of `seed` that mean "draw one".
 const DRAWN: [f64; 2] = [-1.0, u32::MAX as f64];
@@ -30,7 +33,8 @@ pub(super) struct RemoteRequest {
     /// The request, with a drawn seed.
     object: Map<String, Value>,
     submitted: Instant,
-    is_cancelled: AtomicBool,
+    /// `timeout_ms`.
+    time_limit: Option<Duration>,
     ends_reasoning: AtomicBool,
     state: Mutex<RemoteState>,
     changed: Condvar,
@@ -39,48 +43,33 @@ pub(super) struct RemoteRequest {
 struct RemoteState {
     phase: &'static str,
     /// Updates that no poll has taken.
-    updates: VecDeque<Value>,
-    completions: Vec<Delivered>,
+    updates: UntakenUpdates,
+    completions: Vec<DeliveredCompletion>,
+    /// The number of completions, if updates have an `index`. Known once the process has accepted the request.
+    n_indexed: Option<usize>,
     /// The answer of a submit, or of an awaited request.
     answer: Option<Value>,
     finished: Option<Instant>,
-    /// Deaths of the process since its last token.
-    n_deaths: u32,
+    cancelled: Option<Instant>,
+    presence: Presence,
 }
 
-/// What has arrived of a completion, and what of it arrives again because a new process continues it.
-#[derive(Default)]
-struct Delivered {
-    tokens: Vec<Token>,
-    /// The number of these that will arrive again.
-    n_repeated: usize,
-    /// The length of the text. The process skips it when it continues the completion.
-    content: usize,
-    shown_tokens: Extent,
-    probabilities: Extent,
-    is_finished: bool,
+/// Why the host ends a request.
+#[derive(Debug, Clone)]
+pub(super) enum HostEnd {
+    /// It was cancelled, or the engine is unloaded.
+    Cancelled,
+    /// It was cancelled, or its `timeout_ms` passed, and the process has not ended it since.
+    Overdue(&'static str),
+    Failed(Error),
 }
 
-/// A length: that has been delivered, and the part of it that will be skipped.
-#[derive(Debug, Default, Clone, Copy)]
-struct Extent {
-    delivered: usize,
-    repeated: usize,
-}
-
-impl Extent {
-    /// Begins again: everything delivered will arrive again.
-    fn repeat(&mut self) {
-        self.repeated = self.delivered;
-    }
-
-    /// Of `len` new items: how many are repeated.
-    fn skip(&mut self, len: usize) -> usize {
-        let skipped = len.min(self.repeated);
-        self.repeated -= skipped;
-        self.delivered += len - skipped;
-        skipped
-    }
+/// What an update has brought.
+pub(super) struct Updated {
+    /// A poll has something new.
+    pub(super) has_news: bool,
+    /// It was suspect, and is not any more.
+    pub(super) was_suspect: bool,
 }
 
 impl RemoteRequest {
@@ -98,47 +87,62 @@ impl RemoteRequest {
             object.insert("seed".into(), draw_seed().into());
             object.insert("__seed_is_drawn".into(), true.into());
         }
+        // So must the ids of its calls.
+        object.insert("__id_seed".into(), draw_id_seed().into());
+        let time_limit = object.get("timeout_ms").and_then(Value::as_u64).filter(|limit| *limit > 0);
         RemoteRequest {
             id,
             endpoint,
             is_awaited,
             object,
             submitted: Instant::now(),
-            is_cancelled: AtomicBool::new(false),
+            time_limit: time_limit.map(Duration::from_millis),
             ends_reasoning: AtomicBool::new(false),
             state: Mutex::new(RemoteState {
                 phase: "queued",
-                updates: VecDeque::new(),
+                updates: UntakenUpdates::default(),
                 completions: Vec::new(),
+                n_indexed: None,
                 answer: None,
                 finished: None,
-                n_deaths: 0,
+                cancelled: None,
+                presence: Presence::default(),
             }),
             changed: Condvar::new(),
         }
     }
 
+    /// Begins it in a process, or continues it there.
+    pub(super) fn send_to(&self, connection: &Connection, now: Instant) {
+        let mut state = self.state.lock();
+        connection.send(self.frame(&state, now));
+        if self.ends_reasoning.load(Ordering::Acquire) {
+            connection.send(Frame::new(FrameKind::EndReasoning, self.id, Vec::new()));
+        }
+        state.presence.send(now);
+    }
+
     /// The call that begins it, or continues it in a new process.
-    pub(super) fn frame(&self) -> Frame {
+    fn frame(&self, state: &RemoteState, now: Instant) -> Frame {
         let mut object = self.object.clone();
-        let state = self.state.lock();
-        let tokens: Vec<&[Token]> = state.completions.iter().map(|completion| completion.tokens.as_slice()).collect();
+        let tokens: Vec<&[Token]> = state.completions.iter().map(DeliveredCompletion::tokens).collect();
         if tokens.iter().any(|tokens| !tokens.is_empty()) {
             object.insert("__resume".into(), json!(tokens));
         }
-        let delivered: Vec<usize> = state.completions.iter().map(|completion| completion.content).collect();
+        let delivered: Vec<usize> = state.completions.iter().map(DeliveredCompletion::text_len).collect();
         if delivered.iter().any(|length| *length > 0) {
             object.insert("__delivered".into(), json!(delivered));
         }
-        if let Some(limit) = object.get("timeout_ms").and_then(Value::as_u64).filter(|limit| *limit > 0) {
-            let passed = u64::try_from(self.submitted.elapsed().as_millis()).unwrap_or(u64::MAX);
-            object.insert("timeout_ms".into(), limit.saturating_sub(passed).max(1).into());
+        if let Some(limit) = self.time_limit {
+            let left = limit.saturating_sub(now.saturating_duration_since(self.submitted)).as_millis();
+            object.insert("timeout_ms".into(), u64::try_from(left).unwrap_or(u64::MAX).max(1).into());
         }
         let function = match self.is_awaited {
             true => Function::Complete(self.endpoint),
             false => Function::Submit(self.endpoint),
         };
-        Frame::call(self.id, function.name(), Value::Object(object).to_string().as_bytes())
+        let kind = if state.presence.is_continued() { FrameKind::Continue } else { FrameKind::Call };
+        Frame { kind, ..Frame::call(self.id, function.name(), Value::Object(object).to_string().as_bytes()) }
     }
 
     /// Lets its reasoning end with the next token, also in a later process.
@@ -146,40 +150,36 @@ impl RemoteRequest {
         self.ends_reasoning.store(true, Ordering::Release);
     }
 
-    pub(super) fn ends_reasoning(&self) -> bool {
-        self.ends_reasoning.load(Ordering::Acquire)
-    }
-
-    /// The process has died. Everything arrives again. Returns false if the request seems to be the cause.
-    pub(super) fn process_died(&self, event: &Value) -> bool {
+    /// The process has died. Everything arrives again. `is_alone`: the process had nothing else. Returns whether the request is the cause.
+    pub(super) fn process_died(&self, event: &Value, is_alone: bool) -> bool {
         let mut state = self.state.lock();
-        state.n_deaths += 1;
-        for completion in &mut state.completions {
-            completion.n_repeated = completion.tokens.len();
-            completion.shown_tokens.repeat();
-            completion.probabilities.repeat();
-        }
+        let is_guilty = state.presence.process_died(is_alone);
+        state.completions.iter_mut().for_each(DeliveredCompletion::repeat);
         if !self.is_awaited && state.answer.is_some() {
-            state.updates.push_back(json!({"content": "", "stop": false, "id": self.id, "engine": event}));
+            for index in state.running() {
+                let mut update = self.empty_update(index);
+                update.insert("engine".into(), event.clone());
+                state.updates.push(update.into());
+            }
         }
-        let is_tried_again = state.n_deaths < MAX_DEATHS;
         drop(state);
         // A poll may wait for news.
         self.changed.notify_all();
-        is_tried_again
+        is_guilty
     }
 
-    /// Takes what the process sent. Returns whether a poll has something new.
-    pub(super) fn update(&self, update: &mut Value) -> bool {
+    /// Takes what the process sent.
+    pub(super) fn update(&self, update: &mut Value) -> Updated {
         let mut state = self.state.lock();
-        if state.finished.is_some() {
-            return false;
-        }
         let mut has_news = false;
+        let mut has_tokens = false;
+        if state.finished.is_some() {
+            return Updated { has_news, was_suspect: false };
+        }
         for (index, tokens) in update.get("tokens").and_then(Value::as_array).into_iter().flatten().enumerate() {
             let tokens = tokens.as_array().into_iter().flatten();
             let tokens = tokens.filter_map(|token| Token::try_from(token.as_i64()?).ok());
-            state.new_tokens(index, tokens.collect());
+            has_tokens |= state.completion(index).add_tokens(tokens.collect());
         }
         let answer = update.get_mut("answer").map(Value::take).unwrap_or_default();
         if let Some(phase) = answer.get("state").and_then(Value::as_str) {
@@ -191,7 +191,7 @@ impl RemoteRequest {
         {
             for update in updates {
                 if let Some(update) = state.trimmed(update, self.id) {
-                    state.updates.push_back(update);
+                    state.updates.push(update);
                     has_news = true;
                 }
             }
@@ -200,9 +200,10 @@ impl RemoteRequest {
             state.finish();
             has_news = true;
         }
+        let was_suspect = (has_tokens || is_finished) && state.presence.clear();
         drop(state);
         self.changed.notify_all();
-        has_news
+        Updated { has_news, was_suspect }
     }
 
     /// The answer of its call. That of an awaited request ends it, and so does an error.
@@ -214,9 +215,11 @@ impl RemoteRequest {
             state.finish();
         } else if failed {
             // It was accepted by an earlier process.
-            state.end_with(self.id, &answer);
+            self.end_completions(&mut state, &answer);
         }
         if state.answer.is_none() || self.is_awaited {
+            let results = answer.get("prompt_stats").and_then(Value::as_array);
+            state.n_indexed = results.map(Vec::len);
             state.answer = Some(answer);
         }
         drop(state);
@@ -224,24 +227,68 @@ impl RemoteRequest {
     }
 
     /// Ends the request.
-    pub(super) fn end(&self, error: Option<&Error>) {
+    pub(super) fn end(&self, end: &HostEnd) {
         let mut state = self.state.lock();
         if state.finished.is_none() {
-            let answer = error.map_or_else(
-                || json!({"success": true, "status": 200, "stop_type": "cancelled"}),
-                |error| {
-                    let mut answer = error_json(error);
-                    answer.as_object_mut().map(|answer| answer.insert("stop_type".into(), "error".into()));
-                    answer
-                },
-            );
-            if state.answer.is_none() || self.is_awaited {
-                state.answer = Some(answer.clone());
+            let fields = end.fields();
+            self.end_completions(&mut state, &fields);
+            if self.is_awaited {
+                state.answer = state.updates.pop_last();
+            } else if state.answer.is_none() {
+                state.answer = Some(error_json(&end.error()));
             }
-            state.end_with(self.id, &answer);
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Ends each completion that has not ended.
+    fn end_completions(&self, state: &mut RemoteState, answer: &Value) {
+        for index in state.running() {
+            let completion = state.completion(index.unwrap_or(0));
+            completion.finish();
+            let n_predicted = completion.tokens().len();
+            let message = self.is_chat().then(|| completion.message(self.object.contains_key("functions")));
+            let mut update = self.empty_update(index);
+            update.shift_remove("delta");
+            let end = json!({
+                "stop": true, "tokens_predicted": n_predicted,
+                "stopped_eos": false, "stopped_word": false, "stopped_limit": false, "stopping_word": "",
+            });
+            for fields in [&end, answer] {
+                update.extend(fields.as_object().cloned().unwrap_or_default());
+            }
+            if let Some(message) = message {
+                update.insert("message".into(), message);
+                update.insert("finish_reason".into(), Value::Null);
+            }
+            state.updates.push(update.into());
+        }
+        state.finish();
+    }
+
+    /// An update without text. `index`: of the completion, if updates have one.
+    fn empty_update(&self, index: Option<usize>) -> Map<String, Value> {
+        let mut update = Map::from_iter([
+            ("content".to_owned(), Value::from("")),
+            ("stop".to_owned(), false.into()),
+            ("id".to_owned(), self.id.into()),
+        ]);
+        if let Some(index) = index {
+            update.insert("index".into(), index.into());
+        }
+        if self.is_chat() {
+            update.insert("delta".into(), json!({}));
+        }
+        if let Some(tag) = self.object.get("tag").filter(|tag| !tag.is_null()) {
+            update.insert("tag".into(), tag.clone());
+        }
+        update
+    }
+
+    /// Whether its answers have a message.
+    fn is_chat(&self) -> bool {
+        self.object.contains_key("messages")
     }
 
     /// Waits for the answer of its call.
@@ -255,13 +302,35 @@ impl RemoteRequest {
         }
     }
 
-    /// Ends it also in a later process.
-    pub(super) fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Release);
+    /// Notes that it is cancelled. Returns whether a process has it, which will end it.
+    pub(super) fn cancel(&self) -> bool {
+        let mut state = self.state.lock();
+        state.cancelled.get_or_insert_with(Instant::now);
+        state.presence.is_sent()
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.is_cancelled.load(Ordering::Acquire)
+        self.state.lock().cancelled.is_some()
+    }
+
+    /// Whether the process is late with its end, and why it should have ended.
+    pub(super) fn overdue(&self, now: Instant) -> Option<HostEnd> {
+        let cancelled = self.state.lock().cancelled;
+        let is_late = |since: Instant| since.checked_add(GRACE).is_some_and(|end| end < now);
+        if cancelled.is_some_and(is_late) {
+            return Some(HostEnd::Overdue("cancelled"));
+        }
+        let timeout = self.time_limit.and_then(|limit| self.submitted.checked_add(limit));
+        timeout.is_some_and(is_late).then_some(HostEnd::Overdue("timeout"))
+    }
+
+    pub(super) fn presence(&self) -> Presence {
+        self.state.lock().presence
+    }
+
+    /// It is not suspect any more. Returns whether it was.
+    pub(super) fn clear(&self) -> bool {
+        self.state.lock().presence.clear()
     }
 
     pub(super) fn finished(&self) -> Option<Instant> {
@@ -278,7 +347,7 @@ impl RemoteRequest {
             }
         }
         let is_finished = state.finished.is_some();
-        let updates: Vec<Value> = state.updates.drain(..).collect();
+        let updates = state.updates.take();
         let phase = if is_finished { "finished" } else { state.phase };
         let answer = json!({"id": self.id, "completion_updates": updates, "finished": is_finished, "state": phase});
         Taken { answer, tokens: Vec::new(), is_finished }
@@ -296,10 +365,35 @@ impl RemoteRequest {
     }
 }
 
+impl HostEnd {
+    /// What the last update says of it.
+    fn fields(&self) -> Value {
+        match self {
+            HostEnd::Cancelled => json!({"success": true, "status": 200, "stop_type": "cancelled"}),
+            HostEnd::Overdue(stop_type) => json!({"success": true, "status": 200, "stop_type": stop_type,
+                "warnings": ["isolate: the engine's process did not answer, so the end has no statistics"]}),
+            HostEnd::Failed(error) => {
+                let mut answer = error_json(error);
+                answer.as_object_mut().map(|answer| answer.insert("stop_type".into(), "error".into()));
+                answer
+            }
+        }
+    }
+
+    /// The answer to a submit that the process has not answered.
+    fn error(&self) -> Error {
+        match self {
+            HostEnd::Cancelled => stopped(),
+            HostEnd::Overdue(_) => Error::new(Code::Timeout, "isolate: the engine's process did not answer in time"),
+            HostEnd::Failed(error) => error.clone(),
+        }
+    }
+}
+
 impl RemoteState {
-    fn completion(&mut self, index: usize) -> &mut Delivered {
+    fn completion(&mut self, index: usize) -> &mut DeliveredCompletion {
         if self.completions.len() <= index {
-            self.completions.resize_with(index + 1, Delivered::default);
+            self.completions.resize_with(index + 1, DeliveredCompletion::default);
         }
         // The vector has it now.
         let last = self.completions.len() - 1;
@@ -307,15 +401,12 @@ impl RemoteState {
         &mut self.completions[index.min(last)]
     }
 
-    /// Tokens of a completion that arrived.
-    fn new_tokens(&mut self, index: usize, tokens: Vec<Token>) {
-        let completion = self.completion(index);
-        let before = completion.tokens.len();
-        let n_repeated = completion.n_repeated.min(tokens.len());
-        completion.n_repeated -= n_repeated;
-        completion.tokens.extend(tokens.into_iter().skip(n_repeated));
-        if completion.tokens.len() > before {
-            self.n_deaths = 0;
+    /// The completions that have not ended, by the `index` that their updates have.
+    fn running(&self) -> Vec<Option<usize>> {
+        let is_running = |index: usize| self.completions.get(index).is_none_or(|completion| !completion.is_finished());
+        match self.n_indexed {
+            Some(n) => (0..n).filter(|index| is_running(*index)).map(Some).collect(),
+            None => Some(None).filter(|_| is_running(0)).into_iter().collect(),
         }
     }
 
@@ -327,61 +418,20 @@ impl RemoteState {
         if object.contains_key("id") {
             object.insert("id".into(), id.into());
         }
-        if completion.is_finished {
-            return None;
-        }
         let is_end = object.get("stop") == Some(&Value::Bool(true)) || !object.contains_key("stop");
-        if is_end {
-            completion.is_finished = true;
-            return Some(update);
-        }
-        let content = object.get("content").and_then(Value::as_str).unwrap_or_default();
-        completion.content += content.len();
-        let has_delta = object.get("delta").and_then(Value::as_object).is_some_and(|delta| !delta.is_empty());
-        let mut is_left = !content.is_empty() || has_delta || object.contains_key("prompt_progress");
-        let shown = object.get("tokens").and_then(Value::as_array).map_or(0, Vec::len);
-        let skipped = completion.shown_tokens.skip(shown);
-        for key in ["tokens", "sources"] {
-            is_left |= skip_items(object.get_mut(key), skipped);
-        }
-        let probabilities = object.get_mut("completion_probabilities");
-        let n = probabilities.as_ref().and_then(|value| value.as_array()).map_or(0, Vec::len);
-        is_left |= skip_items(probabilities, completion.probabilities.skip(n));
+        let was_finished = completion.is_finished() || (is_end && completion.finish());
+        let is_left = !was_finished && (is_end || completion.trim(object));
         is_left.then_some(update)
     }
 
     fn finish(&mut self) {
         self.finished.get_or_insert_with(Instant::now);
     }
-
-    /// Ends each completion that has not ended.
-    fn end_with(&mut self, id: u64, answer: &Value) {
-        let n = self.completions.len().max(1);
-        for index in 0..n {
-            let completion = self.completion(index);
-            if !std::mem::replace(&mut completion.is_finished, true) {
-                let mut update = json!({
-                    "content": "", "stop": true, "id": id, "tokens_predicted": completion.tokens.len(),
-                    "stopped_eos": false, "stopped_word": false, "stopped_limit": false, "stopping_word": "",
-                });
-                if n > 1 {
-                    update.as_object_mut().map(|update| update.insert("index".into(), index.into()));
-                }
-                if let (Some(update), Some(answer)) = (update.as_object_mut(), answer.as_object()) {
-                    update.extend(answer.clone());
-                }
-                self.updates.push_back(update);
-            }
-        }
-        self.finish();
-    }
 }
 
-/// Removes items at the beginning of an array. Returns whether there are others.
-fn skip_items(array: Option<&mut Value>, n: usize) -> bool {
-    let Some(Value::Array(items)) = array else { return false };
-    items.drain(..n.min(items.len()));
-    !items.is_empty()
+/// The error of a call whose engine is unloaded.
+pub(super) fn stopped() -> Error {
+    Error::new(Code::Cancelled, "the engine was stopped by an init or deinit")
 }
 
 /// Puts the id of this process into an answer, and into the results inside of it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
@@ -11,12 +11,17 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::protocol::{FIRST_CALL, Frame, FrameKind};
-use super::remote_request::RemoteRequest;
+use super::remote_request::{HostEnd, RemoteRequest, stopped};
+use super::trial::{self, Presence};
 use crate::api::error_json;
 use crate::api::registry::{MAX_ENDED, MAX_UNPOLLED, UpdateSignal};
 use crate::engine;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
+
+/// How long the process may be late with the end of a request before it counts as hanging. Some models' decodes cannot be interrupted,
+/// and an RPC server may be silent for two minutes.
+const HANG_PATIENCE: Duration = Duration::from_secs(180);
 
 /// What the threads share.
 pub(super) struct RemoteShared {
@@ -37,6 +42,10 @@ pub(super) struct RemoteShared {
     pub(super) notices: Sender<HostNotice>,
     pub(super) next_call: AtomicU64,
     pub(super) default_seed: Option<Value>,
+    /// Wakes the watch.
+    wake: Sender<()>,
+    /// Requests that the host has ended, and the process has not, with the moments of their ends.
+    overdue: Mutex<BTreeMap<u64, Instant>>,
 }
 
 /// What the status shows as `isolation`.
@@ -53,8 +62,8 @@ pub(super) struct PendingCall {
     frame: Vec<u8>,
     function: String,
     reply: Sender<Value>,
-    /// Deaths of the process while it ran.
-    pub(super) n_deaths: u32,
+    /// `None`: it is sent whatever else is there, and its loss does not matter.
+    presence: Option<Presence>,
 }
 
 /// What the host's callbacks are told.
@@ -65,8 +74,13 @@ pub(super) enum HostNotice {
 
 impl RemoteShared {
     /// Of an engine that is about to be loaded with these keys of `init`. `updates`: signals them to polls; `notices`: what
-    /// [`tell_host`] reads.
-    pub(super) fn new(updates: Arc<UpdateSignal>, notices: Sender<HostNotice>, default_seed: Option<Value>) -> Self {
+    /// [`tell_host`] reads; `wake`: what the watch waits for.
+    pub(super) fn new(
+        updates: Arc<UpdateSignal>,
+        notices: Sender<HostNotice>,
+        wake: Sender<()>,
+        default_seed: Option<Value>,
+    ) -> Self {
         RemoteShared {
             connection: Mutex::new(None),
             starting: Mutex::new(None),
@@ -80,6 +94,8 @@ impl RemoteShared {
             notices,
             next_call: AtomicU64::new(FIRST_CALL),
             default_seed,
+            wake,
+            overdue: Mutex::default(),
         }
     }
 }
@@ -100,26 +116,39 @@ impl RemoteShared {
         }
     }
 
-    /// A process serves: sends it the requests that have not ended and the calls that have no answer.
-    pub(super) fn connect(&self, connection: &Arc<Connection>, pid: u32) {
-        let (requests, calls) = (self.requests.lock(), self.calls.lock());
-        self.isolation.lock().pid = Some(pid);
-        for request in requests.unfinished() {
-            if request.is_cancelled() {
-                request.end(None);
-                self.notify(request.id);
-            } else {
-                connection.send(request.frame());
-                if request.ends_reasoning() {
-                    connection.send(Frame::new(FrameKind::EndReasoning, request.id, Vec::new()));
+    /// Sends the requests and calls that the process should have now and has not, in the order of their numbers.
+    pub(super) fn dispatch(&self) {
+        let (requests, mut calls) = (self.requests.lock(), self.calls.lock());
+        let connection = self.connection.lock();
+        if let Some(connection) = &*connection {
+            let now = Instant::now();
+            let unfinished = requests.unfinished();
+            let of_requests = unfinished.iter().map(|request| (request.id, request.presence()));
+            let of_calls = calls.iter().filter_map(|(number, call)| Some((*number, call.presence?)));
+            let work: Vec<(u64, Presence)> = of_requests.chain(of_calls).collect();
+            for number in trial::to_send(&work, now) {
+                if let Some(call) = calls.get_mut(&number) {
+                    connection.send(call.frame(number));
+                    call.presence.iter_mut().for_each(|presence| presence.send(now));
+                } else if let Some(request) = requests.records.get(&number) {
+                    request.send_to(connection, now);
                 }
             }
         }
-        for (number, call) in &*calls {
-            connection.send(call.frame(*number));
-        }
+        self.wake_watch();
+    }
+
+    /// Lets the watch look what there is.
+    pub(super) fn wake_watch(&self) {
+        let _ = self.wake.try_send(());
+    }
+
+    /// A process serves: sends it the requests that have not ended and the calls that have no answer.
+    pub(super) fn connect(&self, connection: &Arc<Connection>, pid: u32) {
+        self.isolation.lock().pid = Some(pid);
         // From now on, new ones are sent by their callers.
         *self.connection.lock() = Some(Arc::clone(connection));
+        self.dispatch();
     }
 
     /// No process serves.
@@ -129,21 +158,38 @@ impl RemoteShared {
         self.isolation.lock().pid = None;
     }
 
-    /// A process died while it served. Ends the requests and calls that seem to be the cause.
-    pub(super) fn process_died(&self, event: &Value, max_deaths: u32) {
+    /// A process died while it served. Ends the request or call that is the cause, if that is known.
+    pub(super) fn process_died(&self, event: &Value) {
         let cause = event.get("cause").and_then(Value::as_str).unwrap_or_default();
         let error = Error::model(format!("the engine's process died again and again while this ran: {cause}"));
-        for request in self.requests.lock().unfinished() {
-            if !request.process_died(event) {
-                request.end(Some(&error));
+        let requests = self.requests.lock().unfinished();
+        let mut calls = self.calls.lock();
+        let of_requests = requests.iter().map(|request| request.presence());
+        let presences = of_requests.chain(calls.values().filter_map(|call| call.presence));
+        let n_overdue = std::mem::take(&mut *self.overdue.lock()).len();
+        let is_alone = presences.filter(|presence| presence.is_sent()).count() + n_overdue == 1;
+        let is_guilty =
+            |call: &mut PendingCall| call.presence.as_mut().is_some_and(|presence| presence.process_died(is_alone));
+        let guilty: Vec<u64> =
+            calls.iter_mut().filter_map(|(number, call)| is_guilty(call).then_some(*number)).collect();
+        guilty.iter().filter_map(|number| calls.remove(number)).for_each(|call| call.fail(&error));
+        drop(calls);
+        for request in requests {
+            let is_guilty = request.process_died(event, is_alone);
+            if request.is_cancelled() {
+                request.end(&HostEnd::Cancelled);
+            } else if is_guilty {
+                request.end(&HostEnd::Failed(error.clone()));
             }
             self.notify(request.id);
         }
-        let mut calls = self.calls.lock();
-        calls.values_mut().for_each(|call| call.n_deaths += 1);
-        let hopeless: Vec<u64> =
-            calls.iter().filter(|(_, call)| call.n_deaths >= max_deaths).map(|(number, _)| *number).collect();
-        hopeless.iter().filter_map(|number| calls.remove(number)).for_each(|call| call.fail(&error));
+    }
+
+    /// A request has got a token, or has ended. If it was suspect, others may be sent now.
+    fn cleared(&self, was_suspect: bool) {
+        if was_suspect {
+            self.dispatch();
+        }
     }
 
     /// Fails if no process runs, and none will.
@@ -156,15 +202,30 @@ impl RemoteShared {
 
     /// Calls a function in the process. `None`: there is no answer in this time, or the engine stops.
     pub(super) fn call(&self, function: &str, argument: &[u8], patience: Option<Duration>) -> Result<Option<Value>> {
+        self.call_as(Some(Presence::default()), function, argument, patience)
+    }
+
+    /// Asks the process for its status.
+    pub(super) fn ask_status(&self, patience: Duration) -> Result<Option<Value>> {
+        self.call_as(None, "status", b"", Some(patience))
+    }
+
+    fn call_as(
+        &self,
+        presence: Option<Presence>,
+        function: &str,
+        argument: &[u8],
+        patience: Option<Duration>,
+    ) -> Result<Option<Value>> {
         self.check()?;
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = crossbeam_channel::bounded(1);
-        let call = PendingCall { frame: argument.to_vec(), function: function.to_owned(), reply, n_deaths: 0 };
-        {
-            let mut calls = self.calls.lock();
-            let frame = call.frame(number);
-            calls.insert(number, call);
-            self.send(frame);
+        let call = PendingCall { frame: argument.to_vec(), function: function.to_owned(), reply, presence };
+        let frame = call.frame(number);
+        self.calls.lock().insert(number, call);
+        match presence {
+            Some(_) => self.dispatch(),
+            None => self.send(frame),
         }
         // The supervisor may have given up before the call was in the list.
         if let Err(error) = self.check() {
@@ -181,24 +242,34 @@ impl RemoteShared {
 
     /// Handles an answer.
     pub(super) fn answered(&self, number: u64, answer: Value) {
+        self.overdue.lock().remove(&number);
         if number >= FIRST_CALL {
-            if let Some(call) = self.calls.lock().remove(&number) {
+            let call = self.calls.lock().remove(&number);
+            if let Some(call) = call {
                 let _ = call.reply.send(answer);
+                self.cleared(call.presence.is_some_and(|mut presence| presence.clear()));
             }
             return;
         }
         let request = self.requests.lock().records.get(&number).cloned();
         if let Some(request) = request {
             request.answer(answer);
+            self.cleared(request.finished().is_some() && request.clear());
         }
     }
 
     /// Handles updates.
     pub(super) fn updated(&self, id: u64, mut update: Value) {
+        if update.pointer("/answer/finished") == Some(&Value::Bool(true)) {
+            self.overdue.lock().remove(&id);
+        }
         let request = self.requests.lock().records.get(&id).cloned();
-        if request.is_some_and(|request| request.update(&mut update)) {
+        let Some(request) = request else { return };
+        let updated = request.update(&mut update);
+        if updated.has_news {
             self.notify(id);
         }
+        self.cleared(updated.was_suspect);
     }
 
     pub(super) fn notify(&self, id: u64) {
@@ -213,8 +284,10 @@ impl RemoteShared {
 
     /// Ends all requests and calls.
     pub(super) fn end_all(&self, error: Option<&Error>) {
-        for request in self.requests.lock().unfinished() {
-            request.end(error);
+        let end = error.map_or(HostEnd::Cancelled, |error| HostEnd::Failed(error.clone()));
+        let requests = self.requests.lock().unfinished();
+        for request in requests {
+            request.end(&end);
             self.notify(request.id);
         }
         let calls = std::mem::take(&mut *self.calls.lock());
@@ -223,6 +296,40 @@ impl RemoteShared {
                 let _ = call.reply.send(error_json(error));
             }
         }
+    }
+}
+
+/// The watch's part.
+impl RemoteShared {
+    /// Ends the requests that the process has not ended in time. Returns whether the process is so late with one that it hangs.
+    pub(super) fn end_overdue(&self, now: Instant) -> bool {
+        let requests = self.requests.lock().unfinished();
+        for (request, end) in requests.iter().filter_map(|request| Some((request, request.overdue(now)?))) {
+            if request.presence().is_sent() {
+                self.overdue.lock().insert(request.id, now);
+                self.send(Frame::new(FrameKind::Cancel, request.id, Vec::new()));
+            }
+            request.end(&end);
+            self.notify(request.id);
+            self.cleared(request.clear());
+        }
+        self.overdue.lock().values().any(|since| now.saturating_duration_since(*since) > HANG_PATIENCE)
+    }
+
+    /// Whether something waits for the process.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let is_loading = || self.starting.lock().is_some() && self.connection.lock().is_none();
+        !self.requests.lock().unfinished().is_empty()
+            || !self.calls.lock().is_empty()
+            || !self.overdue.lock().is_empty()
+            || is_loading()
+    }
+
+    /// Whether a request or call is suspect.
+    pub(super) fn has_suspects(&self) -> bool {
+        let requests = self.requests.lock().unfinished();
+        let of_calls: Vec<Presence> = self.calls.lock().values().filter_map(|call| call.presence).collect();
+        trial::has_suspects(requests.iter().map(|request| request.presence()).chain(of_calls))
     }
 }
 
@@ -276,18 +383,20 @@ impl RemoteRequests {
 }
 
 impl IsolationStatus {
-    pub(super) fn to_json(&self) -> Value {
+    /// `has_failed`: no process is started any more.
+    pub(super) fn to_json(&self, has_failed: bool) -> Value {
+        let state = match self.pid {
+            _ if has_failed => "failed",
+            Some(_) => "running",
+            None => "starting",
+        };
         json!({
-            "state": if self.pid.is_some() { "running" } else { "starting" },
+            "state": state,
             "pid": self.pid,
             "n_restarts": self.n_restarts,
             "deaths": self.deaths,
         })
     }
-}
-
-pub(super) fn stopped() -> Error {
-    Error::new(Code::Cancelled, "the engine was stopped by an init or deinit")
 }
 
 /// Calls the host's callbacks.

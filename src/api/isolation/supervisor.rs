@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 use super::connection::{Connection, write_all};
 use super::launch::{self, EngineProcess};
 use super::protocol::{FIRST_CALL, Frame, FrameKind, FrameSender};
+use super::remote_request::stopped;
 use super::settings::IsolationSettings;
-use super::shared::{RemoteShared, stopped};
+use super::shared::RemoteShared;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
+use crate::llama::process;
 
 /// The number of the call that loads.
 const LOAD: u64 = FIRST_CALL - 1;
@@ -26,8 +28,6 @@ const MAX_FAILURES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a process may take to end after its connection was closed.
 const END_PATIENCE: Duration = Duration::from_secs(1);
-/// A call is given up when this many processes have died while it ran.
-const MAX_DEATHS_OF_CALL: u32 = 5;
 /// The number of deaths that the status shows.
 const MAX_SHOWN_DEATHS: usize = 16;
 
@@ -44,6 +44,14 @@ pub(super) struct Supervisor {
     events: Sender<SupervisorEvent>,
     /// A process has loaded the models.
     has_served: bool,
+}
+
+/// Why a process does not serve.
+enum ProcessFailure {
+    /// It cannot be started.
+    Start(Error),
+    /// It cannot load the models; [`Code::Internal`]: it died.
+    Load(Error),
 }
 
 /// How a process ended.
@@ -79,7 +87,9 @@ impl Supervisor {
                     n_failures = if death.has_served { 0 } else { n_failures };
                     (Error::model(format!("the engine's process died: {}", death.cause)), death.lacked_memory)
                 }
-                Err(error) => {
+                // Less memory for the models starts no process.
+                Err(ProcessFailure::Start(error)) => (error, false),
+                Err(ProcessFailure::Load(error)) => {
                     let lacked_memory = error.code() == Code::ResourceExhausted || lacks_memory(error.message());
                     (error, lacked_memory)
                 }
@@ -117,14 +127,15 @@ impl Supervisor {
     ///
     /// # Errors
     /// It cannot be started, or the load failed and would fail again.
-    fn run_process(&mut self) -> Result<Death> {
-        let EngineProcess { mut child, stream } = launch::start(&self.settings)?;
-        let lost = |error| Error::exhausted(format!("isolate: {error}"));
+    fn run_process(&mut self) -> Result<Death, ProcessFailure> {
+        let EngineProcess { mut child, stream } = launch::start(&self.settings).map_err(ProcessFailure::Start)?;
+        let lost = |error| ProcessFailure::Start(Error::exhausted(format!("isolate: {error}")));
         let mut reader = BufReader::new(stream.try_clone().map_err(lost)?);
         let writer = stream.try_clone().map(FrameSender::new).map_err(lost)?;
         let (frames, outgoing) = crossbeam_channel::unbounded();
         let connection = Arc::new(Connection::new(frames, stream));
         let lacked_memory = Arc::new(AtomicBool::new(false));
+        let mut is_given_up = false;
         let result = std::thread::scope(|scope| {
             let started = std::thread::Builder::new().spawn_scoped(scope, || write_all(&writer, &outgoing));
             let stderr = child.stderr.take();
@@ -135,6 +146,7 @@ impl Supervisor {
             let result = match started.and(listening) {
                 Ok(_) => {
                     *self.shared.starting.lock() = Some(Arc::clone(&connection));
+                    self.shared.wake_watch();
                     // An unload that came earlier did not see the connection.
                     if self.is_stopping() {
                         connection.close();
@@ -143,31 +155,35 @@ impl Supervisor {
                     if loaded.is_ok() {
                         self.serve(&connection, &mut reader, child.id());
                     }
-                    loaded
+                    loaded.map_err(ProcessFailure::Load)
                 }
-                Err(error) => Err(Error::exhausted(format!("isolate: cannot start a thread: {error}"))),
+                Err(error) => {
+                    let error = Error::exhausted(format!("isolate: cannot start a thread: {error}"));
+                    Err(ProcessFailure::Start(error))
+                }
             };
             self.shared.disconnect();
             connection.close();
+            is_given_up = connection.is_given_up();
             // The writer ends with the channel, the listener with the process.
             drop(connection);
-            let status = reap(&mut child);
+            let status = reap(&mut child, if is_given_up { Duration::ZERO } else { END_PATIENCE });
             result.map(|()| status)
         });
         let lacked_memory = lacked_memory.load(Ordering::Acquire);
         match result {
             Ok(status) => {
-                let death = Death::new(status, lacked_memory);
+                let death = if is_given_up { Death::given_up() } else { Death::new(status, lacked_memory) };
                 if !self.is_stopping() {
-                    self.shared.process_died(&json!({"event": "restarted", "cause": death.cause}), MAX_DEATHS_OF_CALL);
+                    self.shared.process_died(&json!({"event": "restarted", "cause": death.cause}));
                 }
                 Ok(death)
             }
             // The process died while it loaded.
-            Err(error) if error.code() == Code::Internal && !self.is_stopping() => {
+            Err(ProcessFailure::Load(error)) if error.code() == Code::Internal && !self.is_stopping() => {
                 Ok(Death { cause: error.message().to_owned(), lacked_memory, has_served: false })
             }
-            Err(error) => Err(error),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -176,9 +192,18 @@ impl Supervisor {
     /// # Errors
     /// The load failed; [`Code::Internal`]: the process died.
     fn load(&self, connection: &Connection, reader: &mut impl Read) -> Result<()> {
-        let died = || Error::new(Code::Internal, "it died while it loaded the model");
+        let died = || match connection.is_given_up() {
+            true if !connection.has_greeted() => {
+                Error::new(Code::ModelError, "isolate: the program does not answer as foredraft-engine does")
+            }
+            true => Error::new(Code::Internal, "it did not answer while it loaded the model"),
+            false => Error::new(Code::Internal, "it died while it loaded the model"),
+        };
         match Frame::read(reader) {
-            Ok(Some(Frame { kind: FrameKind::Hello, text, .. })) if text == env!("CARGO_PKG_VERSION").as_bytes() => {}
+            Ok(Some(Frame { kind: FrameKind::Hello, text, .. })) if text == env!("CARGO_PKG_VERSION").as_bytes() => {
+                connection.greeted();
+                connection.heard();
+            }
             Ok(Some(frame)) => {
                 let theirs = String::from_utf8_lossy(&frame.text).into_owned();
                 let ours = env!("CARGO_PKG_VERSION");
@@ -194,6 +219,7 @@ impl Supervisor {
         connection.send(Frame::call(LOAD, function, init.as_bytes()));
         loop {
             let Ok(Some(frame)) = Frame::read(reader) else { return Err(died()) };
+            connection.heard();
             match frame.kind {
                 FrameKind::Answer if frame.number == LOAD => {
                     let answer: Value = serde_json::from_slice(&frame.text).unwrap_or_default();
@@ -215,6 +241,7 @@ impl Supervisor {
             let _ = self.events.send(SupervisorEvent::Loaded(Ok(())));
         }
         while let Ok(Some(frame)) = Frame::read(reader) {
+            connection.heard();
             self.handle(frame);
         }
     }
@@ -260,6 +287,11 @@ impl Supervisor {
 }
 
 impl Death {
+    /// The host has ended it.
+    fn given_up() -> Death {
+        Death { cause: "it did not answer".to_owned(), lacked_memory: false, has_served: true }
+    }
+
     fn new(status: Option<ExitStatus>, lacked_memory: bool) -> Death {
         const KILLED: i32 = 9;
         let signal = status.and_then(|status| status.signal());
@@ -328,16 +360,17 @@ fn listen(stderr: impl Read, shared: &RemoteShared, lacked_memory: &AtomicBool) 
     }
 }
 
-/// Waits for the end of a process whose connection is closed, and ends it if it hangs.
-fn reap(child: &mut Child) -> Option<ExitStatus> {
+/// Waits for the end of a process whose connection is closed, and ends it if it has not ended in this time.
+fn reap(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let begun = Instant::now();
-    while begun.elapsed() < END_PATIENCE {
+    while begun.elapsed() < patience {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }
     }
-    let _ = child.kill();
+    // Also what a script at `isolate_path` has started, which would keep stderr open.
+    process::kill_group(child.id());
     child.wait().ok()
 }

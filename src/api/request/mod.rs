@@ -57,6 +57,8 @@ pub struct CompletionRequest {
     pub sampling: SamplingSettings,
     /// The request did not give a seed.
     pub seed_is_drawn: bool,
+    /// Determines the ids of calls to which the model gives none. `None`: they are drawn.
+    pub id_seed: Option<u64>,
     /// For each completion, the tokens that an earlier process generated: see `api::isolation`.
     pub prefixes: Vec<Vec<Token>>,
     /// For each completion, the length of the text that an earlier process has delivered.
@@ -207,6 +209,7 @@ impl CompletionRequest {
             n_cmpl: n_cmpl(fields)?,
             sampling,
             seed_is_drawn: seed.is_none() || fields.flag("__seed_is_drawn")?.unwrap_or(false),
+            id_seed: fields.int("__id_seed", 0..=i64::MAX)?,
             prefixes: prefixes(fields)?,
             delivered: fields
                 .list("__delivered", "an array of lengths", |name, value| int_in(name, value, 0..=i64::MAX))?
@@ -506,6 +509,11 @@ fn prefixes(fields: &mut Fields) -> Result<Vec<Vec<Token>>> {
 pub(in crate::api) fn draw_seed() -> u32 {
     let random = RandomState::new().hash_one(0u64);
     u32::try_from(random % u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// Draws an unpredictable number from 0 to `i64::MAX`, see [`draw_seed`].
+pub(in crate::api) fn draw_id_seed() -> u64 {
+    RandomState::new().hash_one(0u64) >> 1
 }
 
 #[cfg(test)]

@@ -1,0 +1,212 @@
+//! Chats of an isolated engine: the deltas of an answer put together are its message, whatever died when.
+
+use std::time::{Duration, Instant};
+
+use foredraft::api::{Endpoint, Function, JsonEngine};
+use serde_json::{Value, json};
+
+use crate::common::{complete, start as start_local, with};
+use crate::deaths::{SIGNALS, Updates, killed};
+use crate::process::{call, drain, kill, pid, start, submit};
+
+/// ChatML without a place for tools.
+const PLAIN: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+/// Reasoning in `<think>`, calls as JSON in `<tool_call>`.
+const TOOLS: &str = r#"{% if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content or '' }}{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+/// An answer with all parts that a message can have, each of them long.
+const ALL_PARTS: &str = r#"root ::= "<think>\n" word{20} "\n</think>\n\n" word{20} call call
+word ::= [a-z] [a-z] [a-z] " "
+call ::= "<tool_call>\n{\"name\": \"say\", \"arguments\": {\"text\": \"" word{20} "\"}}\n</tool_call>""#;
+
+fn say() -> Value {
+    json!({"name": "say", "parameters": {"type": "object", "properties": {"text": {"type": "string", "minLength": 100, "maxLength": 140}},
+        "required": ["text"], "additionalProperties": false}})
+}
+
+/// One request of each kind, by its name.
+pub fn chats() -> Vec<(&'static str, Value)> {
+    let chat = json!({"messages": [{"role": "user", "content": "Tell me a story."}], "seed": 3, "n_predict": 150, "return_tokens": true});
+    let tools = json!([{"type": "function", "function": say()}]);
+    let all = json!({"chat_template": TOOLS, "tools": tools, "grammar": ALL_PARTS, "n_predict": 900});
+    let required =
+        json!({"chat_template": PLAIN, "tools": tools, "tool_choice": "required", "parallel_tool_calls": false});
+    let function = json!({"chat_template": PLAIN, "functions": [say()], "function_call": {"name": "say"}});
+    [
+        ("a chat", json!({"ignore_eos": true})),
+        ("reasoning, content and two calls", all),
+        ("a required call", required),
+        ("a required function_call", function),
+        ("a chat with logprobs", json!({"ignore_eos": true, "logprobs": true, "top_logprobs": 2})),
+        ("two answers", json!({"ignore_eos": true, "n": 2, "tag": {"a": 1}})),
+        ("two answers with logprobs", json!({"ignore_eos": true, "n": 2, "logprobs": true})),
+    ]
+    .map(|(name, more)| (name, with(&chat, more)))
+    .into()
+}
+
+/// The message that the deltas of a completion's updates give.
+pub fn sum_of_deltas(updates: &[&Value]) -> Value {
+    let append = |text: &mut Value, more: &Value| {
+        let more = more.as_str().expect("a text");
+        *text = (text.as_str().unwrap_or_default().to_owned() + more).into();
+    };
+    let mut message = json!({"content": ""});
+    for delta in updates.iter().filter(|update| update["stop"] == false).map(|update| &update["delta"]) {
+        let delta = delta.as_object().unwrap_or_else(|| panic!("every update has a delta: {updates:?}"));
+        if let Some(role) = delta.get("role") {
+            assert!(message.get("role").is_none(), "{updates:?}");
+            message["role"] = role.clone();
+        }
+        for key in ["content", "reasoning_content"] {
+            if let Some(more) = delta.get(key) {
+                append(&mut message[key], more);
+            }
+        }
+        if let Some(function) = delta.get("function_call") {
+            append(&mut message["function_call"]["arguments"], &function["arguments"]);
+            if let Some(name) = function.get("name") {
+                assert!(message["function_call"].get("name").is_none(), "{updates:?}");
+                message["function_call"]["name"] = name.clone();
+            }
+        }
+        for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            let index = usize::try_from(call["index"].as_u64().expect("an index")).expect("a small number");
+            let mut calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+            match calls.get_mut(index) {
+                Some(begun) => {
+                    assert!(call.get("id").is_none() && call["function"].get("name").is_none(), "{updates:?}");
+                    append(&mut begun["function"]["arguments"], &call["function"]["arguments"]);
+                }
+                None => {
+                    assert!(call["id"].is_string() && call["function"]["name"].is_string(), "{updates:?}");
+                    calls.push(json!({"type": call["type"], "function": call["function"], "id": call["id"]}));
+                }
+            }
+            message["tool_calls"] = calls.into();
+        }
+    }
+    if message.get("role").is_none() {
+        message["role"] = "assistant".into();
+    }
+    message
+}
+
+/// A message without the ids of its calls, which are drawn.
+fn without_ids(message: &Value) -> Value {
+    let mut message = message.clone();
+    for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
+        call.as_object_mut().expect("a call").remove("id");
+    }
+    message.as_object_mut().expect("a message").retain(|_, part| !part.is_null());
+    message
+}
+
+/// The tokens of a list of log-probabilities.
+fn logprobs(answer: &Value) -> Vec<Value> {
+    let content = answer["logprobs"]["content"].as_array().cloned().unwrap_or_default();
+    content.into_iter().map(|entry| entry["token"].clone()).collect()
+}
+
+/// Checks the updates of a request against the answer of an engine in this process.
+pub fn assert_whole(name: &str, updates: &[Value], expected: &Value) {
+    let completions = expected["results"].as_array().cloned().unwrap_or_else(|| vec![expected.clone()]);
+    for (index, expected) in completions.iter().enumerate() {
+        let of_it = |update: &&Value| expected.get("index").is_none_or(|_| update["index"] == index);
+        let own: Vec<&Value> = updates.iter().filter(of_it).collect();
+        let (last, rest) = own.split_last().unwrap_or_else(|| panic!("{name}: {updates:?}"));
+        assert!(rest.iter().all(|update| update["stop"] == false) && last["stop"] == true, "{name}: {last}");
+        assert!(own.iter().all(|update| update.get("tag") == expected.get("tag")), "{name}: {own:?}");
+        assert_eq!(sum_of_deltas(&own), last["message"], "{name} {index}");
+        assert_eq!(without_ids(&last["message"]), without_ids(&expected["message"]), "{name} {index}");
+        assert_eq!(last["finish_reason"], expected["finish_reason"], "{name} {index}");
+        let content: String = own.iter().map(|update| update["content"].as_str().expect("content")).collect();
+        assert_eq!(expected["content"], content.as_str(), "{name} {index}");
+        let streamed: Vec<Value> = rest.iter().flat_map(|update| logprobs(update)).collect();
+        assert_eq!((&streamed, &logprobs(last)), (&logprobs(expected), &logprobs(expected)), "{name} {index}");
+        let tokens: Vec<Value> =
+            own.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect();
+        assert_eq!(expected["tokens"], json!(tokens), "{name} {index}");
+    }
+}
+
+/// Lets a chat run in an engine whose process is killed meanwhile, again and again. Returns the deaths that it was told of, and the seconds
+/// that each of them cost.
+pub fn chats_survive(name: &str, request: &Value, signal: &str, rounds: usize) -> (usize, f64) {
+    let init = json!({"n_ctx": 1024, "n_parallel": 2});
+    let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, request);
+    let engine = start(init);
+    let requests = std::slice::from_ref(request);
+    let (mut random, mut n_deaths) = (5, 0);
+    let begun = Instant::now();
+    killed(&engine, requests, &[signal], 0, &mut random);
+    let undisturbed = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    for round in 0..rounds {
+        let Updates { updates, n_told } = killed(&engine, requests, &[signal], 1 + round % 3, &mut random).remove(0);
+        assert_whole(name, &updates, &expected);
+        n_deaths += n_told;
+    }
+    let lost = begun.elapsed().as_secs_f64() - undisturbed * rounds as f64;
+    (n_deaths, lost / n_deaths.max(1) as f64)
+}
+
+#[test]
+fn chats_survive_deaths() {
+    let n_deaths: usize = chats().iter().map(|(name, request)| chats_survive(name, request, SIGNALS[0], 2).0).sum();
+    assert!(n_deaths > 0, "no request was running when the process died");
+}
+
+/// Prints the chats of the table of the reliability page: `make deaths`.
+#[test]
+#[ignore = "run by make deaths"]
+fn chat_deaths_at_twenty_random_moments() {
+    for (name, request) in chats() {
+        let (n_deaths, lost) = chats_survive(name, &request, SIGNALS[0], 20);
+        println!("| {name} | SIGKILL | {n_deaths} in 20 runs | every message and its deltas the same | {lost:.2} s |");
+    }
+}
+
+#[test]
+fn deltas_of_an_isolated_chat_add_up_to_its_message() {
+    let init = json!({"n_ctx": 1024, "n_parallel": 2});
+    let (local, engine) = (start_local(init.clone()), start(init));
+    for (name, request) in chats() {
+        let expected = complete(&local, Endpoint::Foredraft, &request);
+        assert_whole(name, &drain(&engine, submit(&engine, &request)), &expected);
+    }
+}
+
+/// The answer of a call that waits has the ids that the first process would have given.
+#[test]
+fn waiting_chat_survives_a_death() {
+    let (_, request) = chats().remove(1);
+    let expected = complete(&start_local(json!({"n_ctx": 1024})), Endpoint::Foredraft, &request);
+    let engine = start(json!({"n_ctx": 1024}));
+    let answer = during_a_death(&engine, || call(&engine, Function::Complete(Endpoint::Foredraft), &request));
+    assert_eq!(without_ids(&answer["message"]), without_ids(&expected["message"]));
+}
+
+/// Runs a call, and kills the process meanwhile.
+fn during_a_death<R: Send>(engine: &JsonEngine, run: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(run);
+        let process = pid(engine);
+        std::thread::sleep(Duration::from_millis(60));
+        kill(process, "KILL");
+        waiting.join().expect("an answer")
+    })
+}
