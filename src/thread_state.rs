@@ -129,8 +129,12 @@ impl FloatControl {
 }
 
 /// While it lives, threads that the calling thread starts block all signals but those that mean a crash, and those that runtimes send to a
-/// single thread: profilers SIGPROF, garbage collectors (Boehm's, Mono's) SIGPWR and SIGXCPU, to stop a thread that a callback has made
-/// known to them. Signals for the process are the host's threads'.
+/// single thread. Profilers send SIGPROF. To stop a thread that a callback has made known to it, Boehm's garbage collector sends SIGPWR and
+/// SIGXCPU; Mono and .NET's runtime send real-time signals, which Mono chooses at run time. A thread that blocked one of them would let a
+/// collection wait for ever. Signals for the process are the host's threads'.
+///
+/// What the calling thread blocks already stays blocked: a host that reads a real-time signal from a `signalfd` blocks it on its threads, and
+/// the signal would end the process on a thread that does not. (glibc keeps its own two, 32 and 33, out of every mask.)
 #[cfg(unix)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
@@ -160,6 +164,11 @@ impl SignalsBlocked {
             libc::sigfillset(&raw mut blocked);
             for signal in Self::DELIVERED {
                 libc::sigdelset(&raw mut blocked, *signal);
+            }
+            // macOS has no real-time signals, and runtimes suspend threads there without signals.
+            #[cfg(target_os = "linux")]
+            for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+                libc::sigdelset(&raw mut blocked, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut before);
             SignalsBlocked { before }

@@ -67,6 +67,16 @@ fn signals_of_the_host_are_not_delivered_to_the_librarys_threads() {
     assert_eq!(host_state(&["signals"]), "pending\n");
 }
 
+/// Mono stops the threads that it knows by real-time signals, and it knows a thread since its first callback.
+#[test]
+fn real_time_signals_stop_threads_that_called_back() {
+    let text = host_state(&["stops"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 21 && lines[0].starts_with("complete {\"content\":"), "{text}");
+    assert!(lines[..20].iter().all(|line| *line == lines[0]), "{text}");
+    assert_eq!(lines[20], "several threads called back", "{text}");
+}
+
 /// A thread's first call needs memory for what belongs to the thread, where a failure would end the process.
 #[test]
 fn first_calls_of_a_thread_without_memory_are_errors() {

@@ -1,6 +1,7 @@
 /* A host with another state than usual, which must change no completion and must be as before after each call.
  *   host_state MODEL floats    each rounding mode, flushed denormals, trapped exceptions: prints the completions
  *   host_state MODEL signals   signals that the host blocks: prints which threads of the library would get them
+ *   host_state MODEL stops     a garbage collector's host: each real-time signal stops each thread that has called back
  *   host_state MODEL memory    the first calls of a thread that finds no memory: prints the answers
  *   host_state MODEL folder F  an isolated engine of a host that goes to folder F: saves there, is killed, and completes
  */
@@ -9,11 +10,14 @@
 #include <fenv.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef __x86_64__
 #include <xmmintrin.h>
@@ -126,7 +130,7 @@ static void signals(void) {
     size_t i;
     DIR *tasks;
     struct dirent *task;
-    int n = 0;
+    int n = 0, signal;
     foredraft_string_free(foredraft_complete(engine, REQUEST));
     pthread_sigmask(SIG_BLOCK, NULL, &mask);
     for (i = 0; i < sizeof HOSTS / sizeof *HOSTS; ++i) {
@@ -145,6 +149,9 @@ static void signals(void) {
         for (i = 0; i < sizeof DELIVERED / sizeof *DELIVERED; ++i) {
             printf(blocked >> (DELIVERED[i] - 1) & 1 ? "a thread blocks %d\n" : "", DELIVERED[i]);
         }
+        for (signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) {
+            printf(blocked >> (signal - 1) & 1 ? "a thread blocks %d\n" : "", signal);
+        }
     }
     closedir(tasks);
     printf(n > 0 ? "" : "the library has no threads\n");
@@ -157,6 +164,127 @@ static void signals(void) {
     sigpending(&mask);
     puts(sigismember(&mask, SIGUSR1) ? "pending" : "lost");
     foredraft_engine_free(engine);
+}
+
+/* The threads that have called back, as a runtime with a garbage collector keeps them. */
+static pid_t known[256];
+static int n_known, n_updates;
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static sem_t stopped, go_on;
+static volatile sig_atomic_t has_ended;
+
+static void become_known(void) {
+    static __thread int is_known;
+    if (!is_known) {
+        is_known = 1;
+        pthread_mutex_lock(&known_lock);
+        if (n_known < (int) (sizeof known / sizeof *known)) {
+            known[n_known++] = gettid();
+        }
+        pthread_mutex_unlock(&known_lock);
+    }
+}
+
+static void logged(int32_t level, const char *text, void *unused) {
+    (void) level, (void) text, (void) unused;
+    become_known();
+}
+
+static void updated(uint64_t id, void *unused) {
+    (void) id, (void) unused;
+    become_known();
+    __atomic_add_fetch(&n_updates, 1, __ATOMIC_RELAXED);
+}
+
+static void stop(int signal) {
+    (void) signal;
+    sem_post(&stopped);
+    while (sem_wait(&go_on) != 0) { }
+}
+
+static int is_alive(pid_t thread) { return syscall(SYS_tgkill, getpid(), thread, 0) == 0; }
+
+/* Whether a thread stops by this signal; one that has ended needs no stop. */
+static int stops(pid_t thread, int signal) {
+    int tries;
+    if (syscall(SYS_tgkill, getpid(), thread, signal) != 0) {
+        return 1;
+    }
+    for (tries = 0; tries < 100; ++tries) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100 * 1000 * 1000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (sem_timedwait(&stopped, &until) == 0) {
+            sem_post(&go_on);
+            return 1;
+        }
+        if (!is_alive(thread)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Stops the known threads one by one, with each signal in turn, until the requests have ended. Prints a thread that does not stop. */
+static void *collect(void *unused) {
+    int signal = SIGRTMIN, n_stops = 0;
+    (void) unused;
+    while (!has_ended || n_stops <= SIGRTMAX - SIGRTMIN) {
+        int i, n;
+        pthread_mutex_lock(&known_lock);
+        n = n_known;
+        pthread_mutex_unlock(&known_lock);
+        for (i = 0; i < n; ++i) {
+            if (!stops(known[i], signal)) {
+                printf("a thread that called back does not stop by SIGRTMIN+%d\n", signal - SIGRTMIN);
+                fflush(stdout);
+                _exit(0);
+            }
+            n_stops += is_alive(known[i]);
+        }
+        signal = signal < SIGRTMAX ? signal + 1 : SIGRTMIN;
+        usleep(500);
+    }
+    return NULL;
+}
+
+/* Completions in this process and in one of their own, while a collector stops threads. */
+static void collected(const char *model) {
+    struct sigaction action;
+    pthread_t collector;
+    int signal, isolated;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = stop;
+    action.sa_flags = SA_RESTART;
+    sigfillset(&action.sa_mask);
+    sem_init(&stopped, 0, 0);
+    sem_init(&go_on, 0, 0);
+    for (signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) {
+        sigaction(signal, &action, NULL);
+    }
+    foredraft_set_log_callback(logged, NULL);
+    pthread_create(&collector, NULL, collect, NULL);
+    for (isolated = 0; isolated < 2; ++isolated) {
+        foredraft_engine *engine;
+        int i;
+        snprintf(config, sizeof config, "{\"model\": \"%s\", \"n_threads\": 2, \"n_ctx\": 256, \"log_level\": \"debug\", \"isolate\": %s}", model,
+                 isolated ? "true" : "false");
+        engine = loaded();
+        foredraft_set_update_callback(engine, updated, NULL);
+        for (i = 0; i < 10; ++i) {
+            print("complete", foredraft_complete(engine, REQUEST));
+        }
+        foredraft_set_update_callback(engine, NULL, NULL);
+        has_ended = isolated;
+        if (isolated) {
+            pthread_join(collector, NULL);
+        }
+        foredraft_engine_free(engine);
+    }
+    foredraft_set_log_callback(NULL, NULL);
+    puts(n_updates > 0 && n_known > 2 ? "several threads called back" : "few threads called back");
 }
 
 static foredraft_engine *other;
@@ -257,6 +385,8 @@ int main(int argc, char **argv) {
         floats();
     } else if (strcmp(argv[2], "signals") == 0) {
         signals();
+    } else if (strcmp(argv[2], "stops") == 0) {
+        collected(argv[1]);
     } else if (argc == 4) {
         folder(argv[1], argv[3]);
     } else {
