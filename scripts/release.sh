@@ -8,6 +8,8 @@
 #   foredraft-VERSION-py3-none-manylinux_*.whl        the wheel that `python -m build` makes of it
 #   foredraft-VERSION.tgz                             the Node package
 #   foredraft-PLATFORM-VERSION.tgz                    the Node package with this platform's library
+#   Foredraft.VERSION.nupkg, com.foredraft.engine-VERSION.tgz, foredraft-VERSION-godot.zip
+#                                                     for C#, Unity and Godot (scripts/csharp_packages.py)
 #   foredraft-VERSION-c-PLATFORM.tar.gz               headers and libraries with CMake and pkg-config files; not with --without-c
 #   SHA256SUMS
 #
@@ -66,6 +68,9 @@ python3 -m venv "$work/build"
 platform=$(cd "$root/node" && node scripts/platform.cjs)
 (cd "$root/node" && npm pack --silent --pack-destination "$out" && npm pack --silent --pack-destination "$out" "$platform") >/dev/null
 
+# C#: apart from the others at first, because npm installs what lies there.
+python3 "$root/scripts/csharp_packages.py" make "$work/csharp-packages" "$FOREDRAFT_LIB"
+
 # C and C++: the installed tree, which can lie anywhere.
 if [ -n "$with_c" ]; then
     tree=foredraft-$version-c-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
@@ -87,10 +92,10 @@ if [ "$needed" -gt "$promised" ]; then
     [ -z "$tag" ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
     say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
 fi
-for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl; do
+for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl "$work"/csharp-packages/*; do
     # Text that names a folder of this machine: a search path, above all.
     mkdir "$work/unpacked"
-    case $package in *.whl) python3 -m zipfile -e "$package" "$work/unpacked" ;; *) tar -C "$work/unpacked" -xzf "$package" ;; esac
+    case $package in *.whl | *.nupkg | *.zip) python3 -m zipfile -e "$package" "$work/unpacked" ;; *) tar -C "$work/unpacked" -xzf "$package" ;; esac
     found=$(grep -rlI -e "$root" -e "$HOME/" "$work/unpacked" || true)
     [ -z "$found" ] || die "$(basename "$package") names folders of this machine: ${found//"$work/unpacked/"/}"
     rm -rf "$work/unpacked"
@@ -147,6 +152,35 @@ echo "npm: $said"
 (cd "$work/node" && same npm node run.mjs)
 (cd "$work/node" && on_haswell npm "$(node -p process.execPath)" run.mjs)
 
+if command -v mcs >/dev/null && command -v mono >/dev/null; then
+    python3 -m zipfile -e "$work"/csharp-packages/*.nupkg "$work/nupkg"
+    chmod +x "$work"/nupkg/runtimes/*/native/foredraft-engine # as NuGet unpacks it
+    cat >"$work/run.cs" <<PROGRAM
+using System;
+using Foredraft;
+static class Program
+{
+    static void Main()
+    {
+        using (var engine = new Engine())
+        {
+            var isolate = Environment.GetEnvironmentVariable("ISOLATE") == "1";
+            engine.Load(new Json { ["model"] = "$models/stories-target.gguf", ["warmup"] = false, ["n_threads"] = 1, ["isolate"] = isolate });
+            Console.WriteLine(engine.Complete(new Json { ["prompt"] = "Once upon a time", ["n_predict"] = 8, ["temperature"] = 0 })["content"].Text);
+        }
+    }
+}
+PROGRAM
+    mcs -langversion:7 -out:"$work/run.exe" "$work/run.cs" "$work"/nupkg/contentFiles/cs/any/Foredraft/*.cs
+    natives=$(echo "$work"/nupkg/runtimes/*/native)
+    said=$(LD_LIBRARY_PATH=$natives mono "$work/run.exe")
+    [ "$said" = "$expected" ] || die "the NuGet package gives another completion: $said"
+    echo "NuGet: $said"
+    LD_LIBRARY_PATH=$natives same NuGet mono "$work/run.exe"
+else
+    skipped "the NuGet package: there is no Mono here"
+fi
+
 if [ -n "$with_c" ]; then
     tar -C "$work" -xzf "$out/$tree.tar.gz" --one-top-level=c --strip-components=1
     cat >"$work/run.c" <<PROGRAM
@@ -194,6 +228,7 @@ PROGRAM
     on_haswell "CMake package, static" "$work/cmake/ask_static" "${question[@]}"
 fi
 
+mv "$work"/csharp-packages/* "$out"
 (cd "$out" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
 say "made in $out:"
 ls -l "$out" >&2

@@ -2,7 +2,7 @@
 # Makes this machine able to build foredraft: finds or installs cmake, libclang and a C++ compiler, and writes
 # what cargo has to know about them to target/setup/env.sh, whose path is all it prints to stdout.
 #
-#   scripts/setup.sh [--examples]     --examples: also what tests of other languages need (koffi for Node, pkg-config, SDL2 and Xvfb)
+#   scripts/setup.sh [--examples]     --examples: also what tests of other languages need (koffi for Node, Mono for C#, pkg-config, SDL2 and Xvfb)
 #   . "$(scripts/setup.sh)"           the same, for a shell in which cargo is then called by hand
 #
 # What is missing comes from apt, as root or with a sudo that asks for no password; else cmake and libclang come from
@@ -156,6 +156,9 @@ set_up_examples() {
     fi
     if ! have qemu-x86_64 && [ "$how" = auto ] && [ "$(uname -sm)" = 'Linux x86_64' ]; then
         from_apt qemu-user || say "no qemu-user: the test of emulated processors is left out"
+    fi
+    if ! { have mcs && have mono; } && [ "$how" = auto ]; then
+        from_apt mono-mcs mono-runtime libmono-system-core4.0-cil || say "no Mono: the tests of the bindings for C# are left out"
     fi
     have python3 || say "no python3: the Python example and the real models are left out"
     if ! have node || ! have npm; then

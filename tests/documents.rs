@@ -329,8 +329,8 @@ struct Snippet<'a> {
     code: &'a str,
 }
 
-const LANGUAGES: [&str; 11] =
-    ["c", "cpp", "c++", "python", "py", "js", "mjs", "ts", "javascript", "typescript", "rust"];
+const LANGUAGES: [&str; 12] =
+    ["c", "cpp", "c++", "csharp", "python", "py", "js", "mjs", "ts", "javascript", "typescript", "rust"];
 
 /// The blocks of code in a page in the languages of hosts. `source` is empty where no comment names one.
 fn snippets(text: &str) -> Vec<Snippet<'_>> {
@@ -348,7 +348,8 @@ fn snippets(text: &str) -> Vec<Snippet<'_>> {
 /// The lines of a program between its anchors; `source` is `FILE:ANCHOR`. An error says what is not there.
 fn part_of_program(page: &Path, source: &str) -> Result<String, String> {
     let (file, anchor) = source.split_once(':').ok_or("expected the comment <!-- FILE:ANCHOR --> before the block")?;
-    if !file.starts_with("../examples/guide/") {
+    let tested = ["../examples/guide/", "../csharp/unity/Samples~/", "../csharp/godot/"];
+    if !tested.iter().any(|folder| file.starts_with(folder)) {
         return Err(format!("{file} is not in examples/guide, whose programs tests/hosts/guide.rs runs"));
     }
     let text = std::fs::read_to_string(page.with_file_name(file)).map_err(|error| format!("{file}: {error}"))?;

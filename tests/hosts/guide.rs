@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::examples::{built, plain, printed};
 use crate::host::shipped_pair;
 use crate::readme::node_modules;
-use crate::toolchain::{folder, have, library_folder, root};
+use crate::toolchain::{folder, have, library_folder, root, run};
 
 /// A program of the guide, ready to run; `None`, with a line on stderr, where its language is missing.
 fn program(name: &str) -> Option<Command> {
@@ -17,6 +17,7 @@ fn program(name: &str) -> Option<Command> {
     match Path::new(name).extension().and_then(|it| it.to_str()) {
         Some("c") => built(&format!("guide/{name}"), "c99", &[]).map(Command::new),
         Some("cpp") => built(&format!("guide/{name}"), "c++17", &[]).map(Command::new),
+        Some("cs") => csharp(name, &source),
         Some("py") => have("python3", &["-c", "import ctypes"], name).then(|| {
             let mut command = Command::new("python3");
             command.env("PYTHONPATH", root().join("python/src")).arg(source);
@@ -33,6 +34,22 @@ fn program(name: &str) -> Option<Command> {
             command
         }),
     }
+}
+
+/// A program in C#, compiled with the bindings by Mono's compiler.
+fn csharp(name: &str, source: &Path) -> Option<Command> {
+    if !have("mcs", &["--version"], name) || !have("mono", &["--version"], name) {
+        return None;
+    }
+    let program = folder("guide").join(name).with_extension("exe");
+    let bindings = std::fs::read_dir(root().join("csharp/src")).expect("the bindings");
+    let mut compile = Command::new("mcs");
+    compile.args(["-langversion:7", "-warnaserror"]).arg(format!("-out:{}", program.display())).arg(source);
+    compile.args(bindings.map(|entry| entry.expect("an entry").path()));
+    run(&mut compile, "");
+    let mut command = Command::new("mono");
+    command.env("LD_LIBRARY_PATH", library_folder()).arg(program);
+    Some(command)
 }
 
 /// What a program prints, if it can run here.
@@ -54,7 +71,7 @@ fn each_program_of_the_guide_is_run_by_a_test() {
 fn the_first_chat_is_the_same_in_each_language() {
     let messages = json!([{"role": "user", "content": "Tell me a story about a fox."}]);
     let expected = plain(&json!({"messages": messages, "n_predict": 60, "seed": 7}));
-    for name in ["hello.c", "hello.cpp", "hello.py", "hello.mjs"] {
+    for name in ["hello.c", "hello.cpp", "hello.py", "hello.mjs", "hello.cs"] {
         if let Some(text) = prints(name, &[]) {
             assert_eq!(text, expected, "{name}");
         }
@@ -72,6 +89,15 @@ fn frames_show_the_whole_completion() {
 fn an_old_host_that_speculates_shows_the_whole_completion() {
     if let Some(text) = prints("speculative_host.c", &[]) {
         assert_eq!(text, plain(&json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0})));
+    }
+}
+
+#[test]
+fn tasks_wait_cancel_and_fail() {
+    if let Some(text) = prints("tasks.cs", &[]) {
+        let expected = plain(&json!({"prompt": "Once upon a time", "n_predict": 60, "seed": 7}));
+        let error = "invalid_request: top_p: expected a number from 0 to 1, got 1.5";
+        assert_eq!(text, format!("{expected}\nlimit\ncancelled\n{error}\n"));
     }
 }
 

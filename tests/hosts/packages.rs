@@ -1,5 +1,5 @@
-//! The packages for Python and Node, built, installed and tested as their users do: `scripts/test-python.sh` and
-//! `scripts/test-node.sh`, which say aloud what they skip, and fail where CI runs.
+//! The packages for Python, Node and C#, built, installed and tested as their users do: `scripts/test-python.sh`, `scripts/test-node.sh` and
+//! `scripts/test-csharp.sh`, which say aloud what they skip, and fail where CI runs.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -75,6 +75,11 @@ fn scripts_for_platforms_say_which_step_failed() {
 #[test]
 fn the_python_package() {
     check("test-python.sh");
+}
+
+#[test]
+fn the_csharp_bindings() {
+    check("test-csharp.sh");
 }
 
 #[test]

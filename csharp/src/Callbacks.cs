@@ -1,0 +1,136 @@
+using System;
+using System.Collections.Generic;
+
+namespace Foredraft
+{
+    /// <summary>The levels of log lines.</summary>
+    public enum LogLevel { Debug = 1, Info = 2, Warning = 3, Error = 4 }
+
+    /// <summary>
+    /// Where the library's threads enter C#: two static methods, whose delegates live as long as this domain. Before the domain ends, the
+    /// library forgets them.
+    /// </summary>
+    public static class Callbacks
+    {
+        private const string Excluded = "a log handler and an engine that outlives its domain exclude each other";
+
+        internal static readonly Native.UpdateCallback Update = OnUpdate;
+        private static readonly Native.LogCallback LogLine = OnLog;
+        /// <summary>This domain's engines, by their handles. They do not live by it.</summary>
+        private static readonly Dictionary<IntPtr, WeakReference> Engines = new Dictionary<IntPtr, WeakReference>();
+        private static volatile Action<LogLevel, string> log;
+        /// <summary>The engines that this domain uses, and that outlive it.</summary>
+        private static int outliving;
+#if ENABLE_IL2CPP || NETCOREAPP
+        private static readonly bool CanUnload = false;
+#else
+        /// <summary>Whether the program's domains can end before it does.</summary>
+        private static readonly bool CanUnload = true;
+#endif
+
+        static Callbacks()
+        {
+            AppDomain.CurrentDomain.DomainUnload += (sender, arguments) => End();
+            AppDomain.CurrentDomain.ProcessExit += (sender, arguments) => End();
+        }
+
+        /// <summary>Is told what the host's handlers throw, which must not reach the library.</summary>
+        public static event Action<Exception> Failed;
+
+        /// <summary>
+        /// Takes the log lines of the library and of llama.cpp, which otherwise go to stderr; null restores that. Calls come from any
+        /// thread. Not beside the default engine or a named one, whose threads outlive this domain: a domain could not be unloaded while
+        /// a thread lives that has called into it.
+        /// </summary>
+        public static void SetLog(Action<LogLevel, string> handler)
+        {
+            lock (Engines)
+            {
+                if (handler != null && outliving > 0 && CanUnload) throw new InvalidOperationException(Excluded);
+                log = handler;
+            }
+            Native.foredraft_set_log_callback(handler == null ? null : LogLine, IntPtr.Zero);
+        }
+
+        internal static void Add(IntPtr handle, Engine engine)
+        {
+            lock (Engines) Engines[handle] = new WeakReference(engine);
+        }
+
+        /// <summary>As <see cref="Add"/>, for an engine that outlives this domain.</summary>
+        internal static void AddOutliving(IntPtr handle, Engine engine)
+        {
+            lock (Engines)
+            {
+                if (log != null && CanUnload) throw new InvalidOperationException(Excluded);
+                ++outliving;
+                Engines[handle] = new WeakReference(engine);
+            }
+        }
+
+        internal static void Remove(IntPtr handle, bool outlives)
+        {
+            lock (Engines)
+            {
+                Engines.Remove(handle);
+                if (outlives) --outliving;
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(Native.UpdateCallback))]
+        private static void OnUpdate(ulong id, IntPtr user)
+        {
+            try
+            {
+                WeakReference found;
+                lock (Engines) Engines.TryGetValue(user, out found);
+                var engine = found == null ? null : found.Target as Engine;
+                if (engine != null) engine.OnUpdate(id);
+            }
+            catch (Exception exception)
+            {
+                Report(exception);
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(Native.LogCallback))]
+        private static void OnLog(int level, IntPtr text, IntPtr user)
+        {
+            try
+            {
+                var handler = log;
+                if (handler != null) handler((LogLevel)level, Native.Text(text));
+            }
+            catch (Exception exception)
+            {
+                Report(exception);
+            }
+        }
+
+        private static void Report(Exception exception)
+        {
+            try
+            {
+                var handlers = Failed;
+                if (handlers != null) handlers(exception);
+            }
+            catch (Exception)
+            {
+                // The handler of failures has failed.
+            }
+        }
+
+        /// <summary>This domain ends: its code must not be called any more. Engines without a name end with it.</summary>
+        private static void End()
+        {
+            List<WeakReference> all;
+            lock (Engines) all = new List<WeakReference>(Engines.Values);
+            foreach (var weak in all)
+            {
+                var engine = weak.Target as Engine;
+                if (engine != null) engine.End();
+            }
+            if (log != null) SetLog(null);
+        }
+    }
+}

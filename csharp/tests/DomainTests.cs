@@ -1,0 +1,77 @@
+#if !NETCOREAPP
+using System;
+using System.Threading;
+
+namespace Foredraft.Tests
+{
+    /// <summary>The part of a test that runs in another application domain, as Unity's editor runs scripts.</summary>
+    public sealed class Scripts : MarshalByRefObject
+    {
+        private static int updates;
+        private static Request kept;
+
+        public int Load()
+        {
+            var engine = Engine.Named("domains");
+            engine.Load(new Json { ["model"] = Runner.Model("draft"), ["n_ctx"] = 512, ["n_threads"] = 1, ["log_level"] = "none" });
+            Check.Throws<InvalidOperationException>(() => { engine.Updated += id => { }; });
+            Check.Throws<InvalidOperationException>(() => Callbacks.SetLog((level, text) => { }));
+            // It still runs when the domain ends, and so does an engine without a name that calls back.
+            kept = engine.Submit("{\"prompt\": \"Once upon a time\", \"ignore_eos\": true}");
+            var other = new Engine();
+            other.Updated += id => Interlocked.Increment(ref updates);
+            other.Load(new Json { ["model"] = Runner.Model("draft"), ["n_ctx"] = 512, ["n_threads"] = 1, ["log_level"] = "none" });
+            var running = kept;
+            kept = other.Submit("{\"prompt\": \"Once upon a time\", \"ignore_eos\": true}");
+            kept.NextAsync().Wait();
+            Check.That(!running.Finished, "it has ended");
+            return updates;
+        }
+
+        public string Find()
+        {
+            var engine = Engine.Named("domains");
+            var state = engine.Status()["state"].Text;
+            engine.CancelAll();
+            return state + engine.CompleteAsync(Json.Parse("{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"seed\": 1}")).Result.Text;
+        }
+
+        public void Default() { EngineTests.the_default_engine_is_one_object_and_stays(); }
+
+        public void Release() { Engine.Named("domains").Dispose(); }
+    }
+
+    public static class DomainTests
+    {
+        private static Scripts In(AppDomain domain)
+        {
+            return (Scripts)domain.CreateInstanceAndUnwrap(typeof(Scripts).Assembly.FullName, typeof(Scripts).FullName);
+        }
+
+        /// <summary>In a domain of its own: no domain that has used the default engine may take the log.</summary>
+        [Test]
+        public static void the_default_engine_stays()
+        {
+            var domain = AppDomain.CreateDomain("default");
+            In(domain).Default();
+            AppDomain.Unload(domain);
+        }
+
+        [Test]
+        public static void a_named_engine_is_found_again_after_domain_reloads()
+        {
+            string first = null;
+            for (var i = 0; i < 5; ++i)
+            {
+                var domain = AppDomain.CreateDomain("scripts " + i);
+                if (i == 0) Check.That(In(domain).Load() > 0, "no updates");
+                var found = In(domain).Find();
+                first = first ?? found;
+                Check.That(found == first && found.StartsWith("ready", StringComparison.Ordinal) && found.Length > 10, found);
+                if (i == 4) In(domain).Release();
+                AppDomain.Unload(domain);
+            }
+        }
+    }
+}
+#endif
