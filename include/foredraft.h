@@ -283,7 +283,8 @@ FOREDRAFT_API char *foredraft_cancel(foredraft_engine *engine, const char *comma
 FOREDRAFT_API char *foredraft_tokenize(foredraft_engine *engine, const char *request);
 
 /**
- * The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`.
+ * The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`; `bytes`, an array of numbers, where the tokens are
+ * not whole characters.
  */
 FOREDRAFT_API char *foredraft_detokenize(foredraft_engine *engine, const char *request);
 
@@ -302,7 +303,7 @@ FOREDRAFT_API char *foredraft_apply_template(foredraft_engine *engine, const cha
 
 /**
  * The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
- * `embd_normalize` (2: Euclidean). Answer: `embedding`. Waits for the engine.
+ * `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Waits for the engine.
  */
 FOREDRAFT_API char *foredraft_embed(foredraft_engine *engine, const char *request);
 

@@ -3,6 +3,7 @@ import { Engine } from 'foredraft';
 const engine = await Engine.load({ model: process.argv[2] ?? 'models/stories-target.gguf', n_ctx: 2048 });
 // ANCHOR: tools
 const parameters = { type: 'object', properties: { city: { enum: ['Lima', 'Oslo'] } }, required: ['city'] };
+/** @type {Record<string, (given: { city: string }) => string>} */
 const functions = {
   weather: ({ city }) => `12 degrees and rain in ${city}`,
   time: ({ city }) => `ten o'clock in ${city}`,
@@ -10,6 +11,7 @@ const functions = {
 const tools = Object.keys(functions).map(name => (
   { type: 'function', function: { name, description: `The ${name} in a city`, parameters } }));
 
+/** @type {import('foredraft').Message[]} */
 const messages = [{ role: 'user', content: 'How is the weather in Oslo, and what time is it there?' }];
 for (const name of Object.keys(functions)) {
   // A large model chooses by itself: 'auto'.

@@ -152,17 +152,62 @@ export interface Speculative {
   suffix_p_min?: number;
 }
 
-/** A message of a chat. Templates may know more keys. */
-export interface Message {
-  role: string;
-  content?: string | null | Array<{ type: 'text'; text: string }>;
-  [key: string]: unknown;
+/** A part of a content, as OpenAI has them. The engine reads texts, and refuses the others. */
+export type ContentPart = TextPart
+  | { type: 'image_url'; image_url: { url: string; detail?: 'auto' | 'low' | 'high' } }
+  | { type: 'input_audio'; input_audio: { data: string; format: 'wav' | 'mp3' } }
+  | { type: 'file'; file: { file_data?: string; file_id?: string; filename?: string } };
+
+export interface TextPart {
+  type: 'text';
+  text: string;
 }
 
-/** A request: every key of docs/reference.md. */
+/** A call of a function; `arguments` is JSON. */
+export interface ToolCall {
+  id: string;
+  type: 'function';
+  function: { name: string; arguments: string };
+}
+
+/** A message that the engine has answered. It can be appended to the conversation as it is. */
+export interface AssistantMessage {
+  role: 'assistant';
+  /** null: nothing but calls. */
+  content: string | null;
+  /** What the model thought before it answered. */
+  reasoning_content?: string;
+  tool_calls?: ToolCall[];
+  /** With `functions`: OpenAI's older form of the first call. */
+  function_call?: { name: string; arguments: string };
+}
+
+/** A message of a conversation. OpenAI's types can be assigned to it, and it to theirs. */
+export type Message =
+  | { role: 'system' | 'developer'; content: string | TextPart[]; name?: string }
+  | { role: 'user'; content: string | ContentPart[]; name?: string }
+  | {
+      role: 'assistant';
+      content?: string | null | Array<TextPart | { type: 'refusal'; refusal: string }>;
+      name?: string;
+      reasoning_content?: string;
+      tool_calls?: Array<ToolCall | { id: string; type: 'custom'; custom: { name: string; input: string } }>;
+      function_call?: { name: string; arguments: string } | null;
+    }
+  | { role: 'tool'; content: string | TextPart[]; tool_call_id: string; name?: string }
+  | { role: 'function'; content: string | null; name: string };
+
+/** What requests take: messages, and those whose role or further keys only a chat template knows. */
+export type GivenMessage = Message | {
+  role: string;
+  content?: string | null | Array<{ type: string; text?: string }>;
+  [key: string]: unknown;
+};
+
+/** A request: every key of docs/reference.md. What OpenAI's types allow to be null may be; it counts as absent. */
 export interface Request {
   prompt?: Prompt;
-  messages?: Message[];
+  messages?: GivenMessage[];
   tools?: object[];
   /** The completion is JSON that is valid under this schema. */
   schema?: Schema;
@@ -178,13 +223,13 @@ export interface Request {
   choices?: (string | ({ text: string } & Record<string, unknown>))[];
   /** Absent: at the latest when the context is full. -1: no limit, because a full context shifts. */
   n_predict?: number;
-  max_tokens?: number;
-  max_completion_tokens?: number;
-  tool_choice?: 'auto' | 'none' | 'required' | { type?: 'function'; function: { name: string } };
+  max_tokens?: number | null;
+  max_completion_tokens?: number | null;
+  tool_choice?: 'auto' | 'none' | 'required' | { type?: string; function: { name: string } };
   parallel_tool_calls?: boolean;
   functions?: object[];
   function_call?: 'auto' | 'none' | { name: string };
-  response_format?: { type: 'text' | 'json_object' | 'json_schema'; schema?: object; json_schema?: { name?: string; schema: object } };
+  response_format?: { type: 'text' | 'json_object' | 'json_schema'; schema?: object; json_schema?: { name?: string; schema?: object; strict?: boolean | null } } | null;
   reasoning_format?: 'auto' | 'none' | 'deepseek';
   /** -1: no limit. */
   reasoning_budget_tokens?: number;
@@ -192,8 +237,8 @@ export interface Request {
   reasoning_budget_start_tag?: string;
   reasoning_budget_end_tags?: string[];
   continue_final_message?: boolean | 'content' | 'reasoning_content';
-  logprobs?: boolean;
-  top_logprobs?: number;
+  logprobs?: boolean | null;
+  top_logprobs?: number | null;
   grammar_lazy?: boolean;
   grammar_triggers?: Array<{ type: 'token' | 'word' | 'pattern' | 'pattern_full'; value?: string; token?: number }>;
   grammar_prefix?: string;
@@ -201,15 +246,15 @@ export interface Request {
   generation_prompt?: string;
   timeout_ms?: number;
   t_max_predict_ms?: number;
-  stop?: string | string[];
+  stop?: string | string[] | null;
   special?: boolean;
   ignore_eos?: boolean;
   grammar?: string;
   json_schema?: object | string;
-  logit_bias?: Array<[number | string, number | false]> | Array<{ token: number | string; bias: number | false }> | { [token: string]: number | false };
-  seed?: number;
+  logit_bias?: Array<[number | string, number | false]> | Array<{ token: number | string; bias: number | false }> | { [token: string]: number | false } | null;
+  seed?: number | null;
   n_cmpl?: number;
-  n?: number;
+  n?: number | null;
   n_beams?: number;
   lora?: Array<{ id: number; scale: number }>;
   n_keep?: number;
@@ -232,14 +277,14 @@ export interface Request {
   stream?: boolean;
   model?: string;
   n_ctx?: number;
-  prediction?: { type: 'content'; content: string | Array<{ type: 'text'; text: string }> };
+  prediction?: { type: 'content'; content: string | TextPart[] } | null;
   speculative?: boolean | Speculative;
-  temperature?: number;
+  temperature?: number | null;
   temp?: number;
   dynatemp_range?: number;
   dynatemp_exponent?: number;
   top_k?: number;
-  top_p?: number;
+  top_p?: number | null;
   min_p?: number;
   top_n_sigma?: number;
   tfs_z?: number;
@@ -255,8 +300,8 @@ export interface Request {
   dry_sequence_breakers?: string[];
   repeat_last_n?: number;
   repeat_penalty?: number;
-  presence_penalty?: number;
-  frequency_penalty?: number;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
   penalize_nl?: boolean;
   mirostat?: number;
   mirostat_tau?: number;
@@ -308,7 +353,7 @@ export interface PromptStats {
 
 /** A piece of a chat's answer: all pieces put together are its `message`. */
 export interface Delta {
-  role?: string;
+  role?: 'assistant';
   content?: string | null;
   reasoning_content?: string;
   tool_calls?: Array<{ index: number; id?: string; type?: 'function'; function: { name?: string; arguments?: string } }>;
@@ -396,7 +441,7 @@ export interface Completion {
     top_logprobs: Array<{ id: number; token: string; bytes: number[]; logprob: number }> }>;
   session_load?: object;
   session_save?: object;
-  message?: Message;
+  message?: AssistantMessage;
   finish_reason?: 'stop' | 'length' | 'tool_calls' | 'function_call' | null;
   reasoning_format?: 'auto' | 'none' | 'deepseek';
   logprobs?: Logprobs;
@@ -417,11 +462,12 @@ export interface Status {
   init_success: -1 | 0 | 1;
   /** How far the load is, 0 to 1: by the bytes of the files that were read, then by the steps of the warm-up. */
   progress: number;
-  /** Why the last load failed, with its code, its number, and the file that does not exist, if that is why. */
+  /** Why the last load failed, with its code, its number, and the file that does not exist or may not be read, if that is why. */
   error: string | null;
   code: string | null;
   status: number | null;
   missing_file: string | null;
+  denied_file: string | null;
   model: string;
   model_alias: string;
   model_draft: string;
@@ -572,12 +618,12 @@ export class Engine {
   /** A whole completion. */
   complete(request: string | Request, options?: Options): Promise<Completion>;
   /** The answer to a conversation. */
-  chat(messages: Message[], request?: Request, options?: Options): Promise<Completion & { message: Message }>;
+  chat(messages: GivenMessage[], request?: Request, options?: Options): Promise<Completion & { message: AssistantMessage }>;
   tokenize(text: string, options?: { add_special?: boolean; parse_special?: boolean }): Promise<number[]>;
   detokenize(tokens: Iterable<number>, options?: { special?: boolean }): Promise<string>;
   /** What the target's file says, or the draft model's. */
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
-  applyTemplate(messages: Message[], options?: TemplateOptions): Promise<string>;
+  applyTemplate(messages: GivenMessage[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;
   sessionSave(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   sessionLoad(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;

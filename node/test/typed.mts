@@ -1,5 +1,5 @@
 // A program that uses the package's types: tsc accepts it (it is never run). Each line after @ts-expect-error must be an error.
-import { Engine, ForedraftError, Stream, type Completion, type Config, type Message, type Request, type Update } from 'foredraft';
+import { Engine, ForedraftError, Stream, type AssistantMessage, type Completion, type Config, type Message, type Request, type Update } from 'foredraft';
 
 const config: Config = { model: 'model.gguf', model_draft: { fd: 5, offset: 4096 }, n_ctx: 4096, flash_attn: 'on', speculative: { n_max: 8 } };
 
@@ -15,6 +15,30 @@ export async function chat(): Promise<string> {
   const request: Request = completion.generation_settings;
   const tokens: number[] = await engine.tokenize((await engine.complete('Hello')).content);
   return `${await engine.detokenize(tokens)} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
+}
+
+/** The guide's loop over calls. */
+export async function calls(engine: Engine, tools: object[], functions: Record<string, (given: { city: string }) => string>): Promise<Message[]> {
+  const messages: Message[] = [{ role: 'user', content: 'How is the weather in Oslo?' }];
+  const { message } = await engine.chat(messages, { tools, tool_choice: 'required', n_predict: 100 });
+  messages.push(message);
+  for (const call of message.tool_calls ?? []) {
+    const content = functions[call.function.name]!(JSON.parse(call.function.arguments));
+    messages.push({ role: 'tool', tool_call_id: call.id, name: call.function.name, content });
+  }
+  const answer: AssistantMessage = (await engine.chat(messages, { tools, tool_choice: 'none' })).message;
+  console.log(answer.content?.length, answer.reasoning_content?.length);
+  return [...messages, answer];
+}
+
+/** Roles and contents that are no literals, and keys that only a template knows. */
+export async function loose(engine: Engine, role: string): Promise<void> {
+  const messages = [{ role, content: 'Hello', mood: 'sad' }];
+  await engine.chat(messages, { n_predict: 1 });
+  await engine.applyTemplate([{ role: 'user', content: [{ type: 'text', text: 'Hello' }], mood: 'sad' }]);
+  // @ts-expect-error
+  const message: Message = { role: 'usr', content: 'Hello' };
+  console.log(message);
 }
 
 export async function misspelt(engine: Engine): Promise<void> {

@@ -180,6 +180,17 @@ def test_leaving_a_loop_cancels(engine):
     assert stream.finished
 
 
+def test_a_completion_that_was_left_is_a_clear_error(engine):
+    running = engine.stream("Once", **ENDLESS)
+    with pytest.raises(RuntimeError, match="has not ended"):
+        running.completion
+    next(running)
+    running.close()
+    for ask in (lambda: running.completion, lambda: running.completions):
+        with pytest.raises(RuntimeError, match="was closed before its end"):
+            ask()
+
+
 def test_the_end_of_a_block_and_of_the_object_cancel(engine):
     with engine.stream("Once", **ENDLESS) as stream:
         next(stream)
@@ -455,6 +466,34 @@ def test_a_missing_file_is_python_s_own_error(engine, tmp_path):
     with pytest.raises(foredraft.ModelError) as caught:
         Engine(tmp_path / "wrong.gguf")
     assert not isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_file_that_may_not_be_read_is_python_s_own_error(tmp_path):
+    from conftest import Program
+
+    model = tmp_path / "secret.gguf"
+    model.write_bytes(b"GGUF")
+    model.chmod(0)
+    # Root may read everything; nobody may not.
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o555)
+    out, _ = Program("""
+        import errno, os, sys
+        from foredraft import DataPermissionError, Engine, InvalidRequestError, ModelError, ModelPermissionError
+        engine = Engine(TARGET, warmup=False)
+        if os.getuid() == 0:
+            os.setuid(65534)
+        try:
+            Engine(sys.argv[1])
+        except PermissionError as error:
+            print(error.filename == sys.argv[1], error.errno == errno.EACCES, isinstance(error, (ModelError, ModelPermissionError)))
+        for call in (lambda: engine.session_load(sys.argv[1]), lambda: engine.lookup_create(file=sys.argv[1], output="/nowhere/cache")):
+            try:
+                call()
+            except PermissionError as error:
+                print(error.filename == sys.argv[1], isinstance(error, InvalidRequestError), isinstance(error, DataPermissionError))
+    """, str(model)).end()
+    assert out.split() == ["True"] * 9, out
 
 
 def test_a_failed_load_is_raised_and_not_printed_as_well():

@@ -78,6 +78,74 @@ def test_tokens(llm):
     assert llm.n_ctx() == 512
 
 
+def test_detokenize_gives_exact_bytes(llm):
+    text = "🦀 crab, € and Zoë 🎈".encode()
+    ids = llm.tokenize(text, add_bos=False)
+    pieces = [llm.detokenize([token]) for token in ids]
+    assert b"".join(pieces) == llm.detokenize(ids) == text
+    # The tokens of an emoji are no characters by themselves.
+    assert any(not is_utf8(piece) for piece in pieces)
+    before: list = []
+    for token, piece in zip(ids, pieces):
+        assert llm.detokenize([token], prev_tokens=before) == piece
+        before.append(token)
+    assert llm.engine.detokenize(ids) == text.decode() and "\ufffd" in llm.engine.detokenize(ids[:1])
+    assert llm.engine.detokenize_bytes(ids[:1]) == pieces[0]
+
+
+def is_utf8(piece):
+    try:
+        return piece.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def test_several_completions_are_several_choices(llm):
+    asked = dict(max_tokens=8, temperature=1.0, seed=5, n=2)
+    answer = llm("Once upon a time", **asked)
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1] and texts[0] != texts[1] and all(texts)
+    assert answer["usage"]["completion_tokens"] == 16
+    chunks = [chunk["choices"][0] for chunk in llm("Once upon a time", stream=True, **asked)]
+    assert ["".join(chunk["text"] for chunk in chunks if chunk["index"] == index) for index in (0, 1)] == texts
+    assert sorted(chunk["index"] for chunk in chunks if chunk["finish_reason"] == "length") == [0, 1]
+
+    answer = llm.create_chat_completion(MESSAGES, **asked)
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1] and texts[0] != texts[1]
+    assert answer["usage"]["completion_tokens"] == 16
+    assert answer["usage"]["total_tokens"] == 16 + answer["usage"]["prompt_tokens"]
+    chunks = [chunk["choices"][0] for chunk in llm.create_chat_completion(MESSAGES, stream=True, **asked)]
+    for index, text in enumerate(texts):
+        deltas = [chunk["delta"] for chunk in chunks if chunk["index"] == index]
+        assert deltas[0] == {"role": "assistant"} and "".join(delta.get("content") or "" for delta in deltas) == text
+    assert sorted(chunk["index"] for chunk in chunks if chunk["finish_reason"] == "length") == [0, 1]
+
+
+def test_embeddings_truncate_where_that_is_asked_for():
+    with Llama(str(TARGET), embedding=True, n_ctx=64, verbose=False, warmup=False) as llm:
+        long = "word " * 500
+        assert llm.embed(long) == llm.embed(long + "and more") != llm.embed("word")
+        tokens = llm.tokenize(long.encode())[:64]
+        assert llm.embed(long) == llm.engine.embed(tokens, embd_normalize=-1)
+        assert llm.create_embedding(long)["usage"]["prompt_tokens"] == 64
+        with pytest.raises(ValueError):
+            llm.embed(long, truncate=False)
+
+
+def test_failures_are_the_errors_that_llama_cpp_python_raises(llm, tmp_path):
+    with pytest.raises(ValueError):
+        Llama("/nowhere.gguf")
+    (tmp_path / "wrong.gguf").write_bytes(b"not a model")
+    with pytest.raises(ValueError):
+        Llama(str(tmp_path / "wrong.gguf"))
+    with pytest.raises(RuntimeError):
+        Llama(str(TARGET), lora_path="/nowhere.gguf", warmup=False)
+    with pytest.raises(RuntimeError, match="embedding=True"):
+        llm.embed("Hello")
+    assert issubclass(foredraft.ModelError, RuntimeError) and issubclass(foredraft.InternalError, RuntimeError)
+
+
 def test_embeddings():
     with Llama(str(TARGET), embedding=True, verbose=False, warmup=False) as llm:
         one, two = (llm.embed(text) for text in ("Hello", "Good bye"))
@@ -97,6 +165,8 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
     (lambda llm: llm.create_chat_completion(MESSAGES, logits_processor=[print]), "use logit_bias"),
     (lambda llm: Llama.from_pretrained("repo", filename="x.gguf"), "downloads nothing"),
     (lambda llm: llm.scores, "keeps no logits"),
+    (lambda llm: Llama(str(TARGET), chat_handler=print), "chat_format"),
+    (lambda llm: Llama(str(TARGET), tokenizer=print), "the model's own"),
 ])
 def test_a_refusal_says_its_reason(llm, call, reason):
     with pytest.raises(NotImplementedError, match=reason):

@@ -21,7 +21,8 @@ use crate::session;
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
 
-/// The error object of the C contract: `success`, `status`, `error`, `code`, and `missing_file` where a file does not exist.
+/// The error object of the C contract: `success`, `status`, `error`, `code`, and `missing_file` or `denied_file` where a file does not exist, or
+/// the process may not use it.
 pub fn error_json(error: &Error) -> Value {
     let mut answer = json!({
         "success": false,
@@ -29,8 +30,9 @@ pub fn error_json(error: &Error) -> Value {
         "error": error.message(),
         "code": error.code().as_str(),
     });
-    if let (Some(path), Value::Object(answer)) = (error.missing_file(), &mut answer) {
-        answer.insert("missing_file".into(), path.into());
+    if let Value::Object(answer) = &mut answer {
+        let files = [("missing_file", error.missing_file()), ("denied_file", error.denied_file())];
+        answer.extend(files.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path?.into()))));
     }
     answer
 }

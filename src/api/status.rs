@@ -46,6 +46,7 @@ pub(super) struct EngineStatus {
     /// The number that goes with `code`.
     status: Option<u16>,
     missing_file: Option<String>,
+    denied_file: Option<String>,
     model: String,
     model_alias: String,
     model_draft: String,
@@ -100,6 +101,7 @@ impl EngineStatus {
             code: error.map(|error| error.code().as_str()),
             status: error.map(|error| error.code().status()),
             missing_file: error.and_then(Error::missing_file).map(str::to_owned),
+            denied_file: error.and_then(Error::denied_file).map(str::to_owned),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
             ..EngineStatus::default()

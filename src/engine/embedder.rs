@@ -6,6 +6,24 @@ use super::Shared;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Batch, Context, DecodeError, Token};
 
+/// A text to embed.
+#[derive(Debug)]
+pub struct EmbeddedText {
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Whether a text that is too long loses its end. Else it is an error.
+    pub truncate: bool,
+}
+
+/// An embedding, not normalised.
+#[derive(Debug)]
+pub struct Embedding {
+    /// Its numbers.
+    pub values: Vec<f32>,
+    /// The tokens that it was made of.
+    pub n_tokens: usize,
+}
+
 pub(super) struct Embedder {
     context: Context,
     batch: Batch,
@@ -19,9 +37,10 @@ impl Embedder {
     /// The pooled embedding of these tokens, not normalised.
     ///
     /// # Errors
-    /// There are too many tokens, the decode fails, or the engine stops.
-    pub(super) fn embed(&mut self, tokens: &[Token], shared: &Shared) -> Result<Vec<f32>> {
+    /// There are too many tokens and they may not be truncated, the decode fails, or the engine stops.
+    pub(super) fn embed(&mut self, text: &EmbeddedText, shared: &Shared) -> Result<Embedding> {
         let most = self.context.n_ubatch().min(self.context.n_ctx());
+        let tokens = if text.truncate { text.tokens.get(..most).unwrap_or(&text.tokens) } else { &text.tokens };
         if tokens.len() > most {
             let message = format!("{} tokens, where an embedding is made of at most {most}", tokens.len());
             return Err(Error::new(Code::ContextFull, message));
@@ -41,7 +60,8 @@ impl Embedder {
                 Err(DecodeError::Failed(why)) => return Err(Error::model(why)),
             }
         }
-        let embedding = self.context.embedding(0).map(<[f32]>::to_vec);
-        embedding.ok_or_else(|| Error::model("the model gave no embedding"))
+        let values = self.context.embedding(0).map(<[f32]>::to_vec);
+        let values = values.ok_or_else(|| Error::model("the model gave no embedding"))?;
+        Ok(Embedding { values, n_tokens: tokens.len() })
     }
 }

@@ -63,6 +63,7 @@ pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, FitReport, FitSettings, Models};
 pub use self::decision::ChoiceTokens;
+pub use self::embedder::{EmbeddedText, Embedding};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats,
     Restored, Saved, SpeculationStats, Stop, Timings, Update,
@@ -219,13 +220,13 @@ impl WorkerHandle {
         let _ = self.send(Command::EndReasoning(handle.id()));
     }
 
-    /// The pooled embedding of these tokens, not normalised. Waits for the engine.
+    /// The pooled embedding of a text. Waits for the engine.
     ///
     /// # Errors
     /// The engine was not loaded for embeddings, or stops; there are too many tokens, or they cannot be decoded.
-    pub fn embed(&self, tokens: Vec<Token>) -> Result<Vec<f32>> {
+    pub fn embed(&self, text: EmbeddedText) -> Result<Embedding> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.send(Command::Embed(tokens, reply))?;
+        self.send(Command::Embed(text, reply))?;
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))?
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::decision::ChoiceTokens;
+use super::embedder::{EmbeddedText, Embedding};
 use super::event::Restored;
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
@@ -111,7 +112,7 @@ pub(super) enum Command {
     /// Copies a slot's sequences out, or in, as soon as no request runs in it.
     Session(SessionJob),
     /// Computes an embedding and sends it back.
-    Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
+    Embed(EmbeddedText, Sender<Result<Embedding>>),
     /// Lets drafters forget earlier outputs.
     ForgetAnswers,
     /// Ends the reasoning of the completions of the request with this number.

@@ -133,9 +133,9 @@ impl Worker {
                     scheduler.serve_sessions();
                 }
             }
-            Command::Embed(tokens, reply) => {
+            Command::Embed(text, reply) => {
                 let result = match &mut self.embedder {
-                    Some(embedder) => embedder.embed(&tokens, &self.shared),
+                    Some(embedder) => embedder.embed(&text, &self.shared),
                     None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
                 // The caller may be gone.

@@ -67,7 +67,8 @@ pub extern "C" fn foredraft_tokenize(engine: *mut foredraft_engine, request: *co
     unsafe { call(engine, request, Function::Tokenize) }
 }
 
-/// The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`.
+/// The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`; `bytes`, an array of numbers, where the tokens are
+/// not whole characters.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
@@ -92,7 +93,7 @@ pub extern "C" fn foredraft_apply_template(engine: *mut foredraft_engine, reques
 }
 
 /// The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
-/// `embd_normalize` (2: Euclidean). Answer: `embedding`. Waits for the engine.
+/// `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Waits for the engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -129,11 +129,8 @@ impl Session {
     /// # Errors
     /// The file is missing, not a session file, of another version, or damaged, or does not fit into memory. The message has the byte offset.
     pub fn read(path: &Path) -> Result<Session> {
-        let unreadable = |error: io::Error| {
-            let message = format!("{}: cannot be read: {error}", path.display());
-            let is_missing = error.kind() == io::ErrorKind::NotFound;
-            if is_missing { Error::missing(path, message) } else { Error::invalid(message) }
-        };
+        let unreadable =
+            |error: io::Error| Error::file(path, &error, format!("{}: cannot be read: {error}", path.display()));
         // Checked before opening, because opening a pipe would wait for a writer.
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {

@@ -14,7 +14,11 @@ fn embedding(engine: &JsonEngine, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
     let answer = engine.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
-    answer["embedding"].as_array().expect("an array").iter().map(float).collect()
+    floats(&answer["embedding"])
+}
+
+fn floats(list: &Value) -> Vec<f64> {
+    list.as_array().expect("an array").iter().map(float).collect()
 }
 
 fn tokenize(engine: &JsonEngine, request: Value) -> Result<Value> {
@@ -64,6 +68,12 @@ fn tokens_and_back(engine: &JsonEngine) {
     assert_eq!(text(json!({"tokens": ids, "special": false})), "Tom é😀");
     assert_eq!(text(json!({"tokens": plain})), "Tom<|im_end|>");
     assert_eq!(text(json!({"tokens": []})), "");
+    // The bytes of tokens that are no whole characters.
+    let exact = |tokens: &[i64]| detokenize(engine, json!({"tokens": tokens})).expect("text")["bytes"].clone();
+    let halves: Vec<Value> = ids.iter().map(|id| exact(&[*id])).filter(|bytes| !bytes.is_null()).collect();
+    let joined: Vec<u8> = halves.iter().flat_map(numbers).map(|byte| u8::try_from(byte).expect("a byte")).collect();
+    assert!(halves.len() > 1 && "é😀".contains(&*String::from_utf8(joined).expect("whole")), "{halves:?}");
+    assert_eq!(exact(&ids), Value::Null);
 
     let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let render = |request: Value| {
@@ -162,6 +172,20 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
         let long = refused(json!({name: "Tom had a hat. ".repeat(99)}));
         assert!(long.starts_with(&format!("{name}: ")) && long.contains("an embedding is made of at most"), "{long}");
     }
+    // A text that is too long may lose its end.
+    let long = json!({"content": "Tom had a hat. ".repeat(99)});
+    let long_ids = numbers(&tokenize(&last, json!({"text": long["content"]})).expect("tokens")["ids"]);
+    let truncated = |request: &Value| {
+        let mut request = request.clone();
+        request["truncate"] = true.into();
+        let bytes = request.to_string();
+        last.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes())).expect("an embedding")
+    };
+    let answer = truncated(&long);
+    assert_eq!(answer["tokens_evaluated"], 64);
+    near(&floats(&answer["embedding"]), &embedding(&last, json!({"content": long_ids[..64]})));
+    let short = truncated(&json!({"content": text}));
+    assert_eq!((short["tokens_evaluated"].as_u64(), floats(&short["embedding"])), (Some(ids.len() as u64), default));
     assert_eq!(refused(json!({})), "content: expected a string, got null");
     let without = start(json!({"n_ctx": 64}));
     let error = without.with_loaded(|loaded| loaded.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");

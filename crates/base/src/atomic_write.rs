@@ -86,8 +86,7 @@ fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
 
 /// Converts an I/O error, with the path in its message.
 pub fn failed(path: &Path, error: &io::Error) -> Error {
-    let message = format!("{}: {error}", path.display());
-    if error.kind() == ErrorKind::NotFound { Error::missing(path, message) } else { Error::invalid(message) }
+    Error::file(path, error, format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A leaf module: every module may use it, and it uses no other module.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
@@ -118,8 +119,15 @@ impl Code {
 pub struct Error {
     code: Code,
     message: String,
-    /// See [`Error::missing_file`].
-    missing_file: Option<Box<str>>,
+    /// The file or folder whose absence, or whose permissions, are the reason.
+    file: Option<(FileFault, Box<str>)>,
+}
+
+/// Why a file cannot be used, where languages have an error of their own for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileFault {
+    Missing,
+    Denied,
 }
 
 /// The crate's result type.
@@ -128,7 +136,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with that code. `message` names the field and the value, and what is wrong with it.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Error { code, message: message.into(), missing_file: None }
+        Error { code, message: message.into(), file: None }
     }
 
     /// [`Code::InvalidRequest`] with that message.
@@ -151,10 +159,15 @@ impl Error {
         Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
     }
 
-    /// [`Code::NotFound`] for a file or folder that does not exist.
-    pub fn missing(path: &Path, message: impl Into<String>) -> Self {
-        let missing_file = Some(path.display().to_string().into());
-        Error { missing_file, ..Error::new(Code::NotFound, message) }
+    /// An I/O error of a file or folder: [`Code::NotFound`] if it does not exist, else [`Code::InvalidRequest`].
+    pub fn file(path: &Path, error: &io::Error, message: impl Into<String>) -> Self {
+        let (code, fault) = match error.kind() {
+            io::ErrorKind::NotFound => (Code::NotFound, Some(FileFault::Missing)),
+            io::ErrorKind::PermissionDenied => (Code::InvalidRequest, Some(FileFault::Denied)),
+            _ => (Code::InvalidRequest, None),
+        };
+        let file = fault.map(|fault| (fault, path.display().to_string().into()));
+        Error { file, ..Error::new(code, message) }
     }
 
     /// The same error with another code.
@@ -174,7 +187,16 @@ impl Error {
 
     /// The file or folder whose absence is the reason. Hosts whose language has an error for that (`FileNotFoundError`, `ENOENT`) use it.
     pub fn missing_file(&self) -> Option<&str> {
-        self.missing_file.as_deref()
+        self.file_with(FileFault::Missing)
+    }
+
+    /// The file or folder that the process may not read or write. Hosts whose language has an error for that (`PermissionError`, `EACCES`) use it.
+    pub fn denied_file(&self) -> Option<&str> {
+        self.file_with(FileFault::Denied)
+    }
+
+    fn file_with(&self, fault: FileFault) -> Option<&str> {
+        self.file.as_ref().filter(|(kind, _)| *kind == fault).map(|(_, path)| &**path)
     }
 
     /// The message.

@@ -14,6 +14,7 @@ from ._engine import Engine
 from ._errors import (
     ContextFullError,
     DataFileNotFoundError,
+    DataPermissionError,
     ForedraftError,
     InternalError,
     InvalidEngineError,
@@ -22,6 +23,7 @@ from ._errors import (
     ModelError,
     ModelFileNotFoundError,
     ModelLoadingError,
+    ModelPermissionError,
     NotFoundError,
     NotInitializedError,
     QueueFullError,
@@ -38,10 +40,10 @@ from ._types import Completion, Update
 from .llama import Llama, LlamaGrammar
 
 __all__ = [
-    "Completion", "ContextFullError", "DataFileNotFoundError", "Engine", "EngineOptions", "ForedraftError", "InternalError",
-    "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache",
-    "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelLoadingError", "NotFoundError", "NotInitializedError", "QueueFullError",
-    "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SpeculativeOptions", "Stream", "TimedOutError", "Update",
-    "WouldDeadlockError", "version",
+    "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Engine", "EngineOptions", "ForedraftError",
+    "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaCache", "LlamaGrammar",
+    "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelLoadingError", "ModelPermissionError",
+    "NotFoundError", "NotInitializedError", "QueueFullError", "RequestCancelledError", "RequestOptions", "ResourceExhaustedError",
+    "SpeculativeOptions", "Stream", "TimedOutError", "Update", "WouldDeadlockError", "version",
 ]
 __all__ += _constants.__all__

@@ -279,8 +279,13 @@ class Engine:
         return [int(token) for token in self._call("tokenize", request)["ids"]]
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = True) -> str:
-        """The text of tokens."""
+        """The text of tokens; U+FFFD where they are not whole characters."""
         return str(self._call("detokenize", {"tokens": list(tokens), "special": special})["content"])
+
+    def detokenize_bytes(self, tokens: Iterable[int], *, special: bool = True) -> bytes:
+        """The text of tokens in UTF-8, exactly, also where they are not whole characters."""
+        answer = self._call("detokenize", {"tokens": list(tokens), "special": special})
+        return bytes(answer["bytes"]) if "bytes" in answer else str(answer["content"]).encode()
 
     def model_info(self, *, model: Literal["target", "draft"] = "target") -> dict[str, Any]:
         """What a model's file says: `n_vocab`, `n_embd`, the ids of special tokens, `chat_template`, `metadata`."""
@@ -290,9 +295,14 @@ class Engine:
         """The prompt that the model's chat template makes of a conversation."""
         return str(self._call("apply_template", {"messages": list(messages), **request})["prompt"])
 
-    def embed(self, text: Prompt, *, embd_normalize: int = 2) -> list[float]:
-        """The embedding of a text; the model must be loaded with `embedding=True`."""
-        return [float(x) for x in self._wait("embed", {"content": text, "embd_normalize": embd_normalize})["embedding"]]
+    def embed(self, text: Prompt, *, embd_normalize: int = 2, truncate: bool = False) -> list[float]:
+        """The embedding of a text; the model must be loaded with `embedding=True`. A text that is too long is an error, or loses its end."""
+        return self._embed(text, embd_normalize, truncate)[0]
+
+    def _embed(self, text: Prompt, embd_normalize: int, truncate: bool) -> tuple[list[float], int]:
+        """The same, and of how many tokens it was made."""
+        answer = self._wait("embed", {"content": text, "embd_normalize": embd_normalize, "truncate": truncate})
+        return [float(x) for x in answer["embedding"]], int(answer["tokens_evaluated"])
 
     # Sessions and n-gram caches.
 

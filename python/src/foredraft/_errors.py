@@ -76,13 +76,13 @@ class RequestCancelledError(ForedraftError):
     code, status = "cancelled", 499
 
 
-class ModelError(ForedraftError):
-    """The model cannot be loaded, or a forward pass failed."""
+class ModelError(ForedraftError, ValueError, RuntimeError):
+    """The model cannot be loaded, or a forward pass failed. (llama-cpp-python raises ValueError for the one, and RuntimeError for the other.)"""
 
     code, status = "model_error", 500
 
 
-class InternalError(ForedraftError):
+class InternalError(ForedraftError, RuntimeError):
     """A defect of the library."""
 
     code, status = "internal", 500
@@ -114,6 +114,14 @@ class DataFileNotFoundError(NotFoundError, FileNotFoundError):
     """A file or folder does not exist: a session, an n-gram cache, a text. `filename` is its path."""
 
 
+class ModelPermissionError(ModelError, PermissionError):
+    """The process may not read the file of a model or of an adapter; `filename` is its path."""
+
+
+class DataPermissionError(InvalidRequestError, PermissionError):
+    """The process may not use a file or folder: a session, an n-gram cache, a text. `filename` is its path."""
+
+
 _BY_CODE: dict[str, type[ForedraftError]] = {
     error.code: error
     for error in (
@@ -123,18 +131,21 @@ _BY_CODE: dict[str, type[ForedraftError]] = {
     )
 }
 
-#: Of these, the class for a file that does not exist.
-_WITHOUT_FILE: dict[type[ForedraftError], type[ForedraftError]] = {
-    ModelError: ModelFileNotFoundError, NotFoundError: DataFileNotFoundError,
+#: What an answer calls a file that cannot be used: the number of the error, and its class for each of these classes.
+_FILES: dict[str, tuple[int, dict[type[ForedraftError], type[ForedraftError]]]] = {
+    "missing_file": (errno.ENOENT, {ModelError: ModelFileNotFoundError, NotFoundError: DataFileNotFoundError}),
+    "denied_file": (errno.EACCES, {ModelError: ModelPermissionError, InvalidRequestError: DataPermissionError}),
 }
 
 
 def error_from(answer: Mapping[str, Any]) -> ForedraftError:
     """The exception for an error object, or for a status whose load failed."""
     kind = _BY_CODE.get(str(answer.get("code")), ForedraftError)
-    if answer.get("missing_file"):
-        kind = _WITHOUT_FILE.get(kind, kind)
-    error = kind(str(answer.get("error") or "the library gave no reason"), answer)
-    if isinstance(error, FileNotFoundError):
-        error.errno, error.filename = errno.ENOENT, answer["missing_file"]
-    return error
+    message = str(answer.get("error") or "the library gave no reason")
+    for key, (number, kinds) in _FILES.items():
+        if answer.get(key) and kind in kinds:
+            error = kinds[kind](message, answer)
+            if isinstance(error, OSError):
+                error.errno, error.filename = number, answer[key]
+            return error
+    return kind(message, answer)

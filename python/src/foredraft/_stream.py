@@ -68,6 +68,8 @@ class Stream:
             raise RuntimeError("the request has not ended: read its updates first")
         if self._failure is not None:
             raise self._failure
+        if not self._finals:
+            raise RuntimeError("the stream was closed before its end, and has no completion")
         return [self._finals[index] for index in sorted(self._finals)]
 
     @property

@@ -63,6 +63,8 @@ _REASONS = {
     "stopping_criteria": "it would need each row of logits in Python, and the engine samples on its own thread: use stop, or leave the loop over the chunks",
     "from_pretrained": "this package downloads nothing: download the file, and pass its path",
     "scores": "the engine keeps no logits: ask for logprobs",
+    "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
+    "tokenizer": "the engine tokenizes by the model's own vocabulary",
 }
 #: What an engine's own key names: passed on as it is.
 _ENGINE_KEYS = {
@@ -72,7 +74,7 @@ _ENGINE_KEYS = {
 }
 #: What has no effect on completions, or none here.
 _IGNORED = {
-    "last_n_tokens_size", "lora_base", "chat_handler", "tokenizer", "no_perf", "op_offload", "logits_all", "verbose",
+    "last_n_tokens_size", "lora_base", "no_perf", "op_offload", "logits_all", "verbose",
     "attention_type",
 }
 
@@ -122,9 +124,12 @@ class Llama:
         chat_format: str | None = None,
         numa: bool | int = False,
         draft_model: Any = None,
+        chat_handler: Any = None,
+        tokenizer: Any = None,
         verbose: bool = True,
         **others: Any,
     ) -> None:
+        _refuse(chat_handler=chat_handler, tokenizer=tokenizer)
         # As there, a completion without max_tokens ends with the context.
         config: Dict[str, Any] = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "seed": _seed(seed), "ctx_shift": False}
         named = {
@@ -159,6 +164,7 @@ class Llama:
         self.model_path = os.fspath(model_path)
         self.verbose = verbose
         self.cache: LlamaCache | None = None
+        self._embeds = bool(others.get("embedding"))
         self._tokens: list[int] = []
         self.engine = Engine(self.model_path, **config)
         if chat_format is not None:
@@ -371,6 +377,11 @@ class Llama:
             self._tokens = list(tokens)
             self.cache[tokens] = self.save_state()
 
+    def _keep_tokens(self, whole: Mapping[str, Any], answers: Sequence[Completion]) -> None:
+        """The same for a request whose prompt and answer are tokens; of several answers the first."""
+        if self.cache is not None and "tokens" in answers[0]:
+            self._keep([*whole["prompt"], *answers[0]["tokens"]])
+
     # Text.
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
@@ -380,23 +391,29 @@ class Llama:
     def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
         """The text of tokens, in UTF-8."""
         if not prev_tokens:
-            return self.engine.detokenize(tokens, special=special).encode()
-        before = self.engine.detokenize(prev_tokens, special=special).encode()
-        return self.engine.detokenize([*prev_tokens, *tokens], special=special).encode()[len(before):]
+            return self.engine.detokenize_bytes(tokens, special=special)
+        before = self.engine.detokenize_bytes(prev_tokens, special=special)
+        return self.engine.detokenize_bytes([*prev_tokens, *tokens], special=special)[len(before):]
+
+    def _check_embeds(self) -> None:
+        if not self._embeds:
+            raise RuntimeError("embeddings need a Llama that was made with embedding=True")
 
     def embed(self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True) -> Any:
-        """The embedding of a text, or of each of several."""
-        if isinstance(input, str):
-            return self.engine.embed(input, embd_normalize=2 if normalize else -1)
-        return [self.embed(text, normalize, truncate) for text in input]
+        """The embedding of a text, or of each of several. A text that is too long loses its end, or is a ValueError."""
+        self._check_embeds()
+        if not isinstance(input, str):
+            return [self.embed(text, normalize, truncate) for text in input]
+        return self.engine.embed(input, embd_normalize=2 if normalize else -1, truncate=truncate)
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Response:
         """The same in OpenAI's shape."""
-        texts = [input] if isinstance(input, str) else list(input)
-        n_tokens = sum(len(self.engine.tokenize(text)) for text in texts)
+        self._check_embeds()
+        embedded = [self.engine._embed(text, -1, True) for text in ([input] if isinstance(input, str) else input)]
+        n_tokens = sum(n_tokens for _, n_tokens in embedded)
         return {
             "object": "list",
-            "data": [{"object": "embedding", "embedding": self.embed(text), "index": i} for i, text in enumerate(texts)],
+            "data": [{"object": "embedding", "embedding": numbers, "index": i} for i, (numbers, _) in enumerate(embedded)],
             "model": model or self.model_path,
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
@@ -465,20 +482,19 @@ class Llama:
             return self._completion_chunks(whole, head, shown, logprobs is not None, first)
         if scored is not None:
             whole["prompt_logprobs"] = scored
-        answer = self.engine.complete(**whole)
-        if "tokens" in answer:
-            self._keep([*whole["prompt"], *answer["tokens"]])
-        entries = [*self._prompt_entries(answer), *(answer.get("completion_probabilities") or ())]
-        return {
-            **head,
-            "choices": [{
+        answers = _answers(self.engine.stream(**whole))
+        self._keep_tokens(whole, answers)
+
+        def choice(index: int, answer: Completion) -> Dict[str, Any]:
+            entries = [*self._prompt_entries(answer), *(answer.get("completion_probabilities") or ())]
+            return {
                 "text": shown + answer.text + (suffix or "" if echo else ""),
-                "index": 0,
+                "index": index,
                 "logprobs": _logprobs(entries, 0 if echo and scored is not None else len(shown)) if logprobs is not None else None,
                 "finish_reason": answer.finish_reason,
-            }],
-            "usage": answer.usage,
-        }
+            }
+
+        return {**head, "choices": [choice(index, answer) for index, answer in enumerate(answers)], "usage": _usage(answers)}
 
     def _prompt_entries(self, answer: Completion) -> list[Mapping[str, Any]]:
         """The prompt's tokens with their probabilities, without a BOS that begins it."""
@@ -493,22 +509,23 @@ class Llama:
     def _completion_chunks(
         self, whole: Dict[str, Any], head: Response, first: str, with_logprobs: bool, of_prompt: Dict[str, Any] | None,
     ) -> Iterator[Chunk]:
-        def chunk(text: str, logprobs: Any, reason: str | None) -> Chunk:
-            choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
+        def chunk(text: str, index: int, logprobs: Any = None, reason: str | None = None) -> Chunk:
+            choice = {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
             return {**head, "choices": [choice]}
 
-        offset = len(first)
+        offsets = [len(first)] * _n_choices(whole)
         with self.engine.stream(**whole) as running:
             if first:
-                yield chunk(first, of_prompt, None)
+                yield from (chunk(first, index, of_prompt) for index in range(len(offsets)))
             for update in running:
                 if update.text:
                     entries = update.get("completion_probabilities") or ()
-                    yield chunk(update.text, _logprobs(entries, offset) if with_logprobs else None, None)
-                    offset += len(update.text)
-            yield chunk("", None, running.completion.finish_reason)
-        if "tokens" in running.completion:
-            self._keep([*whole["prompt"], *running.completion["tokens"]])
+                    logprobs = _logprobs(entries, offsets[update.index]) if with_logprobs else None
+                    yield chunk(update.text, update.index, logprobs)
+                    offsets[update.index] += len(update.text)
+            answers = running.completions
+            yield from (chunk("", index, None, answer.finish_reason) for index, answer in enumerate(answers))
+        self._keep_tokens(whole, answers)
 
     def create_chat_completion(
         self,
@@ -564,31 +581,50 @@ class Llama:
         name = model or self.model_path
         running = self.engine.stream(messages=messages, tools=tools, **whole)
         if stream:
-            return self._chat_chunks(running, _head("chatcmpl", "chat.completion.chunk", name), bool(logprobs))
-        answer = running.wait()
+            return self._chat_chunks(running, _n_choices(whole), _head("chatcmpl", "chat.completion.chunk", name), bool(logprobs))
+        answers = _answers(running)
         return {
             **_head("chatcmpl", "chat.completion", name),
             "choices": [{
-                "index": 0,
+                "index": index,
                 "message": answer.message,
                 "logprobs": {"content": _chat_logprobs(answer)} if logprobs else None,
                 "finish_reason": answer.finish_reason,
-            }],
-            "usage": answer.usage,
+            } for index, answer in enumerate(answers)],
+            "usage": _usage(answers),
         }
 
-    def _chat_chunks(self, running: Stream, head: Response, with_logprobs: bool) -> Iterator[Chunk]:
-        def chunk(delta: Mapping[str, Any], logprobs: Any = None, reason: str | None = None) -> Chunk:
-            choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+    def _chat_chunks(self, running: Stream, n_choices: int, head: Response, with_logprobs: bool) -> Iterator[Chunk]:
+        def chunk(delta: Mapping[str, Any], index: int, logprobs: Any = None, reason: str | None = None) -> Chunk:
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             return {**head, "choices": [choice]}
 
         with running:
-            yield chunk({"role": "assistant"})
+            yield from (chunk({"role": "assistant"}, index) for index in range(n_choices))
             for update in running:
                 delta = {key: value for key, value in (update.get("delta") or {}).items() if key != "role"}
                 if delta or (with_logprobs and update.get("completion_probabilities")):
-                    yield chunk(delta, {"content": _chat_logprobs(update)} if with_logprobs else None)
-            yield chunk({}, None, running.completion.finish_reason)
+                    yield chunk(delta, update.index, {"content": _chat_logprobs(update)} if with_logprobs else None)
+            yield from (chunk({}, index, None, answer.finish_reason) for index, answer in enumerate(running.completions))
+
+
+def _n_choices(request: Mapping[str, Any]) -> int:
+    return int(request.get("n_cmpl") or request.get("n") or 1)
+
+
+def _answers(running: Stream) -> list[Completion]:
+    """Waits for the answers of a request."""
+    running.wait()
+    return running.completions
+
+
+def _usage(answers: Sequence[Completion]) -> Dict[str, Any]:
+    """What all choices took together; their prompt counts once."""
+    usage = dict(answers[0].usage)
+    for other in answers[1:]:
+        usage["completion_tokens"] += other.usage["completion_tokens"]
+    usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+    return usage
 
 
 def _head(prefix: str, kind: str, model: str) -> Response:

@@ -8,6 +8,7 @@ use crate::api::fields::{Fields, int_in, parse_object, unexpected};
 use crate::api::prompts;
 use crate::api::request::{ChatInput, Piece, pieces};
 use crate::api::response::success;
+use crate::engine::{EmbeddedText, Embedding};
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Token;
@@ -48,7 +49,7 @@ impl LocalEngine {
         Ok(success(json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces}), fields.finish()))
     }
 
-    /// `detokenize`: the text of `tokens`.
+    /// `detokenize`: the text of `tokens`; where they are not whole characters, its `bytes` too.
     ///
     /// # Errors
     /// The request is invalid, or an id is not in the vocabulary.
@@ -61,7 +62,13 @@ impl LocalEngine {
             .ok_or_else(|| Error::invalid("tokens: expected an array of token ids, got nothing"))?;
         let special = fields.flag("special")?.unwrap_or(true);
         let text = self.models().target.vocab().detokenize(&tokens, special)?;
-        Ok(success(json!({"content": String::from_utf8_lossy(&text)}), fields.finish()))
+        let mut answer = json!({"content": String::from_utf8_lossy(&text)});
+        if std::str::from_utf8(&text).is_err()
+            && let Value::Object(answer) = &mut answer
+        {
+            answer.insert("bytes".into(), text.into());
+        }
+        Ok(success(answer, fields.finish()))
     }
 
     /// `model_info`: what the target's file says, or with `"model": "draft"` the draft model's.
@@ -130,6 +137,7 @@ impl LocalEngine {
         let mut fields = Fields::new(&object);
         let (name, text) = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
+        let truncate = fields.flag("truncate")?.unwrap_or(false);
         let tokens = self.target().tokenize(name, &text, true, true)?;
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
@@ -142,10 +150,10 @@ impl LocalEngine {
             Code::ContextFull => error.within(name),
             _ => error.within("get_embedding"),
         };
-        let mut embedding = worker.embed(tokens).map_err(failed)?;
-        normalize_embedding(&mut embedding, normalize);
-        let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
-        Ok(success(json!({"embedding": embedding}), fields.finish()))
+        let Embedding { mut values, n_tokens } = worker.embed(EmbeddedText { tokens, truncate }).map_err(failed)?;
+        normalize_embedding(&mut values, normalize);
+        let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+        Ok(success(json!({"embedding": values, "tokens_evaluated": n_tokens}), fields.finish()))
     }
 }
 
