@@ -27,7 +27,7 @@ npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=er
 cp -r "$root/node/test" test
 export FOREDRAFT_MODELS=$root/models
 # The types, and what older Nodes only run compiled (`await using`).
-if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error typescript@5.9 @types/node@20 openai@6; then
+if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error typescript@5.9 @types/node@20 openai@6 esbuild@0.25; then
     npx tsc --noEmit --strict --module nodenext --target es2022 test/typed.mts test/openai.mts
     # What the guide shows, as a program in TypeScript would have it.
     cp -r "$root/examples/guide" guide

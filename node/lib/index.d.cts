@@ -621,6 +621,9 @@ export class Engine {
   chat(messages: GivenMessage[], request?: Request, options?: Options): Promise<Completion & { message: AssistantMessage }>;
   tokenize(text: string, options?: { add_special?: boolean; parse_special?: boolean }): Promise<number[]>;
   detokenize(tokens: Iterable<number>, options?: { special?: boolean }): Promise<string>;
+  /** The same on this thread, for short texts: the event loop waits meanwhile. */
+  tokenizeSync(text: string, options?: { add_special?: boolean; parse_special?: boolean }): number[];
+  detokenizeSync(tokens: Iterable<number>, options?: { special?: boolean }): string;
   /** What the target's file says, or the draft model's. */
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: GivenMessage[], options?: TemplateOptions): Promise<string>;

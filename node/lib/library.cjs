@@ -8,12 +8,18 @@ const koffi = require('koffi');
 const { errorFrom } = require('./errors.cjs');
 const { fileName, packageName } = require('./platform.cjs');
 
+/** A file as the system can load it: Electron unpacks what `asarUnpack` names beside its archive. */
+function unpacked(file) {
+  const outside = file.replace(/\.asar(?=[\\/])/, '.asar.unpacked');
+  return fs.existsSync(outside) ? outside : file;
+}
+
 /** FOREDRAFT_LIB, else the library of the platform's package, else that of the repository around this one. */
 function libraryPath() {
   if (process.env.FOREDRAFT_LIB) return process.env.FOREDRAFT_LIB;
   const carrier = packageName();
   try {
-    return path.join(path.dirname(require.resolve(`${carrier}/package.json`)), fileName);
+    return unpacked(path.join(path.dirname(require.resolve(`${carrier}/package.json`)), fileName));
   } catch (error) {
     const built = path.join(__dirname, '../../target/release', fileName);
     if (fs.existsSync(built)) return built;

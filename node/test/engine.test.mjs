@@ -116,6 +116,9 @@ test('tokens, sessions and n-gram caches', async () => {
   try {
     const ids = await engine.tokenize('Hello, world', { add_special: false });
     assert.equal(await engine.detokenize(ids), 'Hello, world');
+    assert.deepEqual(engine.tokenizeSync('Hello, world', { add_special: false }), ids);
+    assert.equal(engine.detokenizeSync(ids), 'Hello, world');
+    assert.throws(() => engine.detokenizeSync([-1]), { code: 'invalid_request' });
     await engine.complete({ prompt: 'Once upon a time', n_predict: 4, id_slot: 0 });
     const saved = await engine.sessionSave(path.join(folder, 'session'), { id_slot: 0 });
     const restored = await engine.sessionLoad(path.join(folder, 'session'), { id_slot: 1 });

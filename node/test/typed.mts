@@ -14,7 +14,8 @@ export async function chat(): Promise<string> {
   const completion: Completion = stream.completion;
   const request: Request = completion.generation_settings;
   const tokens: number[] = await engine.tokenize((await engine.complete('Hello')).content);
-  return `${await engine.detokenize(tokens)} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
+  const same: string = engine.detokenizeSync(engine.tokenizeSync('Hello', { add_special: false }), { special: true });
+  return `${await engine.detokenize(tokens)} ${same} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
 }
 
 /** The guide's loop over calls. */
