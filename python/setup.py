@@ -1,10 +1,11 @@
 """Builds a wheel that carries the library and the program `foredraft-engine`, which is beside it, and a source archive that can build that wheel.
 
-The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is
-not there. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs:
+The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which `make build` brings up
+to date with the sources. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs:
 scripts/check_packages.py reads that from the versions of its symbols. The source archive has what a build needs of the repository
 in the folder `source`.
 """
+import functools
 import importlib.util
 import os
 import re
@@ -42,12 +43,14 @@ def version():
     return re.search(r'^version = "([^"]+)"', manifest, re.MULTILINE).group(1)
 
 
+@functools.lru_cache(maxsize=None)
 def library():
     """The file that the package carries."""
     named = os.environ.get("FOREDRAFT_LIB")
     source = Path(named) if named else REPOSITORY / "target" / "release" / NAME
-    if not named and not source.is_file():
-        subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True)
+    if not named:
+        subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True, stdout=sys.stderr)
+    print(f"foredraft: the package carries {source}", file=sys.stderr)
     return source
 
 

@@ -22,7 +22,18 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/venv"
 # The wheel is built from the source archive, with the library that FOREDRAFT_LIB names.
-"$folder/venv/bin/pip" install --quiet build
+"$folder/venv/bin/pip" install --quiet build setuptools wheel
+# A library that is older than its sources is not carried: `make build` would write another one.
+mkdir -p "$folder/old/python" "$folder/old/target/release"
+cp "$root/Cargo.toml" "$folder/old" && cp "$root/python/setup.py" "$folder/old/python"
+printf 'build:\n\t@echo new >target/release/libforedraft.so\n' >"$folder/old/Makefile"
+echo old >"$folder/old/target/release/libforedraft.so"
+carried=$(cd "$folder/old/python" && FOREDRAFT_LIB='' "$folder/venv/bin/python" -c "
+import runpy, sys
+sys.argv = ['setup.py', '--name']
+print(runpy.run_path('setup.py')['library']().read_text())" 2>"$folder/carried.log" | grep -x -e old -e new)
+grep -q 'the package carries .*release/libforedraft.so' "$folder/carried.log"
+[ "$carried" = new ] || { echo "the wheel carries an old library"; exit 1; }
 "$folder/venv/bin/python" -m build --outdir "$folder/wheel" "$root/python" >"$folder/build.log" 2>&1 || { cat "$folder/build.log"; exit 1; }
 "$python" "$root/scripts/check_packages.py" "$folder"/wheel/*.whl
 tar -C "$folder" -xzf "$folder"/wheel/*.tar.gz

@@ -1,6 +1,7 @@
 'use strict';
 // Makes the package of this platform in native/: package.json, README, the library and, on Linux, the program of isolated engines, which is
-// beside it. The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is not there. Prints the folder.
+// beside it. The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which `make build` brings up to date with
+// the sources. Prints the folder; on stderr it says which library that is.
 // FOREDRAFT_ARCH is another processor that the library is for (`arm64`), FOREDRAFT_SYSTEM another system (`win32`).
 // With --check it makes nothing: the versions must be those of Cargo.toml.
 const { execFileSync } = require('node:child_process');
@@ -26,7 +27,8 @@ function make() {
   if (!(name in main.optionalDependencies)) throw new Error(`node/package.json: optionalDependencies: has no ${name}`);
   const given = process.env.FOREDRAFT_LIB;
   const source = given ? path.resolve(repository, given) : path.join(repository, 'target/release', fileName);
-  if (!given && !fs.existsSync(source)) execFileSync('make', ['-C', repository, 'build'], { stdio: ['ignore', 2, 2] });
+  if (!given) execFileSync('make', ['-C', repository, 'build'], { stdio: ['ignore', 2, 2] });
+  console.error(`foredraft: the package carries ${source}`);
 
   const target = path.join(__dirname, '../native', name.split('/')[1]);
   fs.rmSync(target, { recursive: true, force: true });

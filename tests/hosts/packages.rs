@@ -2,11 +2,11 @@
 //! `scripts/test-csharp.sh`, which say aloud what they skip, and fail where CI runs.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::examples::host;
-use crate::toolchain::{library_folder, root};
+use crate::toolchain::{folder, have, library_folder, root};
 
 /// A folder with the library and the program of isolated engines, as `cargo build` leaves them beside each other.
 fn built() -> PathBuf {
@@ -70,6 +70,33 @@ fn scripts_for_platforms_say_which_step_failed() {
     assert_eq!(run("die why"), (Some(1), "P: ended with 1 in the step \"first\"".to_owned()));
     assert_eq!(run("kill $$"), (Some(143), "P: ended with 143 in the step \"first\"".to_owned()));
     assert_eq!(run("false || true"), (Some(0), "P: first".to_owned()));
+}
+
+/// A repository whose library is older than its sources: `make build` would write another one. (`scripts/test-python.sh` has the same test.)
+#[test]
+fn the_node_package_is_not_made_of_an_old_library() {
+    let repository = folder("old-library");
+    let write = |name: &str, text: &str| {
+        let path = repository.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("target/ is writable");
+        std::fs::write(path, text).expect("target/ is writable");
+    };
+    write("Makefile", "build:\n\t@echo new > target/release/libforedraft.so\n");
+    for file in ["Cargo.toml", "node/package.json", "node/lib/platform.cjs", "node/scripts/platform.cjs"] {
+        write(file, &std::fs::read_to_string(root().join(file)).expect("UTF-8"));
+    }
+    for file in ["libforedraft.so", "foredraft-engine"] {
+        write(&format!("target/release/{file}"), "old\n");
+    }
+    if have("node", &["--version"], "the library of the Node package") {
+        let mut command = Command::new("node");
+        command.arg("node/scripts/platform.cjs").current_dir(&repository).env_remove("FOREDRAFT_LIB");
+        let output = command.output().expect("it starts");
+        let [made, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(said.contains("foredraft: the package carries ") && said.contains("release/libforedraft.so"), "{said}");
+        let carried = std::fs::read_to_string(Path::new(made.trim()).join("libforedraft.so")).expect("the library");
+        assert_eq!(carried, "new\n");
+    }
 }
 
 #[test]
