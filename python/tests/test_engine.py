@@ -129,6 +129,27 @@ class Point:
         return cls(**json.loads(text))
 
 
+def test_the_types_of_answers_have_the_fields_that_answers_have(engine):
+    from foredraft import _answers as types
+
+    def same(found, kind, optional=()):
+        fields = kind.__annotations__.keys()
+        assert set(optional) <= fields and fields - set(optional) <= found.keys() <= fields, kind
+
+    status = engine.status()
+    same(status, types.Status, ["isolation"])
+    same(status["slots"][0], types.SlotStatus)
+    same(status["devices"][0], types.Device)
+    same(status["devices"][0]["target"], types.DeviceUse)
+    same(engine.model_info(), types.ModelInfo)
+    answer = engine.chat([{"role": "user", "content": "Hi"}], n_predict=8, speculative={"compare": True})
+    same(answer.timings, types.Timings, ["draft_n", "draft_n_accepted"])
+    same(answer.usage, types.Usage)
+    same(answer.speculation, types.SpeculationStatistics, ["disabled", "compare_skipped", "first_difference_logit_gap"])
+    same(answer["prompt_stats"], types.PromptStats, ["pending"])
+    same(answer.message, types.AssistantMessage, ["reasoning_content", "tool_calls", "function_call"])
+
+
 def test_a_class_with_a_schema_shapes_the_answer(engine):
     answer = engine.chat([{"role": "user", "content": "A point?"}], schema=Point, n_predict=100, seed=1)
     point = answer.parse(Point)

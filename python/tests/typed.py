@@ -4,7 +4,9 @@ from pathlib import Path
 from dataclasses import dataclass
 from typing import Dict, List
 
-from foredraft import Completion, Engine, ForedraftError, Llama, Stream, Update
+from foredraft import (
+    AssistantMessage, Completion, Engine, ForedraftError, Llama, SlotStatus, Status, Stream, Update, Usage,
+)
 
 
 def chat(model: Path) -> str:
@@ -18,6 +20,25 @@ def chat(model: Path) -> str:
         return engine.detokenize(tokens)
 
 
+def typed_answers(engine: Engine) -> str:
+    status: Status = engine.status()
+    free: int = sum(device["memory_free"] for device in status["devices"])
+    slot: SlotStatus = status["slots"][0]
+    answer = engine.chat([{"role": "user", "content": "Hello"}])
+    message: AssistantMessage = answer.message
+    for call in message.get("tool_calls") or ():
+        print(call["function"]["name"], free, slot["n_past"])
+    usage: Usage = answer.usage
+    speed: float = answer.timings["predicted_per_second"] + answer.speculation.get("accept_rate", 0.0)
+    engine.chat([{"role": "user", "content": "Hello"}, message])
+    status["stat"]  # type: ignore[typeddict-item]
+    usage["prompt_token"]  # type: ignore[typeddict-item]
+    answer.timings["prompt_mss"]  # type: ignore[typeddict-item]
+    if answer.stop_type == "stopped":  # type: ignore[comparison-overlap]
+        return "never"
+    return f"{speed} {engine.model_info()['n_vocab']} {status['state'].upper()}"
+
+
 def from_a_file(archive: Path) -> Engine:
     with open(archive, "rb") as file:
         return Engine({"fd": file.fileno(), "offset": 4096}, model_draft="draft.gguf")
@@ -28,7 +49,7 @@ async def chat_async(model: Path) -> Dict[str, object]:
         update: Update
         async for update in engine.stream("Hello", seed=1):
             print(update)
-        return (await engine.chat_async([{"role": "user", "content": "Hello"}])).message
+        return {**(await engine.chat_async([{"role": "user", "content": "Hello"}])).message}
 
 
 @dataclass

@@ -10,6 +10,18 @@
 """
 from . import _constants
 from ._constants import *  # noqa: F403
+from ._answers import (
+    AssistantMessage,
+    Device,
+    ModelInfo,
+    PromptStats,
+    SlotStatus,
+    SpeculationStatistics,
+    Status,
+    Timings,
+    ToolCall,
+    Usage,
+)
 from ._engine import Engine
 from ._errors import (
     ContextFullError,
@@ -40,10 +52,12 @@ from ._types import Completion, Update
 from .llama import Llama, LlamaGrammar
 
 __all__ = [
-    "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Engine", "EngineOptions", "ForedraftError",
-    "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaCache", "LlamaGrammar",
-    "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelLoadingError", "ModelPermissionError",
-    "NotFoundError", "NotInitializedError", "QueueFullError", "RequestCancelledError", "RequestOptions", "ResourceExhaustedError",
-    "SpeculativeOptions", "Stream", "TimedOutError", "Update", "WouldDeadlockError", "version",
+    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Engine",
+    "EngineOptions", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama",
+    "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelInfo",
+    "ModelLoadingError", "ModelPermissionError", "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError",
+    "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics",
+    "SpeculativeOptions", "Status", "Stream", "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError",
+    "version",
 ]
 __all__ += _constants.__all__

@@ -5,7 +5,7 @@ import asyncio
 import importlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Union, cast
 
 from . import _library
 from ._errors import InvalidEngineError, RequestCancelledError, error_from
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from ._answers import ModelInfo, Status
     from ._options import (
         EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
     )
@@ -165,9 +166,9 @@ class Engine:
         """Whether it was closed."""
         return self._handle is None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """What the engine is doing: `state`, `progress`, `slots`, `queue`, `devices`, ... Never waits."""
-        return _library.status(self._open_handle())
+        return cast("Status", _library.status(self._open_handle()))
 
     def __enter__(self) -> Self:
         return self
@@ -287,9 +288,9 @@ class Engine:
         answer = self._call("detokenize", {"tokens": list(tokens), "special": special})
         return bytes(answer["bytes"]) if "bytes" in answer else str(answer["content"]).encode()
 
-    def model_info(self, *, model: Literal["target", "draft"] = "target") -> dict[str, Any]:
+    def model_info(self, *, model: Literal["target", "draft"] = "target") -> ModelInfo:
         """What a model's file says: `n_vocab`, `n_embd`, the ids of special tokens, `chat_template`, `metadata`."""
-        return self._call("model_info", {"model": model})
+        return cast("ModelInfo", self._call("model_info", {"model": model}))
 
     def apply_template(self, messages: Iterable[Message], **request: Unpack[TemplateOptions]) -> str:
         """The prompt that the model's chat template makes of a conversation."""

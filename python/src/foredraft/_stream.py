@@ -12,6 +12,7 @@ from ._types import Completion, Update
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ._answers import PromptStatsOfAll
     from ._notify import Notifier
 
 #: A wait inside the library is no longer than this, so that Ctrl-C is noticed.
@@ -51,7 +52,7 @@ class Stream:
         #: The request's number.
         self.id: int = int(answer["id"])
         #: What was found out about the prompt.
-        self.prompt_stats: Any = answer.get("prompt_stats")
+        self.prompt_stats: PromptStatsOfAll = answer.get("prompt_stats")
         self._finished = False
         for warning in answer.get("warnings") or ():
             _library.logger.warning("%s", warning)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Protocol, Sequence, Type, 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ._answers import AssistantMessage, FinishReason, SpeculationStatistics, StopType, Timings, Usage
+
 Json = Union[None, bool, int, float, str, Sequence[Any], Mapping[str, Any]]
 #: A message of a chat: `role` and `content`, and whatever else the chat template knows.
 Message = Mapping[str, Any]
@@ -61,33 +63,43 @@ class Completion(Dict[str, Any]):
         return str(self.get("content") or "")
 
     @property
-    def message(self) -> Dict[str, Any]:
+    def message(self) -> AssistantMessage:
         """The assistant's message, to be appended to the conversation."""
-        return cast("Dict[str, Any]", self.get("message") or {"role": "assistant", "content": self.text})
+        return cast("AssistantMessage", self.get("message") or {"role": "assistant", "content": self.text})
 
     @property
-    def stop_type(self) -> str:
+    def stop_type(self) -> StopType:
         """Why it ended: `eos`, `word`, `limit`, `timeout`, `cancelled`."""
-        return str(self.get("stop_type") or "")
+        return cast("StopType", self.get("stop_type") or "")
 
     @property
-    def finish_reason(self) -> str:
+    def finish_reason(self) -> FinishReason:
         """The same in OpenAI's words: `stop`, `length`, `tool_calls`."""
         given = self.get("finish_reason")
-        return str(given) if given else "length" if self.stop_type in ("limit", "timeout") else "stop"
+        return cast("FinishReason", given) if given else "length" if self.stop_type in ("limit", "timeout") else "stop"
 
     @property
-    def usage(self) -> Dict[str, Any]:
+    def usage(self) -> Usage:
         """How many tokens it took, as OpenAI reports them."""
         if given := self.get("usage"):
-            return cast("Dict[str, Any]", given)
+            return cast("Usage", given)
         prompt, completion = int(self.get("tokens_evaluated") or 0), int(self.get("tokens_predicted") or 0)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     @property
+    def timings(self) -> Timings:
+        """Counts of tokens, times, and speeds."""
+        return cast("Timings", self["timings"])
+
+    @property
+    def speculation(self) -> SpeculationStatistics:
+        """What speculation did; empty where there was none."""
+        return cast("SpeculationStatistics", self.get("speculative") or {})
+
+    @property
     def accept_rate(self) -> float:
         """The share of drafted tokens that were accepted; 0 where nothing was drafted."""
-        return float((self.get("speculative") or {}).get("accept_rate") or 0)
+        return self.speculation.get("accept_rate") or 0.0
 
     @property
     def tokens_per_second(self) -> float:

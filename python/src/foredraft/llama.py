@@ -213,19 +213,15 @@ class Llama:
 
     def token_bos(self) -> int:
         """The token that begins texts; -1: there is none."""
-        return self._special("bos")
+        return _token(self._info["bos"])
 
     def token_eos(self) -> int:
         """The token that ends texts; -1: there is none."""
-        return self._special("eos")
+        return _token(self._info["eos"])
 
     def token_nl(self) -> int:
         """The token of a line feed; -1: there is none."""
-        return self._special("newline")
-
-    def _special(self, name: str) -> int:
-        token = self._info[name]
-        return -1 if token is None else int(token)
+        return _token(self._info["newline"])
 
     # Token by token. These work in the first slot.
 
@@ -608,6 +604,10 @@ class Llama:
             yield from (chunk({}, index, None, answer.finish_reason) for index, answer in enumerate(running.completions))
 
 
+def _token(token: int | None) -> int:
+    return -1 if token is None else token
+
+
 def _n_choices(request: Mapping[str, Any]) -> int:
     return int(request.get("n_cmpl") or request.get("n") or 1)
 
@@ -620,9 +620,8 @@ def _answers(running: Stream) -> list[Completion]:
 
 def _usage(answers: Sequence[Completion]) -> Dict[str, Any]:
     """What all choices took together; their prompt counts once."""
-    usage = dict(answers[0].usage)
-    for other in answers[1:]:
-        usage["completion_tokens"] += other.usage["completion_tokens"]
+    usage: Dict[str, Any] = {**answers[0].usage}
+    usage["completion_tokens"] = sum(answer.usage["completion_tokens"] for answer in answers)
     usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
     return usage
 

@@ -1,0 +1,236 @@
+"""What the library answers, as types: a type checker knows every field. docs/reference.md describes them."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict, Union
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+StopType = Literal["eos", "word", "limit", "timeout", "cancelled", "error", ""]
+
+
+class FunctionCall(TypedDict):
+    """A function that the model calls; `arguments` is JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class AssistantMessage(TypedDict, total=False):
+    """A message that the engine has answered. It can be appended to the conversation as it is."""
+
+    role: Literal["assistant"]
+    content: Optional[str]
+    reasoning_content: str
+    tool_calls: List[ToolCall]
+    function_call: FunctionCall
+
+
+class PromptTokensDetails(TypedDict):
+    """A part of `Usage`."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    """A part of `Usage`."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class UsageDetails(TypedDict, total=False):
+    """What `Usage` has of chats."""
+
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Usage(UsageDetails):
+    """How many tokens a completion took, as OpenAI reports them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class DraftTimings(TypedDict, total=False):
+    """What `Timings` has with speculation."""
+
+    draft_n: int
+    draft_n_accepted: int
+
+
+class Timings(DraftTimings):
+    """Counts of tokens, times, and speeds."""
+
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    cache_n: int
+
+
+class SpeculationStatistics(TypedDict, total=False):
+    """What speculation did."""
+
+    type: str
+    verify: Optional[Literal["coupled", "match", "rejection", "block"]]
+    n_drafted: int
+    n_accepted: int
+    accept_rate: float
+    n_steps: int
+    tokens_per_step: float
+    accepted_per_position: List[int]
+    by_type: Dict[str, Dict[str, int]]
+    t_draft_ms: float
+    t_verify_ms: float
+    n_max_final: int
+    disabled: str
+    first_difference: Optional[int]
+    first_difference_logit_gap: Optional[float]
+    compare_skipped: str
+
+
+class SlotStatus(TypedDict):
+    """A slot: what it does, for which request, and how many tokens its cache has."""
+
+    id: int
+    state: Literal["idle", "prompt", "generating"]
+    request_id: Optional[int]
+    n_past: int
+
+
+class DeviceUse(TypedDict):
+    """What a model has on a device: layers, and bytes."""
+
+    n_layers: int
+    output: bool
+    weights: int
+    kv_cache: int
+    compute: int
+
+
+class Device(TypedDict):
+    """A device, and what the models have on it."""
+
+    name: str
+    description: str
+    type: str
+    memory_free: int
+    memory_total: int
+    target: Optional[DeviceUse]
+    draft: Optional[DeviceUse]
+
+
+class Fit(TypedDict):
+    """What `fit` has chosen."""
+
+    n_gpu_layers: int
+    n_gpu_layers_draft: Optional[int]
+    n_ctx: int
+    reduced: bool
+    fits: bool
+
+
+class LookupProgress(TypedDict):
+    """How far a lookup function is, 0 to 1."""
+
+    function: str
+    step: str
+    progress: float
+
+
+class IsolationStatus(TypedDict, total=False):
+    """What `Status` has of an isolated engine."""
+
+    isolation: Dict[str, Any]
+
+
+class Status(IsolationStatus):
+    """What an engine is doing, and what it has loaded."""
+
+    success: bool
+    init_success: Literal[-1, 0, 1]
+    state: Literal["uninitialized", "loading", "ready", "failed"]
+    progress: float
+    error: Optional[str]
+    code: Optional[str]
+    status: Optional[int]
+    missing_file: Optional[str]
+    denied_file: Optional[str]
+    model: str
+    model_alias: str
+    model_draft: str
+    model_description: Optional[str]
+    model_size: int
+    model_n_params: int
+    n_ctx: int
+    n_ctx_train: int
+    n_parallel: int
+    slots: List[SlotStatus]
+    queue: int
+    vocab_only: bool
+    draft: Optional[Mapping[str, Any]]
+    attention: Optional[Mapping[str, Any]]
+    cpu: Optional[Mapping[str, Any]]
+    n_threads_now: int
+    devices: List[Device]
+    fit: Optional[Fit]
+    lookups: List[LookupProgress]
+    system_info: Optional[str]
+    warnings: List[str]
+    llama_cpp: str
+    version: str
+
+
+class ModelInfo(TypedDict):
+    """What a model's file says."""
+
+    success: bool
+    description: str
+    size: int
+    n_params: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_vocab: int
+    vocab_type: str
+    bos: Optional[int]
+    eos: Optional[int]
+    eot: Optional[int]
+    newline: Optional[int]
+    eog: List[int]
+    add_bos: bool
+    add_eos: bool
+    chat_template: Optional[str]
+    metadata: Dict[str, str]
+
+
+class PromptStats(TypedDict, total=False):
+    """What was found out about a prompt."""
+
+    n_ctx: int
+    total_prompt_tokens: int
+    truncated: bool
+    n_past: int
+    n_cached: int
+    n_to_eval: int
+    dropped_messages: int
+    cached: str
+    to_eval: str
+    pending: bool
+
+
+#: Of several prompts, one for each.
+PromptStatsOfAll = Union[PromptStats, List[PromptStats], None]
