@@ -3,26 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::Shared;
+use super::request::{EmbeddedText, Embedding};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Batch, Context, DecodeError, Token};
-
-/// A text to embed.
-#[derive(Debug)]
-pub struct EmbeddedText {
-    /// Its tokens.
-    pub tokens: Vec<Token>,
-    /// Whether a text that is too long loses its end. Else it is an error.
-    pub truncate: bool,
-}
-
-/// An embedding, not normalised.
-#[derive(Debug)]
-pub struct Embedding {
-    /// Its numbers.
-    pub values: Vec<f32>,
-    /// The tokens that it was made of.
-    pub n_tokens: usize,
-}
+use crate::llama::{Batch, Context, DecodeError};
 
 pub(super) struct Embedder {
     context: Context,

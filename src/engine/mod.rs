@@ -63,13 +63,12 @@ pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, FitReport, FitSettings, Models};
 pub use self::decision::ChoiceTokens;
-pub use self::embedder::{EmbeddedText, Embedding};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats,
     Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
-pub use self::request::{Prepared, PreparedSender, Request, RequestOptions};
+pub use self::request::{EmbeddedText, Embedding, Prepared, PreparedSender, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Called with the number of each request that has an event, on the engine's thread.

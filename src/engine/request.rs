@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::decision::ChoiceTokens;
-use super::embedder::{EmbeddedText, Embedding};
 use super::event::Restored;
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
@@ -101,6 +100,24 @@ pub struct RequestOptions {
     /// With how many alternatives the probability of each token of the prompt is reported; `None`: it is not. The whole prompt is then
     /// decoded again.
     pub prompt_probs: Option<usize>,
+}
+
+/// A text to embed.
+#[derive(Debug)]
+pub struct EmbeddedText {
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Whether a text that is too long loses its end. Else it is an error.
+    pub truncate: bool,
+}
+
+/// An embedding, not normalised.
+#[derive(Debug)]
+pub struct Embedding {
+    /// Its numbers.
+    pub values: Vec<f32>,
+    /// The tokens that it was made of.
+    pub n_tokens: usize,
 }
 
 /// A message to the engine's thread.
