@@ -21,6 +21,7 @@ from ._engine import Engine
 from ._errors import ContextFullError, InvalidRequestError
 from ._library import logger
 from ._llama_state import LlamaCache, LlamaState, common_prefix
+from ._llama_tokenizer import LlamaTokenizer
 from ._stream import Stream
 from ._types import Completion, Tool, Update
 
@@ -161,7 +162,15 @@ class Llama:
                 config[_RENAMED[key]] = value
             else:
                 logger.warning("Llama(%s=...) is unknown and ignored", key)
+        self._arguments: Dict[str, Any] = {
+            "n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "seed": seed, "split_mode": split_mode, "rope_scaling_type": rope_scaling_type,
+            "pooling_type": pooling_type, "type_k": type_k, "type_v": type_v, "lora_path": lora_path, "lora_scale": lora_scale,
+            "chat_format": chat_format, "numa": numa, "draft_model": draft_model, "verbose": verbose, **others,
+        }
         self.model_path = os.fspath(model_path)
+        self.chat_format = chat_format
+        self.n_batch = int(others.get("n_batch") or 2048)
+        self._seed: int | None = None
         self.verbose = verbose
         self.cache: LlamaCache | None = None
         self._embeds = bool(others.get("embedding"))
@@ -193,6 +202,31 @@ class Llama:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # The model is loaded again where it is unpickled.
+        return {"model_path": self.model_path, **self._arguments}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that decode."""
+        return self.engine.status()["n_threads_now"]
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of later requests that have none."""
+        self._seed = seed
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """The model's tokenizer."""
+        return LlamaTokenizer(self)
+
+    @staticmethod
+    def longest_token_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+        """How many tokens both begin with."""
+        return common_prefix(a, b)
 
     def n_ctx(self) -> int:
         """Tokens of context."""
@@ -275,14 +309,16 @@ class Llama:
         logits_processor: Any = None,
         grammar: LlamaGrammar | None = None,
         seed: int | None = None,
+        idx: int | None = None,
     ) -> int:
-        """A token after those that were read. It is not read itself."""
+        """A token after those that were read, or, with `idx`, after the first `idx + 1` of them. It is not read itself."""
         _refuse(logits_processor=logits_processor)
         request = _sampling(
             1, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
             mirostat_tau, mirostat_eta, None,
         )
-        answer = self.engine.complete(self._tokens, id_slot=0, return_tokens=True, **{**request, **_grammar(grammar)})
+        read = self._tokens if idx is None else self._tokens[:idx + 1]
+        answer = self.engine.complete(read, id_slot=0, return_tokens=True, **{**request, **_grammar(grammar)})
         return int(answer["tokens"][0])
 
     def generate(
@@ -395,12 +431,15 @@ class Llama:
         if not self._embeds:
             raise RuntimeError("embeddings need a Llama that was made with embedding=True")
 
-    def embed(self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True) -> Any:
-        """The embedding of a text, or of each of several. A text that is too long loses its end, or is a ValueError."""
+    def embed(self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
+        """The embedding of a text, or of each of several. A text that is too long loses its end, or is a ValueError. With `return_count`
+        also how many tokens that were."""
         self._check_embeds()
-        if not isinstance(input, str):
-            return [self.embed(text, normalize, truncate) for text in input]
-        return self.engine.embed(input, embd_normalize=2 if normalize else -1, truncate=truncate)
+        texts = [input] if isinstance(input, str) else input
+        embedded = [self.engine._embed(text, 2 if normalize else -1, truncate) for text in texts]
+        numbers = [embedding for embedding, _ in embedded]
+        found = numbers[0] if isinstance(input, str) else numbers
+        return (found, sum(n_tokens for _, n_tokens in embedded)) if return_count else found
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Response:
         """The same in OpenAI's shape."""
@@ -447,6 +486,7 @@ class Llama:
     ) -> Any:
         """A completion in OpenAI's shape; with `stream` its chunks, one by one. `request` takes the engine's own keys."""
         _refuse(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
+        seed = self._seed if seed is None else seed
         whole: Dict[str, Any] = {
             **_sampling(
                 max_tokens, temperature, top_p, min_p, typical_p, stop, frequency_penalty, presence_penalty, repeat_penalty, top_k,
@@ -557,6 +597,7 @@ class Llama:
     ) -> Any:
         """The answer to a conversation in OpenAI's shape; with `stream` its chunks, one by one."""
         _refuse(logits_processor=logits_processor)
+        seed = self._seed if seed is None else seed
         whole: Dict[str, Any] = {
             **_sampling(
                 max_tokens, temperature, top_p, min_p, typical_p, stop, frequency_penalty, presence_penalty, repeat_penalty, top_k,
@@ -589,6 +630,15 @@ class Llama:
             } for index, answer in enumerate(answers)],
             "usage": _usage(answers),
         }
+
+    def create_chat_completion_openai_v1(self, *args: Any, **others: Any) -> Any:
+        """The same as objects of the package `openai`."""
+        from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+        answer = self.create_chat_completion(*args, **others)
+        if others.get("stream"):
+            return (ChatCompletionChunk(**chunk) for chunk in answer)
+        return ChatCompletion(**answer)
 
     def _chat_chunks(self, running: Stream, n_choices: int, head: Response, with_logprobs: bool) -> Iterator[Chunk]:
         def chunk(delta: Mapping[str, Any], index: int, logprobs: Any = None, reason: str | None = None) -> Chunk:
@@ -636,7 +686,8 @@ def _seed(seed: int | None) -> int:
 
 def _refuse(**arguments: Any) -> None:
     for name, value in arguments.items():
-        if value is not None:
+        # An empty list of processors changes nothing.
+        if value is not None and not (isinstance(value, list) and not value):
             raise NotImplementedError(f"{name} is not available: {_REASONS[name]}")
 
 

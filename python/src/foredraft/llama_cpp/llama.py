@@ -1,0 +1,35 @@
+"""The class `Llama`, and the lists of processors. The engine samples on its own thread: a list that is not empty is refused."""
+from __future__ import annotations
+
+from typing import Any, Callable, List
+
+from ..llama import Llama, LlamaGrammar
+from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
+from .llama_tokenizer import LlamaTokenizer
+
+#: Takes the tokens so far and a row of logits, and gives another row.
+LogitsProcessor = Callable[[Any, Any], Any]
+#: Takes the same, and says whether the completion ends.
+StoppingCriteria = Callable[[Any, Any], bool]
+
+
+class LogitsProcessorList(List[LogitsProcessor]):
+    """Processors, one after the other."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        for processor in self:
+            scores = processor(input_ids, scores)
+        return scores
+
+
+class StoppingCriteriaList(List[StoppingCriteria]):
+    """Criteria, of which one is enough."""
+
+    def __call__(self, input_ids: Any, logits: Any) -> bool:
+        return any(criterion(input_ids, logits) for criterion in self)
+
+
+__all__ = [
+    "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
+    "StoppingCriteria", "StoppingCriteriaList",
+]

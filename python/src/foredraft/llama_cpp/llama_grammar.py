@@ -1,0 +1,4 @@
+"""Grammars."""
+from ..llama import LlamaGrammar
+
+__all__ = ["LlamaGrammar"]

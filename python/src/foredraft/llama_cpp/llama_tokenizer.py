@@ -1,0 +1,4 @@
+"""Tokenizers."""
+from .._llama_tokenizer import LlamaTokenizer
+
+__all__ = ["LlamaTokenizer"]

@@ -1,0 +1,101 @@
+"""llama-cpp-python's package by its names."""
+import importlib
+import pickle
+import sys
+
+import pytest
+
+from conftest import TARGET
+
+MESSAGES = [{"role": "user", "content": "One about a crow."}]
+
+
+@pytest.fixture()
+def llama_cpp():
+    import foredraft.llama_cpp
+
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "llama_cpp"}
+    foredraft.llama_cpp.install()
+    yield importlib.import_module("llama_cpp")
+    for name in [name for name in sys.modules if name.split(".")[0] == "llama_cpp"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    from foredraft.llama_cpp import Llama
+
+    with Llama(str(TARGET), n_ctx=256, n_batch=64, chat_format="chatml", verbose=False, warmup=False) as llm:
+        yield llm
+
+
+def test_modules_have_their_names(llama_cpp):
+    from llama_cpp import LLAMA_SPLIT_MODE_LAYER, Llama, LlamaGrammar, LogitsProcessorList, StoppingCriteriaList
+    from llama_cpp.llama import Llama as same
+    from llama_cpp.llama_cache import LlamaRAMCache
+    from llama_cpp.llama_grammar import LlamaGrammar as same_grammar
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+    from llama_cpp.llama_tokenizer import LlamaTokenizer
+    from llama_cpp.llama_types import ChatCompletionRequestMessage, CreateChatCompletionResponse
+
+    import foredraft
+
+    assert Llama is same is foredraft.Llama and LlamaGrammar is same_grammar and llama_cpp.LlamaCache is LlamaRAMCache
+    assert LLAMA_SPLIT_MODE_LAYER == 1 and llama_cpp.__version__ == foredraft.version()
+    assert {ChatCompletionRequestMessage, CreateChatCompletionResponse, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList}
+    with pytest.raises(AttributeError, match="none of llama.cpp's functions"):
+        llama_cpp.llama_decode
+    with pytest.raises(AttributeError, match="chat_format"):
+        llama_cpp.llama_chat_format.Llava15ChatHandler
+    with Llama(str(TARGET), draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4), n_ctx=256, warmup=False) as llm:
+        asked = LogitsProcessorList(), StoppingCriteriaList()
+        answer = llm("Once", max_tokens=8, logits_processor=asked[0], stopping_criteria=asked[1])
+        assert answer["usage"]["completion_tokens"] == 8
+        with pytest.raises(NotImplementedError, match="logit_bias"):
+            llm("Once", logits_processor=LogitsProcessorList([print]))
+
+
+def test_attributes_and_methods(llm):
+    assert (llm.n_batch, llm.chat_format) == (64, "chatml") and llm.n_threads >= 1
+    tokenizer = llm.tokenizer()
+    assert tokenizer.decode(tokenizer.encode("Hello, Zoë", add_bos=False)) == "Hello, Zoë"
+    assert tokenizer.tokenize(b"Hello")[0] == llm.token_bos() and tokenizer.detokenize(tokenizer.tokenize(b"Hello")) == b"Hello"
+    assert llm.longest_token_prefix([1, 2, 3], [1, 2, 4, 3]) == 2
+    llm.set_seed(5)
+    texts = [llm("Once", max_tokens=12, temperature=1.5)["choices"][0]["text"] for _ in range(2)]
+    assert texts[0] == texts[1] == llm("Once", max_tokens=12, temperature=1.5, seed=5)["choices"][0]["text"]
+    assert texts[0] != llm("Once", max_tokens=12, temperature=1.5, seed=6)["choices"][0]["text"]
+
+
+def test_sample_after_an_earlier_token(llm):
+    prompt = llm.tokenize(b"Once upon a time")
+    llm.reset()
+    llm.eval(prompt)
+    last = llm.sample(temp=0)
+    assert llm.sample(temp=0, idx=len(prompt) - 1) == last
+    assert llm.sample(temp=0, idx=1) == llm.engine.complete(prompt[:2], n_predict=1, temperature=0, return_tokens=True)["tokens"][0]
+
+
+def test_answers_as_openai_s_objects(llm):
+    pytest.importorskip("openai")
+    answer = llm.create_chat_completion_openai_v1(MESSAGES, max_tokens=8, temperature=0)
+    text = answer.choices[0].message.content
+    chunks = llm.create_chat_completion_openai_v1(MESSAGES, max_tokens=8, temperature=0, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+
+
+def test_embeddings_with_their_count():
+    from foredraft.llama_cpp import Llama
+
+    with Llama(str(TARGET), n_ctx=64, embedding=True, warmup=False) as llm:
+        one, n_tokens = llm.embed("Hello", return_count=True)
+        assert one == llm.embed("Hello") and n_tokens == len(llm.tokenize(b"Hello"))
+        both, n_both = llm.embed(["Hello", "Hello"], return_count=True)
+        assert both[0] == pytest.approx(one) and n_both == 2 * n_tokens
+
+
+def test_a_llama_is_pickled(llm):
+    with pickle.loads(pickle.dumps(llm)) as other:
+        assert other.n_ctx() == 256 and other.chat_format == "chatml"
+        assert other("Once", max_tokens=6, temperature=0)["choices"] == llm("Once", max_tokens=6, temperature=0)["choices"]
