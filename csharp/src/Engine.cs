@@ -39,8 +39,13 @@ namespace Foredraft
             this.handle = handle;
             this.isOwned = isOwned;
             waiter = new Waiter(handle);
-            if (isOwned) Callbacks.Add(handle, this);
-            else Callbacks.AddOutliving(handle, this);
+            if (isOwned)
+            {
+                Callbacks.Add(handle, this);
+                return;
+            }
+            GC.SuppressFinalize(this); // the engine stays
+            Callbacks.AddOutliving(handle, this);
         }
 
         ~Engine() { Close(false); }

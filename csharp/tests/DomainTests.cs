@@ -16,6 +16,7 @@ namespace Foredraft.Tests
             engine.Load(new Json { ["model"] = Runner.Model("draft"), ["n_ctx"] = 512, ["n_threads"] = 1, ["log_level"] = "none" });
             Check.Throws<InvalidOperationException>(() => { engine.Updated += id => { }; });
             Check.Throws<InvalidOperationException>(() => Callbacks.SetLog((level, text) => { }));
+            Engine.Named("another").Dispose();
             // It still runs when the domain ends, and so does an engine without a name that calls back.
             kept = engine.Submit("{\"prompt\": \"Once upon a time\", \"ignore_eos\": true}");
             var other = new Engine();
@@ -36,6 +37,18 @@ namespace Foredraft.Tests
             return state + engine.CompleteAsync(Json.Parse("{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"seed\": 1}")).Result.Text;
         }
 
+        /// <summary>A log handler first, and then an engine that outlives the domain.</summary>
+        public void Log()
+        {
+            Callbacks.SetLog((level, text) => { });
+            Check.Throws<InvalidOperationException>(() => Engine.Named("log"));
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+            Callbacks.SetLog(null);
+            Engine.Named("log").Dispose();
+            Callbacks.SetLog((level, text) => { });
+        }
+
         public void Default() { EngineTests.the_default_engine_is_one_object_and_stays(); }
 
         public void Release() { Engine.Named("domains").Dispose(); }
@@ -54,6 +67,9 @@ namespace Foredraft.Tests
         {
             var domain = AppDomain.CreateDomain("default");
             In(domain).Default();
+            AppDomain.Unload(domain);
+            domain = AppDomain.CreateDomain("log");
+            In(domain).Log();
             AppDomain.Unload(domain);
         }
 
