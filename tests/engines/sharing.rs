@@ -6,19 +6,19 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::llama::Model;
 use serde_json::{Value, json};
 
 use crate::library::{config, exclusive, with_draft};
 
-fn engine(config: &Value) -> Engine {
-    let engine = Engine::new();
+fn engine(config: &Value) -> JsonEngine {
+    let engine = JsonEngine::new();
     engine.load(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
     engine
 }
 
-fn models(engine: &Engine) -> (Arc<Model>, Option<Arc<Model>>) {
+fn models(engine: &JsonEngine) -> (Arc<Model>, Option<Arc<Model>>) {
     let models = engine.with_loaded(|loaded| Ok(loaded.models().clone())).expect("loaded");
     (models.target, models.draft)
 }
@@ -87,7 +87,7 @@ fn changed_file_is_loaded_as_a_different_model() {
 fn concurrent_loads_of_one_model_share_it() {
     let _guard = exclusive();
     let config = config("target", json!({"warmup": false}));
-    let systems: Vec<Engine> = std::thread::scope(|scope| {
+    let systems: Vec<JsonEngine> = std::thread::scope(|scope| {
         let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| engine(&config))).collect();
         loading.into_iter().map(|thread| thread.join().expect("loaded")).collect()
     });
@@ -96,11 +96,11 @@ fn concurrent_loads_of_one_model_share_it() {
     drop(systems);
     assert_eq!(Arc::strong_count(&first), 1);
     for _ in 0..5 {
-        let systems: Vec<Engine> = (0..4).map(|_| Engine::new()).collect();
+        let systems: Vec<JsonEngine> = (0..4).map(|_| JsonEngine::new()).collect();
         for engine in &systems {
             engine.load_async(config.to_string().as_bytes());
         }
-        systems.iter().for_each(Engine::unload);
+        systems.iter().for_each(JsonEngine::unload);
         assert!(systems.iter().all(|engine| engine.status()["state"] == "uninitialized"));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Engine};
+use foredraft::api::{Endpoint, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::library::{config, exclusive, with_draft};
@@ -41,14 +41,14 @@ fn this_thread() -> Thread {
     thread("/proc/thread-self".as_ref()).expect("this thread")
 }
 
-fn start(more: Value) -> Engine {
-    let engine = Engine::new();
+fn start(more: Value) -> JsonEngine {
+    let engine = JsonEngine::new();
     let config = config("target", more);
     engine.load(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
     engine
 }
 
-fn complete(engine: &Engine, request: &Value) -> Value {
+fn complete(engine: &JsonEngine, request: &Value) -> Value {
     let bytes = request.to_string();
     engine.with_loaded(|loaded| loaded.complete(Endpoint::Speculative, bytes.as_bytes())).expect("an answer")
 }
@@ -91,7 +91,7 @@ fn threads_have_the_priority_and_cpus_that_init_says() {
     gone();
     // As a mask, by flags, and strictly: the first thread has the first CPU.
     let mask = format!("{:x}", 1_u128 << cpu.parse::<u32>().expect("a number"));
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     let model = config("target", json!({}))["model"].as_str().expect("a path").to_owned();
     engine.load(format!("-m {model} --prio -1 -C {mask} --cpu-strict 1 -t 1 -tb 1").as_bytes()).expect("loaded");
     complete(&engine, &story(json!({})));
@@ -113,7 +113,7 @@ fn settings_for_one_token_and_for_several_hold_in_turn() {
 #[test]
 fn cpus_that_the_process_may_not_use_are_refused() {
     let _guard = exclusive();
-    let engine = Engine::new();
+    let engine = JsonEngine::new();
     let error = engine.load(config("target", json!({"cpu_range": "511-511"})).to_string().as_bytes());
     let error = error.expect_err("no machine of the tests has so many CPUs").to_string();
     assert!(error.contains("cpu_mask, cpu_range: this process cannot use any of the CPUs 511"), "{error}");
