@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::rules::{Rules, Symbol};
+use super::rules::{LinkedRules, Symbol};
 use foredraft_base::Token;
 
 /// The maximum number of stacks in a set.
@@ -117,7 +117,7 @@ impl std::fmt::Display for TooAmbiguous {
 /// The lazily built automaton of a grammar: its stacks, sets and transitions.
 #[derive(Debug)]
 pub(super) struct Automaton {
-    rules: Arc<Rules>,
+    rules: Arc<LinkedRules>,
     /// (position on top, stack below) by stack id. Id 0 is the empty stack.
     stacks: Vec<(u32, u32)>,
     stack_ids: HashMap<(u32, u32), u32>,
@@ -137,7 +137,7 @@ pub(super) struct Automaton {
 }
 
 impl Automaton {
-    pub(super) fn new(rules: Arc<Rules>) -> Automaton {
+    pub(super) fn new(rules: Arc<LinkedRules>) -> Automaton {
         let nothing: Arc<[u32]> = Arc::new([]);
         Automaton {
             rules,

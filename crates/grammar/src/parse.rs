@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::rules::{CharClass, RuleDefinition, Rules, Symbol};
+use super::rules::{CharClass, LinkedRules, RuleDefinition, Symbol};
 use super::scanner::{ParseError, Scanner, is_word};
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
@@ -20,7 +20,7 @@ const RULE_SIZE: usize = 8;
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 /// The rules of `gbnf`, whose start is `root`. The error says where it is wrong and why.
-pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<Rules, String> {
+pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<LinkedRules, String> {
     let mut parser = Parser {
         scanner: Scanner::new(gbnf),
         find_token,
@@ -30,7 +30,7 @@ pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<Rules, Stri
         size: 0,
     };
     parser.grammar().map_err(|error| error.describe(gbnf))?;
-    Rules::link(&parser.definitions, parser.classes).map_err(|error| error.describe(gbnf))
+    LinkedRules::link(&parser.definitions, parser.classes).map_err(|error| error.describe(gbnf))
 }
 
 struct Parser<'a> {

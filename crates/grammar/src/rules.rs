@@ -94,7 +94,7 @@ pub(super) struct RuleDefinition<'a> {
 
 /// A valid grammar: all rules are defined, without left recursion.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct LinkedRules {
     symbols: Vec<Symbol>,
     /// Start positions of the alternatives of all rules; rule i has `alternatives[ends[i - 1]..ends[i]]`.
     alternatives: Vec<u32>,
@@ -103,11 +103,11 @@ pub(super) struct Rules {
     root: u32,
 }
 
-impl Rules {
+impl LinkedRules {
     /// Links the rules, with the same checks as llama.cpp.
-    pub(super) fn link(definitions: &[RuleDefinition<'_>], classes: Vec<CharClass>) -> Result<Rules, ParseError> {
+    pub(super) fn link(definitions: &[RuleDefinition<'_>], classes: Vec<CharClass>) -> Result<LinkedRules, ParseError> {
         let error = |definition: &RuleDefinition<'_>, message: String| Err(ParseError { at: definition.at, message });
-        // Rules mentioned after the last definition may stay undefined if no linked rule uses them.
+        // LinkedRules mentioned after the last definition may stay undefined if no linked rule uses them.
         let defined = definitions.iter().rposition(|definition| definition.body.is_some()).map_or(0, |last| last + 1);
         let (definitions, later) = definitions.split_at_checked(defined).unwrap_or((definitions, &[]));
         if let Some(definition) = definitions.iter().find(|definition| definition.body.is_none()) {
@@ -118,7 +118,7 @@ impl Rules {
             let message = "the grammar does not contain a 'root' rule";
             return Err(ParseError { at: 0, message: message.into() });
         };
-        let mut rules = Rules { symbols: Vec::new(), alternatives: Vec::new(), ends: Vec::new(), classes, root };
+        let mut rules = LinkedRules { symbols: Vec::new(), alternatives: Vec::new(), ends: Vec::new(), classes, root };
         for definition in definitions {
             let mut begins = true;
             for symbol in definition.body.iter().flatten() {

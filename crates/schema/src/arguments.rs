@@ -9,13 +9,14 @@ use foredraft_base::error::{Error, Result};
 
 use crate::document::{Document, SchemaResult, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
-use crate::merge;
+use crate::options::{CompileOptions, Unenforced};
 use crate::reader::{Listed, MAX_PROPERTIES, listed};
 use crate::rules::Rules;
+use crate::schema::Schema;
 use crate::spelling::Spelling;
 use crate::tree::{SchemaNode, SchemaTree, TextNode};
 use crate::writer::{self, WriterOptions};
-use crate::{Argument, ArgumentKind, CompileOptions, Parameters, Property, Schema, formats};
+use crate::{formats, merge};
 
 /// The maximum number of alternatives of which the parameters are those of all.
 const MAX_ALTERNATIVES: usize = 64;
@@ -24,8 +25,89 @@ const MAX_DEPTH: usize = 8;
 /// Keywords about a whole object that a sequence of arguments does not enforce.
 const ABOUT_OBJECTS: [&str; 4] = ["minProperties", "maxProperties", "patternProperties", "propertyNames"];
 
+/// The parameters of a tool, for formats that write each argument between tags.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    /// The parameters in the order of the schema.
+    pub properties: Vec<Property>,
+    /// The schema of arguments with other names; `None`: there are none.
+    pub additional: Option<Schema>,
+    /// The keywords about the whole object that a sequence of arguments does not enforce, such as `anyOf` or `minProperties`.
+    pub unenforced: Vec<Unenforced>,
+}
+
+/// A parameter.
+#[derive(Debug, Clone)]
+pub struct Property {
+    /// The name.
+    pub name: String,
+    /// Every call has it.
+    pub is_required: bool,
+    /// The schema of its values.
+    pub schema: Schema,
+}
+
+/// How the text of an argument between tags is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgumentKind {
+    /// Only strings are valid: the text is the string itself, without quotes and escapes. The text `null` is a string.
+    Text,
+    /// No string is valid: the text is JSON. Space around it is ignored.
+    Json,
+    /// Strings and other values are valid, or the schema has no type. The text is JSON if it has no space around it and is the JSON text
+    /// of a value that is not a string and that is valid under the schema. Any other text is the string itself. So `12` is a number
+    /// where the schema allows this number, `null` is null where it allows null, and `"a"` is a string of three characters.
+    Either,
+}
+
+/// The rule of an argument between tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompiledArgument {
+    /// The rule that matches the text between the tags. The text contains none of the delimiters, and is followed by the first
+    /// occurrence of one.
+    pub rule: String,
+    /// How the text is read.
+    pub kind: ArgumentKind,
+    /// The keywords that were dropped.
+    pub unenforced: Vec<Unenforced>,
+}
+
+impl Schema {
+    /// The parameters of a tool. If the schema is not one object (`anyOf` of several, for instance), the parameters are those of all
+    /// alternatives, and `unenforced` says so.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`]: no object is valid.
+    pub fn parameters(&self) -> Result<Parameters> {
+        parameters(self)
+    }
+
+    /// Adds the rules for the text of a value between tags; see [`ArgumentKind`] for how it is read. `delimiters`: the texts that end the
+    /// value. Strings obey `enum`, `const`, `pattern`, `format` and lengths as they do in JSON. JSON avoids the delimiters inside of its
+    /// strings by escapes, so a delimiter must have a character that JSON has only in strings.
+    /// [`CompileOptions::drop_unenforceable`] is always set here.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`].
+    pub fn compile_argument(
+        &self,
+        delimiters: &[&str],
+        options: &CompileOptions,
+        rules: &mut Rules,
+    ) -> Result<CompiledArgument> {
+        compile(self, delimiters, options, rules)
+    }
+
+    /// The value that the text of an argument means; see [`ArgumentKind`]. `None`: it must be JSON, and is not. The value can be invalid
+    /// under the schema, if the text does not come from the grammar.
+    #[must_use]
+    pub fn read_argument(&self, kind: ArgumentKind, text: &str) -> Option<Value> {
+        read(self, kind, text)
+    }
+}
+
 /// See [`Schema::parameters`].
-pub(crate) fn parameters(schema: &Schema) -> Result<Parameters> {
+fn parameters(schema: &Schema) -> Result<Parameters> {
     let document = Document::new(&schema.root, true);
     let read = || -> SchemaResult<(Vec<Property>, Option<Schema>)> {
         let mut objects = Vec::new();
@@ -175,12 +257,12 @@ impl<'t> ByKind<'t> {
 }
 
 /// See [`Schema::compile_argument`].
-pub(crate) fn compile(
+fn compile(
     schema: &Schema,
     delimiters: &[&str],
     options: &CompileOptions,
     rules: &mut Rules,
-) -> Result<Argument> {
+) -> Result<CompiledArgument> {
     let (tree, mut unenforced) = schema.read(true)?;
     let mut values = ByKind::default();
     values.add(&tree, &tree.root, &mut HashSet::new());
@@ -193,7 +275,7 @@ pub(crate) fn compile(
     let raw = Spelling::raw(delimiters);
     if values.any_text {
         let text = raw.any_text(rules, false);
-        return Ok(Argument { rule: rules.add("text", text), kind, unenforced });
+        return Ok(CompiledArgument { rule: rules.add("text", text), kind, unenforced });
     }
     let mut dropped = Vec::new();
     let mut parts: Vec<String> = values.strings.iter().filter_map(|text| raw.exactly(text)).collect();
@@ -221,11 +303,11 @@ pub(crate) fn compile(
         return Err(Error::invalid(why));
     }
     unenforced.extend(schema.located(dropped));
-    Ok(Argument { rule: rules.add("argument", parts.join(" | ")), kind, unenforced })
+    Ok(CompiledArgument { rule: rules.add("argument", parts.join(" | ")), kind, unenforced })
 }
 
 /// See [`Schema::read_argument`].
-pub(crate) fn read(schema: &Schema, kind: ArgumentKind, text: &str) -> Option<Value> {
+fn read(schema: &Schema, kind: ArgumentKind, text: &str) -> Option<Value> {
     let string = || Value::String(text.to_owned());
     match kind {
         ArgumentKind::Text => Some(string()),

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 
 use serde_json::Value;
 
-use crate::Unenforced;
+use crate::options::Unenforced;
 
 /// The result of reading a part of a schema. The error is a message with the location.
 pub(crate) type SchemaResult<T> = Result<T, String>;

@@ -56,7 +56,7 @@ pub(crate) fn read(document: &Document<'_>, schema: &Value, at: &str) -> SchemaR
 }
 
 /// A definition that remains to be read.
-struct Todo {
+struct PendingDefinition {
     id: usize,
     at: String,
     /// `None`: the schema to which the location leads.
@@ -68,7 +68,7 @@ struct SchemaReader<'d, 'a> {
     validator: Validator<'d, 'a>,
     /// The definition of each reference.
     ids: HashMap<String, usize>,
-    todo: VecDeque<Todo>,
+    todo: VecDeque<PendingDefinition>,
     definitions: Vec<Option<SchemaNode>>,
     nodes: usize,
     values: usize,
@@ -79,7 +79,7 @@ impl SchemaReader<'_, '_> {
     fn define(&mut self, at: String, schema: Option<Value>) -> usize {
         let id = self.definitions.len();
         self.definitions.push(None);
-        self.todo.push_back(Todo { id, at, schema });
+        self.todo.push_back(PendingDefinition { id, at, schema });
         id
     }
 

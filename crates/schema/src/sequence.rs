@@ -12,7 +12,7 @@ const MAX_FURTHER: usize = 1999;
 const MAX_STATES: usize = 4096;
 
 /// Items of which each occurs at most once.
-pub(crate) struct Sequence<'s> {
+pub(crate) struct ItemSequence<'s> {
     /// The rule of each item, and whether it is required.
     pub(crate) items: &'s [(String, bool)],
     /// GBNF between two items.
@@ -25,7 +25,7 @@ pub(crate) struct Sequence<'s> {
     pub(crate) any_order: bool,
 }
 
-impl Sequence<'_> {
+impl ItemSequence<'_> {
     /// Adds the rules, and returns the name of the first. `None`: no sequence has so many items, or there would be too many rules.
     pub(crate) fn add(&self, rules: &mut Rules, hint: &str) -> Option<String> {
         if self.any_order && self.items.len() <= MAX_ANY_ORDER {

@@ -8,7 +8,7 @@ use crate::classes::{class, class_without};
 use crate::formats;
 use crate::pattern::PatternNode;
 use crate::rules::{Rules, literal};
-use crate::sequence::Sequence;
+use crate::sequence::ItemSequence;
 use crate::spelling::Spelling;
 use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
 
@@ -186,7 +186,7 @@ impl SchemaWriter<'_> {
             Some(additional) => self.additional(object, additional, hint)?,
             None => None,
         };
-        let mut sequence = Sequence {
+        let mut sequence = ItemSequence {
             items: &items,
             separator: &format!("\",\" {space}"),
             further: further.as_deref(),

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::{Rng, accepts, automaton, random_text};
-use crate::{Argument, ArgumentKind, CompileOptions, Rules, Schema, text_until};
+use crate::{ArgumentKind, CompileOptions, CompiledArgument, Rules, Schema, text_until};
 
 const TAG: &str = "</parameter>";
 
 /// The rules of an argument, and its schema.
-fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, Argument, Schema) {
+fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, CompiledArgument, Schema) {
     let schema = Schema::new(schema).unwrap();
     let mut rules = Rules::new();
     let options = CompileOptions { drop_unenforceable: true, any_order: true };
@@ -100,7 +100,7 @@ fn texts_are_read_as_the_kind_says() {
         ),
         (json!({"$ref": "#/$defs/s", "$defs": {"s": {"type": "string", "description": "x"}}}), Text, vec![text("12")]),
     ] {
-        let (rules, Argument { rule, kind: found, .. }, read) = argument(&schema, &[TAG]);
+        let (rules, CompiledArgument { rule, kind: found, .. }, read) = argument(&schema, &[TAG]);
         let gbnf = followed(rules, &rule, &[TAG]);
         assert_eq!(found, kind, "{schema}");
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
@@ -136,7 +136,7 @@ fn random_arguments_end_at_the_first_tag_and_are_valid() {
         json!({"type": "array", "items": {"type": "string", "pattern": "^[</ap>|end]{1,5}$"}, "minItems": 1}),
     ] {
         for delimiters in delimiters {
-            let (rules, Argument { rule, kind, .. }, read) = argument(&schema, delimiters);
+            let (rules, CompiledArgument { rule, kind, .. }, read) = argument(&schema, delimiters);
             let gbnf = rules.to_gbnf(&rule);
             let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
             let closing: Vec<u8> = delimiters.concat().into_bytes().into_iter().chain(*b"\"]}").collect();

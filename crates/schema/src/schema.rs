@@ -1,0 +1,110 @@
+//! A schema and its grammar in JSON.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use foredraft_base::error::{Error, Result};
+
+use crate::document::{Document, error_at};
+use crate::options::{CompileOptions, CompiledSchema, Unenforced};
+use crate::rules::Rules;
+use crate::spelling::Spelling;
+use crate::tree::SchemaTree;
+use crate::validate::Validator;
+use crate::writer::{self, WriterOptions};
+use crate::{reader, references};
+
+/// The maximum nesting of arrays and objects in a schema. It bounds the stack's depth.
+const MAX_NESTING: usize = 128;
+
+/// A schema, or a part of one. Copies share the document.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    /// The whole document, with references as pointers from its root.
+    pub(crate) root: Arc<Value>,
+    /// The part that is meant. Its references lead into `root`.
+    pub(crate) part: Arc<Value>,
+    /// Where the part is.
+    pub(crate) at: String,
+}
+
+impl Schema {
+    /// Reads a schema and finds its references.
+    ///
+    /// # Errors
+    /// `invalid_request`, with the location: it is nested too deeply, or too large.
+    pub fn new(schema: &Value) -> Result<Schema> {
+        if nesting(schema) > MAX_NESTING {
+            return Err(Error::invalid(format!("#: nested deeper than {MAX_NESTING} arrays and objects")));
+        }
+        let root = Arc::new(references::locate(schema).map_err(Error::invalid)?);
+        Ok(Schema { part: Arc::clone(&root), root, at: "#".to_owned() })
+    }
+
+    /// The tree of its values, and the keywords that were dropped.
+    pub(crate) fn read(&self, drops: bool) -> Result<(SchemaTree, Vec<Unenforced>)> {
+        let document = Document::new(&self.root, drops);
+        let tree = reader::read(&document, &self.part, &self.at).map_err(Error::invalid)?;
+        Ok((tree, document.into_unenforced()))
+    }
+
+    /// The error, or the dropped keywords, of writing the schema.
+    pub(crate) fn located(&self, dropped: Vec<(&'static str, String)>) -> impl Iterator<Item = Unenforced> {
+        dropped.into_iter().map(|(keyword, reason)| Unenforced {
+            location: self.at.clone(),
+            keyword: keyword.to_owned(),
+            reason,
+        })
+    }
+
+    /// Adds the rules for the JSON text of valid values.
+    ///
+    /// # Errors
+    /// `invalid_request`, with the location: it is not a schema, nothing satisfies it, or it is too large; without
+    /// [`CompileOptions::drop_unenforceable`]: a grammar cannot enforce it.
+    pub fn compile(&self, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
+        let (tree, mut unenforced) = self.read(options.drop_unenforceable)?;
+        let writer_options = WriterOptions {
+            spelling: &Spelling::Json(None),
+            any_order: options.any_order,
+            drops: options.drop_unenforceable,
+        };
+        let mut dropped = Vec::new();
+        let rule = writer::write(&tree, &tree.root, &writer_options, rules, &mut dropped)
+            .or_else(|why| error_at(&self.at, why))
+            .map_err(Error::invalid)?;
+        unenforced.extend(self.located(dropped));
+        Ok(CompiledSchema { rule, unenforced })
+    }
+
+    /// Whether a value is valid, as far as the keywords are known: `unevaluatedProperties`, `unevaluatedItems`, `$dynamicRef` and
+    /// patterns with lookarounds or references to groups restrict nothing here, and a schema or value that takes too many steps is valid.
+    #[must_use]
+    pub fn is_valid(&self, value: &Value) -> bool {
+        let document = Document::new(&self.root, true);
+        Validator::new(&document).is_valid(&self.part, value)
+    }
+}
+
+/// Reads and compiles a schema: [`Schema::new`] and [`Schema::compile`].
+///
+/// # Errors
+/// As these.
+pub fn compile(schema: &Value, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
+    Schema::new(schema)?.compile(options, rules)
+}
+
+/// The nesting of arrays and objects in a value, found without recursion.
+fn nesting(value: &Value) -> usize {
+    let (mut deepest, mut open) = (0, vec![(value, 1)]);
+    while let Some((value, depth)) = open.pop() {
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(map) => open.extend(map.values().map(|item| (item, depth + 1))),
+            _ => continue,
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
