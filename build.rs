@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 fn main() {
     for source in [
         "src/llama/guard.cpp",
+        "src/llama/sources/head.cpp",
         "src/llama/guard.h",
         "src/llama/allocation.cpp",
         "src/llama/placement.cpp",
@@ -131,7 +132,8 @@ fn compile_guard(installed: &Path) {
     for folder in ["include", "src"] {
         build.flag("-isystem").flag(source.join(folder));
     }
-    let files = ["guard", "placement", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
+    let files =
+        ["guard", "placement", "sources/head", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
     build.cpp(true).std("c++17").files(files).compile("foredraft_guard");
 }
 

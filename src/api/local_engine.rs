@@ -53,6 +53,7 @@ impl LocalEngine {
         let (models, worker) = engine::load(&load.config, notify_and_signal(&updates, notify), progress)?;
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
+        load.warn_about_models(&models.target, models.draft.as_deref());
         for warning in load.warnings.iter().skip(n_logged) {
             log::write(Level::Warn, &format!("init: {warning}"));
         }

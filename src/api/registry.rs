@@ -230,10 +230,15 @@ impl RequestRecord {
 
     /// The warnings known so far.
     pub(super) fn warnings(&self) -> Vec<String> {
-        // Only messages give a warning, and all completions of a request share its messages.
-        let of_prompt = self.completions.first().and_then(|completion| completion.prompt.get());
-        let of_prompt = of_prompt.into_iter().flat_map(|prompt| prompt.warnings.iter());
-        self.warnings.iter().chain(of_prompt).cloned().collect()
+        let prompts = self.completions.iter().filter_map(|completion| completion.prompt.get());
+        let mut warnings = self.warnings.clone();
+        for warning in prompts.flat_map(|prompt| prompt.warnings.iter()) {
+            // Several completions can share a prompt.
+            if !warnings.contains(warning) {
+                warnings.push(warning.clone());
+            }
+        }
+        warnings
     }
 }
 

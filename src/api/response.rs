@@ -21,8 +21,8 @@ use crate::session;
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
 
-/// The error object of the C contract: `success`, `status`, `error`, `code`, and `missing_file` or `denied_file` where a file does not exist, or
-/// the process may not use it.
+/// The error object of the C contract: `success`, `status`, `error`, `code`; `missing_file` or `denied_file` where a file does not exist, or the
+/// process may not use it; and `n_prompt_tokens` and `n_ctx` where a prompt does not fit.
 pub fn error_json(error: &Error) -> Value {
     let mut answer = json!({
         "success": false,
@@ -33,6 +33,10 @@ pub fn error_json(error: &Error) -> Value {
     if let Value::Object(answer) = &mut answer {
         let files = [("missing_file", error.missing_file()), ("denied_file", error.denied_file())];
         answer.extend(files.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path?.into()))));
+    }
+    if let (Some(overflow), Value::Object(answer)) = (error.overflow(), &mut answer) {
+        answer.insert("n_prompt_tokens".into(), overflow.n_prompt_tokens.into());
+        answer.insert("n_ctx".into(), overflow.n_ctx.into());
     }
     answer
 }

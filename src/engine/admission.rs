@@ -199,10 +199,9 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
     let left_out = session::prompt_truncation(n_total, n_keep, n_ctx);
     match &left_out {
         Some(_) if !pool.ctx_shift => {
-            return Err(Error::new(
-                Code::ContextFull,
-                format!("prompt: {n_total} tokens do not fit into the context of {n_ctx}, which may not shift"),
-            ));
+            let message =
+                format!("prompt: {n_total} tokens do not fit into the context of {n_ctx}, which may not shift");
+            return Err(Error::context_full(message, n_total, n_ctx));
         }
         Some(range) => drop(tokens.drain(range.clone())),
         None => {}
@@ -211,10 +210,10 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
         return Err(match left_out {
             None => Error::invalid("prompt: has no tokens, and the model begins texts with none"),
             // A context of one token.
-            Some(_) => Error::new(
-                Code::ContextFull,
-                format!("prompt: no part of its {n_total} tokens fits into the context of {n_ctx}"),
-            ),
+            Some(_) => {
+                let message = format!("prompt: no part of its {n_total} tokens fits into the context of {n_ctx}");
+                Error::context_full(message, n_total, n_ctx)
+            }
         });
     }
     Ok((tokens, left_out.is_some()))

@@ -26,7 +26,7 @@ impl Embedder {
         let tokens = if text.truncate { text.tokens.get(..most).unwrap_or(&text.tokens) } else { &text.tokens };
         if tokens.len() > most {
             let message = format!("{} tokens, where an embedding is made of at most {most}", tokens.len());
-            return Err(Error::new(Code::ContextFull, message));
+            return Err(Error::context_full(message, tokens.len(), most));
         }
         loop {
             self.context.truncate(0, 0);

@@ -41,22 +41,6 @@ llama_state_seq_flags state_flags(bool partial) {
     return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-// Whether ggml can multiply matrices of this type.
-bool multiplies(ggml_type type) {
-    const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
-    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
-}
-
-// `WeightsOfFormat` in guard.rs: how many weights a file has of a ggml_type, and their bytes.
-struct weights_of_format {
-    uint32_t n;
-    uint64_t bytes;
-};
-
-// The length of `formats` below, for gguf_source.rs.
-constexpr int N_FORMATS = 64;
-static_assert(GGML_TYPE_COUNT <= N_FORMATS, "a count for each type");
-
 // Seeks in a stream. Returns false on failure.
 bool seek_to(void * stream, uint64_t at) {
     FILE * file = static_cast<FILE *>(stream);
@@ -154,53 +138,6 @@ extern "C" {
 // Whether this thread is inside a guarded call.
 bool foredraft_is_guarded() {
     return guard::depth > 0;
-}
-
-// Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
-// and would call a null function. For an unreadable file this returns true, because the loader reports it. Adds the weights of each ggml_type to
-// `formats`.
-//
-// If `stream` is not NULL, the file is the part of it from byte `start`, `length` bytes long, and `path` is NULL. For a stream this also
-// returns false if weights are beyond the end (a mapped file continues after the part), or if the model has several files.
-bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, weights_of_format * formats, char * why,
-                            size_t why_size) {
-    char ignored[64];
-    return guarded<bool>(true, ignored, sizeof ignored, [&] {
-        const guard::Head file = guard::read_head(path, stream, start);
-        const int64_t n = file ? gguf_get_n_tensors(file.get()) : 0;
-        if (stream != nullptr && file) {
-            const int64_t parts = gguf_find_key(file.get(), "split.count");
-            if (parts >= 0 && gguf_get_kv_type(file.get(), parts) == GGUF_TYPE_UINT16 && gguf_get_val_u16(file.get(), parts) > 1) {
-                std::snprintf(why, why_size, "is one of several files of a model, which are loaded by the first one's path");
-                return false;
-            }
-        }
-        for (int64_t i = 0; i < n; ++i) {
-            const char * name = gguf_get_tensor_name(file.get(), i);
-            const ggml_type type = gguf_get_tensor_type(file.get(), i);
-            // Tables from tokens to experts or to other tokens contain integers.
-            const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
-            const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
-            if (is_weight && !is_table) {
-                formats[type].n += 1;
-                formats[type].bytes += gguf_get_tensor_size(file.get(), i);
-            }
-            if (is_weight && !is_table && !multiplies(type)) {
-                std::snprintf(why, why_size, "%s has the type %s, which matrix multiplication does not support", name, ggml_type_name(type));
-                return false;
-            }
-            if (stream != nullptr) {
-                const uint64_t end = start + length, size = gguf_get_tensor_size(file.get(), i);
-                const uint64_t at = gguf_get_data_offset(file.get()) + gguf_get_tensor_offset(file.get(), i);
-                if (at > end || size > end - at) {
-                    std::snprintf(why, why_size, "is truncated: %s ends at byte %llu of %llu", name,
-                                  static_cast<unsigned long long>(at - start + size), static_cast<unsigned long long>(length));
-                    return false;
-                }
-            }
-        }
-        return true;
-    });
 }
 
 // Loads a model from a path or a stream.

@@ -29,7 +29,7 @@ pub(super) struct Buffers {
     pub(super) compute: u64,
 }
 
-/// `weights_of_format` in guard.cpp: how many weights a file has of a `ggml_type`, and their bytes.
+/// `weights_of_format` in head.cpp: how many weights a file has of a `ggml_type`, and their bytes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WeightsOfFormat {
@@ -38,11 +38,13 @@ pub(super) struct WeightsOfFormat {
 }
 
 unsafe extern "C" {
-    pub(super) fn foredraft_can_multiply(
+    pub(super) fn foredraft_check_head(
         path: *const c_char,
         stream: *mut c_void,
         start: u64,
         length: u64,
+        role: i32,
+        overrides: *const sys::llama_model_kv_override,
         formats: *mut WeightsOfFormat,
         why: *mut c_char,
         why_size: usize,
@@ -164,6 +166,11 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
+    pub(super) fn foredraft_metadata(
+        model: *const sys::llama_model,
+        visit: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char),
+        to: *mut c_void,
+    );
     pub(super) fn foredraft_adapter_buffers(
         model: *const sys::llama_model,
         path: *const c_char,

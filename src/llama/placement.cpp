@@ -1,5 +1,5 @@
-// Where llama.cpp has put the layers of a model and the buffers of its contexts. Uses llama.cpp's own headers, because the installed ones have
-// nothing of this.
+// Where llama.cpp has put the layers of a model and the buffers of its contexts, and a model's metadata. Uses llama.cpp's own headers, because the
+// installed ones have nothing of this.
 #include "guard.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -64,6 +64,13 @@ size_t foredraft_buffers_of(const llama_model * model, const llama_context * ctx
         }
         return n;
     });
+}
+
+// Calls `visit` with `to` and each key and value of a model's metadata. (llama_model_meta_key_by_index walks through all keys before the one.)
+void foredraft_metadata(const llama_model * model, void (*visit)(void *, const char *, const char *), void * to) {
+    for (const auto & [key, value] : model->gguf_kv) {
+        visit(to, key.c_str(), value.c_str());
+    }
 }
 
 // Where llama.cpp puts an adapter: each of its tensors beside the weights that it changes. `path` and `stream` as for foredraft_lora_load. Writes

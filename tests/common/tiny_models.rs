@@ -212,6 +212,61 @@ pub fn with_template(key: &str, template: &str) -> String {
     model.write("template")
 }
 
+/// A file of an architecture with little but the metadata that it needs, all of it 2, except for `zero`, which is 0.
+pub fn with_zero(architecture: &'static str, zero: &'static str) -> String {
+    let mut model = Writer::new(architecture);
+    let keys = [
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "feed_forward_length",
+        "expert_feed_forward_length",
+        "expert_count",
+        "expert_used_count",
+        "full_attention_interval",
+        "ssm.conv_kernel",
+        "ssm.inner_size",
+        "ssm.state_size",
+        "ssm.time_step_rank",
+        "ssm.group_count",
+        "wkv.head_size",
+        "attention.output_group_count",
+        "attention.indexer.block_size",
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+        "attention.indexer.local_blocks",
+        "expert_gating_func",
+    ];
+    for key in keys.into_iter().filter(|key| *key != zero) {
+        model.number(key, 2);
+    }
+    model.number(zero, 0);
+    model.float("attention.layer_norm_epsilon", 1e-5);
+    model.numbers("rope.dimension_sections", &[1, 1, 1, 1]);
+    model.write(&format!("zero-{architecture}-{zero}"))
+}
+
+/// A file that says what it is, and has little else.
+pub fn of_kind(architecture: &'static str, kind: &str, layer: u64) -> String {
+    let mut model = Writer::new(architecture);
+    model.entry("general.type", 8, |bytes| put_string(bytes, kind));
+    model.number("nextn_predict_layers", 1);
+    model.ones(&format!("blk.{layer}.attn_norm.weight"), N_EMBD);
+    model.write(&format!("kind-{architecture}-{kind}-{layer}"))
+}
+
+/// The sliding-window model with this many more keys of metadata.
+pub fn with_keys(n: u64) -> String {
+    let mut model = Writer::new("gemma3");
+    window(&mut model);
+    for key in 0..n {
+        model.entry(&format!("general.note.{key}"), 4, |bytes| bytes.extend(7_u32.to_le_bytes()));
+    }
+    model.write("with-keys")
+}
+
 /// LFM2: a hybrid of short convolutions, which are recurrent, and attention.
 pub fn hybrid() -> String {
     let mut model = Writer::new("lfm2");

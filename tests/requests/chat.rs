@@ -454,7 +454,7 @@ fn impossible_combinations_are_refused() {
             json!({"tool_choice": "required", "choices": ["yes", "no"]}),
             "tool_choice: a required call cannot be combined with choices",
         ),
-        (json!({"tool_choice": "sometimes"}), "tool_choice: expected"),
+        (json!({"tool_choice": "sometimes"}), "tool_choice: there is no tool"),
         (json!({"tool_choice": {"function": {"name": "no"}}}), "tool_choice: there is no tool \"no\""),
         (json!({"response_format": {"type": "xml"}}), "response_format: expected"),
         (json!({"response_format": {"type": "json_object"}, "json_schema": {}}), "response_format: expected either"),

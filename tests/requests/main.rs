@@ -12,7 +12,9 @@ mod chat;
 #[path = "../common/mod.rs"]
 mod common;
 mod decisions;
+mod embeddings;
 mod hostile_templates;
+mod model_files;
 mod model_metadata;
 mod preparation;
 mod prompt_logprobs;
@@ -23,3 +25,4 @@ mod status;
 mod templates;
 #[path = "../common/vocabulary.rs"]
 mod vocabulary;
+mod warnings;

@@ -121,6 +121,8 @@ pub struct Error {
     message: String,
     /// The file or folder whose absence, or whose permissions, are the reason.
     file: Option<(FileFault, Box<str>)>,
+    /// See [`Error::overflow`].
+    overflow: Option<ContextOverflow>,
 }
 
 /// Why a file cannot be used, where languages have an error of their own for that.
@@ -130,13 +132,22 @@ enum FileFault {
     Denied,
 }
 
+/// What does not fit into a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextOverflow {
+    /// The tokens of the prompt.
+    pub n_prompt_tokens: usize,
+    /// The tokens that fit.
+    pub n_ctx: usize,
+}
+
 /// The crate's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// An error with that code. `message` names the field and the value, and what is wrong with it.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Error { code, message: message.into(), file: None }
+        Error { code, message: message.into(), file: None, overflow: None }
     }
 
     /// [`Code::InvalidRequest`] with that message.
@@ -170,6 +181,12 @@ impl Error {
         Error { file, ..Error::new(code, message) }
     }
 
+    /// [`Code::ContextFull`] for a prompt of `n_prompt_tokens` tokens, of which at most `n_ctx` fit.
+    pub fn context_full(message: impl Into<String>, n_prompt_tokens: usize, n_ctx: usize) -> Self {
+        let overflow = Some(ContextOverflow { n_prompt_tokens, n_ctx });
+        Error { overflow, ..Error::new(Code::ContextFull, message) }
+    }
+
     /// The same error with another code.
     pub fn with_code(self, code: Code) -> Self {
         Error { code, ..self }
@@ -197,6 +214,11 @@ impl Error {
 
     fn file_with(&self, fault: FileFault) -> Option<&str> {
         self.file.as_ref().filter(|(kind, _)| *kind == fault).map(|(_, path)| &**path)
+    }
+
+    /// The numbers of a [`Code::ContextFull`], where they are known.
+    pub fn overflow(&self) -> Option<ContextOverflow> {
+        self.overflow
     }
 
     /// The message.

@@ -125,7 +125,8 @@ impl LocalEngine {
         Ok(success(json!({"prompt": prompt}), warnings))
     }
 
-    /// `get_embedding`: the pooled embedding of `content` (or `prompt`), which can contain token ids. Waits for the engine.
+    /// `get_embedding`: the pooled embedding of `content` (or `prompt`, or `input`), which can contain token ids; or those of all texts of
+    /// an array `input`. Waits for the engine.
     ///
     /// # Errors
     /// The request is invalid, the text is too long, or the engine was not loaded with `embedding`.
@@ -135,30 +136,78 @@ impl LocalEngine {
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let (name, text) = text(&mut fields, "content", "prompt")?;
+        let inputs = embedded(&mut fields)?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
         let truncate = fields.flag("truncate")?.unwrap_or(false);
-        let tokens = self.target().tokenize(name, &text, true, true)?;
-        if tokens.is_empty() {
-            return Err(Error::invalid(format!("{name}: has no tokens")));
-        }
+        let serving = self.target();
+        let tokenized = inputs.texts.iter().map(|(name, text)| {
+            let tokens = serving.tokenize(name, text, true, true)?;
+            if tokens.is_empty() { Err(Error::invalid(format!("{name}: has no tokens"))) } else { Ok(tokens) }
+        });
+        let tokenized: Vec<Vec<Token>> = tokenized.collect::<Result<_>>()?;
         let worker = self.worker()?;
         if !self.config().embedding {
-            return Err(Error::invalid("get_embedding: the model was not loaded with \"embedding\": true"));
+            return Err(Error::invalid("embed: the model was not loaded with \"embedding\": true"));
         }
-        let failed = |error: Error| match error.code() {
-            Code::ContextFull => error.within(name),
-            _ => error.within("get_embedding"),
+        let (mut data, mut n_all) = (Vec::new(), 0);
+        for ((name, _), tokens) in inputs.texts.iter().zip(tokenized) {
+            let embedded = worker.embed(EmbeddedText { tokens, truncate });
+            let Embedding { mut values, n_tokens } = embedded.map_err(|error| match error.code() {
+                Code::ContextFull => error.within(name),
+                _ => error.within("embed"),
+            })?;
+            normalize_embedding(&mut values, normalize);
+            n_all += n_tokens;
+            data.push(values.into_iter().map(f64::from).collect::<Vec<f64>>());
+        }
+        let answer = if inputs.is_list {
+            let data: Vec<Value> =
+                (0..).zip(data).map(|(index, it): (usize, _)| json!({"index": index, "embedding": it})).collect();
+            json!({"data": data, "usage": {"prompt_tokens": n_all, "total_tokens": n_all}})
+        } else {
+            json!({"embedding": data.pop().unwrap_or_default(), "tokens_evaluated": n_all})
         };
-        let Embedding { mut values, n_tokens } = worker.embed(EmbeddedText { tokens, truncate }).map_err(failed)?;
-        normalize_embedding(&mut values, normalize);
-        let values: Vec<f64> = values.into_iter().map(f64::from).collect();
-        Ok(success(json!({"embedding": values, "tokens_evaluated": n_tokens}), fields.finish()))
+        Ok(success(answer, fields.finish()))
     }
+}
+
+/// The texts of a request for embeddings, each with its name for messages.
+struct EmbeddedTexts {
+    texts: Vec<(String, Vec<Piece>)>,
+    /// They were given as an array, so the answer is one, too.
+    is_list: bool,
+}
+
+/// Reads `input`: a text, an array of token ids, or an array of several of these. Without it, reads `content` or `prompt`, one text.
+fn embedded(fields: &mut Fields) -> Result<EmbeddedTexts> {
+    const INPUT: &str = "input";
+    let Some(input) = fields.get(INPUT) else {
+        let (name, text) = text(fields, "content", "prompt")?;
+        if text.iter().filter(|piece| matches!(piece, Piece::Text(_))).count() > 1 {
+            fields.warn(format!(
+                "{name}: its parts are one text with one embedding; an array input has one for each text"
+            ));
+        }
+        return Ok(EmbeddedTexts { texts: vec![(name.to_owned(), text)], is_list: false });
+    };
+    if let Some(other) = ["content", "prompt"].into_iter().find(|other| fields.is_given(other)) {
+        return Err(Error::invalid(format!("{INPUT}: expected either {INPUT} or {other}, got both")));
+    }
+    let list = input.as_array().filter(|items| !items.iter().all(Value::is_number));
+    let Some(items) = list else {
+        return Ok(EmbeddedTexts { texts: vec![(INPUT.to_owned(), pieces(INPUT, input)?)], is_list: false });
+    };
+    let texts = items.iter().enumerate().map(|(index, item)| {
+        let name = format!("{INPUT}[{index}]");
+        let text = pieces(&name, item)?;
+        Ok((name, text))
+    });
+    Ok(EmbeddedTexts { texts: texts.collect::<Result<_>>()?, is_list: true })
 }
 
 /// Reads the text from the field `name`, else from `other`. Returns the field's name, too.
 fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<(&'static str, Vec<Piece>)> {
+    fields.warn_of_other_names(name, &[other]);
     let second = fields.get(other).map(|value| (other, value));
     match fields.get(name).map(|value| (name, value)).or(second) {
         Some((name, value)) => Ok((name, pieces(name, value)?)),

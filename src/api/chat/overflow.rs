@@ -13,7 +13,7 @@
 
 use serde_json::Value;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
 /// A chat that fits.
 pub(in crate::api) struct FittedChat<T> {
@@ -55,7 +55,7 @@ fn groups(messages: &[Value]) -> Vec<Vec<usize>> {
 /// Drops the oldest turns until the prompt fits. `make` renders messages to a prompt, `len` is the number of tokens of a prompt.
 ///
 /// # Errors
-/// Those of `make`; [`Code::ContextFull`]: the messages that must stay do not fit.
+/// Those of `make`; [`Code::ContextFull`](crate::error::Code::ContextFull): the messages that must stay do not fit.
 pub(in crate::api) fn drop_turns<T>(
     messages: &[Value],
     n_predict: Option<usize>,
@@ -108,7 +108,7 @@ pub(in crate::api) fn drop_turns<T>(
     if n_left >= n_ctx {
         let kept = "the system message and the last turn";
         let message = format!("messages: {kept} have {n_left} tokens and do not fit into the context of {n_ctx}");
-        return Err(Error::new(Code::ContextFull, message));
+        return Err(Error::context_full(message, n_left, n_ctx));
     }
     let warning = format!(
         "messages: {n_dropped} of {} were dropped (the oldest {n_groups} turns): all messages have {n_whole} tokens, and {limit} \
@@ -130,6 +130,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::error::Code;
 
     /// Messages by the first letters of their roles.
     fn chat(roles: &str) -> Vec<Value> {

@@ -34,7 +34,13 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>> {
     })?;
     check_memory(text)?;
     // serde_json ends its messages with the line and column.
-    match serde_json::from_str(text).map_err(|error| invalid(format!("not JSON: {error}")))? {
+    let parsed = serde_json::from_str(text).map_err(|error| {
+        let message = error.to_string();
+        let is_escape = message.starts_with("invalid escape");
+        let hint = if is_escape { " (a backslash in a string is written \\\\; paths can have / instead)" } else { "" };
+        invalid(format!("not JSON: {message}{hint}"))
+    });
+    match parsed? {
         Value::Object(map) => Ok(map),
         other => {
             let start = bytes.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(0);
@@ -312,6 +318,23 @@ impl<'a> Fields<'a> {
             }
             _ => Err(unexpected(name, "an array of strings", value)),
         })
+    }
+
+    /// Whether the document has a value for `key`. The key does not count as read.
+    pub fn is_given(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
+    }
+
+    /// Adds a warning for each of the `others` that is given beside `used` with another value: several keys have one meaning, and `used`
+    /// counts.
+    pub fn warn_of_other_names(&mut self, used: &str, others: &[&str]) {
+        let Some(value) = self.map.get(used).filter(|value| !value.is_null()) else { return };
+        for other in others {
+            if self.map.get(*other).is_some_and(|second| !second.is_null() && second != value) {
+                let warning = format!("{}: not used, because {} is given, too", self.name(other), self.name(used));
+                self.warnings.push(warning);
+            }
+        }
     }
 
     /// Adds a warning.

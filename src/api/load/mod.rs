@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
 use self::threads::ContextThreads;
-use super::fields::{Fields, parse_object, unavailable};
+use super::fields::{Fields, parse_object, show, unavailable};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, FitSettings, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
-use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
+use crate::llama::{CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 use crate::session::SelfExtend;
 use crate::speculative::DrafterKind;
 
@@ -83,6 +83,12 @@ impl GivenModels {
     }
 }
 
+/// Whether a command line is one word and no flag, which is meant as a path. (The first word of a longer line is a program's name.)
+fn is_lone_path(line: &str) -> bool {
+    let line = line.trim();
+    !line.starts_with(['-', '{', '[', '\u{FEFF}']) && !line.contains(char::is_whitespace)
+}
+
 /// `unknown` is the old server's default. It means the path.
 fn is_default_alias(alias: &str) -> bool {
     alias.is_empty() || alias == "unknown"
@@ -125,6 +131,10 @@ impl LoadRequest {
             Ok(line) if line.trim().is_empty() => {
                 Err(Error::new(Code::InvalidJson, "init: expected a JSON object or a command line, got nothing"))
             }
+            Ok(line) if is_lone_path(line) => Err(Error::invalid(format!(
+                "init: expected a JSON object or a command line, got the path {}: write {{\"model\": ...}} or -m before it",
+                show(&line.trim().into())
+            ))),
             Ok(line) if !line.trim_start().starts_with(['{', '[', '\u{FEFF}']) => {
                 let CommandLine { object, mut warnings } = command_line::parse(line)?;
                 let mut request = LoadRequest::from_object(&object)?;
@@ -170,6 +180,23 @@ impl LoadRequest {
                 self.warnings
                     .push(format!("{key}: not used, because there is no GPU to use: the CPU computes everything"));
             }
+        }
+    }
+
+    /// Adds warnings about models that do not serve what was asked for.
+    pub(super) fn warn_about_models(&mut self, target: &Model, draft: Option<&Model>) {
+        if let Some(draft) = draft.filter(|draft| draft.n_params() > target.n_params()) {
+            self.warnings.push(format!(
+                "model_draft: has {} parameters, more than the target's {}: drafting with it takes longer than it saves",
+                draft.n_params(),
+                target.n_params()
+            ));
+        }
+        if self.config.mtp && target.n_mtp_layers() == 0 {
+            self.warnings.push(
+                "speculative.type: mtp is not used, because the model has no layers for multi-token prediction"
+                    .to_owned(),
+            );
         }
     }
 

@@ -17,8 +17,9 @@ pub(super) use self::preparer::Preparer;
 pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
 use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns};
 use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
+use crate::session;
 use crate::speculative::Predicted;
 
 /// Prompts up to this many bytes are tokenized by the caller's thread, which takes a fraction of a millisecond.
@@ -88,7 +89,7 @@ impl PromptSource {
     /// Tokenizes one prompt. Error messages call it `name`.
     fn prompt(&self, name: &str, input: &Input) -> Result<PreparedPrompt> {
         let parse_special = self.inputs.parse_special;
-        let prompt = match &input.prompt {
+        let mut prompt = match &input.prompt {
             Prompt::Text(pieces) => {
                 PreparedPrompt::whole(self.serving.tokenize(name, pieces, true, parse_special)?, None)
             }
@@ -102,7 +103,16 @@ impl PromptSource {
         let (n, n_ctx) = (prompt.tokens.len(), self.serving.n_ctx);
         if self.inputs.on_overflow == Overflow::Error && n >= n_ctx {
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx} (on_overflow is error)");
-            return Err(Error::new(Code::ContextFull, message));
+            return Err(Error::context_full(message, n, n_ctx));
+        }
+        let n_keep = session::effective_n_keep(self.n_keep, n, n_ctx);
+        if let Some(left_out) = session::prompt_truncation(n, n_keep, n_ctx).filter(|_| self.serving.ctx_shift) {
+            prompt.warnings.push(format!(
+                "{name}: {} of {n} tokens are left out after the first {}, because the context has {n_ctx} \
+                 (on_overflow \"error\" refuses such prompts)",
+                left_out.len(),
+                left_out.start
+            ));
         }
         Ok(prompt)
     }

@@ -11,7 +11,7 @@ use crate::api::chat_format::{RequestTemplates, TemplateFormat, TemplateFormats}
 use crate::api::fields::show;
 use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
 use crate::engine::ChoiceTokens;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
@@ -203,7 +203,7 @@ impl ServingModel {
         } else if too_long && !self.ctx_shift {
             let n = prompt.len();
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, and ctx_shift is false");
-            Err(Error::new(Code::ContextFull, message))
+            Err(Error::context_full(message, n, n_ctx))
         } else {
             Ok(())
         }

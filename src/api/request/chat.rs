@@ -273,9 +273,13 @@ fn tool_choice(key: &str, value: &Value) -> Result<ToolChoice> {
         (Some("none"), _) => Ok(ToolChoice::Nothing),
         (Some("required"), _) if key == "tool_choice" => Ok(ToolChoice::Required),
         (None, Some(name)) => Ok(ToolChoice::Function(name.to_owned())),
+        // Which tools there are is checked later.
+        (Some(name), _) if key == "tool_choice" && !name.is_empty() => Ok(ToolChoice::Function(name.to_owned())),
         _ => {
             let expected = match key {
-                "tool_choice" => r#""auto", "none", "required" or {"type": "function", "function": {"name": ...}}"#,
+                "tool_choice" => {
+                    r#""auto", "none", "required", a tool's name or {"type": "function", "function": {"name": ...}}"#
+                }
                 _ => r#""auto", "none" or {"name": ...}"#,
             };
             Err(unexpected(key, expected, value))

@@ -27,7 +27,7 @@ pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow
 pub(super) use self::sampling::MAX_WINDOW;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
-use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
+use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, show, text_in, unexpected};
 use super::schema;
 use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
@@ -204,6 +204,12 @@ impl CompletionRequest {
             fields.warn(ignored_default("seed", i64::from(seed)));
         }
         sampling.seed = seed.unwrap_or_else(draw_seed);
+        for (used, others) in OTHER_NAMES {
+            fields.warn_of_other_names(used, others);
+        }
+        if !endpoint.is_old() && !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
+            fields.warn("prompt: neither prompt nor messages is given, so the completion continues an empty text");
+        }
         let request = CompletionRequest {
             inputs,
             n_cmpl: n_cmpl(fields)?,
@@ -296,6 +302,17 @@ impl CompletionRequest {
     }
 }
 
+/// Keys with one meaning: the one that counts, and the others in the order in which they count.
+const OTHER_NAMES: [(&str, &[&str]); 5] = [
+    ("temperature", &["temp"]),
+    ("n_predict", &["max_completion_tokens", "max_tokens"]),
+    ("max_completion_tokens", &["max_tokens"]),
+    ("n_cmpl", &["n"]),
+    ("tool_choice", &["function_call"]),
+];
+/// The keys that give a completion something to continue.
+const PROMPT_KEYS: [&str; 6] = ["prompt", "prompts", "messages", "input_prefix", "input_suffix", "input_extra"];
+
 fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<RequestOptions> {
     Ok(RequestOptions {
         n_predict: n_predict(fields)?,
@@ -322,13 +339,75 @@ fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) 
 
 fn reply(fields: &mut Fields) -> Result<Reply> {
     Ok(Reply {
-        response_fields: fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default(),
+        response_fields: response_fields(fields)?,
         return_tokens: flag(fields, "return_tokens", false)?,
         timings_per_token: flag(fields, "timings_per_token", false)?,
         tag: fields.get_any("tag").cloned(),
         debug: flag(fields, "__debug", false)?,
     })
 }
+
+/// Reads `response_fields`. A name that no answer has is named in a warning.
+fn response_fields(fields: &mut Fields) -> Result<Vec<String>> {
+    let names = fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default();
+    for name in &names {
+        let first = name.split('/').next().unwrap_or_default();
+        if !ANSWER_FIELDS.contains(&first) {
+            let hint = did_you_mean(first, ANSWER_FIELDS.iter().copied());
+            fields.warn(format!("response_fields: the answer has no field {}{hint}", show(&name.as_str().into())));
+        }
+    }
+    Ok(names)
+}
+
+/// The fields that a final response can have.
+pub(in crate::api) const ANSWER_FIELDS: [&str; 45] = [
+    "success",
+    "status",
+    "error",
+    "code",
+    "missing_file",
+    "content",
+    "stop",
+    "id",
+    "id_slot",
+    "index",
+    "model",
+    "tokens_predicted",
+    "tokens_evaluated",
+    "tokens_cached",
+    "generation_settings",
+    "truncated",
+    "stopped_eos",
+    "stopped_word",
+    "stopped_limit",
+    "stopping_word",
+    "stop_type",
+    "timings",
+    "prompt_stats",
+    "prompt",
+    "speculative",
+    "choice",
+    "choices",
+    "session_load",
+    "session_save",
+    "completion_probabilities",
+    "message",
+    "finish_reason",
+    "usage",
+    "reasoning_format",
+    "logprobs",
+    "prompt_logprobs",
+    "tokens",
+    "sources",
+    "warnings",
+    "tag",
+    "results",
+    "delta",
+    "role",
+    "reasoning_content",
+    "tool_calls",
+];
 
 /// Reads `grammar` and `json_schema`. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
 /// `response_schema`: the schema of `response_format`.

@@ -17,11 +17,12 @@ use llama_cpp_sys_2 as sys;
 
 use self::hidden::Hidden;
 use self::padding::Padding;
-use self::raw_params::{layout, n_ctx, raw_params};
+use self::raw_params::{cache_type, layout, n_ctx, raw_params};
 use crate::error::{Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
 use crate::llama::params::{CacheType, ContextParams, FlashAttn};
+use crate::llama::platform::total_memory;
 use crate::llama::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, kernels, log};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
@@ -99,6 +100,31 @@ macro_rules! faked {
 }
 pub(super) use faked;
 
+/// Refuses a KV cache that is larger than all memory of the machine, which llama.cpp would first fill with zeros.
+fn check_cache_size(model: &Model, params: &ContextParams) -> Result<()> {
+    // Elsewhere the cache can be on a GPU, or is smaller than this.
+    let is_plain = model.can_roll_back() && model.n_swa() == 0 && !devices::supports_offload();
+    let sizes = model.head_sizes().filter(|_| is_plain && model.metadata_of_kind("attention.key_length_mla").is_none());
+    let (Some([n_key, n_value]), Some(memory)) = (sizes, total_memory()) else { return Ok(()) };
+    // SAFETY: the model is alive, and the types are ggml's.
+    let (heads, bytes) = unsafe {
+        let row = |kind, n: usize| sys::ggml_row_size(cache_type(kind), i64::try_from(n).unwrap_or(0)) as u64;
+        let heads = u64::try_from(sys::llama_model_n_head_kv(model.as_ptr())).unwrap_or(0);
+        (heads, row(params.type_k, n_key).saturating_add(row(params.type_v, n_value)))
+    };
+    let n_ctx = u64::from(n_ctx(params, model)).saturating_mul(params.n_buffers().into());
+    let size = n_ctx.saturating_mul(model.n_layer() as u64).saturating_mul(heads).saturating_mul(bytes);
+    if size <= memory {
+        return Ok(());
+    }
+    Err(Error::model(format!(
+        "n_ctx: a KV cache of {n_ctx} tokens needs {} MiB, and the machine has {} MiB of memory. Use a smaller n_ctx or n_parallel, or a \
+         smaller cache_type_k",
+        size >> 20,
+        memory >> 20
+    )))
+}
+
 /// The error for a model without KV cache.
 pub(super) fn without_memory() -> Error {
     Error::model("the model has no KV cache, so it cannot generate text")
@@ -145,6 +171,7 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only, so it cannot be decoded"));
         }
+        check_cache_size(model, params)?;
         if !hidden.is_input() && kernels::may_use_flash_attention(params) {
             let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
             if context.as_ref().is_none_or(|context| context.own_attention) {

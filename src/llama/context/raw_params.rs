@@ -99,7 +99,7 @@ pub(in crate::llama) fn layout(params: &ContextParams, model: &Model, n_snapshot
     ]
 }
 
-fn cache_type(kind: CacheType) -> sys::ggml_type {
+pub(super) fn cache_type(kind: CacheType) -> sys::ggml_type {
     match kind {
         CacheType::F32 => sys::GGML_TYPE_F32,
         CacheType::F16 => sys::GGML_TYPE_F16,

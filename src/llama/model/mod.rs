@@ -13,14 +13,14 @@ use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::backend::rpc::UsedServers;
-use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
+use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_metadata, foredraft_model_load};
 use crate::llama::kernels::layouts::{self, LayoutReason, WeightLayout};
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::platform::{available_memory, give_back_pages};
-use crate::llama::sources::gguf_source::GgufFile;
+use crate::llama::sources::gguf_source::{GgufFile, Role};
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
 use crate::llama::{DevicePlacement, Token, Vocab, VocabKind, Vocabulary, backend, log};
@@ -29,10 +29,11 @@ use crate::llama::{DevicePlacement, Token, Vocab, VocabKind, Vocabulary, backend
 struct Names {
     model: &'static str,
     devices: &'static str,
+    role: Role,
 }
 
-const TARGET: Names = Names { model: "model", devices: "devices" };
-const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft" };
+const TARGET: Names = Names { model: "model", devices: "devices", role: Role::Target };
+const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft", role: Role::Draft };
 
 /// The part of the load of a mapped model that reads its files from the disk, where the weights stay in them, and where they are copied.
 const READ_AHEAD: f32 = 0.9;
@@ -86,9 +87,10 @@ impl Model {
         if cfg!(target_arch = "x86_64") && !params.vocab_only && !params.only_measures {
             prove_threads()?;
         }
-        let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
-        let adapters: Vec<GgufFile> =
-            params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
+        let overrides = kv_overrides(&params.override_kv)?;
+        let opened = GgufFile::open(names.model, &params.source, params.use_mmap, names.role, &overrides)?;
+        let adapter = |lora: &LoraParams| GgufFile::open("lora", &lora.source, false, Role::Adapter, &[]);
+        let adapters: Vec<GgufFile> = params.lora.iter().map(adapter).collect::<Result<_>>()?;
         // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
@@ -106,7 +108,6 @@ impl Model {
             None => devices::default_devices(),
         };
         let servers = UsedServers::of(devices.as_deref());
-        let overrides = kv_overrides(&params.override_kv)?;
         // SAFETY: reads llama.cpp's constants.
         let (mut raw, max_devices) = unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
         let mut split = params.tensor_split.clone();
@@ -349,17 +350,15 @@ impl Model {
 
     /// All metadata of the file that is text, a number or a truth value, as text; arrays are left out.
     pub fn all_metadata(&self) -> Vec<(String, String)> {
-        // SAFETY: see `n_ctx_train`.
-        let n = unsafe { sys::llama_model_meta_count(self.ptr.as_ptr()) };
-        let key = |index: i32| {
-            let mut buffer = [0_u8; 512];
-            let to = buffer.as_mut_ptr().cast::<c_char>();
-            // SAFETY: the index is below the count, and the buffer has the given length.
-            let len = unsafe { sys::llama_model_meta_key_by_index(self.ptr.as_ptr(), index, to, buffer.len()) };
-            let key = buffer.get(..usize::try_from(len).ok()?)?;
-            Some(String::from_utf8_lossy(key).into_owned())
-        };
-        (0..n).filter_map(key).filter_map(|key| self.metadata(&key).map(|value| (key, value))).collect()
+        unsafe extern "C" fn collect(to: *mut c_void, key: *const c_char, value: *const c_char) {
+            // SAFETY: `to` is the vector below, which only this function uses during the call. The texts end with NUL.
+            unsafe { &mut *to.cast::<Vec<(String, String)>>() }
+                .push(unsafe { (backend::text(key), backend::text(value)) });
+        }
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        // SAFETY: the model is alive, and the vector outlives the call.
+        unsafe { foredraft_metadata(self.ptr.as_ptr(), collect, (&raw mut pairs).cast()) };
+        pairs
     }
 
     /// The chat template of the model file.

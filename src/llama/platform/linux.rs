@@ -188,6 +188,15 @@ fn shared_mapping(line: &str) -> Option<(usize, usize, u64)> {
 /// The library is linked with `-z nodelete` (`build.rs`).
 pub fn keep_loaded() {}
 
+/// The machine's memory with its swap space, in bytes.
+pub(in crate::llama) fn total_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+    };
+    Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or_default()) << 10)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

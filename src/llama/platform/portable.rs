@@ -57,3 +57,8 @@ pub(in crate::llama) fn read_piece(_: &File, _: u64, _: u64) -> bool {
 
 /// The linker keeps the library on most systems (`build.rs`), but not on macOS.
 pub fn keep_loaded() {}
+
+/// Not known.
+pub(in crate::llama) fn total_memory() -> Option<u64> {
+    None
+}

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use super::shards;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::text;
-use crate::llama::guard::{ErrorBuffer, WeightsOfFormat, foredraft_can_multiply};
+use crate::llama::guard::{ErrorBuffer, WeightsOfFormat, foredraft_check_head};
 use crate::llama::kernels::layouts::WeightsOfType;
 use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
@@ -96,6 +96,18 @@ impl GgufSource {
     }
 }
 
+/// What the host wants to use a file as. `role` in head.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(in crate::llama) enum Role {
+    Target,
+    Draft,
+    Adapter,
+}
+
+/// The values of metadata that the host gives. The last one has an empty key, or there is none.
+type Overrides = [sys::llama_model_kv_override];
+
 /// A GGUF file that has been checked, for llama.cpp: a path or a stream.
 pub(in crate::llama) struct GgufFile {
     path: CString,
@@ -108,20 +120,27 @@ pub(in crate::llama) struct GgufFile {
 
 impl GgufFile {
     /// Opens and validates a file, with better messages than llama.cpp's. `name`: the field of the file.
-    pub(in crate::llama) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
+    pub(in crate::llama) fn open(
+        name: &str,
+        source: &GgufSource,
+        use_mmap: bool,
+        role: Role,
+        overrides: &Overrides,
+    ) -> Result<GgufFile> {
+        let mut check = HeadCheck { role, overrides, formats: WeightFormats::default() };
         match source {
             GgufSource::Path(path) => {
-                let mut formats = WeightFormats::default();
                 for file in shards::of(path) {
-                    check_file(name, &file, &mut formats)?;
+                    check_file(name, &file, &mut check)?;
                 }
+                let formats = check.formats;
                 Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats })
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
                 let stream = Stream::open(name, source, can_map)?;
-                let mut formats = WeightFormats::default();
-                check_stream(&stream, name, source, &mut formats)?;
+                check_stream(&stream, name, source, &mut check)?;
+                let formats = check.formats;
                 Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats })
             }
         }
@@ -141,8 +160,15 @@ impl GgufFile {
     }
 }
 
+/// What the heads of a model's files are checked for, and the formats of the weights so far.
+struct HeadCheck<'a> {
+    role: Role,
+    overrides: &'a Overrides,
+    formats: WeightFormats,
+}
+
 /// Validates a stream in advance, and adds the formats of its weights.
-fn check_stream(stream: &Stream, name: &str, source: &GgufSource, formats: &mut WeightFormats) -> Result<()> {
+fn check_stream(stream: &Stream, name: &str, source: &GgufSource, check: &mut HeadCheck) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
     let mut magic = [0_u8; 4];
     match stream.read_at(0, &mut magic) {
@@ -152,12 +178,12 @@ fn check_stream(stream: &Stream, name: &str, source: &GgufSource, formats: &mut 
         _ => return refuse("cannot be read"),
     }
     // SAFETY: the stream is open.
-    let checked = unsafe { check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len(), formats) };
+    let checked = unsafe { check_head(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len(), check) };
     checked.or_else(|why| refuse(&why))
 }
 
 /// Validates a file in advance, and adds the formats of its weights. `name`: the field of the file.
-fn check_file(name: &str, path: &Path, formats: &mut WeightFormats) -> Result<()> {
+fn check_file(name: &str, path: &Path, check: &mut HeadCheck) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
     let mut file = atomic_write::open(path).map_err(|error| error.within(name).with_code(Code::ModelError))?;
     let mut magic = [0_u8; 4];
@@ -166,9 +192,10 @@ fn check_file(name: &str, path: &Path, formats: &mut WeightFormats) -> Result<()
         Ok(()) => return refuse("is not a GGUF file"),
         Err(_) => return refuse("is empty or truncated"),
     }
+    let length = file.metadata().map_or(u64::MAX, |file| file.len());
     let path = c_path(path)?;
     // SAFETY: the path is NUL-terminated.
-    let checked = unsafe { check_weights(path.as_ptr(), std::ptr::null_mut(), 0, 0, formats) };
+    let checked = unsafe { check_head(path.as_ptr(), std::ptr::null_mut(), 0, length, check) };
     checked.or_else(|why| refuse(&why))
 }
 
@@ -176,7 +203,7 @@ fn check_file(name: &str, path: &Path, formats: &mut WeightFormats) -> Result<()
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct WeightFormats([WeightsOfFormat; N_FORMATS]);
 
-/// `N_FORMATS` in guard.cpp, which asserts that ggml has no more.
+/// `N_FORMATS` in head.cpp, which asserts that ggml has no more.
 const N_FORMATS: usize = 64;
 
 impl Default for WeightFormats {
@@ -203,22 +230,24 @@ impl WeightFormats {
     }
 }
 
-/// Checks that all weights can be multiplied, and adds their formats.
+/// Checks the head of a file of `length` bytes, and adds the formats of its weights.
 ///
 /// # Safety
 /// `path` is NUL-terminated, or it is NULL and `stream` is open.
-unsafe fn check_weights(
+unsafe fn check_head(
     path: *const c_char,
     stream: *mut c_void,
     start: u64,
     length: u64,
-    formats: &mut WeightFormats,
+    check: &mut HeadCheck,
 ) -> std::result::Result<(), String> {
     let mut why = ErrorBuffer::new();
-    // SAFETY: by the caller the path or the stream is valid. The guard catches exceptions. Its log lines are dropped, because the
-    // loader repeats them.
+    let overrides = if check.overrides.is_empty() { std::ptr::null() } else { check.overrides.as_ptr() };
+    let (role, formats) = (check.role as i32, check.formats.0.as_mut_ptr());
+    // SAFETY: by the caller the path or the stream is valid, and the overrides end with an empty key. The guard catches exceptions. Its log
+    // lines are dropped, because the loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
-        foredraft_can_multiply(path, stream, start, length, formats.0.as_mut_ptr(), why.ptr(), why.size())
+        foredraft_check_head(path, stream, start, length, role, overrides, formats, why.ptr(), why.size())
     });
     if can { Ok(()) } else { Err(why.message()) }
 }

@@ -1,0 +1,270 @@
+// Checks the head of a GGUF file before llama.cpp loads the file: what kind of file it is, whether it is whole, and what llama.cpp would use
+// without looking at it. llama.cpp's own checks throw; a division of integers by zero, or a call of a missing function, ends the process.
+#include "../guard.h"
+#include "llama.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+// What the host wants to use a file as. `Role` in gguf_source.rs.
+enum class role : int32_t { target, draft, adapter };
+
+// Whether ggml can multiply matrices of this type.
+bool multiplies(ggml_type type) {
+    const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
+}
+
+// `WeightsOfFormat` in guard.rs: how many weights a file has of a ggml_type, and their bytes.
+struct weights_of_format {
+    uint32_t n;
+    uint64_t bytes;
+};
+
+// The length of `formats` below, for gguf_source.rs.
+constexpr int N_FORMATS = 64;
+static_assert(GGML_TYPE_COUNT <= N_FORMATS, "a count for each type");
+
+// The maximum number of layers, as llama.cpp's LLAMA_MAX_LAYERS.
+constexpr uint32_t MAX_LAYERS = 512;
+
+// The metadata of a file, with what the host overrides.
+class metadata {
+  public:
+    // `overrides` ends with an empty key, or is NULL.
+    metadata(const gguf_context * head, const llama_model_kv_override * overrides) : head(head), overrides(overrides) {}
+
+    std::string text(const std::string & key) const {
+        const int64_t id = gguf_find_key(head, key.c_str());
+        return id >= 0 && gguf_get_kv_type(head, id) == GGUF_TYPE_STRING ? gguf_get_val_str(head, id) : "";
+    }
+
+    // The integers of a key: its value, or the items of its array. Empty if there are none.
+    std::vector<int64_t> integers(const std::string & key) const {
+        for (const llama_model_kv_override * it = overrides; it != nullptr && it->key[0] != 0; ++it) {
+            if (it->tag == LLAMA_KV_OVERRIDE_TYPE_INT && key == it->key) {
+                return { it->val_i64 };
+            }
+        }
+        const int64_t id = gguf_find_key(head, key.c_str());
+        if (id < 0) {
+            return {};
+        }
+        const gguf_type type = gguf_get_kv_type(head, id);
+        if (type != GGUF_TYPE_ARRAY) {
+            return type == GGUF_TYPE_STRING ? std::vector<int64_t>() : items(type, gguf_get_val_data(head, id), 1);
+        }
+        const gguf_type item = gguf_get_arr_type(head, id);
+        return item == GGUF_TYPE_STRING ? std::vector<int64_t>() : items(item, gguf_get_arr_data(head, id), gguf_get_arr_n(head, id));
+    }
+
+    // Whether llama.cpp reads 0 from a key: it stores 32 bits. `absent` is the answer if there is no such key.
+    bool has_zero(const std::string & key, bool absent) const {
+        const std::vector<int64_t> all = integers(key);
+        return all.empty() ? absent : std::any_of(all.begin(), all.end(), [](int64_t n) { return static_cast<uint32_t>(n) == 0; });
+    }
+
+  private:
+    template <class T>
+    static std::vector<int64_t> copied(const void * data, size_t n) {
+        const T * from = static_cast<const T *>(data);
+        return std::vector<int64_t>(from, from + n);
+    }
+
+    static std::vector<int64_t> items(gguf_type type, const void * data, size_t n) {
+        switch (type) {
+            case GGUF_TYPE_UINT8:  return copied<uint8_t>(data, n);
+            case GGUF_TYPE_INT8:   return copied<int8_t>(data, n);
+            case GGUF_TYPE_UINT16: return copied<uint16_t>(data, n);
+            case GGUF_TYPE_INT16:  return copied<int16_t>(data, n);
+            case GGUF_TYPE_UINT32: return copied<uint32_t>(data, n);
+            case GGUF_TYPE_INT32:  return copied<int32_t>(data, n);
+            case GGUF_TYPE_UINT64: return copied<uint64_t>(data, n);
+            case GGUF_TYPE_INT64:  return copied<int64_t>(data, n);
+            default:               return {};
+        }
+    }
+
+    const gguf_context * head;
+    const llama_model_kv_override * overrides;
+};
+
+// The integer of a layer, 0 if there is none. A single one is that of all layers.
+uint32_t of_layer(const std::vector<int64_t> & all, size_t layer) {
+    return static_cast<uint32_t>(all.size() == 1 ? all[0] : layer < all.size() ? all[layer] : 0);
+}
+
+// A number that llama.cpp divides by in these architectures without a check. `required`: if it is absent, llama.cpp divides by 0, too.
+struct divisor {
+    const char * key;
+    bool required;
+    std::vector<const char *> architectures;
+};
+
+const std::vector<divisor> & divisors() {
+    static const std::vector<divisor> all = {
+        { "full_attention_interval", false, { "qwen3next", "qwen35", "qwen35moe", "clef", "minimax-01" } },
+        { "ssm.time_step_rank", true,
+          { "mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen3next", "qwen35", "qwen35moe", "clef" } },
+        { "ssm.group_count", true,
+          { "mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe", "clef" } },
+        { "wkv.head_size", true, { "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7" } },
+        { "attention.head_count", true, { "gemma2", "gemma3", "olmo2", "phimoe", "deepseek2-ocr" } },
+        { "attention.output_group_count", true, { "deepseek4" } },
+        { "attention.indexer.block_size", true, { "minimax-m3" } },
+    };
+    return all;
+}
+
+bool is_any(const std::string & name, const std::vector<const char *> & of) {
+    return std::find(of.begin(), of.end(), name) != of.end();
+}
+
+// What llama.cpp would divide by zero for. Empty: nothing.
+std::string zero_divisor(const metadata & values, const std::string & architecture) {
+    const auto key = [&](const char * name) { return architecture + "." + name; };
+    for (const divisor & it : divisors()) {
+        if (is_any(architecture, it.architectures) && values.has_zero(key(it.key), it.required)) {
+            return key(it.key) + " is 0 or absent";
+        }
+    }
+    // The width of an expert is that of the feed-forward layer, divided by the experts in use, if it is not given.
+    const std::vector<int64_t> widths = values.integers(key("expert_feed_forward_length")), used = values.integers(key("expert_used_count"));
+    const auto lacks_width = [&](size_t layer) { return of_layer(widths, layer) == 0 && of_layer(used, layer) == 0; };
+    bool lacks = is_any(architecture, { "qwen35moe", "qwen3next", "qwen4exp" }) && lacks_width(0);
+    if (is_any(architecture, { "nemotron_h", "nemotron_h_moe" }) && !values.has_zero(key("expert_count"), true)) {
+        const std::vector<int64_t> dense = values.integers(key("feed_forward_length"));
+        const size_t n_layers = std::min(of_layer(values.integers(key("block_count")), 0), MAX_LAYERS);
+        for (size_t layer = 0; layer < n_layers; ++layer) {
+            lacks = lacks || (of_layer(dense, layer) != 0 && lacks_width(layer));
+        }
+    }
+    if (lacks) {
+        return key("expert_feed_forward_length") + " and " + key("expert_used_count") + " are 0 or absent";
+    }
+    // Their sum is a divisor. ggml checks that one of the first three is positive.
+    const std::vector<int64_t> sections = values.integers(key("rope.dimension_sections"));
+    if (std::any_of(sections.begin(), sections.end(), [](int64_t n) { return static_cast<int32_t>(n) < 0; })) {
+        return key("rope.dimension_sections") + " has a negative number";
+    }
+    return "";
+}
+
+// Whether a file has layers for multi-token prediction, and no others.
+bool has_only_mtp_layers(const gguf_context * head, const metadata & values, const std::string & architecture) {
+    const int64_t n = gguf_get_n_tensors(head);
+    bool has_layers = false;
+    for (int64_t i = 0; i < n; ++i) {
+        const char * name = gguf_get_tensor_name(head, i);
+        if (std::strncmp(name, "blk.0.", 6) == 0) {
+            return false;
+        }
+        has_layers = has_layers || std::strncmp(name, "blk.", 4) == 0;
+    }
+    return has_layers && !values.has_zero(architecture + ".nextn_predict_layers", true);
+}
+
+// Why a file of this kind cannot be used as what the host wants. Empty: it can.
+std::string wrong_kind(const gguf_context * head, const metadata & values, role as) {
+    const std::string architecture = values.text("general.architecture"), type = values.text("general.type");
+    if (as == role::adapter) {
+        return type == "adapter" || architecture.empty() ? "" : "is a whole model of the architecture " + architecture + ", not a LoRA adapter";
+    }
+    if (type == "adapter") {
+        return "is a LoRA adapter, not a model: load the model that it was made for, and name the adapter in `lora`";
+    }
+    if (type == "mmproj" || architecture == "clip") {
+        return "is a multimodal projector (mmproj), which turns images or sound into input for a model. This library has text alone: "
+               "name the file of the model";
+    }
+    if (type == "imatrix" || architecture == "imatrix") {
+        return "is an importance matrix, which quantizing uses, not a model";
+    }
+    if (architecture == "controlvector") {
+        return "is a control vector, not a model";
+    }
+    if (is_any(architecture, { "eagle3", "dflash" })) {
+        return "is a draft head of the architecture " + architecture + ", which needs hidden states of its target. This library does not "
+               "run it: model_draft takes a small model with its own layers";
+    }
+    if (has_only_mtp_layers(head, values, architecture)) {
+        return "has only the layers for multi-token prediction of a model. They draft from the model's own file (speculative.type mtp), "
+               "not from a separate one";
+    }
+    return "";
+}
+
+// Why the tensors of a file cannot be used. Empty: they can. The file is `length` bytes from byte `start` of what was read, and `formats` counts
+// the weights of each ggml_type.
+std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t length, weights_of_format * formats) {
+    const int64_t n = gguf_get_n_tensors(head);
+    // Offsets are those of what was read.
+    uint64_t end = gguf_get_data_offset(head);
+    for (int64_t i = 0; i < n; ++i) {
+        const std::string name = gguf_get_tensor_name(head, i);
+        const ggml_type type = gguf_get_tensor_type(head, i);
+        // Tables from tokens to experts or to other tokens contain integers.
+        const bool is_table = name.find("tid2eid") != std::string::npos || name.find("d2t") != std::string::npos;
+        const bool is_weight = name.find("weight") != std::string::npos || name.find(".lora_") != std::string::npos;
+        if (is_weight && !is_table) {
+            formats[type].n += 1;
+            formats[type].bytes += gguf_get_tensor_size(head, i);
+        }
+        if (is_weight && !is_table && !multiplies(type)) {
+            return name + " has the type " + ggml_type_name(type) + ", which matrix multiplication does not support";
+        }
+        const uint64_t size = gguf_get_tensor_size(head, i);
+        // llama.cpp divides by the sizes of a tensor.
+        if (size == 0) {
+            return name + " has no elements";
+        }
+        const uint64_t at = gguf_get_tensor_offset(head, i), data = gguf_get_data_offset(head);
+        const bool fits = at <= UINT64_MAX - data && size <= UINT64_MAX - data - at;
+        end = std::max(end, fits ? data + at + size : UINT64_MAX);
+    }
+    if (n > 0 && end - start > length) {
+        return "is cut: it has " + std::to_string(length) + " bytes of " + std::to_string(end - start) + ". Copy or download it again";
+    }
+    return "";
+}
+
+}  // namespace
+
+extern "C" {
+
+// Whether a GGUF file can be used as what `as` says. If false, `why` says why not. For a file whose head cannot be read this returns true,
+// because the loader reports it. `formats` counts the weights of each ggml_type. `overrides` ends with an empty key, or is NULL.
+//
+// If `stream` is not NULL, the file is the part of it from byte `start`, and `path` is NULL. The file is `length` bytes long. (llama.cpp does
+// not notice that weights are beyond the end of a mapped part, because the file continues there.)
+bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, int32_t as,
+                          const llama_model_kv_override * overrides, weights_of_format * formats, char * why, size_t why_size) {
+    char ignored[64];
+    return guard::guarded<bool>(true, ignored, sizeof ignored, [&] {
+        const guard::Head file = guard::read_head(path, stream, start);
+        if (!file) {
+            return true;
+        }
+        const metadata values(file.get(), overrides);
+        const bool is_part = of_layer(values.integers("split.count"), 0) > 1;
+        std::string wrong = wrong_kind(file.get(), values, static_cast<role>(as));
+        if (wrong.empty() && stream != nullptr && is_part) {
+            wrong = "is one of several files of a model, which are loaded by the first one's path";
+        }
+        if (wrong.empty()) {
+            wrong = wrong_tensors(file.get(), start, length, formats);
+        }
+        if (wrong.empty() && static_cast<role>(as) != role::adapter) {
+            wrong = zero_divisor(values, values.text("general.architecture"));
+        }
+        std::snprintf(why, why_size, "%s", wrong.c_str());
+        return wrong.empty();
+    });
+}
+
+}

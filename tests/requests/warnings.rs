@@ -1,0 +1,77 @@
+//! What a request or a load does not do, although it looks as if it would, is named in `warnings`.
+
+use foredraft::api::Endpoint::Foredraft;
+use foredraft::api::JsonEngine;
+use serde_json::{Value, json};
+
+use crate::common::{complete, model, start};
+
+fn warnings(engine: &JsonEngine, request: Value) -> Vec<String> {
+    let answer = complete(engine, Foredraft, &request);
+    let texts = answer["warnings"].as_array().cloned().unwrap_or_default();
+    texts.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn requests_that_mean_something_else_are_warned_about() {
+    let engine = start(json!({"n_ctx": 256, "model_draft": null}));
+    let long = vec![5; 400];
+    for (request, expected) in [
+        (json!({"prompt": "a"}), None),
+        (json!({}), Some("prompt: neither prompt nor messages is given, so the completion continues an empty text")),
+        (json!({"prompt": "a", "temp": 0.5, "temperature": 0.5}), None),
+        (
+            json!({"prompt": "a", "temp": 0.5, "temperature": 0.7}),
+            Some("temp: not used, because temperature is given, too"),
+        ),
+        (json!({"prompt": "a", "n": 2, "n_cmpl": 1}), Some("n: not used, because n_cmpl is given, too")),
+        (json!({"prompt": "a", "max_tokens": 3}), Some("max_tokens: not used, because n_predict is given, too")),
+        (
+            json!({"prompt": "a", "response_fields": ["contents", "warnings"]}),
+            Some("response_fields: the answer has no field \"contents\" (did you mean \"content\"?)"),
+        ),
+        (json!({"prompt": "a", "response_fields": ["content", "timings/prompt_n", "warnings"]}), None),
+        (
+            json!({"prompt": long, "n_keep": 8}),
+            Some("prompt: 264 of 400 tokens are left out after the first 8, because the context has 256"),
+        ),
+    ] {
+        let mut whole = request.clone();
+        whole["n_predict"] = json!(2);
+        let given = warnings(&engine, whole);
+        match expected {
+            None => assert_eq!(given, Vec::<String>::new(), "{request}"),
+            Some(expected) => {
+                // The number of tokens that are left out depends on how llama.cpp's rule divides them.
+                let expected = expected.split_once(" of 400").map_or(expected, |(_, rest)| rest);
+                assert!(given.len() == 1 && given[0].contains(expected), "{request}: {given:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn models_that_do_not_serve_are_warned_about() {
+    let load = |init: Value| {
+        let engine = start(init);
+        let status = engine.status();
+        status["warnings"].to_string()
+    };
+    let swapped = load(json!({"model": model("draft"), "model_draft": model("target"), "n_ctx": 256}));
+    assert!(swapped.contains("model_draft: has ") && swapped.contains("takes longer than it saves"), "{swapped}");
+    let mtp = load(json!({"model_draft": null, "n_ctx": 256, "speculative": {"type": "mtp"}}));
+    assert!(mtp.contains("speculative.type: mtp is not used"), "{mtp}");
+    let plain = load(json!({"n_ctx": 256}));
+    assert!(!plain.contains("model_draft") && !plain.contains("mtp"), "{plain}");
+}
+
+#[test]
+fn prompt_that_does_not_fit_has_its_numbers_in_the_error() {
+    let engine = start(json!({"n_ctx": 256, "model_draft": null}));
+    let request = json!({"prompt": vec![5; 400], "on_overflow": "error"}).to_string();
+    let error = engine.with_loaded(|loaded| loaded.complete(Foredraft, request.as_bytes())).expect_err("too long");
+    let overflow = error.overflow().expect("its numbers");
+    assert_eq!((overflow.n_prompt_tokens, overflow.n_ctx), (400, 256), "{error}");
+    let answer = foredraft::api::error_json(&error);
+    assert_eq!((&answer["n_prompt_tokens"], &answer["n_ctx"]), (&json!(400), &json!(256)));
+}
