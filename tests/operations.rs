@@ -13,6 +13,7 @@ mod common;
 mod ggml;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
@@ -328,16 +329,185 @@ fn attention(hashes: &mut Hashes) {
     }
 }
 
+/// A recurrent operation: what its sequences are like, and its graph for some of their tokens.
+struct Recurrence {
+    name: &'static str,
+    /// Numbers of a state, and of an output of a token.
+    state: usize,
+    output: usize,
+    /// The most states that it returns of a sequence: the last ones, the newest first.
+    n_states: usize,
+    /// The result for these tokens of so many sequences, of which each begins with a state: outputs by sequence and token, then states.
+    graph: fn(*mut sys::ggml_context, &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor),
+}
+
+/// Tokens of sequences, and the states before them.
+struct Inputs<'a> {
+    sequences: Range<usize>,
+    tokens: Range<usize>,
+    states: &'a [f32],
+    n_states: usize,
+}
+
+impl Inputs<'_> {
+    fn shape(&self) -> (i64, i64) {
+        (i64::try_from(self.tokens.len()).unwrap(), i64::try_from(self.sequences.len()).unwrap())
+    }
+
+    /// An input of each token, which has so many numbers.
+    fn of_tokens(&self, seed: u64, n: i64, of: impl Fn(f32) -> f32) -> Vec<u8> {
+        let n = usize::try_from(n).unwrap();
+        let token = |sequence: usize, token: usize| noise(1000 * seed + (100 * sequence + token) as u64, n);
+        let all = self.sequences.clone().flat_map(|sequence| self.tokens.clone().map(move |at| (sequence, at)));
+        bytes(&all.flat_map(|(sequence, at)| token(sequence, at)).map(of).collect::<Vec<f32>>())
+    }
+}
+
+fn tensor(ctx: *mut sys::ggml_context, shape: [i64; 4]) -> Tensor {
+    // SAFETY: the context is alive.
+    unsafe { sys::ggml_new_tensor_4d(ctx, sys::GGML_TYPE_F32, shape[0], shape[1], shape[2], shape[3]) }
+}
+
+const HEADS: i64 = 3;
+const HEAD: i64 = 20;
+const STATE: i64 = 12;
+const CHANNELS: i64 = 40;
+const KERNEL: i64 = 4;
+
+fn delta_net(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    let (n, n_seqs) = inputs.shape();
+    let [q, k, v] = [(); 3].map(|()| tensor(ctx, [HEAD, HEADS, n, n_seqs]));
+    let [gate, beta] = [(); 2].map(|()| tensor(ctx, [1, HEADS, n, n_seqs]));
+    let state = tensor(ctx, [HEAD, HEAD, HEADS, n_seqs]);
+    // SAFETY: the context is alive.
+    let out = unsafe { sys::ggml_gated_delta_net(ctx, q, k, v, gate, beta, state, inputs.n_states as i64) };
+    let contents = [q, k, v].into_iter().zip(1..).map(|(x, seed)| (x, inputs.of_tokens(seed, HEAD * HEADS, |x| x)));
+    let mut contents: Vec<(Tensor, Vec<u8>)> = contents.collect();
+    contents.push((gate, inputs.of_tokens(4, HEADS, |x| -x.abs())));
+    contents.push((beta, inputs.of_tokens(5, HEADS, |x| x.abs())));
+    contents.push((state, bytes(inputs.states)));
+    (contents, out)
+}
+
+/// Mamba's scan if each state has a factor of its own, else Mamba-2's.
+fn scan(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>, is_first: bool) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    let (n, n_seqs) = inputs.shape();
+    let (head, heads, factors) = if is_first { (1, HEAD * HEADS, STATE) } else { (HEAD, HEADS, 1) };
+    let x = tensor(ctx, [head, heads, n, n_seqs]);
+    let dt = tensor(ctx, [heads, n, n_seqs, 1]);
+    let a = tensor(ctx, [factors, heads, 1, 1]);
+    let [b, c] = [(); 2].map(|()| tensor(ctx, [STATE, 1, n, n_seqs]));
+    let state = tensor(ctx, [STATE, head, heads, n_seqs]);
+    // SAFETY: the context is alive.
+    let (ids, out) = unsafe {
+        let ids = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_I32, n_seqs);
+        (ids, sys::ggml_ssm_scan(ctx, state, x, dt, a, b, c, ids, inputs.n_states as i64))
+    };
+    let decay: Vec<f32> = noise(6, usize::try_from(factors * heads).unwrap()).iter().map(|x| -x.abs()).collect();
+    let contents = vec![
+        (x, inputs.of_tokens(7, HEAD * HEADS, |x| x)),
+        (dt, inputs.of_tokens(8, heads, |x| x)),
+        (a, bytes(&decay)),
+        (b, inputs.of_tokens(9, STATE, |x| x)),
+        (c, inputs.of_tokens(10, STATE, |x| x)),
+        (state, bytes(inputs.states)),
+        (ids, bytes(&(0..i32::try_from(n_seqs).unwrap()).collect::<Vec<i32>>())),
+    ];
+    (contents, out)
+}
+
+/// The short convolution has no state of its own: it sees the tokens before.
+fn convolution(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    let (n, n_seqs) = inputs.shape();
+    let x = tensor(ctx, [KERNEL - 1 + n, CHANNELS, n_seqs, 1]);
+    let kernel = tensor(ctx, [KERNEL, CHANNELS, 1, 1]);
+    // SAFETY: the context is alive.
+    let out = unsafe { sys::ggml_ssm_conv(ctx, x, kernel) };
+    let before = usize::try_from(KERNEL - 1).unwrap();
+    let all =
+        inputs.sequences.clone().flat_map(|sequence| (0..CHANNELS as u64).map(move |channel| (sequence, channel)));
+    let row = |(sequence, channel): (usize, u64)| {
+        let whole = noise(1000 * sequence as u64 + channel, 64);
+        whole[inputs.tokens.start..inputs.tokens.end + before].to_vec()
+    };
+    let contents: Vec<f32> = all.flat_map(row).collect();
+    (vec![(x, bytes(&contents)), (kernel, bytes(&noise(12, 160)))], out)
+}
+
+const RECURRENCES: [Recurrence; 4] = [
+    Recurrence { name: "ssm_conv", state: 0, output: CHANNELS as usize, n_states: 1, graph: convolution },
+    Recurrence {
+        name: "gated_delta_net",
+        state: (HEAD * HEAD * HEADS) as usize,
+        output: (HEAD * HEADS) as usize,
+        n_states: 4,
+        graph: delta_net,
+    },
+    Recurrence {
+        name: "ssm_scan, Mamba",
+        state: (STATE * HEAD * HEADS) as usize,
+        output: (HEAD * HEADS) as usize,
+        n_states: 1,
+        graph: |ctx, inputs| scan(ctx, inputs, true),
+    },
+    Recurrence {
+        name: "ssm_scan, Mamba-2",
+        state: (STATE * HEAD * HEADS) as usize,
+        output: (HEAD * HEADS) as usize,
+        n_states: 4,
+        graph: |ctx, inputs| scan(ctx, inputs, false),
+    },
+];
+
 fn recurrences(hashes: &mut Hashes) {
-    hashes.add("ssm_conv", &|ctx| {
-        // SAFETY: the context is alive.
-        let (x, kernel, out) = unsafe {
-            let x = sys::ggml_new_tensor_3d(ctx, sys::GGML_TYPE_F32, 4 - 1 + 5, 40, 1);
-            let kernel = sys::ggml_new_tensor_2d(ctx, sys::GGML_TYPE_F32, 4, 40);
-            (x, kernel, sys::ggml_ssm_conv(ctx, x, kernel))
-        };
-        (vec![(x, bytes(&numbers(11, 320))), (kernel, bytes(&numbers(12, 160)))], out)
-    });
+    for Recurrence { name, state, n_states, graph, .. } in RECURRENCES {
+        let states = noise(13, 2 * state);
+        hashes.add(name, &|ctx| graph(ctx, &Inputs { sequences: 0..2, tokens: 0..5, states: &states, n_states }));
+    }
+}
+
+/// Speculation on recurrent models rests on this: a token's output and state are the same in every batch.
+#[test]
+fn recurrent_operations_are_batch_invariant() {
+    const N: usize = 7;
+    foredraft::llama::start();
+    for Recurrence { name, state, output, n_states, graph } in RECURRENCES {
+        for n_threads in [1, 2] {
+            let run = |sequences: Range<usize>, tokens: Range<usize>, states: &[f32], n_states: usize| {
+                let n_outputs = sequences.len() * tokens.len() * output;
+                let inputs = Inputs { sequences, tokens, states, n_states };
+                let mut all = ggml::compute(n_threads, |ctx| graph(ctx, &inputs));
+                let states = all.split_off(n_outputs);
+                (all, states)
+            };
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+            let first = noise(13, 2 * state);
+            let mut outputs: [Vec<f32>; 2] = Default::default();
+            let mut states: [Vec<Vec<f32>>; 2] = Default::default();
+            for sequence in 0..2 {
+                let mut before = first[sequence * state..][..state].to_vec();
+                for token in 0..N {
+                    let (out, after) = run(sequence..sequence + 1, token..token + 1, &before, 1);
+                    outputs[sequence].extend(out);
+                    before = after[..state].to_vec();
+                    states[sequence].push(before.clone());
+                }
+                let (whole, last) = run(sequence..sequence + 1, 0..N, &first[sequence * state..][..state], n_states);
+                assert_eq!(bits(&whole), bits(&outputs[sequence]), "{name}: tokens together and one by one");
+                for back in 0..n_states {
+                    let kept = &last[back * state..][..state];
+                    assert_eq!(
+                        bits(kept),
+                        bits(&states[sequence][N - 1 - back]),
+                        "{name}: the state {back} tokens back"
+                    );
+                }
+            }
+            let (together, _) = run(0..2, 0..N, &first, n_states);
+            assert_eq!(bits(&together), bits(&outputs.concat()), "{name}: two sequences");
+            assert!(together.iter().any(|value| *value != 0.0), "{name} computes something");
+        }
+    }
 }
 
 /// The C library's functions that this library replaces. Without it, they give what the C library gives.
