@@ -476,6 +476,7 @@ export interface Status {
   model_n_params: number;
   n_ctx: number;
   n_ctx_train: number;
+  n_rollback: number | null;
   n_parallel: number;
   slots: Array<{ id: number; state: string; request_id: number | null; n_past: number }>;
   queue: number;

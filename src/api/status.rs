@@ -52,6 +52,8 @@ pub(super) struct EngineStatus {
     model_draft: String,
     n_ctx: usize,
     n_ctx_train: u32,
+    /// The tokens by which the target can be rolled back after a batch; `None`: any number.
+    n_rollback: Option<usize>,
     n_parallel: usize,
     slots: Vec<Value>,
     queue: usize,
@@ -122,6 +124,7 @@ impl EngineStatus {
             model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,
             n_ctx_train: models.target.n_ctx_train(),
+            n_rollback: Some(models.rollback.max_tokens()).filter(|_| !models.rollback.is_unlimited()),
             n_parallel: config.n_parallel,
             vocab_only: models.target.vocab_only(),
             model_description: Some(models.target.description()),

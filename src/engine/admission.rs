@@ -348,15 +348,11 @@ fn speculate(
     is_requested: bool,
     sampler: &Sampler,
 ) -> RequestSpeculation {
-    if !pool.context.model().can_roll_back() {
-        let why = "the target's memory cannot be cut back after a rejected draft".to_owned();
-        return RequestSpeculation::new(&settings, is_requested, sampler, None, Some(why));
-    }
     let is_chain = settings.n_branches > 1 && (settings.verify == Verify::Block || pool.context.n_shared() < 2);
     settings.n_branches = if is_chain { 1 } else { settings.n_branches };
     let drafts = pool.drafters.begin(index, sampler, &settings);
     let disabled = drafts.disabled().or(is_chain.then_some(NO_BRANCHES)).map(str::to_owned);
-    RequestSpeculation::new(&settings, is_requested, sampler, Some(drafts), disabled)
+    RequestSpeculation::new(&settings, is_requested, sampler, drafts, disabled)
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::load_progress::LoadMeter;
 use super::measure::{MEASURING, measure, warm_up};
+use super::rollback::with_rollback;
 use super::scheduler::BatchScheduler;
 use super::{Config, Models};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
+use crate::llama::{self, Context, ContextParams, Interrupt, Model, Rollback, ThreadPool};
 use crate::session::SelfExtend;
 use crate::speculative::{
     Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, GrammarDrafter, MAX_BRANCHES,
@@ -59,8 +60,17 @@ impl Builder<'_> {
         let config = self.config;
         let params = self.for_slots(&config.context);
         let shared = sequences(&params, self.n_parallel(), &models.target, config.self_extend);
+        let shared = with_rollback(shared, &models.target);
         let make = |params: &ContextParams| Context::for_text(&models.target, params, &self.threads, &self.interrupt);
-        let made = with_best_attention(&models.target, &shared, &self.threads, config.warmup, make)?;
+        let best =
+            |params: &ContextParams| with_best_attention(&models.target, params, &self.threads, config.warmup, make);
+        let made = best(&shared).or_else(|error| {
+            if shared.n_rollback == 0 {
+                return Err(error);
+            }
+            log::write(Level::Warn, &format!("no rollback, so no drafts: {}", error.message()));
+            best(&ContextParams { n_rollback: 0, ..shared.clone() })
+        })?;
         let Some((mut context, attention)) = made else { return Ok(None) };
         models.attention = Some(attention);
         progress.step();
@@ -69,6 +79,9 @@ impl Builder<'_> {
         let mut costs = Costs::default();
         if context.pads_single_tokens() {
             costs.pad();
+        }
+        if context.rollback() == Rollback::Never {
+            costs.repeat();
         }
         if config.warmup {
             warm_up(&mut context);
@@ -81,7 +94,7 @@ impl Builder<'_> {
                 progress.check().is_ok()
             });
         }
-        models.n_ctx = context.n_ctx();
+        (models.n_ctx, models.rollback) = (context.n_ctx(), context.rollback());
         models.placement.add_context(&context);
         if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
             return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
@@ -125,7 +138,7 @@ impl Builder<'_> {
         let context = self.measured(context, costs, progress)?;
         models.placement_draft.add_context(&context);
         let target = &models.target;
-        let report = Compatibility::of(target, draft, context.n_ctx());
+        let report = Compatibility::of((target, models.rollback), (draft, context.rollback()), context.n_ctx());
         let mut draft_only = None;
         if let Some(reason) = &report.reason {
             log::write(Level::Warn, &format!("model_draft: not used: {reason}"));
@@ -161,7 +174,7 @@ impl Builder<'_> {
             );
         }
         // As for every drafter: see `admission::speculate`.
-        if !model.can_roll_back() {
+        if target.rollback() == Rollback::Never {
             return Err("the target's memory cannot be cut back after a rejected draft".into());
         }
         let made = failure.map_or(Ok(()), Err).and_then(|()| {
@@ -224,7 +237,7 @@ pub(super) fn sequences(
     model: &Model,
     extend: Option<SelfExtend>,
 ) -> ContextParams {
-    let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
+    let shares = (n_parallel == 1 || params.kv_unified) && !model.has_recurrent_states() && extend.is_none();
     // llama.cpp asserts that a token of each fits into a batch, and that is no larger than the context.
     let n_batch = params.n_batch.min(params.n_ctx.filter(|n_ctx| *n_ctx > 0).unwrap_or(u32::MAX));
     let most = usize::try_from(n_batch).unwrap_or(usize::MAX).min(llama::max_sequences());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attention::AttentionReport;
-use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa};
+use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa, Rollback};
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
 
@@ -83,6 +83,8 @@ pub struct Models {
     pub compatibility: Option<Compatibility>,
     /// Tokens that one request's context may hold.
     pub n_ctx: usize,
+    /// How far the target's context can be rolled back.
+    pub rollback: Rollback,
     /// The attention of the target's context, if there is one.
     pub attention: Option<AttentionReport>,
     /// The attention of the draft's.

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::builder::sequences;
 use super::config::{Config, FitReport, FitSettings};
+use super::rollback::with_rollback;
 use crate::error::Result;
 use crate::llama::log::{self, Level};
 use crate::llama::{self, ContextParams, Device, DevicePlacement, DeviceUse, Model, ModelParams};
@@ -161,7 +162,7 @@ impl Estimates<'_> {
         }
         let Some((params, context)) = &self.config.draft else { return Ok(DevicePlacement::default()) };
         let context = draft_context(context, self.most.n_ctx, choice.n_ctx);
-        let context = ContextParams { n_ctx: context.n_ctx.or(Some(choice.n_ctx)), ..context };
+        let context = ContextParams { n_ctx: context.n_ctx.or(Some(choice.n_ctx)), drafts: true, ..context };
         let params = with_layers(params, self.most.draft_layers, choice.draft_layers);
         let found = self.estimate(&params, false, &context, None, Model::load_draft)?;
         self.draft.insert(key, found.clone());
@@ -188,10 +189,12 @@ impl Estimates<'_> {
         let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
         let context = ContextParams { n_seq_max, embeddings: false, ..context.clone() };
         let shared = sequences(&context, n_parallel, &model, self.config.self_extend);
+        let shared = if context.drafts { shared } else { with_rollback(shared, &model) };
+        let rolls_back = !model.has_recurrent_states() || shared.n_rollback > 0;
         for context in std::iter::once(shared).chain(more) {
             placement.add_estimate(&model, &context)?;
         }
-        if mtp && model.n_mtp_layers() > 0 && model.can_roll_back() {
+        if mtp && model.n_mtp_layers() > 0 && rolls_back {
             // The load goes on without one that llama.cpp refuses.
             let _ = placement.add_mtp_estimate(&model, &ContextParams { swa_full: true, ..context });
         }

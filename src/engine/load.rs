@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
 use crate::error::{Code, Error, Result};
 use crate::forks;
-use crate::llama::{self, Model, ModelParams};
+use crate::llama::{self, Model, ModelParams, Rollback};
 use crate::speculative::{CacheKind, Caches, read_cache};
 
 /// Loads the models and starts the engine. `report` is called with the progress, 0..=1, and aborts by returning false.
@@ -56,6 +56,7 @@ pub fn load(
         draft,
         compatibility: None,
         n_ctx: 0,
+        rollback: Rollback::default(),
         attention: None,
         attention_draft: None,
         fit,

@@ -3,7 +3,7 @@
 //! [`WorkerHandle`] is the handle. [`Request`]s go in through a channel, and their results come out of a [`RequestHandle`]. Nothing here
 //! knows JSON.
 //!
-//! - `load`, `fit`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
+//! - `load`, `fit`, `builder`, `attention`, `rollback`, `measure`: from a [`Config`] to models in memory and a running engine.
 //! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
 //!   its slot. `follow_up`: what is left to do then.
@@ -31,6 +31,7 @@ mod pacing;
 mod report;
 mod request;
 mod request_handle;
+mod rollback;
 mod scheduler;
 mod sessions;
 mod slots;

@@ -18,7 +18,7 @@ use super::space;
 use super::step::Step;
 use super::step::draft_tree::DraftTree;
 use crate::error::Result;
-use crate::llama::{Context, Interrupt, working_time};
+use crate::llama::{Context, Interrupt, Rollback, working_time};
 use crate::session;
 use crate::speculative::{BatchSplit, Drafters, SequencePadding};
 
@@ -53,6 +53,9 @@ impl BatchScheduler {
         drafters.controller.costs.set_split(batch_split(&context));
         if context.pads_single_tokens() {
             drafters.offer_free_tokens();
+        }
+        if context.rollback() == Rollback::Never {
+            drafters.controller.costs.repeat();
         }
         let slots: Vec<Slot> = (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect();
         let branches = |index: usize| session::branches(index, n_parallel, context.n_shared());
@@ -219,6 +222,13 @@ impl BatchScheduler {
 /// How a context divides batches.
 fn batch_split(context: &Context) -> BatchSplit {
     let n_ubatch = context.n_ubatch();
+    if !context.rollback().is_unlimited() {
+        let n_together = match context.rollback().max_tokens() {
+            0 => 0,
+            n => n + 1,
+        };
+        return BatchSplit::Ends { n_ubatch, n_together, is_consecutive: context.has_buffers() };
+    }
     if !context.decodes_rectangles() {
         return BatchSplit::Whole { n_ubatch };
     }

@@ -126,7 +126,7 @@ impl SlotPool {
             n_budgeted_tokens: pacing::most_tokens(context, &self.drafters.controller.costs),
             is_batch_invariant: context.is_batch_invariant(),
             branches_are_invariant: context.sums_by_position(),
-            can_roll_back: context.model().can_roll_back(),
+            rollback: context.rollback(),
             needs_checkpoints: Sequence::needs_checkpoints(context),
             pads_single_tokens: context.pads_single_tokens(),
         }
@@ -207,8 +207,7 @@ pub(super) struct RequestSpeculation {
     adaptive: Adaptive,
     /// Most tokens of a draft.
     pub(super) n_max: usize,
-    /// `None`: the target cannot roll back a rejected draft, so there are no drafts.
-    pub(super) drafting: Option<DraftingState>,
+    pub(super) drafting: DraftingState,
     pub(super) stats: SpeculationStats,
     /// The buffers of a stochastic rule.
     pub(super) scratch: Option<StochasticScratch>,
@@ -262,7 +261,7 @@ impl Task {
 
     /// The drafting state, if drafters draft for the request.
     pub(super) fn drafting(&self) -> Option<&DraftingState> {
-        self.speculation.as_ref()?.drafting.as_ref()
+        self.speculation.as_ref().map(|speculation| &speculation.drafting)
     }
 
     /// That `processed` tokens of the prompt are in the cache, if the request asked for progress.
@@ -338,7 +337,7 @@ impl RequestSpeculation {
         settings: &Settings,
         is_requested: bool,
         sampler: &Sampler,
-        drafting: Option<DraftingState>,
+        drafting: DraftingState,
         disabled: Option<String>,
     ) -> RequestSpeculation {
         let scratch = settings.verify.draws().then(|| StochasticScratch {
@@ -360,7 +359,7 @@ impl RequestSpeculation {
     /// The statistics when the request has ended. If nothing was drafted because it would not have paid, they say so.
     fn finish(self) -> SpeculationStats {
         let RequestSpeculation { mut stats, adaptive, drafting, .. } = self;
-        stats.n_max_final = drafting.map_or(0, |drafting| drafting.length());
+        stats.n_max_final = drafting.length();
         // Nothing is drafted in the first step, which is the prompt's, nor in the last one, whose token ends the completion.
         let could_draft = adaptive == Adaptive::Auto && stats.n_steps > 2;
         if could_draft && stats.n_drafted == 0 && stats.disabled.is_none() {

@@ -5,9 +5,13 @@
 //! moved keys are rotated. Its logits ([`FakeModel`]) are a pure function of the tokens that a token sees, in order, so a
 //! stale, missing, duplicate or misplaced cell changes the output. Its decodes can be made to fail ([`Fault`]). They take
 //! time on a clock that nothing else advances ([`clock`]), so that a run can be repeated exactly.
+//!
+//! It can be a memory with recurrent states ([`Rollback`]): then it panics if tokens are removed to whose state llama.cpp could not return, or if a sequence is
+//! decoded whose state was lost in a decode that failed.
 
 mod checks;
 mod model;
+mod states;
 
 use std::cell;
 use std::collections::BTreeMap;
@@ -15,9 +19,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::llama::context::padding;
-use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
+use crate::llama::context::rollback::RemovableTokens;
+use crate::llama::{Batch, Context, DecodeError, Rollback, SeqId, Token};
 
 pub(crate) use self::model::{FakeModel, mix};
+use self::states::RecurrentStates;
 
 /// An error that a decode is made to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +111,8 @@ pub(crate) struct FakeBackend {
     pub(super) n_ubatch: usize,
     /// The most tokens of a sequence in a batch whose logits do not depend on their number.
     pub(super) max_invariant_tokens: usize,
+    /// For a memory with recurrent states, which these are.
+    states: Option<RecurrentStates>,
     /// Whether the context's KV cache is unified.
     unified: bool,
     /// Whether single tokens must be padded; each buffer then has one more cell.
@@ -127,6 +135,9 @@ impl Context {
             self.padding = Some(padding.with_n_ubatch(backend.n_ubatch));
             self.n_batch = n_batch as usize;
         }
+        let rollback = backend.states.as_ref().map_or(Rollback::Anywhere, RecurrentStates::rollback);
+        self.removable = RemovableTokens::new(rollback, self.n_seq_max);
+        self.cuts_anywhere &= rollback.is_unlimited();
         self.fake =
             Some(FakeBackend { n_vocab, end, unified: self.unified, padding: self.pads_single_tokens(), ..backend });
     }
@@ -166,12 +177,20 @@ impl FakeBackend {
             n_cells,
             n_ubatch,
             max_invariant_tokens: 62,
+            states: None,
             unified: true,
             padding: false,
             was_full: false,
             n_vocab: 0,
             end: 0,
         }
+    }
+
+    /// Gives it a memory that can be rolled back only so far.
+    pub(crate) fn with_rollback(self, rollback: Rollback) -> FakeBackend {
+        let states = RecurrentStates::new(rollback);
+        assert!(states.is_none_or(|states| states.n_kept_together() < self.n_ubatch), "llama.cpp asserts this");
+        FakeBackend { states: RecurrentStates::new(rollback), ..self }
     }
 
     /// The tokens of `sequence` by position.
@@ -221,6 +240,9 @@ impl FakeBackend {
         (self.seen, self.rows, self.moves_pending) = (Vec::new(), Vec::new(), false);
         let new = cells_of(batch, scales);
         self.check_order(&new);
+        if let Some(states) = &self.states {
+            states.check_known(new.iter().flat_map(Cell::all));
+        }
         let may_be_alone = std::mem::take(&mut self.was_full);
         if fault == Some(Fault::Full) || !self.has_room(&new) {
             self.was_full = true;
@@ -236,7 +258,13 @@ impl FakeBackend {
             self.check_single_tokens(&new, &parts);
         }
         self.check_batch_split(&new, &parts);
+        if let Some(states) = &mut self.states {
+            states.begin_decode();
+        }
         for (number, part) in parts.iter().enumerate() {
+            if let Some(states) = &mut self.states {
+                states.decoded(part.iter().map(|index| new[*index].first()));
+            }
             self.cells.extend(part.iter().map(|index| new[*index].clone()));
             let error = match fault {
                 Some(Fault::Aborted(at)) if at % parts.len() == number && !moved => DecodeError::Aborted,
@@ -246,7 +274,13 @@ impl FakeBackend {
                 _ => continue,
             };
             // Like llama.cpp, remove the tokens only from their first sequence.
-            part.iter().for_each(|index| self.remove(new[*index].first(), new[*index].position..usize::MAX));
+            for index in part {
+                let first = new[*index].first();
+                match &mut self.states {
+                    Some(states) => states.lose(first),
+                    None => self.remove(first, new[*index].position..usize::MAX),
+                }
+            }
             return Err(error);
         }
         let seen = new.iter().map(|cell| self.seen_by(cell)).zip(&batch.outputs);
@@ -255,25 +289,29 @@ impl FakeBackend {
         Ok(())
     }
 
-    /// The physical batches, as indices: `llama_batch_allocr::split_simple` with one buffer for all sequences, else `split_equal`, which
-    /// takes consecutive increasing sequence ids and the same number of tokens from each.
+    /// The physical batches, as indices: `llama_batch_allocr::split_simple` with one buffer for all sequences and no recurrent states, else
+    /// `split_equal`, which takes the same number of tokens from sequences that, with a buffer for each, have consecutive increasing ids.
     fn split(&self, new: &[Cell]) -> Vec<Vec<usize>> {
         let mut left: Vec<usize> = (0..new.len()).collect();
-        if self.unified {
+        if self.unified && self.states.is_none() {
             return left.chunks(self.n_ubatch).map(<[usize]>::to_vec).collect();
         }
         let mut parts = Vec::new();
         while !left.is_empty() {
             let mut rows: Vec<SeqId> = Vec::new();
             for sequence in left.iter().map(|index| new[*index].first()) {
-                let follows = rows.last().is_none_or(|last| sequence == last + 1);
-                if follows && rows.len() < self.n_ubatch {
+                let follows = rows.last().is_none_or(|last| self.unified || sequence == last + 1);
+                if follows && !rows.contains(&sequence) && rows.len() < self.n_ubatch {
                     rows.push(sequence);
                 }
             }
             let of = |sequence: SeqId| left.iter().copied().filter(move |index| new[*index].first() == sequence);
             let shortest = rows.iter().map(|sequence| of(*sequence).count()).min().unwrap();
-            let n = shortest.min(self.n_ubatch / rows.len()).max(1);
+            let mut n = shortest.min(self.n_ubatch / rows.len()).max(1);
+            if let Some(states) = &self.states {
+                let counts: Vec<usize> = rows.iter().map(|sequence| of(*sequence).count()).collect();
+                n = states.keep_ends_together(&mut rows, &counts, n, self.n_ubatch);
+            }
             let part: Vec<usize> = rows.iter().flat_map(|sequence| of(*sequence).take(n)).collect();
             left.retain(|index| !part.contains(index));
             parts.push(part);
@@ -304,6 +342,10 @@ impl FakeBackend {
     }
 
     pub(super) fn remove(&mut self, sequence: SeqId, range: Range<usize>) {
+        let len = self.len(sequence);
+        if let Some(states) = &mut self.states {
+            states.remove(sequence, &range, len);
+        }
         for cell in self.cells.iter_mut().filter(|cell| range.contains(&cell.position)) {
             cell.sequences &= !bit(sequence);
         }
@@ -342,6 +384,7 @@ impl FakeBackend {
 
     pub(super) fn reset(&mut self) {
         self.cells.clear();
+        self.states = self.states.take().and_then(|states| RecurrentStates::new(states.rollback()));
         self.moves_pending = false;
     }
 
@@ -356,6 +399,10 @@ impl FakeBackend {
     }
 
     pub(super) fn state(&self, sequence: SeqId) -> Vec<u8> {
+        assert!(
+            self.states.as_ref().is_none_or(|states| states.is_known(sequence)),
+            "the state of {sequence} was lost"
+        );
         assert!(!self.moves_pending, "the state was read before moved keys were rotated");
         let numbers = |cell: &Cell| [cell.token_hash, u64::from(cell.token.unsigned_abs()), cell.position as u64];
         // A state is never empty, so it starts with one byte.

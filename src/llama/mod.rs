@@ -41,7 +41,8 @@ pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
-pub use context::raw_params::{DEFAULT_N_CTX, n_ctx as context_length};
+pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length};
+pub use context::rollback::Rollback;
 pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
     CpuLevel, KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used,

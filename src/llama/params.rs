@@ -168,6 +168,10 @@ pub struct ContextParams {
     pub n_ubatch: u32,
     /// The maximum number of sequences.
     pub n_seq_max: u32,
+    /// The number of tokens by which a sequence of a model with recurrent states can be rolled back after a batch
+    /// ([`Rollback::Recent`](crate::llama::Rollback::Recent)). Each takes a further state's memory. Architectures without this ignore it, and so do models
+    /// without recurrent states.
+    pub n_rollback: u32,
     /// All sequences share one KV buffer of `n_ctx` cells. If false, each has its own buffer, and a sequence's logits do not depend on
     /// other sequences, bit for bit. In a shared buffer, the order of summation depends on the placement of the cells.
     pub kv_unified: bool,
@@ -241,6 +245,7 @@ impl Default for ContextParams {
             n_batch: 2048,
             n_ubatch: if devices::supports_offload() { 512 } else { 256 },
             n_seq_max: 1,
+            n_rollback: 0,
             kv_unified: false,
             n_threads: threads,
             n_threads_batch: threads,

@@ -52,6 +52,23 @@ impl DevicePlacement {
         Ok(())
     }
 
+    /// The bytes that a sequence of a context of these parameters takes more for each token that it can roll back. 0: the model's architecture
+    /// keeps no earlier states. Small contexts are made to find out.
+    ///
+    /// # Errors
+    /// llama.cpp refuses the parameters.
+    pub fn bytes_per_earlier_state(model: &Model, params: &ContextParams) -> Result<u64> {
+        const SMALL: u32 = 32;
+        let bytes = |n_rollback| {
+            let mut placement = DevicePlacement::default();
+            let small =
+                ContextParams { n_ctx: Some(SMALL), n_batch: SMALL, n_ubatch: SMALL, n_seq_max: 1, ..params.clone() };
+            placement.add_estimate(model, &ContextParams { n_rollback, ..small })?;
+            Ok(placement.devices().iter().map(|on| on.kv_cache).sum::<u64>())
+        };
+        Ok(bytes(1)?.saturating_sub(bytes(0)?))
+    }
+
     fn of_model(model: &Model) -> DevicePlacement {
         let mut placement = model.adapter_placement().clone();
         placement.add_buffers(model.as_ptr(), null(), true);

@@ -152,7 +152,7 @@ impl Sequence {
     /// Recovers from an aborted or failed decode of the tokens `decoded`: appends those that are in the context.
     pub fn recover(&mut self, context: &mut Context, decoded: &[Token]) {
         let known = self.tokens.len();
-        if !context.model().can_roll_back() {
+        if !context.rollback().is_unlimited() {
             // The recurrent state may be between two tokens.
             self.back_to_checkpoint(context, known);
             return;
@@ -224,10 +224,19 @@ impl Sequence {
             return;
         }
         let len = self.tokens.len();
-        if self.checkpoints.last().is_none_or(|(last, _)| last < len)
+        if self.checkpoints.list.last().is_none_or(|(last, _)| *last < len)
             && let Ok(state) = context.state(self.id, Part::Overwritten)
         {
             self.checkpoints.add(len, state);
+        }
+    }
+
+    /// Before a draft is decoded that the memory cannot remove again: keeps the state, to which [`Sequence::cut`] can return. Without it, a cut
+    /// would return to the last checkpoint.
+    pub fn mark(&mut self, context: &mut Context) {
+        let len = self.tokens.len();
+        if !context.rollback().is_unlimited() && len > 0 && self.checkpoints.last().is_none_or(|(last, _)| last < len) {
+            self.checkpoints.mark(len, |state| context.state_into(self.id, Part::Overwritten, state).is_ok());
         }
     }
 
@@ -334,6 +343,8 @@ const MAX_CHECKPOINT_BYTES: usize = 512 << 20;
 #[derive(Debug, Clone, Default)]
 struct Checkpoints {
     list: Vec<(usize, Vec<u8>)>,
+    /// The state before the last draft and its number of tokens. 0: there is none.
+    mark: (usize, Vec<u8>),
 }
 
 impl Checkpoints {
@@ -349,14 +360,23 @@ impl Checkpoints {
         }
     }
 
+    /// Replaces the state before the last draft by one of `len` tokens, which `save` writes into the same memory. `save` returns whether it could.
+    fn mark(&mut self, len: usize, save: impl FnOnce(&mut Vec<u8>) -> bool) {
+        self.mark.0 = if save(&mut self.mark.1) { len } else { 0 };
+    }
+
     /// The last checkpoint.
     fn last(&self) -> Option<(usize, &[u8])> {
-        self.list.last().map(|(len, state)| (*len, state.as_slice()))
+        let all = self.list.last().into_iter().chain(Some(&self.mark).filter(|(len, _)| *len > 0));
+        all.max_by_key(|(len, _)| *len).map(|(len, state)| (*len, state.as_slice()))
     }
 
     /// Drops checkpoints with more than `len` tokens.
     fn keep(&mut self, len: usize) {
         self.list.retain(|(at, _)| *at <= len && *at > 0);
+        if self.mark.0 > len {
+            self.mark.0 = 0;
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -398,5 +418,26 @@ mod tests {
         assert_eq!(places(&checkpoints), [5, 10]);
         checkpoints.keep(0);
         assert_eq!(checkpoints.last(), None);
+    }
+
+    #[test]
+    fn the_state_before_a_draft_is_kept_beside_the_checkpoints() {
+        let mut checkpoints = Checkpoints::default();
+        let save = |state: &mut Vec<u8>| {
+            *state = vec![9];
+            true
+        };
+        checkpoints.add(5, vec![1]);
+        checkpoints.mark(8, save);
+        assert_eq!(checkpoints.last(), Some((8, &[9][..])));
+        checkpoints.keep(8);
+        checkpoints.mark(9, save);
+        assert_eq!((checkpoints.last(), places(&checkpoints)), (Some((9, &[9][..])), vec![5]));
+        checkpoints.keep(8);
+        assert_eq!(checkpoints.last(), Some((5, &[1][..])), "a state of more tokens is of no use");
+        checkpoints.mark(8, |_| false);
+        assert_eq!(checkpoints.last(), Some((5, &[1][..])), "it could not be saved");
+        checkpoints.mark(3, save);
+        assert_eq!(checkpoints.last(), Some((5, &[1][..])));
     }
 }

@@ -1,7 +1,7 @@
 //! Whether a draft model can serve a target: the compatibility report.
 
 use super::vocabulary_map::can_convert;
-use crate::llama::{Model, Vocab, VocabKind};
+use crate::llama::{Model, Rollback, Vocab, VocabKind};
 
 /// llama.cpp's tolerance: vocabularies that are padded to different sizes match if their common tokens do.
 const MAX_SIZE_DIFFERENCE: usize = 128;
@@ -32,9 +32,9 @@ pub struct Compatibility {
     pub first_difference: Option<(i32, String, String)>,
     /// The draft's context length in tokens.
     pub n_ctx: usize,
-    /// Rejected tokens can be removed from the target's cache.
+    /// Rejected tokens can be removed from the target's cache, as far as drafts are verified. If not, accepted tokens are decoded again.
     pub target_rolls_back: bool,
-    /// Rejected tokens can be removed from the draft's cache.
+    /// Rejected tokens can be removed from the draft's cache. If not, accepted tokens are decoded again.
     pub draft_rolls_back: bool,
     /// Cross-vocabulary drafting is used, because the vocabularies differ.
     pub is_cross_vocabulary: bool,
@@ -43,22 +43,23 @@ pub struct Compatibility {
 }
 
 impl Compatibility {
-    /// Compares the two models.
-    pub fn of(target: &Model, draft: &Model, n_ctx: usize) -> Compatibility {
+    /// Compares two models, each with how far its cache can be rolled back. `n_ctx`: the draft's context length.
+    pub fn of(target: (&Model, Rollback), draft: (&Model, Rollback), n_ctx: usize) -> Compatibility {
+        let ((target, target_rollback), (draft, draft_rollback)) = (target, draft);
         let (target_vocab, draft_vocab) = (target.vocab(), draft.vocab());
         let mut report = Compatibility {
             target: summary(target_vocab),
             draft: summary(draft_vocab),
             first_difference: first_difference(target_vocab, draft_vocab),
             n_ctx,
-            target_rolls_back: target.can_roll_back(),
-            draft_rolls_back: draft.can_roll_back(),
+            target_rolls_back: target_rollback != Rollback::Never,
+            draft_rolls_back: draft_rollback.is_unlimited(),
             is_cross_vocabulary: false,
             reason: None,
         };
         let difference = report.difference();
         report.is_cross_vocabulary = difference.is_some() && can_convert(target_vocab) && can_convert(draft_vocab);
-        report.reason = difference.filter(|_| !report.is_cross_vocabulary).or_else(|| report.rollback_problem());
+        report.reason = difference.filter(|_| !report.is_cross_vocabulary);
         report
     }
 
@@ -85,16 +86,6 @@ impl Compatibility {
             return Some(format!(
                 "token {token} is {target:?} in the target's vocabulary and {draft:?} in the draft's"
             ));
-        }
-        None
-    }
-
-    fn rollback_problem(&self) -> Option<String> {
-        if !self.target_rolls_back {
-            return Some("the target's memory cannot be cut back after a rejected draft".into());
-        }
-        if !self.draft_rolls_back {
-            return Some("the draft's memory cannot be cut back after a rejected draft".into());
         }
         None
     }

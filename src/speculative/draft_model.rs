@@ -119,7 +119,7 @@ impl DraftModel {
     /// was accepted completely, one more token is missing than after others.) 0: their number does not matter.
     fn few_missing(&self, requests: &[DraftRequest<'_>]) -> usize {
         const FEW: usize = 3;
-        if !self.context.decodes_rectangles() || !self.context.model().can_roll_back() {
+        if !self.context.decodes_rectangles() || !self.context.rollback().is_unlimited() {
             return 0;
         }
         let missing = |request: &DraftRequest<'_>| {
@@ -155,6 +155,17 @@ impl DraftModel {
             Err(DecodeError::Failed(why)) => {
                 self.disable(&format!("the draft failed: {why}"));
                 BatchResult::No
+            }
+        }
+    }
+
+    /// If the memory cannot be rolled back, keeps the states before the drafts, and some states along contexts that are still read.
+    fn keep_states(&mut self, requests: &[DraftRequest<'_>]) {
+        for request in requests {
+            match self.slots.get_mut(request.slot) {
+                Some(slot) if slot.n_branches > 0 => slot.cache.mark(&mut self.context),
+                Some(slot) => slot.cache.checkpoint(&mut self.context),
+                None => {}
             }
         }
     }
@@ -283,6 +294,7 @@ impl Drafter for DraftModel {
             BatchResult::Full => return self.disable("the draft's context is full"),
             BatchResult::No => return,
         }
+        self.keep_states(requests);
         for request in requests.iter() {
             let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.n_branches > 0) else { continue };
             let begun = slot.main().map(|main| main.begin(request.tokens, request.sampler));

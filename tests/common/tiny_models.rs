@@ -267,6 +267,15 @@ pub fn with_keys(n: u64) -> String {
     model.write("with-keys")
 }
 
+/// A model that has tokens, but no texts for them.
+pub fn without_vocabulary() -> String {
+    let mut model = Writer::without("gemma3", "tokenizer.ggml.model");
+    model.entry("tokenizer.ggml.model", 8, |bytes| put_string(bytes, "no_vocab"));
+    model.number("vocab_size", N_VOCAB);
+    window(&mut model);
+    model.write("without-vocabulary")
+}
+
 /// LFM2: a hybrid of short convolutions, which are recurrent, and attention.
 pub fn hybrid() -> String {
     let mut model = Writer::new("lfm2");
@@ -287,6 +296,76 @@ pub fn hybrid() -> String {
         }
     }
     model.write("hybrid")
+}
+
+/// Qwen 3.5: a hybrid whose layers are alternately gated delta nets, which are recurrent, and attention.
+pub fn delta_net() -> String {
+    let mut model = Writer::new("qwen35");
+    delta_net_layers(&mut model, N_LAYER, 1.0);
+    model.write("delta-net")
+}
+
+/// The same with an MTP layer after three layers, which mostly predict a walk, as it does.
+pub fn delta_net_mtp() -> String {
+    let mut model = Writer::new("qwen35");
+    model.walk();
+    model.number("nextn_predict_layers", 1);
+    let last = N_LAYER - 1;
+    delta_net_layers(&mut model, last, 0.3);
+    delta_net_layer(&mut model, last, true, 0.3);
+    model.mtp(last, MtpInput::Token);
+    model.write("delta-net-mtp")
+}
+
+fn delta_net_layers(model: &mut Writer, n_layer: u64, scale: f32) {
+    for (key, value) in [
+        ("feed_forward_length", 64),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+        ("rope.dimension_count", 8),
+        ("full_attention_interval", 2),
+        ("ssm.conv_kernel", 4),
+        ("ssm.inner_size", N_EMBD),
+        ("ssm.state_size", N_EMBD / 2),
+        ("ssm.time_step_rank", 2),
+        ("ssm.group_count", 2),
+    ] {
+        model.number(key, value);
+    }
+    model.numbers("rope.dimension_sections", &[2, 1, 1, 0]);
+    model.replace("output_norm.weight", &[N_EMBD], |_| 1.0);
+    for layer in 0..n_layer {
+        delta_net_layer(model, layer, layer % 2 == 1, scale);
+    }
+}
+
+fn delta_net_layer(model: &mut Writer, layer: u64, is_attention: bool, scale: f32) {
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    for part in ["attn_norm", "post_attention_norm"] {
+        model.ones(&name(&format!("{part}.weight")), N_EMBD);
+    }
+    if is_attention {
+        model.random(&name("attn_q.weight"), &[N_EMBD, 2 * N_EMBD], 0.5);
+        model.random(&name("attn_k.weight"), &[N_EMBD, N_EMBD], 0.5);
+        model.random(&name("attn_v.weight"), &[N_EMBD, N_EMBD], 0.5);
+        model.random(&name("attn_output.weight"), &[N_EMBD, N_EMBD], 0.5 * scale);
+        for part in ["attn_q_norm.weight", "attn_k_norm.weight"] {
+            model.filled(&name(part), &[N_EMBD / 2], |_| 2.0);
+        }
+    } else {
+        model.random(&name("attn_qkv.weight"), &[N_EMBD, 3 * N_EMBD], 0.5);
+        model.random(&name("attn_gate.weight"), &[N_EMBD, N_EMBD], 0.5);
+        model.random(&name("ssm_conv1d.weight"), &[4, 3 * N_EMBD], 0.6);
+        model.filled(&name("ssm_dt.bias"), &[2], |_| -2.5);
+        model.filled(&name("ssm_a"), &[2], |head| -0.5 - head as f32);
+        model.random(&name("ssm_alpha.weight"), &[N_EMBD, 2], 0.5);
+        model.random(&name("ssm_beta.weight"), &[N_EMBD, 2], 0.5);
+        model.ones(&name("ssm_norm.weight"), N_EMBD / 2);
+        model.random(&name("ssm_out.weight"), &[N_EMBD, N_EMBD], 0.5 * scale);
+    }
+    for (part, shape) in [("gate", [N_EMBD, 64]), ("up", [N_EMBD, 64]), ("down", [64, N_EMBD])] {
+        model.random(&name(&format!("ffn_{part}.weight")), &shape, 0.4 * scale);
+    }
 }
 
 /// Gemma 3: every second layer has a sliding window of 16 tokens.

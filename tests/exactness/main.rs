@@ -8,3 +8,4 @@ mod distribution;
 mod long_context;
 mod lossless;
 mod models_without_rollback;
+mod rollback;

@@ -238,11 +238,11 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
 
 #[test]
 fn unusable_draft_is_disabled_with_a_reason() {
-    let engine = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 512}));
+    let engine = start(json!({"model_draft": tiny_models::without_vocabulary(), "n_ctx": 512}));
     let report = engine.status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
     let reason = report["reason"].as_str().expect("a reason");
-    assert!(reason.contains("the draft's memory cannot be cut back"), "{reason}");
+    assert!(reason.contains("the draft's vocabulary is of type none"), "{reason}");
     let request = json!({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0});
     let answer = complete(&engine, Speculative, &request);
     assert_eq!(

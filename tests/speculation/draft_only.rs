@@ -191,7 +191,7 @@ fn draft_only_requires_a_compatible_draft_model() {
     };
     let alone = start(json!({"model_draft": null, "n_ctx": 128}));
     check(&alone, &request, "speculative.model: there is no draft model; set model_draft in init");
-    let other = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 128}));
+    let other = start(json!({"model_draft": tiny_models::without_vocabulary(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
     let engine = start(json!({"n_ctx": 128}));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::vocabulary::{Kind, Vocabulary};
-use foredraft::llama::{Model, ModelParams, Token, Vocab};
+use foredraft::llama::{Model, ModelParams, Rollback, Token, Vocab};
 use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
 use proptest::prelude::*;
 
@@ -355,7 +355,7 @@ fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
         (&load(&ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
         (&wpm, false, Some("the draft's vocabulary is of type wpm, the target's of type bpe")),
     ] {
-        let report = Compatibility::of(&shipped, draft, 512);
+        let report = Compatibility::of((&shipped, Rollback::Anywhere), (draft, Rollback::Anywhere), 512);
         assert_eq!((report.is_cross_vocabulary, report.reason.as_deref()), (is_cross_vocabulary, reason), "{report:?}");
     }
 }

@@ -177,6 +177,7 @@ class Status(IsolationStatus):
     model_n_params: int
     n_ctx: int
     n_ctx_train: int
+    n_rollback: Optional[int]
     n_parallel: int
     slots: List[SlotStatus]
     queue: int

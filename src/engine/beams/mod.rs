@@ -192,7 +192,7 @@ impl Beams {
             }
         }
         // An interrupted decode would lose a memory that cannot be rolled back.
-        let result = match self.model.can_roll_back() {
+        let result = match context.rollback().is_unlimited() {
             true => context.decode(&self.batch),
             false => context.decode_whole(&self.batch),
         };

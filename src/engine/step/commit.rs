@@ -42,7 +42,7 @@ pub(crate) fn commit_turn(schedule: &Schedule, t_draft: Duration, slots: &mut [S
             continue;
         };
         speculation.stats.t_draft += t_draft;
-        let why = speculation.drafting.as_ref().and_then(|drafting| drafting.disabled());
+        let why = speculation.drafting.disabled();
         if why.is_some() && why != speculation.stats.disabled.as_deref() {
             speculation.stats.disabled = why.map(str::to_owned);
         }
@@ -152,9 +152,7 @@ fn commit_outcome(
         // The first token's decode is the prompt's.
         speculation.stats.t_verify += if is_first { Duration::ZERO } else { step.time };
         speculation.stats.record(&outcome.draft);
-        if let Some(drafting) = &mut speculation.drafting {
-            drafters.learn(index, drafting, drafts, new, &outcome.draft);
-        }
+        drafters.learn(index, &mut speculation.drafting, drafts, new, &outcome.draft);
     }
     completion.append(&mut outcome.tokens, &outcome.added, outcome.end.as_ref(), outcome.logit_gap);
     // Cells of rejected tokens and of filler.

@@ -26,7 +26,7 @@ pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [
         let n_pending = state.n_pending();
         let cells = limits.n_ctx.saturating_sub(state.n_tokens + 1);
         let room = limits.max_invariant_tokens.saturating_sub(n_pending).min(cells);
-        let can_plan = limits.can_roll_back && scheduled.takes_part;
+        let can_plan = limits.rollback.is_unlimited() && scheduled.takes_part;
         let (tokens, parents) =
             decision.plan(if can_plan { room } else { 0 }, limits.branches_are_invariant, n_pending > 1);
         let mut draft = Draft::default();
@@ -77,7 +77,7 @@ fn read_rows(
 /// Makes the context of the next step, before what the outcome adds.
 pub(super) fn next_context(slot: &mut Slot, context: &mut Context) {
     let Some(Task { decision: Some(decision), tokens, .. }) = &mut slot.task else { return };
-    let can_roll_back = context.model().can_roll_back();
+    let can_roll_back = context.rollback().is_unlimited();
     let most = decision.next_context(tokens, can_roll_back);
     let keep = session::common_prefix(&slot.cache, tokens).min(most);
     slot.cache.cut(context, keep);

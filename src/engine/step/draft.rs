@@ -104,7 +104,7 @@ impl DraftingSlots for SpeculatingSlots<'_> {
         all.filter_map(move |((slot, drafts), place)| {
             let DraftPlace { generated, position, room } = (*place)?;
             let Task { tokens, sampler, speculation, .. } = slot.task.as_mut()?;
-            let state = speculation.as_mut()?.drafting.as_mut()?;
+            let state = &mut speculation.as_mut()?.drafting;
             Some(DraftingSlot {
                 slot: slot.index,
                 tokens,

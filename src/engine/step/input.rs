@@ -1,5 +1,7 @@
 //! What a step is planned from: what the slots hold, and what limits the step. Plain data.
 
+use crate::llama::Rollback;
+
 /// A draft follows at most this many undecoded tokens of its context: the token sampled last, and those of an accepted branch that are
 /// decoded again (see [`DraftTree`]).
 pub(crate) const MAX_PENDING: usize = 16;
@@ -58,10 +60,10 @@ impl SlotState {
         self.is_generating && (1..=MAX_PENDING).contains(&self.n_pending())
     }
 
-    /// Tokens for which there is room after the slot's context.
+    /// Tokens for which there is room after the slot's context, and which can be rejected.
     pub(crate) fn room_after(&self, limits: &StepLimits) -> usize {
         let most = limits.max_invariant_tokens.min(limits.n_budgeted_tokens).saturating_sub(self.n_pending());
-        limits.n_ctx.saturating_sub(self.n_tokens + 1).min(most)
+        limits.n_ctx.saturating_sub(self.n_tokens + 1).min(most).min(limits.max_rejected())
     }
 }
 
@@ -81,10 +83,21 @@ pub(crate) struct StepLimits {
     pub(crate) is_batch_invariant: bool,
     /// Whether they do not depend on the places of cells either, so that the tokens of every branch have the logits that they have alone.
     pub(crate) branches_are_invariant: bool,
-    /// Whether rejected tokens can be removed from the cache.
-    pub(crate) can_roll_back: bool,
+    /// How many rejected tokens can be removed from the cache. If none can, the cache returns to its state before the step, and the others are
+    /// decoded again.
+    pub(crate) rollback: Rollback,
     /// Whether a prompt stops before its last token, so that its cache has a checkpoint there.
     pub(crate) needs_checkpoints: bool,
     /// Whether a token that would be decoded alone is padded.
     pub(crate) pads_single_tokens: bool,
+}
+
+impl StepLimits {
+    /// The most tokens after a slot's context that can be rejected.
+    pub(crate) fn max_rejected(&self) -> usize {
+        match self.rollback {
+            Rollback::Recent(n) => n,
+            Rollback::Anywhere | Rollback::Never => usize::MAX,
+        }
+    }
 }

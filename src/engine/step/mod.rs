@@ -43,7 +43,7 @@ use self::verify::{SlotOutcome, VerifiedRequest, score_prompt, verify};
 use super::report::StepReport;
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
-use crate::llama::{Batch, Model};
+use crate::llama::{Batch, Context, Model, Rollback};
 
 /// What the stages of a step pass on. The next step uses the memory again.
 pub(super) struct Step {
@@ -82,6 +82,7 @@ impl Step {
         let runs_to_end = moves_other_sequences(pool);
         let SlotPool { context, slots, drafters, .. } = pool;
         let model = context.model().clone();
+        mark_drafted(plan, slots, context);
         match decode(plan, slots, context, batch, runs_to_end, || drafters.now()) {
             Ok(mut rows) => {
                 let time = rows.time;
@@ -103,6 +104,18 @@ impl Step {
         plan_choices(input, scheduled, &mut pool.slots, drafts);
         fill(input, scheduled, |slot| drafts.wanted(slot), order, plan);
         plan.keeps_hidden = drafts.needs_hidden;
+    }
+}
+
+/// Where rejected tokens cannot be removed, keeps the states of the slots that verify a draft, to which [`commit`](commit()) then returns.
+fn mark_drafted(plan: &StepPlan, slots: &mut [Slot], context: &mut Context) {
+    if context.rollback() != Rollback::Never {
+        return;
+    }
+    for (planned, slot) in plan.slots.iter().zip(slots) {
+        if planned.n_batch_tokens() > planned.n_context {
+            slot.cache.mark(context);
+        }
     }
 }
 
@@ -136,5 +149,5 @@ fn verify_all(
 /// Whether a decode moves the states of sequences that are not in its batch: llama.cpp exchanges the cells of recurrent states before
 /// it moves their contents. If it is stopped in between, sequences have the states of others. So such a decode runs to its end.
 fn moves_other_sequences(pool: &SlotPool) -> bool {
-    pool.slots.len() > 1 && !pool.context.model().can_roll_back()
+    pool.slots.len() > 1 && !pool.context.rollback().is_unlimited()
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::draft_tree::DraftTree;
 use super::input::{MAX_PENDING, SlotState, StepInput};
 use super::schedule::{Schedule, SlotSchedule};
-use crate::llama::Token;
+use crate::llama::{Rollback, Token};
 use crate::speculative::{ChosenDraft, DrafterKind};
 
 /// A step computes the logits of at most this many tokens of a prompt: each is a row as long as the vocabulary.
@@ -188,11 +188,12 @@ pub(crate) fn fill<'a>(
             slot.n_context = slot.n_context.min(n_pending - 1);
         }
         let is_complete = slot.n_context == n_pending && n_pending > 0;
-        let n_free = most - slot.n_context;
+        let n_free = (most - slot.n_context).min(limits.max_rejected());
         let n_draft = if is_complete { n_free.min(space.drafted) } else { 0 };
         let Wanted { draft, length } = wanted(index);
         let n_draft = slot.set_draft(draft, n_draft);
-        if is_complete && state.is_generating {
+        // Filler is always rejected.
+        if is_complete && state.is_generating && limits.rollback != Rollback::Never {
             slot.n_filler = length.saturating_sub(n_draft).min(n_free - n_draft);
         }
         slot.row = is_complete.then_some(slot.n_context - 1);

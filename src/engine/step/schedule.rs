@@ -103,9 +103,6 @@ fn separate_long_prompts(states: &[SlotState], slots: &mut [SlotSchedule], limit
 /// What a slot that takes part decodes in any case.
 fn demand(state: &SlotState, limits: &StepLimits) -> StepSlot {
     let n_pending = state.n_pending();
-    let room = match limits.can_roll_back {
-        true => state.room_after(limits).min(state.tokens_until_group.saturating_sub(n_pending)),
-        false => 0,
-    };
+    let room = state.room_after(limits).min(state.tokens_until_group.saturating_sub(n_pending));
     StepSlot { n_tokens: n_pending.min(limits.n_ubatch), generates: state.may_draft(), room, n_past: state.n_cached }
 }

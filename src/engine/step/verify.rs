@@ -8,9 +8,7 @@ use crate::engine::slots::{RequestSpeculation, StochasticScratch};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
-use crate::speculative::verify::{
-    self, ChainProposal, NextToken, StepRandom, TargetDistributions, TokenDistribution, Verdict,
-};
+use crate::speculative::verify::{self, NextToken, StepRandom, TargetDistributions, TokenDistribution, Verdict};
 use crate::speculative::{DraftOutcome, DrafterKind, SlotDrafts};
 
 /// What a step brought for a slot: the only source of every statistic about it.
@@ -155,8 +153,7 @@ impl Walk<'_, '_> {
 
     /// Verifies the draft by a rule that compares probabilities.
     fn verify_sampled(&mut self, speculation: &mut RequestSpeculation, drafts: &mut SlotDrafts) {
-        let RequestSpeculation { drafting, scratch, .. } = speculation;
-        let Some(scratch) = scratch else {
+        let Some(scratch) = &mut speculation.scratch else {
             let error = Error::new(Code::Internal, "stochastic verification has no buffers");
             self.outcome.end = Some(Stop::Error(error).into());
             return;
@@ -180,10 +177,7 @@ impl Walk<'_, '_> {
             listed,
             error: None,
         };
-        let verdict = match drafting {
-            Some(_) => drafts.sampled(self.plan.draft.tokens.len()).verify(&mut target, &mut random, residual),
-            None => verify::rejection::verify(&ChainProposal::default(), &mut target, &mut random, residual),
-        };
+        let verdict = drafts.sampled(self.plan.draft.tokens.len()).verify(&mut target, &mut random, residual);
         let error = target.error;
         self.tokens.truncate(n_context);
         if let Err(error) = self.follow(verdict, listed, error) {

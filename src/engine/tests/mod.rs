@@ -36,7 +36,7 @@ use super::scheduler::BatchScheduler;
 use super::step::input::StepLimits;
 use super::{Config, Request, RequestHandle, RequestOptions, builder};
 use crate::llama::fake::{self, FakeBackend, FakeModel, Fault};
-use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, ThreadPool, Token};
+use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, Rollback, ThreadPool, Token};
 use crate::sampling;
 use crate::speculative::DraftModel;
 
@@ -50,7 +50,7 @@ pub(super) const STEP_LIMITS: StepLimits = StepLimits {
     n_budgeted_tokens: usize::MAX,
     is_batch_invariant: true,
     branches_are_invariant: false,
-    can_roll_back: true,
+    rollback: Rollback::Anywhere,
     needs_checkpoints: false,
     pads_single_tokens: false,
 };
@@ -71,8 +71,10 @@ struct Setup {
     n_ubatch: usize,
     /// The most tokens of a sequence in a batch whose logits do not depend on their number.
     max_invariant_tokens: usize,
-    /// Whether single tokens are padded.
+    /// Whether single tokens are padded, which needs unlimited rollback.
     padding: bool,
+    /// How far the target's memory can be rolled back.
+    rollback: Rollback,
     ctx_shift: bool,
     target: FakeModel,
     /// The target's errors, by the number of the decode.
@@ -95,6 +97,7 @@ impl Setup {
             n_ubatch,
             max_invariant_tokens: 62,
             padding: true,
+            rollback: Rollback::Anywhere,
             ctx_shift: false,
             target,
             target_faults: BTreeMap::new(),
@@ -124,14 +127,19 @@ impl Setup {
     fn fake_context(
         &self,
         model: FakeModel,
+        rollback: Rollback,
         percent: u32,
         faults: &BTreeMap<usize, Fault>,
         interrupt: &Arc<Interrupt>,
     ) -> Context {
-        let params = builder::sequences(&self.params(), self.n_parallel, &MODEL, None);
+        let params = match rollback {
+            Rollback::Anywhere => builder::sequences(&self.params(), self.n_parallel, &MODEL, None),
+            _ => self.params(),
+        };
         let mut context = Context::new(&MODEL, &params, &THREADS, interrupt).unwrap();
         let cost = Duration::from_micros(100) * percent;
-        context.set_fake(FakeBackend::new(model, self.n_ctx, self.n_ubatch, cost, faults.clone()));
+        let backend = FakeBackend::new(model, self.n_ctx, self.n_ubatch, cost, faults.clone());
+        context.set_fake(backend.with_rollback(rollback));
         context
     }
 }
@@ -169,11 +177,12 @@ impl TestEngine {
             rpc_timeout: None,
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
-        let mut target = setup.fake_context(setup.target, 100, &setup.target_faults, &interrupt);
+        let mut target = setup.fake_context(setup.target, setup.rollback, 100, &setup.target_faults, &interrupt);
         target.set_fake_invariant_tokens(setup.max_invariant_tokens);
         let mut scheduler = BatchScheduler::new(target, beams, &config);
         if let Some(model) = setup.draft {
-            let context = setup.fake_context(model, setup.draft_cost, &setup.draft_faults, &interrupt);
+            let context =
+                setup.fake_context(model, Rollback::Anywhere, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
             scheduler.pool.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }

@@ -11,8 +11,8 @@ use proptest::sample::{select, subsequence};
 use super::{MODEL, Setup, request};
 use crate::engine::{Request, RequestOptions};
 use crate::grammar::Grammar;
-use crate::llama::Token;
 use crate::llama::fake::{FakeModel, Fault, mix};
+use crate::llama::{Rollback, Token};
 use crate::sampling::{self, MirostatVersion};
 use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, NgramParams, Verify};
 
@@ -205,6 +205,15 @@ fn faults(most: usize) -> BoxedStrategy<BTreeMap<usize, Fault>> {
     prop_oneof![3 => Just(BTreeMap::new()), 2 => btree_map(number.boxed(), fault.boxed(), 0..most)].boxed()
 }
 
+fn rollback() -> BoxedStrategy<Rollback> {
+    prop_oneof![
+        3 => Just(Rollback::Anywhere),
+        3 => (1..=9_usize).prop_map(Rollback::Recent),
+        1 => Just(Rollback::Never),
+    ]
+    .boxed()
+}
+
 prop_compose! {
     fn setup()(
         n_parallel in 1..=3_usize,
@@ -213,7 +222,7 @@ prop_compose! {
         n_ubatch in select(vec![3, 8, 32]),
         // More than the tokens by which a slot may lag behind.
         max_invariant_tokens in select(vec![17, 22, 62]),
-        (padding, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
+        (padding, ctx_shift, rollback) in (any::<bool>(), prop::bool::weighted(0.8), rollback()),
         target in model(),
         noise in option::weighted(0.85, select(vec![0.0_f32, 0.5, 1.5, 4.0])),
         target_faults in faults(4),
@@ -221,8 +230,14 @@ prop_compose! {
         draft_cost in select(vec![1_u32, 10, 60]),
     ) -> Setup {
         let draft = noise.map(|noise| FakeModel { noise, ..target });
+        let rollback = match rollback {
+            // llama.cpp's limit.
+            Rollback::Recent(n) => Rollback::Recent(n.min(n_ubatch - 2)),
+            other => other,
+        };
+        let padding = padding && rollback.is_unlimited();
         Setup {
-            n_parallel, kv_unified, n_ctx, n_ubatch, max_invariant_tokens, padding, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
+            n_parallel, kv_unified, n_ctx, n_ubatch, max_invariant_tokens, padding, rollback, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
             draft_vocab: None,
         }
     }

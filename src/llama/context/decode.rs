@@ -37,7 +37,9 @@ impl Context {
         self.has_logits.clear();
         self.validate(batch).map_err(DecodeError::Failed)?;
         self.has_pending_moves = false;
+        self.removable.clear();
         self.decode_padded(batch, !is_interruptible)?;
+        self.removable.decoded(batch);
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.decoded();
         Ok(())

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::llama::context::faked;
 use crate::llama::guard::{ErrorBuffer, foredraft_seq_move};
 use crate::llama::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
-use crate::llama::{Batch, Context, DecodeError, SeqId, log};
+use crate::llama::{Batch, Context, DecodeError, Rollback, SeqId, log};
 
 /// A part of a sequence's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,15 +26,15 @@ impl Part {
 }
 
 impl Context {
-    /// Removes the tokens of `sequence` from position `from` on. Returns false if that is impossible (recurrent models). The whole
-    /// sequence (`from` 0) can always be removed.
+    /// Removes the tokens of `sequence` from position `from` on. Returns false, and changes nothing, if that is impossible (see [`Rollback`]). The
+    /// whole sequence (`from` 0) can always be removed.
     pub fn truncate(&mut self, sequence: SeqId, from: usize) -> bool {
         self.remove(sequence, from, None)
     }
 
     /// Removes the positions `from..to` of `sequence` (`None`: to the end), leaving a gap.
     pub fn remove(&mut self, sequence: SeqId, from: usize, to: Option<usize>) -> bool {
-        if self.memory.is_null() || !self.has_sequence(sequence) {
+        if self.memory.is_null() || !self.has_sequence(sequence) || !self.can_remove(sequence, from, to) {
             return false;
         }
         faked!(fake = &mut self.fake => {
@@ -47,10 +47,28 @@ impl Context {
         unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
     }
 
-    /// Replaces the sequence `to` by a copy of `from`. Returns false, and changes nothing, if a sequence does not exist. If each
-    /// sequence has its own buffer, the next decode copies the whole buffer; in a shared buffer the copy uses no memory.
+    /// Whether a range can be removed. If it can, the sequence counts as changed.
+    fn can_remove(&mut self, sequence: SeqId, from: usize, to: Option<usize>) -> bool {
+        if self.rollback().is_unlimited() {
+            return true;
+        }
+        let len = self.len(sequence);
+        let is_end = to.is_none_or(|to| to >= len);
+        if from > 0 && is_end && !self.removable.allows(sequence, len.saturating_sub(from)) {
+            return false;
+        }
+        if from < len {
+            self.removable.changed(sequence);
+        }
+        true
+    }
+
+    /// Replaces the sequence `to` by a copy of `from`. Returns false, and changes nothing, if a sequence does not exist, or if sequences may be
+    /// at an earlier state ([`Rollback::Recent`]), which llama.cpp does not copy. If each sequence has its own buffer, the next decode copies
+    /// the whole buffer; in a shared buffer the copy uses no memory.
     pub fn copy(&mut self, from: SeqId, to: SeqId) -> bool {
-        if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
+        let copies = !matches!(self.rollback(), Rollback::Recent(_));
+        if !copies || from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
         // As with moved keys, the next decode carries it out.
@@ -162,7 +180,7 @@ impl Context {
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory, sequence) };
         // A recurrent state represents all tokens before it.
         let needed = match self.model.n_swa() {
-            _ if !self.model.can_roll_back() => next - 1,
+            _ if !self.rollback().is_unlimited() => next - 1,
             0 => 0,
             window => (next + 1).saturating_sub(window),
         };
@@ -174,13 +192,25 @@ impl Context {
     /// # Errors
     /// The sequence does not exist, there is not enough memory, or llama.cpp fails.
     pub fn state(&mut self, sequence: SeqId, part: Part) -> Result<Vec<u8>> {
+        let mut state = Vec::new();
+        self.state_into(sequence, part, &mut state).map(|()| state)
+    }
+
+    /// As [`Context::state`], into a buffer that is used again.
+    ///
+    /// # Errors
+    /// As [`Context::state`]; the buffer has no state then.
+    pub fn state_into(&mut self, sequence: SeqId, part: Part, state: &mut Vec<u8>) -> Result<()> {
+        state.clear();
         self.apply_pending_moves(sequence)?;
-        faked!(fake = &self.fake => Ok(fake.state(sequence)));
+        faked!(fake = &self.fake => {
+            *state = fake.state(sequence);
+            Ok(())
+        });
         let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the sequence exists. The guard catches exceptions.
         let size =
             unsafe { foredraft_state_size(self.ptr.as_ptr(), sequence, part.is_partial(), why.ptr(), why.size()) };
-        let mut state = Vec::new();
         if size == 0 || state.try_reserve_exact(size).is_err() {
             return Err(Error::model(format!("cannot copy a state of {size} bytes: {}", why.message())));
         }
@@ -193,7 +223,7 @@ impl Context {
         if let Some(loss) = self.loss() {
             return Err(Error::model(loss));
         }
-        if copied == size { Ok(state) } else { Err(Error::model(format!("cannot copy the state: {}", why.message()))) }
+        if copied == size { Ok(()) } else { Err(Error::model(format!("cannot copy the state: {}", why.message()))) }
     }
 
     /// Replaces `sequence` by a state from [`Context::state`].
@@ -204,6 +234,7 @@ impl Context {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
         }
+        self.removable.changed(sequence);
         faked!(fake = &mut self.fake => match fake.set_state(sequence, state) {
             true => Ok(()),
             false => Err(Error::model("the state does not fit")),
@@ -229,6 +260,7 @@ impl Context {
     /// Clears all sequences.
     pub fn reset(&mut self) {
         self.has_pending_moves = false;
+        self.removable.clear();
         faked!(fake = &mut self.fake => fake.reset());
         if !self.memory.is_null() {
             // SAFETY: the memory belongs to the context.
@@ -249,7 +281,7 @@ impl Context {
             return Ok(());
         }
         let next = self.len(sequence);
-        if next > 0 && !self.model.can_roll_back() {
+        if next > 0 && !self.rollback().is_unlimited() {
             return Err(Error::model("the context was shifted and no token has been decoded since; try again"));
         }
         let vocab = self.model.vocab();

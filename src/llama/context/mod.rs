@@ -8,6 +8,7 @@ pub(super) mod memory;
 pub(super) mod mtp;
 pub(super) mod padding;
 pub(super) mod raw_params;
+pub(super) mod rollback;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use llama_cpp_sys_2 as sys;
 use self::hidden::Hidden;
 use self::padding::Padding;
 use self::raw_params::{cache_type, layout, n_ctx, raw_params};
+use self::rollback::{RemovableTokens, Rollback};
 use crate::error::{Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
@@ -70,6 +72,8 @@ pub struct Context {
     pub(super) is_leaked: bool,
     /// Positions were moved or sequences copied. The next decode rotates the keys and copies the cells.
     pub(super) has_pending_moves: bool,
+    /// How many tokens can be removed from the end of each sequence.
+    pub(super) removable: RemovableTokens,
     /// Any range of positions can be removed, and no position is removed by itself.
     pub(super) cuts_anywhere: bool,
     /// Keys can be rotated to other positions.
@@ -208,6 +212,7 @@ impl Context {
         }
         if hidden.is_input() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
+            raw.n_rs_seq = 0;
         }
         let mut why = ErrorBuffer::new();
         // SAFETY: the model is alive. `raw` is plain data; its only pointer is the interrupt, which the returned value keeps alive. The
@@ -231,6 +236,15 @@ impl Context {
             && !own_attention
             && padding::wants_reference(params, model)
             && unsafe { foredraft_set_reference(ptr.as_ptr(), false) };
+        // SAFETY: the context is alive.
+        let n_sequences = SeqId::try_from(unsafe { sys::llama_n_seq_max(ptr.as_ptr()) }).unwrap_or(1);
+        // SAFETY: the context is alive. llama.cpp says 0 for architectures that keep no earlier states.
+        let n_earlier_states = unsafe { sys::llama_n_rs_seq(ptr.as_ptr()) as usize };
+        let rollback = match model.has_recurrent_states() && !hidden.is_input() {
+            true => Rollback::of_states(n_earlier_states),
+            // The layers for multi-token prediction have attention only.
+            false => Rollback::Anywhere,
+        };
         // SAFETY: the context is alive.
         let mut context = unsafe {
             Context {
@@ -257,7 +271,7 @@ impl Context {
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
                     && !devices::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-                n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
+                n_seq_max: n_sequences,
                 unified: params.kv_unified || params.n_seq_max <= 1,
                 own_attention: false,
                 flash_attention: params.flash_attn != FlashAttn::Off,
@@ -273,8 +287,9 @@ impl Context {
                 is_leaked: false,
                 has_pending_moves: false,
                 rotates_keys: rotates_keys(params.type_k, model),
-                cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
-                layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
+                removable: RemovableTokens::new(rollback, n_sequences),
+                cuts_anywhere: rollback.is_unlimited() && (model.n_swa() == 0 || params.swa_full),
+                layout: layout(params, model),
                 lora_scales: Vec::new(),
                 model: Arc::clone(model),
                 threads: Arc::clone(threads),
@@ -358,6 +373,11 @@ impl Context {
         self.n_batch
     }
 
+    /// How far its sequences can be rolled back.
+    pub fn rollback(&self) -> Rollback {
+        self.removable.rollback()
+    }
+
     /// The number of sequences that share one KV buffer, so that one can take over another's cells. 0 if each has its own buffer, or
     /// if decoded tokens cannot be removed.
     pub fn n_shared(&self) -> usize {
@@ -370,8 +390,14 @@ impl Context {
         self.padding.is_some() && !self.by_reference
     }
 
-    /// Whether llama.cpp decodes physical batches with the same number of tokens of each sequence (if each has its own KV buffer).
+    /// Whether llama.cpp decodes physical batches with the same number of tokens of each sequence: if each has its own KV buffer or a recurrent
+    /// state.
     pub fn decodes_rectangles(&self) -> bool {
+        self.has_buffers() || (self.n_seq_max > 1 && !self.rollback().is_unlimited())
+    }
+
+    /// Whether each sequence has its own KV buffer, so that only consecutive sequence ids are decoded together.
+    pub fn has_buffers(&self) -> bool {
         !self.unified && self.n_seq_max > 1
     }
 

@@ -86,7 +86,7 @@ fn is_possible(params: &ContextParams, model: &Model) -> bool {
     !devices::supports_offload()
         && n_batch(params.n_batch, params.n_ubatch, params.n_buffers()).is_some()
         // The padding token must be removable.
-        && model.can_roll_back()
+        && !model.has_recurrent_states()
         && (model.n_swa() == 0 || params.swa_full)
         && model.n_mtp_layers() == 0
         && !params.embeddings

@@ -22,6 +22,7 @@ pub(in crate::llama) fn raw_params(
     raw.n_batch = params.n_batch.max(1);
     raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
     raw.n_seq_max = params.n_seq_max.max(1);
+    raw.n_rs_seq = params.n_rollback.min(most_rollback(raw.n_ubatch));
     raw.n_threads = params.n_threads.max(1);
     raw.n_threads_batch = params.n_threads_batch.max(1);
     raw.flash_attn_type = match params.flash_attn {
@@ -62,6 +63,12 @@ pub(in crate::llama) fn raw_params(
     raw
 }
 
+/// The most tokens for which earlier states can be kept. llama.cpp keeps the last tokens of a sequence in one physical batch, which it asserts to be
+/// larger.
+pub fn most_rollback(n_ubatch: u32) -> u32 {
+    n_ubatch.saturating_sub(2)
+}
+
 /// The context length of one sequence, or of all sequences with a shared buffer.
 pub fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
@@ -81,7 +88,7 @@ fn model_pools(model: &Model) -> bool {
 }
 
 /// See [`Context::layout`]. Includes all parameters that the rotation of keys and the format of the state depend on.
-pub(in crate::llama) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
+pub(in crate::llama) fn layout(params: &ContextParams, model: &Model) -> Vec<(&'static str, String)> {
     let n_buffers = params.n_buffers();
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
@@ -91,7 +98,8 @@ pub(in crate::llama) fn layout(params: &ContextParams, model: &Model, n_snapshot
         ("flash_attn", format!("{:?}", params.flash_attn)),
         ("swa_full", params.swa_full.to_string()),
         ("KV buffers (n_parallel without kv_unified)", n_buffers.to_string()),
-        ("recurrent snapshots", n_snapshots.to_string()),
+        // A saved state has only the newest recurrent state, however many a context keeps.
+        ("recurrent snapshots", "0".to_owned()),
         ("rope_*", format!("{rope:?}")),
         ("yarn_*", format!("{yarn:?}")),
         // Some models rotate keys differently then.

@@ -389,10 +389,10 @@ impl Model {
         }
     }
 
-    /// Whether any tokens can be removed from the model's memory. False for recurrent and hybrid models.
-    pub fn can_roll_back(&self) -> bool {
+    /// Whether the model's memory has recurrent states, which represent all tokens before them: recurrent and hybrid models.
+    pub fn has_recurrent_states(&self) -> bool {
         // SAFETY: see `n_ctx_train`.
-        unsafe { !sys::llama_model_is_recurrent(self.ptr.as_ptr()) && !sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
+        unsafe { sys::llama_model_is_recurrent(self.ptr.as_ptr()) || sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
     }
 
     /// The size of the sliding window in tokens. 0 if no layer has one.

@@ -11,12 +11,13 @@ use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 /// Models with MTP layers.
-fn models() -> [String; 4] {
+fn models() -> [String; 5] {
     [
         tiny_models::mtp(MtpInput::Token, 0.4),
         tiny_models::mtp(MtpInput::Hidden, 0.4),
         tiny_models::mtp(MtpInput::Random, 0.4),
         tiny_models::mtp_layers(),
+        tiny_models::delta_net_mtp(),
     ]
 }
 
@@ -82,7 +83,11 @@ fn output_is_unchanged_by_mtp() {
 #[test]
 fn correct_predictions_are_accepted() {
     // Two MTP layers draft two tokens.
-    for (model, least, last) in [(tiny_models::mtp(MtpInput::Token, 0.4), 30, 2), (tiny_models::mtp_layers(), 15, 1)] {
+    for (model, least, last) in [
+        (tiny_models::mtp(MtpInput::Token, 0.4), 30, 2),
+        (tiny_models::mtp_layers(), 15, 1),
+        (tiny_models::delta_net_mtp(), 20, 2),
+    ] {
         let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
         let report = &answer["speculative"];
         assert!(n(&report["n_accepted"]) >= least, "{model}: {report}");
@@ -320,7 +325,7 @@ fn response_reports_missing_mtp_layers() {
     check(
         with(&json!({"model": tiny_models::hybrid(), "model_draft": null}), asks.clone()),
         json!("mtp"),
-        "cannot be cut back",
+        "the model has no layers for multi-token prediction",
     );
     // A draft model may be loaded as well.
     let both = start(with(

@@ -2,7 +2,8 @@
 //!
 //! With one KV buffer for all sequences (or one slot), a batch is divided into pieces of `n_ubatch` tokens (`split_simple`). With a buffer
 //! for each sequence, it is divided into rectangles (`split_equal`): consecutive sequence ids with the same number of tokens each. So 4
-//! slots with 4, 4, 3 and 4 tokens take three forward passes: 4 x 3, then 2 x 1, then 1 x 1.
+//! slots with 4, 4, 3 and 4 tokens take three forward passes: 4 x 3, then 2 x 1, then 1 x 1. With recurrent states there are always rectangles,
+//! and the last tokens of a sequence stay in one of them (`n_keep_tail`), so the same slots take a pass each.
 
 /// The division of batches in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,15 @@ pub enum BatchSplit {
         n_ubatch: usize,
         /// Each sequence gets an even number of tokens by padding.
         padding: SequencePadding,
+    },
+    /// In rectangles that do not divide the ends of sequences.
+    Ends {
+        /// The maximum number of tokens of a physical batch.
+        n_ubatch: usize,
+        /// So many last tokens of a sequence stay together. 0: they need not.
+        n_together: usize,
+        /// Whether a rectangle has only consecutive sequence ids.
+        is_consecutive: bool,
     },
 }
 
@@ -41,7 +51,7 @@ impl Default for BatchSplit {
 impl BatchSplit {
     /// Whether sequences are decoded in rectangles.
     pub fn is_rectangular(self) -> bool {
-        matches!(self, BatchSplit::Rectangles { .. })
+        matches!(self, BatchSplit::Rectangles { .. } | BatchSplit::Ends { .. })
     }
 
     /// The sizes of the physical batches, in order, for these numbers of tokens of each sequence id (0: none).
@@ -70,8 +80,44 @@ impl BatchSplit {
                 };
                 rectangles(&padded, 0..n_sequences, 0, n_ubatch.max(1), &mut physical);
             }
+            BatchSplit::Ends { n_ubatch, n_together, is_consecutive } => {
+                let mut left: Vec<usize> = (0..n_sequences).map(n_tokens).collect();
+                while let Some((rows, columns)) = next_rectangle(&left, n_ubatch, n_together, is_consecutive) {
+                    physical(rows.len() * columns);
+                    for row in rows {
+                        if let Some(left) = left.get_mut(row) {
+                            *left -= columns;
+                        }
+                    }
+                }
+            }
         }
     }
+}
+
+/// The sequences of the next rectangle, of which so many tokens are left each, and how many tokens of each it has.
+fn next_rectangle(
+    left: &[usize],
+    n_ubatch: usize,
+    n_together: usize,
+    is_consecutive: bool,
+) -> Option<(Vec<usize>, usize)> {
+    let mut rows: Vec<(usize, usize)> = Vec::new();
+    for (row, n) in left.iter().copied().enumerate().filter(|(_, n)| *n > 0) {
+        if rows.last().is_none_or(|(last, _)| !is_consecutive || row == last + 1) {
+            rows.push((row, n));
+        }
+    }
+    let (first, all) = *rows.first()?;
+    let shortest = rows.iter().map(|(_, n)| *n).min()?;
+    let columns = shortest.min(n_ubatch / rows.len()).max(1);
+    let is_divided = |n: usize| n > columns && n - columns < n_together;
+    let whole: Vec<usize> = rows.iter().take_while(|(_, n)| !is_divided(*n)).map(|(row, _)| *row).collect();
+    if whole.is_empty() {
+        let columns = if all <= n_ubatch.max(n_together) { all } else { all - n_together };
+        return Some((vec![first], columns));
+    }
+    Some((whole, columns))
 }
 
 /// The rectangles of the sequences in `range`, without the first `done` tokens of each.
@@ -138,6 +184,19 @@ mod tests {
         }
         let whole = BatchSplit::Whole { n_ubatch: 8 };
         assert_eq!(sizes(whole, &[4, 4, 3, 0, 4]), [8, 7]);
+    }
+
+    #[test]
+    fn ends_of_sequences_with_recurrent_states_are_not_divided() {
+        let split = |n_together, is_consecutive| BatchSplit::Ends { n_ubatch: 16, n_together, is_consecutive };
+        assert_eq!(sizes(split(5, true), &[4, 4, 3, 4]), [4, 4, 3, 4], "the first ones are longer than the shortest");
+        assert_eq!(sizes(split(5, true), &[3, 3, 4, 4]), [6, 8]);
+        assert_eq!(sizes(split(5, true), &[1, 0, 1, 1]), [1, 2]);
+        assert_eq!(sizes(split(5, false), &[1, 0, 1, 1]), [3]);
+        assert_eq!(sizes(split(0, true), &[4, 4, 3, 4]), [12, 2, 1]);
+        assert_eq!(sizes(split(5, true), &[19]), [14, 5], "16 tokens would leave 3");
+        assert_eq!(sizes(split(5, true), &[40]), [16, 16, 8]);
+        assert_eq!(sizes(split(5, true), &[0, 0]), []);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Costs {
     split: BatchSplit,
     /// One token costs the same as two.
     padded: bool,
+    /// See [`Costs::repeat`].
+    repeats: bool,
     /// The tokens of a prompt's batch and its seconds at `scale` 1, for the extrapolation.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, relative to the table.
@@ -116,6 +118,7 @@ impl Default for Costs {
             v: (0..=MAX_MEASURED).map(initial).collect(),
             split: BatchSplit::default(),
             padded: false,
+            repeats: false,
             bulk: None,
             scale: 1.0,
             attention: FIRST_ATTENTION,
@@ -140,6 +143,17 @@ impl Costs {
     /// The division of batches.
     pub fn split(&self) -> BatchSplit {
         self.split
+    }
+
+    /// From now on, tokens of a draft that was not right throughout are decoded again in the next step, because the memory cannot be rolled
+    /// back.
+    pub fn repeat(&mut self) {
+        self.repeats = true;
+    }
+
+    /// Whether tokens are decoded again: see [`Costs::repeat`].
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// Records the time of a physical batch of `n` tokens with an empty context.

@@ -19,6 +19,8 @@ pub struct Gain {
     pub expected: f64,
     /// The drafter, by its number, and how many tokens of its draft; `None`: no draft.
     pub draft: Option<(usize, usize)>,
+    /// The probability that all of these tokens are right.
+    pub all: f64,
 }
 
 /// The drafts that a slot can choose from.
@@ -57,7 +59,7 @@ impl DraftOptions {
             }
             if n >= n_min {
                 for gain in self.gains.iter_mut().skip(n).filter(|gain| gain.expected < expected) {
-                    *gain = Gain { expected, draft: Some((index, n)) };
+                    *gain = Gain { expected, draft: Some((index, n)), all: sure };
                 }
                 if of_text {
                     self.of_text.iter_mut().skip(n).for_each(|best| *best = best.max(expected));
@@ -74,9 +76,15 @@ impl DraftOptions {
     /// The best draft of at most `n` tokens.
     pub fn best(&self, n: usize) -> Gain {
         if let Some((index, n)) = self.fixed {
-            return Gain { expected: 0.0, draft: Some((index, n)) };
+            return Gain { expected: 0.0, draft: Some((index, n)), all: 1.0 };
         }
         self.gains.get(n).or(self.gains.last()).copied().unwrap_or_default()
+    }
+
+    /// What the best draft of at most `n` tokens is worth to a slot, in tokens.
+    pub(super) fn worth(&self, prices: &Prices<'_>, slot: usize, n: usize) -> f64 {
+        let Gain { expected, draft, all } = self.best(n);
+        prices.worth(slot, draft.map_or(0, |(_, n)| n), expected, all)
     }
 
     pub(super) fn of_text(&self, n: usize) -> f64 {
@@ -145,13 +153,13 @@ fn decide_run(
     let own = |slot: usize| options.get(slot);
     let least = |slot: usize| own(slot).map_or(0, DraftOptions::least);
     let rectangular = prices.costs.split().is_rectangular();
-    // Where filler costs as much as drafts, a slot gets its draft alone.
+    // Where filler costs as much as drafts, or would have to be rejected at a cost, a slot gets its draft alone.
     let share = |slot: usize, length: usize| {
         let share = prices.share(slot, length);
         let drafted = || own(slot).and_then(|own| own.best(share).draft).map_or(0, |(_, n)| n);
-        if rectangular { share.max(least(slot)) } else { drafted() }
+        if rectangular && !prices.costs.repeats() { share.max(least(slot)) } else { drafted() }
     };
-    let expected = |slot: usize, length: usize| own(slot).map_or(0.0, |own| own.best(length).expected);
+    let expected = |slot: usize, length: usize| own(slot).map_or(0.0, |own| own.worth(prices, slot, length));
     let value = |length: usize| {
         let gain: f64 = run.clone().map(|slot| expected(slot, share(slot, length))).sum();
         gain - prices.rate * prices.cost(run.clone(), |slot| share(slot, length))
@@ -175,7 +183,11 @@ fn decide_run(
     if exploring.is_some() || run.len() < 2 || prices.only().is_some() {
         return;
     }
+    // Lengths of its own for each slot need filler, or divide the batch.
     if rectangular {
+        if prices.costs.repeats() {
+            return;
+        }
         let pass = prices.rate * prices.costs.v(1);
         let mut others = [0; 64];
         let Some(others) = others.get_mut(..run.len()) else { return };
@@ -214,7 +226,7 @@ fn decide_run(
             for length in 1..=own.longest().min(prices.share(slot, usize::MAX)) {
                 let more = prices.costs.v(beside + length) - prices.costs.v(beside);
                 let more = more + prices.attention_of_more(slot, length);
-                let gain = own.best(length).expected - prices.rate * more;
+                let gain = own.worth(prices, slot, length) - prices.rate * more;
                 if gain > most {
                     (best, most) = (length, gain);
                 }

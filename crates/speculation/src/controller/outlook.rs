@@ -64,7 +64,7 @@ impl Default for Trial {
 /// `draft`: what a round of drafting costs, in tokens.
 pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Option<Prospect>], draft: f64) -> Outlook {
     let n = prices.slots.len();
-    let text = |slot: usize, length: usize| options.get(slot).map_or(0.0, |own| own.best(length).expected);
+    let text = |slot: usize, length: usize| options.get(slot).map_or(0.0, |own| own.worth(prices, slot, length));
     let n_max = prospects.iter().flatten().map(|prospect| prospect.lengths.1).max().unwrap_or(0);
     let longest = options.iter().map(DraftOptions::longest).max().unwrap_or(0);
     let (mut without, mut with, mut best) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
@@ -78,7 +78,11 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
             let text = text(slot, share);
             let modelled = |prospect: Prospect, acceptance: f64| {
                 let n = share.min(prospect.lengths.1);
-                if n < prospect.lengths.0 { 0.0 } else { geometric(acceptance, n) }
+                if n < prospect.lengths.0 {
+                    return 0.0;
+                }
+                let (expected, all) = (geometric(acceptance, n), acceptance.powi(i32::try_from(n).unwrap_or(i32::MAX)));
+                prices.worth(slot, n, expected, all)
             };
             let prospect = prospects.get(slot).copied().flatten();
             texts += text;

@@ -49,6 +49,23 @@ impl Prices<'_> {
         self.costs.attention(n + more, n_past) - self.costs.attention(n, n_past)
     }
 
+    /// The tokens to expect of a draft of `n` tokens of a slot, less what it costs to decode them again after others of it were rejected, if
+    /// [costs repeat](Costs::repeat). `expected` of them are right on average, and all with the probability `all`.
+    pub(super) fn worth(&self, slot: usize, n: usize, expected: f64, all: f64) -> f64 {
+        expected - self.rate * self.repetition(slot, n, expected, all)
+    }
+
+    /// What the draft makes the next step of its slot cost more.
+    fn repetition(&self, slot: usize, n: usize, expected: f64, all: f64) -> f64 {
+        let rejected = 1.0 - all;
+        if !self.costs.repeats() || n == 0 || rejected <= 0.0 {
+            return 0.0;
+        }
+        let accepted = ((expected - n as f64 * all) / rejected).max(0.0);
+        let repeated = self.n_tokens(slot) + accepted.round() as usize;
+        rejected * (self.costs.v(1 + repeated) - self.costs.v(1))
+    }
+
     /// The mean number of tokens before those of the slots that generate.
     pub fn mean_n_past(&self) -> usize {
         mean_n_past(self.slots)

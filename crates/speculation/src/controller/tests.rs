@@ -34,6 +34,28 @@ fn lengths_of(costs: &Costs, rate: f64, slots: &[StepSlot], drafts: &[(usize, f6
 }
 
 #[test]
+fn drafts_whose_right_tokens_may_be_decoded_again_must_promise_more() {
+    let removing = costs(&Q8, 10.0);
+    let mut repeating = costs(&Q8, 10.0);
+    repeating.repeat();
+    assert_eq!(decided(&removing, 1.0, &[(1, 0.2)]), [1], "it pays where wrong tokens are removed");
+    assert_eq!(decided(&repeating, 1.0, &[(1, 0.2)]), [0], "and not where the others are decoded again");
+    assert!(decided(&repeating, 1.0, &[(8, 0.98)])[0] > 3);
+    assert_eq!(decided(&repeating, 1.0, &[(8, 1.0)]), decided(&removing, 1.0, &[(8, 1.0)]), "right drafts stay");
+    let outlook = |costs: &Costs| {
+        let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }];
+        let prospect = Prospect { acceptance: 0.5, optimistic: 0.5, lengths: (0, 16) };
+        outlook(
+            &Prices { slots: &slots, costs, rate: 1.0, preferred: None },
+            &[DraftOptions::default()],
+            &[Some(prospect)],
+            0.0,
+        )
+    };
+    assert!(outlook(&repeating).with < outlook(&removing).with);
+}
+
+#[test]
 fn slots_decode_equal_lengths_and_short_drafts_are_filled() {
     let costs = rectangles(&Q8);
     let rate = 4.0 / 1.46;

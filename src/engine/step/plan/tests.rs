@@ -2,6 +2,7 @@ use super::*;
 use crate::engine::step::input::StepLimits;
 use crate::engine::step::schedule::schedule;
 use crate::engine::tests::STEP_LIMITS as LIMITS;
+use crate::llama::Rollback;
 use crate::speculative::{Draft, StepSlot};
 
 /// A slot whose request generates, with this context, of which all but the last token are in the cache.
@@ -128,11 +129,9 @@ fn slots_have_room_for_drafts_up_to_each_limit() {
     assert_eq!(room(generating(10), &LIMITS), 61, "batch-invariant logits");
     assert_eq!(room(generating(70), &LIMITS), 29, "the context");
     assert_eq!(room(SlotState { tokens_until_group: 5, ..generating(10) }, &LIMITS), 4, "grouped positions");
-    assert_eq!(
-        room(generating(10), &StepLimits { can_roll_back: false, ..LIMITS }),
-        0,
-        "a memory that cannot roll back"
-    );
+    let of_memory = |rollback| room(generating(10), &StepLimits { rollback, ..LIMITS });
+    assert_eq!(of_memory(Rollback::Never), 61, "a memory that returns to its state before the step");
+    assert_eq!(of_memory(Rollback::Recent(5)), 5, "a memory that can roll back a few tokens");
 }
 
 #[test]

@@ -1,0 +1,145 @@
+//! How far sequences can be rolled back.
+//!
+//! A KV cache has a cell for each token, so any token can be removed. A recurrent state represents all tokens before it. Some architectures
+//! keep, beside the state after a batch, the states after each of the tokens before its last one (`n_rs_seq`). llama.cpp returns to one of
+//! them without checking that the last batch had so many tokens, or that no other batch has overwritten them since; [`RemovableTokens`] does.
+
+use crate::llama::{Batch, SeqId};
+
+/// How many tokens can be removed from the end of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rollback {
+    /// Any number.
+    Anywhere,
+    /// At most this many, right after the batch that they were in, which had another token of the sequence before them, and once.
+    Recent(usize),
+    /// None: only the whole sequence can be removed.
+    Never,
+}
+
+impl Rollback {
+    /// For a memory with recurrent states, and this number of earlier states for each sequence.
+    pub(super) fn of_states(n_earlier: usize) -> Rollback {
+        if n_earlier > 0 { Rollback::Recent(n_earlier) } else { Rollback::Never }
+    }
+
+    /// The most tokens that can be removed after a batch in which another token came before them.
+    pub fn max_tokens(self) -> usize {
+        match self {
+            Rollback::Anywhere => usize::MAX,
+            Rollback::Recent(n) => n,
+            Rollback::Never => 0,
+        }
+    }
+
+    /// Whether any number of tokens can be removed at any time.
+    pub fn is_unlimited(self) -> bool {
+        self == Rollback::Anywhere
+    }
+}
+
+impl Default for Rollback {
+    /// As a KV cache.
+    fn default() -> Rollback {
+        Rollback::Anywhere
+    }
+}
+
+/// How many tokens can be removed now from the end of each sequence of a memory with recurrent states.
+#[derive(Debug)]
+pub(in crate::llama) struct RemovableTokens {
+    rollback: Rollback,
+    /// By sequence id. Without [`Rollback::Recent`] it has no meaning.
+    removable: Vec<usize>,
+}
+
+impl RemovableTokens {
+    /// For a memory without tokens.
+    pub(in crate::llama) fn new(rollback: Rollback, n_sequences: SeqId) -> RemovableTokens {
+        RemovableTokens { rollback, removable: vec![0; usize::try_from(n_sequences).unwrap_or(0)] }
+    }
+
+    pub(super) fn rollback(&self) -> Rollback {
+        self.rollback
+    }
+
+    /// Whether the last `n` tokens of `sequence` can be removed.
+    pub(super) fn allows(&self, sequence: SeqId, n: usize) -> bool {
+        let now = || usize::try_from(sequence).ok().and_then(|sequence| self.removable.get(sequence)).copied();
+        match self.rollback {
+            Rollback::Anywhere => true,
+            Rollback::Recent(_) => n <= now().unwrap_or(0),
+            Rollback::Never => n == 0,
+        }
+    }
+
+    /// Tokens of `sequence` were removed, or its state was replaced.
+    pub(super) fn changed(&mut self, sequence: SeqId) {
+        if let Some(place) = usize::try_from(sequence).ok().and_then(|sequence| self.removable.get_mut(sequence)) {
+            *place = 0;
+        }
+    }
+
+    /// No sequence can be rolled back any more: a decode begins, which overwrites the earlier states of its sequences and can exchange those of
+    /// others.
+    pub(super) fn clear(&mut self) {
+        self.removable.fill(0);
+    }
+
+    /// A batch was decoded. The last tokens of each of its sequences were in one physical batch.
+    pub(super) fn decoded(&mut self, batch: &Batch) {
+        let Rollback::Recent(most) = self.rollback else { return };
+        for sequence in &batch.sequences {
+            if let Some(place) = usize::try_from(*sequence).ok().and_then(|at| self.removable.get_mut(at)) {
+                *place += 1;
+            }
+        }
+        // The state before the first token is not kept.
+        self.removable.iter_mut().for_each(|n| *n = n.saturating_sub(1).min(most));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(n_tokens: &[(SeqId, usize)]) -> Batch {
+        let mut batch = Batch::new();
+        for (sequence, n) in n_tokens {
+            (0..*n).for_each(|position| _ = batch.push(7, position, *sequence, false));
+        }
+        batch
+    }
+
+    #[test]
+    fn tokens_of_the_last_batch_can_be_removed_once_except_its_first() {
+        let mut removable = RemovableTokens::new(Rollback::Recent(3), 3);
+        assert!(removable.allows(0, 0) && !removable.allows(0, 1));
+        removable.decoded(&batch(&[(0, 3), (1, 1), (2, 9)]));
+        assert!(
+            removable.allows(0, 2) && !removable.allows(0, 3),
+            "the first token's state replaced the one before it"
+        );
+        assert!(removable.allows(1, 0) && !removable.allows(1, 1));
+        assert!(removable.allows(2, 3) && !removable.allows(2, 4), "no more than there are states");
+        removable.changed(2);
+        assert!(!removable.allows(2, 1) && removable.allows(0, 2));
+        removable.clear();
+        assert!(!removable.allows(0, 1), "a decode can move the states of other sequences");
+        removable.decoded(&batch(&[(1, 2)]));
+        assert!(removable.allows(1, 1) && !removable.allows(0, 1));
+        assert!(!removable.allows(-1, 1) && !removable.allows(3, 1), "no such sequence");
+    }
+
+    #[test]
+    fn other_memories_allow_all_or_nothing() {
+        let decoded = |rollback| {
+            let mut removable = RemovableTokens::new(rollback, 1);
+            removable.decoded(&batch(&[(0, 5)]));
+            removable
+        };
+        assert!(decoded(Rollback::Anywhere).allows(0, 100));
+        assert!(decoded(Rollback::Never).allows(0, 0) && !decoded(Rollback::Never).allows(0, 1));
+        assert_eq!(Rollback::of_states(0), Rollback::Never);
+    }
+}
