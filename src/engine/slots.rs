@@ -127,6 +127,7 @@ impl SlotPool {
             is_batch_invariant: context.is_batch_invariant(),
             branches_are_invariant: context.sums_by_position(),
             rollback: context.rollback(),
+            has_pending_moves: context.has_pending_moves(),
             needs_checkpoints: Sequence::needs_checkpoints(context),
             pads_single_tokens: context.pads_single_tokens(),
         }

@@ -86,6 +86,8 @@ pub(crate) struct StepLimits {
     /// How many rejected tokens can be removed from the cache. If none can, the cache returns to its state before the step, and the others are
     /// decoded again.
     pub(crate) rollback: Rollback,
+    /// Whether a context has shifted since the last decode, so that no state can be copied.
+    pub(crate) has_pending_moves: bool,
     /// Whether a prompt stops before its last token, so that its cache has a checkpoint there.
     pub(crate) needs_checkpoints: bool,
     /// Whether a token that would be decoded alone is padded.
@@ -96,6 +98,7 @@ impl StepLimits {
     /// The most tokens after a slot's context that can be rejected.
     pub(crate) fn max_rejected(&self) -> usize {
         match self.rollback {
+            Rollback::Never if self.has_pending_moves => 0,
             Rollback::Recent(n) => n,
             Rollback::Anywhere | Rollback::Never => usize::MAX,
         }

@@ -51,6 +51,7 @@ pub(super) const STEP_LIMITS: StepLimits = StepLimits {
     is_batch_invariant: true,
     branches_are_invariant: false,
     rollback: Rollback::Anywhere,
+    has_pending_moves: false,
     needs_checkpoints: false,
     pads_single_tokens: false,
 };

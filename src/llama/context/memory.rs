@@ -268,6 +268,11 @@ impl Context {
         }
     }
 
+    /// Whether positions were moved or sequences copied since the last decode, so that no state can be read without another one.
+    pub fn has_pending_moves(&self) -> bool {
+        self.has_pending_moves
+    }
+
     /// Applies pending moves and copies, without which a saved state would be outdated. llama.cpp applies them before a decode, so a token
     /// is decoded and removed again. (With recurrent models this works only for an empty sequence.)
     ///

@@ -251,7 +251,8 @@ fn rejection_and_block_accept_sampled_drafts() {
 
 #[test]
 fn drafting_continues_after_context_shifts() {
-    for model in models() {
+    // llama.cpp does not move keys that are rotated by several positions, as the delta net's are.
+    for model in models().into_iter().filter(|model| !model.contains("delta-net")) {
         let (plain, engine) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
         for n_keep in [0, 10, 80] {
             let long =

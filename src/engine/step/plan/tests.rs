@@ -132,6 +132,8 @@ fn slots_have_room_for_drafts_up_to_each_limit() {
     let of_memory = |rollback| room(generating(10), &StepLimits { rollback, ..LIMITS });
     assert_eq!(of_memory(Rollback::Never), 61, "a memory that returns to its state before the step");
     assert_eq!(of_memory(Rollback::Recent(5)), 5, "a memory that can roll back a few tokens");
+    let shifted = StepLimits { rollback: Rollback::Never, has_pending_moves: true, ..LIMITS };
+    assert_eq!(room(generating(10), &shifted), 0, "a state that cannot be copied");
 }
 
 #[test]
