@@ -26,7 +26,7 @@ use self::source::NAME;
 pub(super) use self::source::named as named_template;
 use self::taint::Marker;
 pub use self::taint::Rendered;
-use self::values::{failure, limits, value};
+use self::values::{failure, json_text, limits, value};
 use crate::error::{Error, Result};
 use crate::llama::SpecialTokens;
 
@@ -125,7 +125,13 @@ impl ChatTemplate {
             ("date_string".to_owned(), strftime("%d %b %Y", seconds).into()),
             ("datetime".to_owned(), strftime("%b %d %Y", seconds).into()),
         ]);
-        variables.extend(tools.map(|tools| ("tools".to_owned(), shape::completed_tools(tools))));
+        if let Some(tools) = tools.map(shape::completed_tools) {
+            // firefunction's template has no `tools`.
+            if self.template.uses("functions") {
+                variables.insert("functions".to_owned(), json_text(&tools)?.into());
+            }
+            variables.insert("tools".to_owned(), tools);
+        }
         variables.extend(input.kwargs.clone());
         variables.insert("messages".to_owned(), Json::Array(messages));
         variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());

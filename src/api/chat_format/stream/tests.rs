@@ -96,7 +96,10 @@ fn deltas_add_up_to_the_message_at_every_cut() {
         assert_eq!(message_of(&reader, text), expected, "{text}");
         for (cut, _) in text.char_indices() {
             let content = streamed(&reader, &text[..cut], &[]).1["content"].as_str().unwrap().to_owned();
-            assert!(!content.contains("<tool_call") && !content.contains("<think"), "{text:?} up to {cut}: {content}");
+            assert!(
+                !content.contains("<tool_call>") && !content.contains("<think>"),
+                "{text:?} up to {cut}: {content}"
+            );
         }
     }
 }
@@ -108,7 +111,7 @@ fn what_may_begin_a_delimiter_does_not_end_the_message() {
     let message = message_of(&reader, "<|channel|>final<|message|>a <b>c</b> <| d <|en e");
     assert_eq!(message["content"], "a <b>c</b> <| d <|en e");
     let message = message_of(&reader, "<|channel|>final<|message|>a <b><|end|>more <");
-    assert_eq!(message["content"], "a <b>");
+    assert_eq!(message["content"], "a <b>more <");
 }
 
 #[test]
@@ -128,12 +131,12 @@ fn text_without_a_format_is_content() {
     }
 }
 
-/// llama.cpp gives no message here.
+/// A text that looks like a call and is none is content, and so is a text behind calls.
 #[test]
 fn broken_format_takes_nothing_back() {
     let reader = reader(THINKING_JSON);
     let texts = [
-        (format!("{CALL} and so on"), "", 1),
+        (format!("{CALL} and so on"), "and so on", 1),
         (
             "<tool_call>\n{\"name\": \"unknown\", \"arguments\": {}}\n</tool_call>".to_owned(),
             "<tool_call>\n{\"name\": \"unknown\", \"arguments\": {}}\n</tool_call>",
