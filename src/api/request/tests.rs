@@ -86,7 +86,6 @@ fn other_fields_are_parsed() {
     check(json!({"n_predict": 5}), |r| r.options.n_predict = Some(5));
     check(json!({"n_predict": 0}), |r| r.options.n_predict = Some(0));
     check(json!({"max_tokens": 5}), |r| r.options.n_predict = Some(5));
-    check(json!({"max_tokens": 5, "n_predict": -1}), |_| ());
     check(json!({"n_keep": -1}), |r| r.options.n_keep = None);
     check(json!({"n_keep": 7}), |r| r.options.n_keep = Some(7));
     check(json!({"cache_prompt": false, "stream": true}), |r| r.options.cache_prompt = false);
@@ -215,6 +214,30 @@ fn unknown_keys_are_warnings() {
 }
 
 #[test]
+fn second_spelling_of_a_key_is_not_used_and_a_warning() {
+    let check = |document: Value, used: Value, expected: &str| {
+        let given = read(&document).unwrap();
+        assert_eq!(given.warnings, [expected], "{document}");
+        assert_eq!(CompletionRequest { warnings: Vec::new(), ..given }, request(used), "{document}");
+    };
+    check(
+        json!({"temp": 0.5, "temperature": 1.5, "seed": 1}),
+        json!({"temperature": 1.5, "seed": 1}),
+        "temp: not used, because temperature is given, too",
+    );
+    check(
+        json!({"max_tokens": 5, "n_predict": -1, "seed": 1}),
+        json!({"seed": 1}),
+        "max_tokens: not used, because n_predict is given, too",
+    );
+    check(
+        json!({"n": 3, "n_cmpl": 2, "seed": 1}),
+        json!({"n_cmpl": 2, "seed": 1}),
+        "n: not used, because n_cmpl is given, too",
+    );
+}
+
+#[test]
 fn init_defaults_apply_to_requests() {
     let seed_of = |document: Value, endpoint: Endpoint, init: Option<u32>| {
         let defaults = RequestDefaults { seed: init, ..RequestDefaults::default() };
@@ -231,6 +254,8 @@ fn init_defaults_apply_to_requests() {
 
     let n_keep = |document: Value, endpoint: Endpoint, init: Option<usize>| {
         let defaults = RequestDefaults { n_keep: init, ..RequestDefaults::default() };
+        let mut document = document;
+        document["prompt"] = json!("a");
         let request = CompletionRequest::from_object(document.as_object().unwrap(), endpoint, &defaults).unwrap();
         (request.options.n_keep, request.warnings.len())
     };
@@ -291,7 +316,6 @@ fn only_the_assistants_message_is_continued() {
 fn several_completions_get_consecutive_seeds() {
     check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
     check(json!({"n": 3}), |r| r.n_cmpl = 3);
-    check(json!({"n": 3, "n_cmpl": 2}), |r| r.n_cmpl = 2);
     check_error(json!({"n_cmpl": 0}), "n_cmpl: expected a whole number from 1 to 65536, got 0");
     check_error(json!({"n_cmpl": "two"}), "n_cmpl: expected a whole number");
     let seeds = |document: Value| {

@@ -12,7 +12,6 @@ fn sampler_fields_are_parsed() {
     check_sampling(json!({"temperature": 0}), |s| s.temperature = 0.0);
     check_sampling(json!({"temperature": -5}), |s| s.temperature = -5.0);
     check_sampling(json!({"temp": 0.5}), |s| s.temperature = 0.5);
-    check_sampling(json!({"temp": 0.5, "temperature": 1.5}), |s| s.temperature = 1.5);
     check_sampling(json!({"dynatemp_range": 0.5, "dynatemp_exponent": 2}), |s| {
         (s.dynatemp_range, s.dynatemp_exponent) = (0.5, 2.0)
     });
