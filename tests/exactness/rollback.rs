@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::common::{cancel, complete, drain, model, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::Engine;
+use foredraft::api::JsonEngine;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, Rollback, ThreadPool};
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn all() -> [(&'static str, String); 3] {
 }
 
 /// Loads a hybrid with the shipped draft model, whose drafts are mostly wrong for it.
-fn load(path: &str, more: Value) -> Engine {
+fn load(path: &str, more: Value) -> JsonEngine {
     let base = json!({"model": path, "model_draft": model("draft"), "n_ctx": 1024, "n_batch": 64, "n_ubatch": 32});
     start(with(&base, more))
 }

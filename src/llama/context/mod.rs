@@ -107,7 +107,7 @@ pub(super) use faked;
 /// Refuses a KV cache that is larger than all memory of the machine, which llama.cpp would first fill with zeros.
 fn check_cache_size(model: &Model, params: &ContextParams) -> Result<()> {
     // Elsewhere the cache can be on a GPU, or is smaller than this.
-    let is_plain = model.can_roll_back() && model.n_swa() == 0 && !devices::supports_offload();
+    let is_plain = !model.has_recurrent_states() && model.n_swa() == 0 && !devices::supports_offload();
     let sizes = model.head_sizes().filter(|_| is_plain && model.metadata_of_kind("attention.key_length_mla").is_none());
     let (Some([n_key, n_value]), Some(memory)) = (sizes, total_memory()) else { return Ok(()) };
     // SAFETY: the model is alive, and the types are ggml's.
