@@ -184,11 +184,10 @@ impl Model {
         let mut why = ErrorBuffer::new();
         // SAFETY: all pointers in `raw` are to locals of this function, which outlive the call. Lists have llama.cpp's terminators (NULL
         // device, empty key). The guard catches exceptions.
-        let (ptr, errors) = log::collecting(|| {
-            layouts::with_layouts(&weights, &weight_layouts, maps, || unsafe {
-                foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
-            })
-        });
+        let mut load = || unsafe {
+            foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
+        };
+        let (ptr, errors) = log::collecting(|| layouts::with_layouts(&weights, &weight_layouts, maps, &mut load));
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
                 return Err(aborted(params));
