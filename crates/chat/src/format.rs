@@ -287,7 +287,8 @@ impl ChatFormat {
     pub fn continued(&self, generation_prompt: &str, reasoning: &str, content: Option<&str>) -> String {
         let opened = self.turn_start(generation_prompt).opened;
         let mut turn = generation_prompt.strip_suffix(opened.as_str()).unwrap_or(generation_prompt).to_owned();
-        if let Some(block) = self.reasoning.as_ref().filter(|_| !reasoning.is_empty()) {
+        // Where the model can reason, it has done so before the content.
+        if let Some(block) = self.reasoning.as_ref().filter(|_| !reasoning.is_empty() || content.is_some()) {
             turn += block.begin();
             turn += reasoning;
             if content.is_some() {

@@ -83,7 +83,12 @@ impl ChatFormat {
         start: &TurnStart,
         writer: &mut GrammarWriter,
     ) -> String {
-        let rest = |rule: Option<String>, before: &str| rule.map(|rule| format!("{} {rule}", gap(before)));
+        // Space before the answer belongs to the end of reasoning.
+        let has_gap = self.reasoning.is_some();
+        let rest = |rule: Option<String>, before: &str| {
+            let gap = if has_gap { gap(before) } else { String::new() };
+            rule.map(|rule| format!("{gap} {rule}"))
+        };
         let after: Vec<String> =
             [rest(calls.clone(), &self.before_calls), rest(document.clone(), &self.before_content)]
                 .into_iter()

@@ -74,7 +74,10 @@ impl MessageReader {
         let mut called = Vec::new();
         if !tools.is_empty() {
             for (index, calls) in format.calls.iter().enumerate() {
-                called.extend(texts(&calls.triggers(), TurnMark::Calls(index)));
+                // Where nothing but calls may come, JSON may have space behind its first brace.
+                let is_bare = calls.is_anchored && calls.begin.is_empty() && options.is_required;
+                let triggers = if is_bare { vec!["{".to_owned()] } else { calls.triggers() };
+                called.extend(texts(&triggers, TurnMark::Calls(index)));
             }
         }
         outside.extend(called.clone());
