@@ -329,6 +329,9 @@ fn attention(hashes: &mut Hashes) {
     }
 }
 
+/// Builds an operation's graph: the states with their bytes, and the result.
+type RecurrentGraph = fn(*mut sys::ggml_context, &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor);
+
 /// A recurrent operation: what its sequences are like, and its graph for some of their tokens.
 struct Recurrence {
     name: &'static str,
@@ -338,7 +341,7 @@ struct Recurrence {
     /// The most states that it returns of a sequence: the last ones, the newest first.
     n_states: usize,
     /// The result for these tokens of so many sequences, of which each begins with a state: outputs by sequence and token, then states.
-    graph: fn(*mut sys::ggml_context, &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor),
+    graph: RecurrentGraph,
 }
 
 /// Tokens of sequences, and the states before them.

@@ -1,7 +1,10 @@
 //! Formats that do not show by comparing conversations, recognized by what their templates render.
 
-use crate::detect::Probes;
 use crate::format::{Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags};
+use crate::probes::Probes;
+
+/// XML's mark of text that is not parsed.
+const CDATA: &str = "CDATA";
 
 fn text(text: &str) -> CallPart {
     CallPart::Text(text.to_owned())
@@ -36,7 +39,7 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
         () if in_source("<|tool_call_start|>") || in_source("List of tools: ") => python_list(probes),
         () if has("<|tool_call>call:") || in_source("<|tool_call>call:") => gemma(),
         () if has("<|tool_call:begin|>") => named_sections(),
-        () if has("<![CDATA[") || in_source("<![CDATA[") => cdata(),
+        () if has(CDATA) || in_source(CDATA) => cdata(),
         () if has("]<]minimax[>[<tool_call>") => element_tags(),
         () => return None,
     })
@@ -228,7 +231,7 @@ fn named_sections() -> ChatFormat {
 /// MiniCPM 5: texts with special characters are CDATA.
 fn cdata() -> ChatFormat {
     let plain = TaggedValue { open: "\">".to_owned(), close: "</param>".to_owned(), kind: TagKind::BySchema };
-    let quoted = TaggedValue { open: "\"><![CDATA[".to_owned(), close: "]]></param>".to_owned(), kind: TagKind::Text };
+    let quoted = TaggedValue { open: format!("\"><![{CDATA}["), close: "]]></param>".to_owned(), kind: TagKind::Text };
     let tags = Tags { before_key: "<param name=\"".to_owned(), values: vec![plain, quoted], ..Tags::default() };
     ChatFormat {
         reasoning: Some(Block::new("<think>", "</think>")),

@@ -11,7 +11,7 @@
 //! render. Nothing here knows a model or a renderer: the caller passes a function that renders.
 //!
 //! - `format`: the description. `grammar`: GBNF from it. `parser`, `call`, `value`, `elements`, `scan`: the parser. `message`: what it yields.
-//! - `tool`: a tool and its schema. `detect`, `families`: how a template's format is found.
+//! - `tool`: a tool and its schema. `detect`, `probes`, `families`: how a template's format is found.
 
 mod call;
 mod detect;
@@ -21,17 +21,19 @@ mod format;
 mod grammar;
 mod message;
 mod parser;
+mod probes;
 mod scan;
 mod tool;
 mod value;
 
-pub use detect::{Conversation, detect};
+pub use detect::detect;
 pub use format::{
     Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart,
 };
 pub use grammar::{TurnGrammar, TurnRequest, TurnTrigger};
 pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
 pub use parser::{MessageParser, MessageReader, ReaderOptions};
+pub use probes::Conversation;
 pub use tool::Tool;
 
 #[cfg(test)]

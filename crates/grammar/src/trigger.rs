@@ -134,7 +134,7 @@ pub(crate) struct Awaiting {
 }
 
 /// What a text does to a grammar that has not begun.
-pub(crate) struct Search {
+pub(crate) struct TriggerSearch {
     /// The bytes from which on the grammar begins, those of earlier tokens included.
     pub(crate) begun: Option<Vec<u8>>,
     steps_left: usize,
@@ -149,9 +149,13 @@ impl Awaiting {
     }
 
     /// Searches for what begins the grammar if `text` follows.
-    pub(crate) fn search(&self, text: &[u8]) -> Search {
+    pub(crate) fn search(&self, text: &[u8]) -> TriggerSearch {
         if let Some(beginning) = self.beginning_with(text).filter(|whole| self.triggers.begins(whole) == Some(true)) {
-            return Search { begun: Some(beginning), steps_left: self.steps_left, steps_needed: self.steps_needed };
+            return TriggerSearch {
+                begun: Some(beginning),
+                steps_left: self.steps_left,
+                steps_needed: self.steps_needed,
+            };
         }
         let had = if self.steps_left < self.steps_needed { 0 } else { self.steps_left };
         let mut steps_left = had;
@@ -162,7 +166,7 @@ impl Awaiting {
             begun
         });
         let has_too_few = had > 0 && steps_left == 0;
-        Search {
+        TriggerSearch {
             begun,
             steps_left: self.steps_left - (had - steps_left),
             steps_needed: if has_too_few { (2 * had).min(REQUEST_STEPS) } else { self.steps_needed },
@@ -170,7 +174,7 @@ impl Awaiting {
     }
 
     /// Appends a text that begins nothing, after `search` looked at it.
-    pub(crate) fn push(&mut self, text: &[u8], search: &Search) {
+    pub(crate) fn push(&mut self, text: &[u8], search: &TriggerSearch) {
         self.beginning = self.beginning_with(text).filter(|whole| self.triggers.begins(whole).is_none());
         self.steps_left = (search.steps_left + TOKEN_STEPS).min(REQUEST_STEPS);
         self.steps_needed = search.steps_needed;

@@ -206,7 +206,7 @@ impl SpeculativeOptions {
         };
         let mut answer = json!({
             "type": self.kind(),
-            "n_draft": (*n_draft).min((*n_max).max(1)),
+            "n_draft": n_draft,
             "n_max": n_max,
             "n_max_text": n_max_text,
             "n_min": n_min,

@@ -114,8 +114,8 @@ fn other_fields_are_parsed() {
     check(json!({"ctx_shift": false}), |r| r.options.ends_when_full = true);
     check(json!({"ctx_shift": true}), |_| ());
     check(json!({"prompt_logprobs": 0}), |r| r.options.prompt_probs = Some(0));
-    check(json!({"response_fields": ["content", "a/b"]}), |r| {
-        r.reply.response_fields = vec!["content".into(), "a/b".into()]
+    check(json!({"response_fields": ["content", "timings/prompt_n"]}), |r| {
+        r.reply.response_fields = vec!["content".into(), "timings/prompt_n".into()]
     });
     check(json!({"response_fields": []}), |_| ());
     check(json!({"tag": {"a": [1]}}), |r| r.reply.tag = Some(json!({"a": [1]})));
@@ -353,7 +353,7 @@ fn generation_settings_report_every_field() {
         "return_progress": false, "prompt_logprobs": null, "response_fields": [], "lora": [],
         "grammar_lazy": false, "grammar_triggers": [], "grammar_prefix": "", "preserved_tokens": [], "generation_prompt": "",
         "reasoning_budget_start_tag": "", "reasoning_budget_end_tags": [], "reasoning_budget_tokens": -1, "reasoning_budget_message": "",
-        "speculative": {"type": "auto", "n_draft": 4, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
+        "speculative": {"type": "auto", "n_draft": 16, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
             "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
             "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
             "suffix_depth": 5, "suffix_factor": 4.0, "suffix_p_min": 0.1,

@@ -108,8 +108,11 @@ fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bo
     }
 }
 
-/// What was measured in this process, by level and type. `None`: it cannot be measured.
-static KNOWN: LazyLock<Mutex<HashMap<(i32, u32), Option<LayoutCost>>>> = LazyLock::new(Mutex::default);
+/// By level and type; `None`: it cannot be measured.
+type KnownCosts = HashMap<(i32, u32), Option<LayoutCost>>;
+
+/// The costs that were measured in this process.
+static KNOWN: LazyLock<Mutex<KnownCosts>> = LazyLock::new(Mutex::default);
 
 #[cfg(own_kernels)]
 mod linked {
