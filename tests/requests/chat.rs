@@ -140,8 +140,8 @@ fn one_function_can_be_forced() {
         (json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}, "tools": tools()}), false),
         (json!({"function_call": {"name": "wait"}, "functions": [tools()[1]["function"]]}), true),
     ] {
-        let request = with(&json!({"messages": user("Hello"), "chat_template": PLAIN, "n_predict": 200}), choice);
-        let answer = complete(&engine, Endpoint::Foredraft, &request);
+        let request = json!({"messages": user("Hello"), "chat_template": PLAIN, "n_predict": 200, "temperature": 0});
+        let answer = complete(&engine, Endpoint::Foredraft, &with(&request, choice));
         let call = &answer["message"]["tool_calls"][0];
         assert!(call["function"]["name"] == "wait" && is_valid(call), "{answer}");
         assert_eq!(answer["finish_reason"], if old { "function_call" } else { "tool_calls" });

@@ -84,17 +84,17 @@ fn a_hostile_template_in_a_model_file_leaves_the_model_usable() {
     }
 }
 
-/// A submit renders the messages once, and llama.cpp finds the format of the template, both in the calling thread.
+/// A submit renders probe conversations to find the format of the template, within limits, and the messages once. A template that shows the
+/// renderer's probes another face than the messages costs no more.
 #[test]
 fn a_submit_does_not_wait_for_a_hostile_template() {
-    // Harmless for the renderer. llama.cpp's engine does not know the method.
-    let other_engine = "{% if 'a'.isdigit is defined %}{% for m in messages %}{{ m.content }}{% endfor %}{% else %}\
-        {% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}";
+    // Slow for whatever has tools or several messages, as probes do.
+    let slow_with_probes = "{% if tools or messages | length > 1 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}\
+        {% endfor %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let engine = start(json!({"n_ctx": 256}));
-        let request =
-            json!({"messages": [{"role": "user", "content": "Tom"}], "chat_template": other_engine, "n_predict": 1});
+        let request = json!({"messages": [{"role": "user", "content": "Tom"}], "chat_template": slow_with_probes, "n_predict": 1});
         let answer = call(&engine, "complete", &request);
         // The format is found from the last message, so this one is rendered later, on another thread.
         let request = json!({"messages": many_messages(), "chat_template": SLOW_WITH_MANY, "n_predict": 1});
@@ -103,11 +103,6 @@ fn a_submit_does_not_wait_for_a_hostile_template() {
         sender.send(answer).expect("the test waits");
     });
     let answer = receiver.recv_timeout(Duration::from_secs(300)).expect("an answer").expect("a completion");
-    let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
-    let is_named = |warning: &Value| {
-        warning.as_str().is_some_and(|text| text.contains("exceeds the limits of llama.cpp's template engine"))
-    };
-    assert!(warnings.iter().any(is_named), "{answer}");
     assert_eq!(answer["message"]["content"], answer["content"]);
 }
 

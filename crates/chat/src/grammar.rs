@@ -10,7 +10,7 @@ use crate::tool::Tool;
 use crate::value::GEMMA_QUOTE;
 
 /// Space in JSON.
-const SPACE: &str = "[ \\n\\r\\t]{0,20}";
+const SPACE: &str = "(\" \" | \"\\n\"{1,2} [ \\t]{0,20})?";
 /// Any value in Gemma's notation.
 const GEMMA_NUMBER: &str = "\"-\"? (\"0\" | [1-9] [0-9]{0,15}) (\".\" [0-9]{1,15})? ([eE] [+-]? [0-9]{1,3})?";
 
@@ -83,8 +83,9 @@ impl ChatFormat {
         start: &TurnStart,
         writer: &mut GrammarWriter,
     ) -> String {
-        // Space before the answer belongs to the end of reasoning.
-        let has_gap = self.reasoning.is_some();
+        // Calls that nothing surrounds begin at once, or a model could write space for ever.
+        let is_bare = self.calls.iter().all(|calls| calls.is_anchored && calls.begin.is_empty());
+        let has_gap = self.reasoning.is_some() || !is_bare;
         let rest = |rule: Option<String>, before: &str| {
             let gap = if has_gap { gap(before) } else { String::new() };
             rule.map(|rule| format!("{gap} {rule}"))
