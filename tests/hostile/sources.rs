@@ -132,7 +132,7 @@ fn wrong_sources_are_errors() {
         (json!({"fd": fd, "offset": offset, "length": 3}), "is empty or truncated"),
         (json!({"fd": fd, "offset": offset, "length": 0}), "model.length: expected a whole number from 1"),
         (json!({"fd": fd, "offset": offset, "length": size}), "beyond the end of the file"),
-        (json!({"fd": fd, "offset": offset, "length": length - 1}), "is truncated"),
+        (json!({"fd": fd, "offset": offset, "length": length - 1}), "is cut: it has"),
         (json!({"fd": fd, "offset": offset, "length": 1000}), ""),
         (json!({"fd": fd, "address": address, "length": 5}), "expected one of"),
         (json!({"path": model("target"), "fd": fd}), "expected one of"),
@@ -141,7 +141,7 @@ fn wrong_sources_are_errors() {
         (json!({"address": address}), "model.length: expected a number of bytes"),
         (json!({"address": 0, "length": 5}), "model.address"),
         (json!({"address": address, "length": i64::MAX}), "beyond all memory"),
-        (json!({"address": address, "length": memory.len() - 1}), "is truncated"),
+        (json!({"address": address, "length": memory.len() - 1}), "is cut: it has"),
         (json!({"address": address + 1, "length": 100}), "is not a GGUF file"),
         // Nothing is mapped there: the first page never is, nor are addresses that are not canonical.
         (json!({"address": 16, "length": 100}), "cannot be read"),
@@ -209,5 +209,5 @@ fn sources_that_vanish_are_errors() {
     deinit();
     memfd.set_len(half as u64).expect("a memfd");
     let error = refused(json!({"fd": memfd.as_raw_fd()}));
-    assert!(error.contains("is truncated"), "{error}");
+    assert!(error.contains("is cut: it has"), "{error}");
 }
