@@ -259,9 +259,10 @@ template <typename Of> void multiply_floats(const Product & product, int64_t mat
             const int n = left >= FLOAT_TOKENS ? FLOAT_TOKENS : left >= 2 ? 2 : 1;
             for (int64_t at = row; at < end_block;) {
                 const bool whole = at + FLOAT_ROWS <= end_block;
-                const auto multiply = n == FLOAT_TOKENS ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
-                                      : n == 2          ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
-                                                        : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
+                const auto multiply = n == FLOAT_TOKENS
+                                          ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
+                                      : n == 2 ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
+                                               : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
                 multiply(weights, stride, product.width, tokens + slot, to + slot, at);
                 at += whole ? FLOAT_ROWS : 1;
             }
