@@ -270,8 +270,8 @@ FOREDRAFT_API char *foredraft_submit(foredraft_engine *engine, const char *reque
 FOREDRAFT_API char *foredraft_poll(foredraft_engine *engine, const char *command);
 
 /**
- * Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all that wait or run, `{"all": true}`, within one decode. The last update of
- * each has the `stop_type` `cancelled`.
+ * Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all of the engine that wait or run, whichever function began them,
+ * `{"all": true}`, within one decode. The last update of each has the `stop_type` `cancelled`.
  */
 FOREDRAFT_API char *foredraft_cancel(foredraft_engine *engine, const char *command);
 

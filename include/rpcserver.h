@@ -77,8 +77,8 @@ FOREDRAFT_API const char *async_completion_init(const char *req);
 
 /**
  * Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object
- * mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`. If there was none,
- * `completion_updates` is empty, and `state` is the state of the library.
+ * mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`; a refused one has a single update, with
+ * the error. If there was none, `completion_updates` is empty, and `state` is the state of the library.
  */
 FOREDRAFT_API const char *async_completion_poll(const char *cmd);
 

@@ -88,8 +88,8 @@ fn a_hostile_template_in_a_model_file_leaves_the_model_usable() {
 /// renderer's probes another face than the messages costs no more.
 #[test]
 fn a_submit_does_not_wait_for_a_hostile_template() {
-    // Slow for whatever has tools or several messages, as probes do.
-    let slow_with_probes = "{% if tools or messages | length > 1 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}\
+    // Slow with tools, which only probes have here.
+    let slow_with_probes = "{% if tools %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}\
         {% endfor %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {

@@ -1,16 +1,21 @@
 """A model's tokenizer."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence
+from typing import Protocol, Sequence
 
-if TYPE_CHECKING:
-    from .llama import Llama
+
+class Tokenizing(Protocol):
+    """The part of a `Llama` that a tokenizer needs."""
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]: ...
+
+    def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes: ...
 
 
 class LlamaTokenizer:
     """The tokenizer of a `Llama`."""
 
-    def __init__(self, llama: Llama) -> None:
+    def __init__(self, llama: Tokenizing) -> None:
         self._llama = llama
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
