@@ -306,11 +306,13 @@ impl Sequence {
         let mut batch = Batch::new();
         let vocab = context.model().vocab();
         batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), next, self.id, true);
-        // A full context has no cell for it. A decode that fails says nothing about the state.
-        if next >= context.n_ctx() || context.decode_whole(&batch).is_err() {
+        // A full context has no cell for it.
+        if next >= context.n_ctx() {
             return Ok(());
         }
-        let is_finite = context.logits(0).is_none_or(|row| !row.iter().any(|logit| logit.is_nan()));
+        // A decode that fails says nothing about the state, but can leave the token behind.
+        let is_finite = context.decode_whole(&batch).is_err()
+            || context.logits(0).is_none_or(|row| !row.iter().any(|logit| logit.is_nan()));
         if context.cuts_anywhere() {
             context.truncate(self.id, next);
         } else {
