@@ -1,4 +1,4 @@
-//! What the engine answers.
+//! The answers of the engine.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ pub struct Message {
     /// The text; `None` in a message that only has calls.
     #[serde(default)]
     pub content: Option<String>,
-    /// What the model thought before it answered.
+    /// The reasoning before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     /// The functions that the model calls.
@@ -25,17 +25,17 @@ pub struct Message {
 }
 
 impl Message {
-    /// What the host tells the model about its task.
+    /// A message that tells the model its task.
     pub fn system(content: impl Into<String>) -> Message {
         Message::of("system", content.into())
     }
 
-    /// What the user says.
+    /// A message of the user.
     pub fn user(content: impl Into<String>) -> Message {
         Message::of("user", content.into())
     }
 
-    /// What the model said before.
+    /// An earlier message of the model.
     pub fn assistant(content: impl Into<String>) -> Message {
         Message::of("assistant", content.into())
     }
@@ -153,7 +153,7 @@ pub struct FinalResponse {
     /// How it was speculated. `None` if it was not.
     #[serde(default)]
     pub speculative: Option<SpeculationReport>,
-    /// What the engine noticed about the request.
+    /// Warnings about the request.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The completions of a request with several prompts, or with `n_cmpl`.

@@ -1,4 +1,4 @@
-//! What an engine loads.
+//! The configuration of an engine.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::api::JsonEngine;
 
-/// What clones of an engine and its streams share.
+/// The state that clones of an engine and its streams share.
 pub(super) struct LoadedModel {
     pub(super) engine: JsonEngine,
     /// The tasks that wait for updates of streams.

@@ -1,4 +1,4 @@
-//! What a completion is requested with.
+//! Requests for completions.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};

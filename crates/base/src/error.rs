@@ -132,7 +132,7 @@ enum FileFault {
     Denied,
 }
 
-/// What does not fit into a context.
+/// A prompt that does not fit into a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     /// The tokens of the prompt.

@@ -99,7 +99,7 @@ enum TagsExpect {
     Close(String),
 }
 
-/// What reading a piece came to.
+/// The result of reading a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// These bytes were read.
@@ -260,7 +260,7 @@ impl CallReader {
                 Progress::Read(n)
             }
             (0, Scan::Bad) => Progress::Bad,
-            // What is bad is found again after what was read, so that the result does not depend on how the text was cut.
+            // Bad text is found again after the text that was read, so that the result does not depend on how the text was cut.
             (n, Scan::More | Scan::Bad) => {
                 self.state = PartState::Value(scanner);
                 if n > 0 { Progress::Read(n) } else { Progress::More }

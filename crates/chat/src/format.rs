@@ -2,15 +2,15 @@
 
 use crate::value::GEMMA_QUOTE;
 
-/// What a model writes in its turn under a template. Grammar, parser and the prompt's end follow from it.
+/// The form of a model's turn under a template. Grammar, parser and the prompt's end follow from it.
 ///
 /// A turn is a sequence of reasoning, content and calls. White space around texts of the format is not significant to the parser; the
 /// grammar writes it as the template does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatFormat {
-    /// What surrounds reasoning, if the model reasons.
+    /// The tags around reasoning, if the model reasons.
     pub reasoning: Option<Block>,
-    /// What surrounds content. `None`: content has nothing around it.
+    /// The tags around content. `None`: content has nothing around it.
     pub content: Option<Block>,
     /// The ways to write calls. The template prints the first one.
     pub calls: Vec<Calls>,

@@ -14,7 +14,7 @@ const SPACE: &str = "(\" \" | \"\\n\"{1,2} [ \\t]{0,20})?";
 /// Any value in Gemma's notation.
 const GEMMA_NUMBER: &str = "\"-\"? (\"0\" | [1-9] [0-9]{0,15}) (\".\" [0-9]{1,15})? ([eE] [+-]? [0-9]{1,3})?";
 
-/// What a turn must or may have.
+/// The parts that a turn must or may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TurnRequest<'a> {
     /// The tools that can be called.

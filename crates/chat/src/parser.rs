@@ -24,7 +24,7 @@ pub struct MessageReader {
     in_reasoning: Vec<(String, TurnMark)>,
 }
 
-/// What is known about the completions that are read.
+/// The known properties of the completions that are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReaderOptions {
     /// The end of the prompt that belongs to the turn.
@@ -119,7 +119,7 @@ pub struct MessageParser {
 struct Sent {
     content: usize,
     reasoning: usize,
-    /// Of each call, the bytes of its arguments.
+    /// The bytes of each call's arguments.
     calls: Vec<usize>,
 }
 

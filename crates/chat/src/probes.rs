@@ -1,4 +1,4 @@
-//! What the format of a template is found from: renders probe conversations with marked names, arguments and texts, and compares the results.
+//! Renders probe conversations with marked names, arguments and texts, and compares the results.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ const VALUES: [&str; 2] = ["probevaluea71", "probevaluec71"];
 const NUMBER: &str = "71337";
 const IDS: [&str; 3] = ["probeid71", "probeid72", "probeid73"];
 
-/// What a template renders.
+/// The texts that a template renders.
 pub(crate) struct Probes<'a> {
     pub(crate) source: &'a str,
     /// A user's message, without and with the beginning of the assistant's turn.
@@ -75,7 +75,7 @@ impl<'a> Probes<'a> {
         }
     }
 
-    /// What the template adds for the assistant's turn.
+    /// The text that the template adds for the assistant's turn.
     pub(crate) fn generation_prompt(&self) -> &str {
         let n = common_prefix(&self.user, &self.begun);
         self.begun.get(n..).unwrap_or_default()
@@ -248,7 +248,7 @@ impl<'a> Probes<'a> {
 
     /// The text after calls, without the end of the turn. `begin`: the text before them.
     fn without_turn_end<'t>(&self, text: &'t str, begin: &str, prompt: &str) -> &'t str {
-        // What a prompt with a text ends with, too.
+        // The end of a prompt with a text, too.
         let n_shared = common_suffix(prompt, &self.text).min(text.len());
         let start = on_to_tag(text, floor(text, text.len() - n_shared));
         let text = text.get(..start).unwrap_or_default();

@@ -133,7 +133,7 @@ pub(crate) struct Awaiting {
     steps_needed: usize,
 }
 
-/// What a text does to a grammar that has not begun.
+/// The effect of a text on a grammar that has not begun.
 pub(crate) struct TriggerSearch {
     /// The bytes from which on the grammar begins, those of earlier tokens included.
     pub(crate) begun: Option<Vec<u8>>,
