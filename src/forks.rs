@@ -33,6 +33,22 @@ thread_local! {
 /// # Errors
 /// As [`Builder::spawn`].
 pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> io::Result<JoinHandle<R>> {
+    start(Builder::new().name(name.into()), work)
+}
+
+/// As [`spawn`], with a stack of that many bytes.
+///
+/// # Errors
+/// As [`Builder::spawn`].
+pub fn spawn_with_stack<R: Send + 'static>(
+    name: &str,
+    stack: usize,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<JoinHandle<R>> {
+    start(Builder::new().name(name.into()).stack_size(stack), work)
+}
+
+fn start<R: Send + 'static>(builder: Builder, work: impl FnOnce() -> R + Send + 'static) -> io::Result<JoinHandle<R>> {
     struct Running;
     impl Drop for Running {
         fn drop(&mut self) {
@@ -42,7 +58,7 @@ pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 's
     THREADS.fetch_add(1, Ordering::AcqRel);
     let running = Running;
     let _blocked = SignalsBlocked::new();
-    Builder::new().name(name.into()).spawn(move || {
+    builder.spawn(move || {
         let _running = running;
         let _floats = StandardFloats::new();
         work()

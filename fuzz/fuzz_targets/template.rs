@@ -5,7 +5,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{LazyLock, Mutex};
 
-use foredraft_jinja::{RenderLimits, Run, STACK, Template, TemplateResult, Value};
+use foredraft_jinja::{MAX_DEPTH, RenderLimits, Run, Template, TemplateResult, Value, stack};
 use libfuzzer_sys::fuzz_target;
 
 const STEPS: u64 = 20_000;
@@ -15,7 +15,7 @@ const LONG: i128 = 1000;
 
 fn render(source: &str) {
     let Ok(template) = Template::parse(source) else { return };
-    let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt: None });
+    let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None });
     let pair = |key: &str, value: &str| -> TemplateResult<(Value, Value)> { Ok((run.text(key)?, run.text(value)?)) };
     let message = |role: &str, content: &str| run.dict([pair("role", role)?, pair("content", content)?]);
     let messages: TemplateResult<Vec<Value>> =
@@ -36,7 +36,7 @@ static RENDERER: LazyLock<Mutex<(Sender<String>, Receiver<()>)>> = LazyLock::new
     let (sources, received) = channel::<String>();
     let (done, rendered) = channel();
     let work = move || received.iter().for_each(|source| done.send(render(&source)).expect("the target waits"));
-    std::thread::Builder::new().stack_size(2 * STACK).spawn(work).expect("a thread");
+    std::thread::Builder::new().stack_size(2 * stack(MAX_DEPTH)).spawn(work).expect("a thread");
     Mutex::new((sources, rendered))
 });
 

@@ -15,6 +15,7 @@ use super::request::RequestDefaults;
 use super::status::EngineStatus;
 use crate::engine::{self, Config, Models, WorkerHandle};
 use crate::error::{Error, Result};
+use crate::llama::large_stack::KeptThread;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, Vocab};
 
@@ -30,6 +31,7 @@ pub struct LocalEngine {
     templates: ChatTemplates,
     pub(super) cache_files: CacheFiles,
     pub(super) preparer: Preparer,
+    _large_stack: Arc<KeptThread>,
     pub(super) requests: RequestRegistry,
     pub(super) updates: Arc<UpdateSignal>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
@@ -57,19 +59,22 @@ impl LocalEngine {
         for warning in load.warnings.iter().skip(n_logged) {
             log::write(Level::Warn, &format!("init: {warning}"));
         }
-        Ok(LocalEngine {
+        let engine = LocalEngine {
             status: EngineStatus::loaded(&models, &load),
             models,
             worker,
             load,
             templates: ChatTemplates::default(),
             cache_files: CacheFiles::default(),
-            preparer: Preparer::default(),
+            preparer: Preparer::new(),
+            _large_stack: KeptThread::keep(),
             requests: RequestRegistry::default(),
             updates,
             stopping: Arc::default(),
             in_use: RwLock::new(false),
-        })
+        };
+        engine.target().find_formats();
+        Ok(engine)
     }
 
     /// Tells all running requests to end, and returns at once.

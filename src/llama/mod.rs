@@ -19,6 +19,7 @@ mod device_use;
 pub(crate) mod fake;
 mod guard;
 mod kernels;
+pub mod large_stack;
 pub mod log;
 mod model;
 mod params;

@@ -41,6 +41,16 @@ fn threads_of_the_host_can_be_cancelled_inside_calls() {
     assert!(output.status.success() && output.stdout == b"0\n", "{shown:?}");
 }
 
+/// Starting a thread takes up to a second on a busy machine.
+#[test]
+fn submits_polls_and_cancels_start_no_thread() {
+    let program = compiled("thread_starts.c", &["-ldl", "-pthread"]);
+    let output = Command::new(program).arg(model()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{:?} {text} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text, "0 from the first thread, 0 from a small one\n");
+}
+
 /// What `host_state.c` prints in a mode.
 fn host_state(mode: &[&str]) -> String {
     // Not by several tests at once.

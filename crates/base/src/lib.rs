@@ -7,7 +7,7 @@
 //! - [`Vocabulary`], [`Token`], [`TokenData`]: tokens as grammars and samplers see them. A model implements the trait; tests have fakes.
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
-//! - [`atomic_write`], [`checksum`]: files. [`stack`]: work that recurses deeply. [`memory`]: lack of memory as an error.
+//! - [`atomic_write`], [`checksum`]: files. [`memory`]: lack of memory as an error.
 
 pub mod atomic_write;
 pub mod checksum;
@@ -15,7 +15,6 @@ pub mod error;
 pub mod memory;
 pub mod prompt_fit;
 mod snapshot;
-pub mod stack;
 mod vocabulary;
 
 pub use snapshot::Snapshot;

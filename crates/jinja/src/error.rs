@@ -14,8 +14,10 @@ pub enum FaultKind {
     Raised,
     /// An operation is not possible.
     Operation,
-    /// A limit is exceeded: steps, memory, output, nesting.
+    /// A limit is exceeded: steps, memory, output, nesting of values.
     Limit,
+    /// Expressions, blocks and macro calls nest deeper than [`RenderLimits::depth`](crate::RenderLimits::depth).
+    Depth,
     /// The interrupt asked to stop.
     Interrupted,
 }

@@ -10,9 +10,6 @@ use crate::print;
 use crate::text::TextBuilder;
 use crate::value::{Callable, Items, LoopState, Value, Variables, text, tuple};
 
-/// The maximum nesting of evaluation: expressions, blocks, macro calls, and values that contain values. 16 MiB of stack are enough.
-const MAX_DEPTH: usize = 2000;
-
 /// Where a list of statements ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -93,8 +90,8 @@ impl<'t> Interpreter<'t> {
 
     /// Does something one level deeper.
     pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> TemplateResult<T>) -> TemplateResult<T> {
-        if self.depth >= MAX_DEPTH {
-            return Err(Fault::new(FaultKind::Limit, format!("is nested more than {MAX_DEPTH} levels")));
+        if self.depth >= self.meter.depth() {
+            return Err(Fault::new(FaultKind::Depth, format!("is nested more than {} levels", self.meter.depth())));
         }
         self.depth += 1;
         let result = work(self);

@@ -50,8 +50,25 @@ pub use self::strftime::strftime;
 use self::text::TextBuilder;
 pub use self::value::Value;
 
-/// The stack in bytes that parsing and rendering need.
-pub const STACK: usize = 16 << 20;
+/// The maximum nesting of evaluation, whatever [`RenderLimits::depth`] says. Templates of models need less than 30 levels.
+pub const MAX_DEPTH: usize = 2000;
+/// The stack in bytes that parsing needs: three times what the deepest template was seen to use.
+pub const PARSE_STACK: usize = 3 << 20;
+/// The stack in bytes that a level of evaluation needs: three times what the costliest one was seen to use.
+const LEVEL_STACK: usize = 4 << 10;
+/// The stack in bytes that rendering needs for everything that does not nest, and for values, whose nesting has a limit of its own.
+const VALUE_STACK: usize = 384 << 10;
+
+/// The stack in bytes that rendering needs for that nesting of evaluation.
+pub const fn stack(depth: usize) -> usize {
+    VALUE_STACK + depth * LEVEL_STACK
+}
+
+/// The nesting of evaluation that a stack of this many bytes allows.
+pub const fn depth(stack: usize) -> usize {
+    let depth = stack.saturating_sub(VALUE_STACK) / LEVEL_STACK;
+    if depth < MAX_DEPTH { depth } else { MAX_DEPTH }
+}
 
 /// A parsed template. Immutable, so several threads can render it at the same time.
 #[derive(Debug)]
@@ -60,7 +77,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Parses a template. Needs [`STACK`] bytes of stack.
+    /// Parses a template. Needs [`PARSE_STACK`] bytes of stack.
     ///
     /// # Errors
     /// [`FaultKind::Syntax`] with the line.
@@ -81,7 +98,8 @@ impl Template {
         self.ast.symbols.iter().any(|name| **name == *variable)
     }
 
-    /// Renders the template. `now` is the time of `strftime_now`, in seconds since 1970. Needs [`STACK`] bytes of stack.
+    /// Renders the template. `now` is the time of `strftime_now`, in seconds since 1970. Needs as much stack as [`stack`]
+    /// says for the limit on the depth.
     ///
     /// # Errors
     /// The template fails, calls `raise_exception`, exceeds a limit, or is interrupted.

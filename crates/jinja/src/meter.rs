@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::MAX_DEPTH;
 use crate::error::{Fault, FaultKind, TemplateResult};
 
 /// Asked every few thousand steps. True: stop.
@@ -20,6 +21,8 @@ pub struct RenderLimits {
     pub steps: u64,
     /// The maximum memory of all values that exist at the same time, output included, in bytes.
     pub memory: usize,
+    /// The maximum nesting of evaluation: expressions, blocks and macro calls. At most [`MAX_DEPTH`](crate::MAX_DEPTH) has an effect.
+    pub depth: usize,
     /// Whether to stop.
     pub interrupt: Option<StopSignal>,
 }
@@ -39,6 +42,11 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) fn new(limits: RenderLimits) -> Rc<Meter> {
         Rc::new(Meter { steps: Cell::new(0), next_question: Cell::new(INTERRUPT_STEPS), memory: Cell::new(0), limits })
+    }
+
+    /// The maximum nesting of evaluation.
+    pub(crate) fn depth(&self) -> usize {
+        self.limits.depth.min(MAX_DEPTH)
     }
 
     /// The steps until now.

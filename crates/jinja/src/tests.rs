@@ -1,7 +1,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{Fault, FaultKind, RenderLimits, Run, STACK, StopSignal, Template, TemplateResult, Value, strftime};
+use crate::{
+    Fault, FaultKind, MAX_DEPTH, PARSE_STACK, RenderLimits, Run, StopSignal, Template, TemplateResult, Value, depth,
+    stack, strftime,
+};
 
 const STEPS: u64 = 4_000_000;
 const MEMORY: usize = 64 << 20;
@@ -9,7 +12,8 @@ const MEMORY: usize = 64 << 20;
 /// Runs something on a thread with the stack that the crate asks for.
 fn on_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let thread =
+            std::thread::Builder::new().stack_size(stack(MAX_DEPTH).max(PARSE_STACK)).spawn_scoped(scope, work);
         thread.unwrap().join().unwrap()
     })
 }
@@ -20,7 +24,7 @@ fn rendered(source: &str, interrupt: Option<StopSignal>) -> (TemplateResult<Stri
             Ok(template) => template,
             Err(fault) => return (Err(fault), 0),
         };
-        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt });
+        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt });
         let pairs = [("a", Value::Int(1)), ("b", Value::None)].map(|(name, value)| (run.text(name).unwrap(), value));
         let given = run.dict(pairs).unwrap();
         let result = template.render(&run, vec![("given", given), ("unused", Value::None)], 0);
@@ -276,7 +280,7 @@ fn bombs_reach_a_limit() {
     for bomb in bombs {
         let (result, steps) = rendered(&bomb, None);
         let fault = result.expect_err(&bomb);
-        assert_eq!(fault.kind, FaultKind::Limit, "{bomb}: {fault}");
+        assert!(matches!(fault.kind, FaultKind::Limit | FaultKind::Depth), "{bomb}: {fault}");
         // One operation can exceed the limit by what it announces, but has not done.
         assert!(steps <= 2 * STEPS || fault.message.starts_with("takes"), "{bomb}: {steps} steps");
     }
@@ -387,6 +391,66 @@ fn sources_that_nest_deeply_are_refused() {
     check(&elif, "a");
 }
 
+/// A thread whose stack is too small ends the process.
+#[test]
+fn nesting_needs_no_more_stack_than_the_limit_on_the_depth_says() {
+    // Each macro calls itself in another place, as deeply as the limit allows.
+    let bodies = [
+        "{{ m(n) }}",
+        "{% if n %}{{ m(n) }}{% endif %}",
+        "{% set x %}{{ m(n) }}{% endset %}",
+        "{% filter upper %}{{ m(n) }}{% endfilter %}",
+        "{% for x in [1] %}{{ m(n) }}{% endfor %}",
+        "{% for x in [1] if m(n) %}{% endfor %}",
+        "{% for x in [1] recursive %}{{ loop([m]) }}{% endfor %}",
+        "{% call m(n) %}{{ caller() }}{% endcall %}",
+        "{{ m(*[n], **{'k': m(n)}) }}",
+        "{{ n|replace(m(n), '') }}{{ n is divisibleby(m(n)) }}",
+        "{{ 'a'.replace(m(n), 'b') }}",
+        "{{ {1: [(m(n),)]}[m(n):] if m(n) == 1 else namespace(a=m(n)) }}",
+        "{{ [1]|map('replace', m(n))|list }}",
+        "{% set a = namespace() %}{% set a.x = m(n) %}",
+    ];
+    let defaults = "{% macro m(n=m(n)) %}{% endmacro %}{{ m() }}".to_owned();
+    let recursive = bodies.iter().map(|body| format!("{{% macro m(n) %}}{body}{{% endmacro %}}{{{{ m('1') }}}}"));
+    let values = "{% set a = namespace(x=1) %}{% for i in range(240) %}{% set a.x = [{'a': a.x}] %}{% endfor %}{{ a.x|tojson }}{{ a.x }}";
+    for source in recursive.chain([defaults, values.to_owned()]) {
+        for levels in [20, MAX_DEPTH] {
+            let work = || {
+                let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: levels, interrupt: None });
+                let template = Template::parse(&source).unwrap();
+                template.render(&run, Vec::new(), 0).err()
+            };
+            let fault = std::thread::scope(|scope| {
+                std::thread::Builder::new().stack_size(stack(levels)).spawn_scoped(scope, work).unwrap().join().unwrap()
+            });
+            assert!(fault.is_none_or(|fault| matches!(fault.kind, FaultKind::Depth | FaultKind::Limit)), "{source}");
+        }
+    }
+}
+
+#[test]
+fn parsing_needs_no_more_stack_than_it_says() {
+    for (open, close) in
+        [("(", ")"), ("[", "]"), ("{1:", "}"), ("f(", ")"), ("1|f(", ")"), ("1 is f(", ")"), ("a[", "]"), ("-", "")]
+    {
+        let source = format!("{{{{ {}1{} }}}}", open.repeat(300), close.repeat(300));
+        let parse = || Template::parse(&source).unwrap_err();
+        let fault = std::thread::scope(|scope| {
+            std::thread::Builder::new().stack_size(PARSE_STACK).spawn_scoped(scope, parse).unwrap().join().unwrap()
+        });
+        assert_eq!(fault.message, "is nested more than 200 levels", "{source}");
+    }
+}
+
+#[test]
+fn stacks_and_depths_are_inverse() {
+    for levels in [0, 1, 30, MAX_DEPTH] {
+        assert_eq!(depth(stack(levels)), levels);
+    }
+    assert_eq!((depth(0), depth(1 << 30)), (0, MAX_DEPTH));
+}
+
 /// As deeply as the steps allow. None exhausts the stack when it is dropped.
 #[test]
 fn deeply_nested_values_are_dropped() {
@@ -420,7 +484,7 @@ fn values_that_contain_themselves_are_freed() {
     on_stack(|| {
         for source in sources {
             let template = Template::parse(source).unwrap();
-            let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt: None });
+            let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None });
             let _ = template.render(&run, Vec::new(), 0);
             assert_eq!(run.memory(), 0, "{source}");
         }

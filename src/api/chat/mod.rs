@@ -14,10 +14,12 @@ mod taint;
 mod values;
 mod vanished;
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use foredraft_base::stack;
-use foredraft_jinja::{RenderLimits, Run, STACK, StopSignal, Template, strftime};
+use foredraft_jinja::{
+    FaultKind, MAX_DEPTH, PARSE_STACK, RenderLimits, Run, StopSignal, Template, TemplateResult, strftime,
+};
 use serde_json::{Map, Value as Json};
 
 pub(super) use self::overflow::{FittedChat, drop_turns};
@@ -28,7 +30,7 @@ use self::taint::Marker;
 pub use self::taint::Rendered;
 use self::values::{failure, json_text, limits, value};
 use crate::error::{Error, Result};
-use crate::llama::SpecialTokens;
+use crate::llama::{SpecialTokens, large_stack};
 
 /// The maximum size of a template in bytes. The longest one that llama.cpp knows has 17 KB.
 const MAX_SOURCE: usize = 64 << 10;
@@ -36,7 +38,7 @@ const MAX_SOURCE: usize = 64 << 10;
 /// A parsed chat template. Immutable, so several threads can render it at the same time.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    template: Template,
+    template: Arc<Template>,
     /// The string literals in its source, sorted, without duplicates.
     literals: Vec<String>,
     shape: MessageShape,
@@ -74,16 +76,15 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: expected at most {MAX_SOURCE} bytes, got {}", source.len())));
         }
-        let source = source::named(source)?;
-        stack::with(STACK, NAME, || {
-            let template = Template::parse(&source).map_err(|fault| failure(&fault))?;
-            let mut literals: Vec<String> = template.literals().map(str::to_owned).collect();
-            literals.sort_unstable();
-            literals.dedup();
-            let mut template = ChatTemplate { template, literals, shape: MessageShape::default() };
-            template.shape = template.probe()?;
-            Ok(template)
-        })
+        let source = source::named(source)?.into_owned();
+        let parse = move || Template::parse(&source).map_err(|fault| failure(&fault));
+        let template = Arc::new(large_stack::with(PARSE_STACK, NAME, parse)?);
+        let mut literals: Vec<String> = template.literals().map(str::to_owned).collect();
+        literals.sort_unstable();
+        literals.dedup();
+        let mut template = ChatTemplate { template, literals, shape: MessageShape::default() };
+        template.shape = template.probe()?;
+        Ok(template)
     }
 
     /// Renders the prompt.
@@ -109,7 +110,7 @@ impl ChatTemplate {
 
     fn rendered(&self, variables: &Map<String, Json>, seconds: u64, input: &RenderInput) -> Result<String> {
         let limits = limits(variables, input.messages.len(), input.interrupt);
-        stack::with(STACK, NAME, || self.run(variables, seconds, limits).map_err(|fault| failure(&fault)))
+        self.run(variables, seconds, &limits)?.map_err(|fault| failure(&fault))
     }
 
     /// The template's variables, and the current time in seconds since 1970.
@@ -138,20 +139,36 @@ impl ChatTemplate {
         Ok((variables, seconds))
     }
 
-    /// Renders the template with these variables. `now` is in seconds since 1970. Needs [`STACK`] bytes of stack.
-    fn run(
-        &self,
-        variables: &Map<String, Json>,
-        now: u64,
-        limits: RenderLimits,
-    ) -> foredraft_jinja::TemplateResult<String> {
-        let run = Run::new(limits);
-        let mut values = Vec::with_capacity(variables.len());
-        for (name, json) in variables {
-            values.push((name.as_str(), value(&run, json)?));
+    /// Renders the template with these variables. `now` is in seconds since 1970.
+    ///
+    /// # Errors
+    /// There is no memory for a stack on which the template can nest as deeply as it does.
+    fn run(&self, variables: &Map<String, Json>, now: u64, limits: &RenderLimits) -> Result<TemplateResult<String>> {
+        let depth = foredraft_jinja::depth(large_stack::left());
+        if depth > 0 {
+            match rendered(&self.template, variables, now, RenderLimits { depth, ..limits.clone() }) {
+                Err(fault) if fault.kind == FaultKind::Depth && depth < MAX_DEPTH => {}
+                result => return Ok(result),
+            }
         }
-        self.template.render(&run, values, now)
+        let (template, variables, limits) = (Arc::clone(&self.template), variables.clone(), limits.clone());
+        let render = move || Ok(rendered(&template, &variables, now, RenderLimits { depth: MAX_DEPTH, ..limits }));
+        large_stack::with(foredraft_jinja::stack(MAX_DEPTH), NAME, render)
     }
+}
+
+fn rendered(
+    template: &Template,
+    variables: &Map<String, Json>,
+    now: u64,
+    limits: RenderLimits,
+) -> TemplateResult<String> {
+    let run = Run::new(limits);
+    let mut values = Vec::with_capacity(variables.len());
+    for (name, json) in variables {
+        values.push((name.as_str(), value(&run, json)?));
+    }
+    template.render(&run, values, now)
 }
 
 #[cfg(test)]

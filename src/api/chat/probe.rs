@@ -1,11 +1,9 @@
 //! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
 
-use foredraft_base::stack;
-use foredraft_jinja::{FaultKind, RenderLimits, STACK};
+use foredraft_jinja::{FaultKind, MAX_DEPTH, RenderLimits};
 use serde_json::{Map, Value as Json, json};
 
 use super::shape::{ContentForm, ContentForms, MessageShape};
-use super::source::NAME;
 use super::values::{MEMORY, PROBE_STEPS, failure};
 use super::{ChatTemplate, RenderInput};
 use crate::error::Result;
@@ -21,8 +19,8 @@ impl ChatTemplate {
     /// The prompt of a conversation that tells how a template writes messages. `None`: the template refuses it, or it takes too long.
     pub(in crate::api) fn render_probe(&self, input: &RenderInput) -> Option<String> {
         let (variables, seconds) = self.variables(input).ok()?;
-        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, interrupt: None };
-        stack::with(STACK, NAME, || Ok(self.run(&variables, seconds, limits).ok())).ok()?
+        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
+        self.run(&variables, seconds, &limits).ok()?.ok()
     }
 
     /// Renders probe conversations, and determines the form of messages from the marks that appear in the output.
@@ -123,9 +121,9 @@ impl ChatTemplate {
             ("add_generation_prompt", true.into()),
         ];
         let variables = Map::from_iter(variables.map(|(name, value)| (name.to_owned(), value)));
-        let limits = RenderLimits { steps: PROBE_STEPS, memory: MEMORY, interrupt: None };
-        match self.run(&variables, 0, limits) {
-            Err(fault) if fault.kind == FaultKind::Limit => Err(failure(&fault)),
+        let limits = RenderLimits { steps: PROBE_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
+        match self.run(&variables, 0, &limits)? {
+            Err(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Depth) => Err(failure(&fault)),
             prompt => Ok(prompt.unwrap_or_default()),
         }
     }

@@ -1,6 +1,6 @@
 //! A template's values, made of JSON, and the limits of a rendering.
 
-use foredraft_jinja::{Fault, FaultKind, RenderLimits, Run, StopSignal, Value};
+use foredraft_jinja::{Fault, FaultKind, MAX_DEPTH, RenderLimits, Run, StopSignal, Value};
 use serde_json::{Map, Value as Json};
 
 use super::source::NAME;
@@ -58,6 +58,7 @@ pub(super) fn limits(variables: &Map<String, Json>, n_messages: usize, interrupt
             .saturating_add(pairs.saturating_mul(PAIR_STEPS))
             .saturating_add((n_bytes as u64).saturating_mul(BYTE_STEPS)),
         memory: MEMORY.saturating_add(n_bytes.saturating_mul(BYTE_MEMORY)),
+        depth: MAX_DEPTH,
         interrupt: interrupt.cloned(),
     }
 }

@@ -13,11 +13,11 @@ use crate::engine::{Phase, RequestHandle};
 use crate::forks;
 use crate::llama::log::{self, Level};
 
-/// The thread. It starts with the first job.
-#[derive(Default)]
+/// The thread.
 pub(in crate::api) struct Preparer {
     jobs: Arc<Jobs>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    has_thread: bool,
 }
 
 #[derive(Default)]
@@ -50,10 +50,20 @@ impl Job {
 }
 
 impl Preparer {
+    /// Starts the thread.
+    pub(in crate::api) fn new() -> Preparer {
+        let jobs: Arc<Jobs> = Arc::default();
+        let running = Arc::clone(&jobs);
+        let thread = forks::spawn("foredraft-prep", move || running.run());
+        if let Err(error) = &thread {
+            let message = format!("cannot start the thread that prepares prompts, the caller's threads do it: {error}");
+            log::write(Level::Warn, &message);
+        }
+        Preparer { jobs, has_thread: thread.is_ok(), thread: Mutex::new(thread.ok()) }
+    }
+
     /// Queues work for a request. It is skipped if the request ends first. It must not panic.
     pub(in crate::api) fn start(&self, request: Arc<RequestHandle>, work: impl FnOnce() + Send + 'static) {
-        // Held until the end of the function, so that no thread starts after `stop`.
-        let mut thread = self.thread.lock();
         let obsolete: VecDeque<Job> = {
             let mut queue = self.jobs.queue.lock();
             if queue.is_stopping {
@@ -66,25 +76,14 @@ impl Preparer {
         };
         self.jobs.changed.notify_one();
         drop(obsolete);
-        if thread.is_none() {
-            let jobs = Arc::clone(&self.jobs);
-            match forks::spawn("foredraft-prep", move || jobs.run()) {
-                Ok(started) => *thread = Some(started),
-                Err(error) => {
-                    log::write(
-                        Level::Warn,
-                        &format!("cannot start the thread that prepares prompts, the caller's thread does it: {error}"),
-                    );
-                    let jobs = std::mem::take(&mut self.jobs.queue.lock().jobs);
-                    jobs.into_iter().for_each(Job::run);
-                }
-            }
+        if !self.has_thread {
+            let jobs = std::mem::take(&mut self.jobs.queue.lock().jobs);
+            jobs.into_iter().for_each(Job::run);
         }
     }
 
     /// Ends the thread after its current job, and drops the other jobs.
     pub(in crate::api) fn stop(&self) {
-        let mut thread = self.thread.lock();
         let dropped = {
             let mut queue = self.jobs.queue.lock();
             queue.is_stopping = true;
@@ -92,7 +91,7 @@ impl Preparer {
         };
         self.jobs.changed.notify_one();
         drop(dropped);
-        if thread.take().is_some_and(|thread| thread.join().is_err()) {
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
             log::write(Level::Error, "the thread that prepares prompts panicked");
         }
     }

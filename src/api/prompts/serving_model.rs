@@ -34,7 +34,7 @@ pub(in crate::api) struct ServingModel {
     pub(in crate::api) target: Arc<Model>,
 }
 
-/// The models' chat templates, parsed on first use.
+/// The models' chat templates: the target's parsed at load, the draft model's on first use.
 #[derive(Default)]
 pub(in crate::api) struct ChatTemplates {
     pub(in crate::api) target: Arc<TemplatesByTools>,
@@ -139,6 +139,14 @@ impl ServingModel {
         match self.own_tool_template(with_tools) {
             Some(source) => for_tools.get_or_try_init(|| self.find_format(template, &source)),
             None => default.get_or_try_init(|| self.find_format(template, &self.default_template()?)),
+        }
+    }
+
+    /// Finds the formats of the model's own templates, so that no chat has to wait until another one has found them.
+    pub(in crate::api) fn find_formats(&self) {
+        for with_tools in [false, true] {
+            // A chat reports what is wrong.
+            let _ = self.format_template(with_tools);
         }
     }
 

@@ -7,8 +7,8 @@ use llama_cpp_sys_2 as sys;
 use crate::error::{Error, Result};
 use crate::llama::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use crate::llama::model::special::{Fragment, SpecialToken, SpecialTokens};
-use crate::llama::{Token, backend};
-use foredraft_base::{memory, stack};
+use crate::llama::{Token, backend, large_stack};
+use foredraft_base::memory;
 
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Fim {
 }
 
 /// For many BPE vocabularies, llama.cpp splits texts with `std::regex`, which recurses for each character of a match. Texts with
-/// longer possible matches are tokenized on a thread with a large stack.
+/// longer possible matches need a large stack.
 const MAX_MATCH_ON_STACK: usize = 1 << 10;
 const STACK: usize = 1 << 20;
 /// Three times the measured stack use of a character.
@@ -86,6 +86,50 @@ pub struct Vocab {
 unsafe impl Send for Vocab {}
 // SAFETY: as above.
 unsafe impl Sync for Vocab {}
+
+/// A vocabulary that is alive, because a borrowed [`Vocab`] waits until the call with it has returned.
+#[derive(Clone, Copy)]
+struct LivingVocab(*const sys::llama_vocab);
+
+// SAFETY: llama.cpp's functions of a vocabulary only read it.
+unsafe impl Send for LivingVocab {}
+
+impl LivingVocab {
+    fn tokenize(self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
+        let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        let mut tokens = memory::filled(text.len().saturating_add(16), 0, "tokenizing")?;
+        loop {
+            let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
+            let mut why = ErrorBuffer::new();
+            // SAFETY: `text` is readable and `tokens` writable for the given lengths, and the vocabulary is alive. The guard catches
+            // exceptions.
+            let count = unsafe {
+                foredraft_guarded_tokenize(
+                    self.0,
+                    text.as_ptr().cast::<c_char>(),
+                    text_len,
+                    tokens.as_mut_ptr(),
+                    capacity,
+                    add_special,
+                    parse_special,
+                    why.ptr(),
+                    why.size(),
+                )
+            };
+            match usize::try_from(count) {
+                Ok(count) => {
+                    tokens.truncate(count);
+                    return Ok(tokens);
+                }
+                Err(_) if count == i32::MIN => {
+                    return Err(why.error("the text cannot be tokenized"));
+                }
+                Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
+            }
+        }
+    }
+}
 
 impl Vocab {
     /// # Safety
@@ -302,48 +346,14 @@ impl Vocab {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));
         }
-        let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
-        let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        let vocab = LivingVocab(self.ptr);
         let longest = longest_run(text);
-        if self.kind != VocabKind::Bpe || longest <= MAX_MATCH_ON_STACK {
-            return self.tokenize_here(text, text_len, add_special, parse_special);
+        let size = STACK.saturating_add(longest.saturating_mul(STACK_PER_BYTE));
+        if self.kind != VocabKind::Bpe || longest <= MAX_MATCH_ON_STACK || large_stack::left() >= size {
+            return vocab.tokenize(text, add_special, parse_special);
         }
-        let size = STACK + longest.saturating_mul(STACK_PER_BYTE);
-        stack::with(size, "tokenizing", || self.tokenize_here(text, text_len, add_special, parse_special))
-    }
-
-    fn tokenize_here(&self, text: &[u8], text_len: i32, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
-        let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
-        let mut tokens = memory::filled(text.len().saturating_add(16), 0, "tokenizing")?;
-        loop {
-            let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
-            let mut why = ErrorBuffer::new();
-            // SAFETY: `text` is readable and `tokens` writable for the given lengths, and the vocabulary is alive. The guard catches
-            // exceptions.
-            let count = unsafe {
-                foredraft_guarded_tokenize(
-                    self.ptr,
-                    text.as_ptr().cast::<c_char>(),
-                    text_len,
-                    tokens.as_mut_ptr(),
-                    capacity,
-                    add_special,
-                    parse_special,
-                    why.ptr(),
-                    why.size(),
-                )
-            };
-            match usize::try_from(count) {
-                Ok(count) => {
-                    tokens.truncate(count);
-                    return Ok(tokens);
-                }
-                Err(_) if count == i32::MIN => {
-                    return Err(why.error("the text cannot be tokenized"));
-                }
-                Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
-            }
-        }
+        let text = text.to_vec();
+        large_stack::with(size, "tokenizing", move || vocab.tokenize(&text, add_special, parse_special))
     }
 
     /// The special tokens by text.

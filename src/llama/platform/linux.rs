@@ -10,7 +10,7 @@ use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PolicyAndCpus as Scheduling;
-pub(in crate::llama) use super::unix::{file_identity, n_cores_online, thread_cpu_time};
+pub(in crate::llama) use super::unix::{file_identity, n_cores_online, stack_bounds, thread_cpu_time};
 
 /// Policy, priority and affinity of a thread.
 #[derive(Clone, Copy)]

@@ -26,5 +26,5 @@ pub(in crate::llama) use self::system::cpus_of_this_thread;
 pub use self::system::keep_loaded;
 pub(in crate::llama) use self::system::{
     Scheduling, allowed_cpus, available_memory, file_identity, give_back_pages, identity_of_descriptor, n_cores_online,
-    physical_cores, read_piece, thread_cpu_time, total_memory,
+    physical_cores, read_piece, stack_bounds, thread_cpu_time, total_memory,
 };

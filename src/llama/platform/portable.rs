@@ -7,7 +7,7 @@ use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::UnknownScheduling as Scheduling;
-pub(in crate::llama) use super::unix::{file_identity, n_cores_online, thread_cpu_time};
+pub(in crate::llama) use super::unix::{file_identity, n_cores_online, stack_bounds, thread_cpu_time};
 
 /// ggml places the threads of its pools, and the calling thread does not change.
 #[derive(Clone, Copy)]

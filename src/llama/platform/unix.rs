@@ -26,3 +26,36 @@ pub(in crate::llama) fn file_identity(path: &Path) -> Option<FileIdentity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
 }
+
+/// The lowest address of the calling thread's stack, and the one after its highest. `None`: unknown.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(in crate::llama) fn stack_bounds() -> Option<(usize, usize)> {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut low, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the first call initializes `attributes` if it succeeds, the second one reads them, and the last one frees them.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let result = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut size);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        (result == 0).then_some((low.addr(), low.addr() + size))
+    }
+}
+
+/// The lowest address of the calling thread's stack, and the one after its highest. `None`: unknown.
+#[cfg(target_vendor = "apple")]
+pub(in crate::llama) fn stack_bounds() -> Option<(usize, usize)> {
+    // SAFETY: both functions only read the calling thread's settings.
+    let (high, size) = unsafe {
+        let thread = libc::pthread_self();
+        (libc::pthread_get_stackaddr_np(thread).addr(), libc::pthread_get_stacksize_np(thread))
+    };
+    Some((high - size, high))
+}
+
+/// `None`: unknown.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+pub(in crate::llama) fn stack_bounds() -> Option<(usize, usize)> {
+    None
+}

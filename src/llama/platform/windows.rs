@@ -15,9 +15,10 @@ use windows_sys::Win32::System::SystemInformation::{
     GROUP_AFFINITY, GetLogicalProcessorInformationEx, RelationProcessorCore, SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX,
 };
 use windows_sys::Win32::System::Threading::{
-    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetProcessAffinityMask,
-    GetThreadGroupAffinity, GetThreadPriority, SetThreadAffinityMask, SetThreadPriority, THREAD_PRIORITY,
-    THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL, THREAD_PRIORITY_HIGHEST, THREAD_PRIORITY_TIME_CRITICAL,
+    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetCurrentThreadStackLimits,
+    GetProcessAffinityMask, GetThreadGroupAffinity, GetThreadPriority, SetThreadAffinityMask, SetThreadPriority,
+    THREAD_PRIORITY, THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL, THREAD_PRIORITY_HIGHEST,
+    THREAD_PRIORITY_TIME_CRITICAL,
 };
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
@@ -232,6 +233,14 @@ pub fn keep_loaded() {
             )
         };
     });
+}
+
+/// The lowest address of the calling thread's stack, and the one after its highest.
+pub(in crate::llama) fn stack_bounds() -> Option<(usize, usize)> {
+    let (mut low, mut high) = (0, 0);
+    // SAFETY: both numbers are writable.
+    unsafe { GetCurrentThreadStackLimits(&raw mut low, &raw mut high) };
+    Some((low, high))
 }
 
 #[cfg(test)]

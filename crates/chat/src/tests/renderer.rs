@@ -1,7 +1,6 @@
 //! Renders templates for tests, in the form of messages that each template expects.
 
-use foredraft_base::stack;
-use foredraft_jinja::{RenderLimits, Run, STACK, Template, Value as JinjaValue};
+use foredraft_jinja::{RenderLimits, Run, Template, Value as JinjaValue};
 use serde_json::{Value, json};
 
 use crate::{ChatFormat, Conversation, detect};
@@ -16,7 +15,7 @@ pub(crate) struct TestTemplate {
 
 impl TestTemplate {
     pub(crate) fn new(source: &str) -> TestTemplate {
-        let template = stack::with(STACK, "template", || Ok(Template::parse(source).unwrap())).unwrap();
+        let template = Template::parse(source).unwrap();
         let mut template =
             TestTemplate { source: source.to_owned(), template, arguments_as_text: false, null_content: false };
         for null_content in [false, true] {
@@ -66,30 +65,29 @@ impl TestTemplate {
     }
 
     fn run(&self, messages: &[Value], tools: Option<&Value>, add_generation_prompt: bool) -> Option<String> {
-        stack::with(STACK, "template", || {
-            let run = Run::new(RenderLimits { steps: 4_000_000, memory: 64 << 20, interrupt: None });
-            let mut variables = vec![
-                ("messages", value(&run, &json!(messages))),
-                ("add_generation_prompt", JinjaValue::Bool(add_generation_prompt)),
-                ("enable_thinking", JinjaValue::Bool(true)),
-                ("bos_token", value(&run, &json!("<s>"))),
-                ("eos_token", value(&run, &json!("</s>"))),
-                ("date_string", value(&run, &json!("26 Jul 2024"))),
-                ("datetime", value(&run, &json!("Jul 26 2024"))),
-            ];
-            if let Some(tools) = tools {
-                variables.push(("tools", value(&run, tools)));
-                variables.push(("functions", value(&run, &json!(tools.to_string()))));
-            }
-            let rendered = self.template.render(&run, variables, 0);
-            if std::env::var_os("SHOW_FAULTS").is_some()
-                && let Err(fault) = &rendered
-            {
-                println!("{fault}");
-            }
-            Ok(rendered.ok())
-        })
-        .unwrap()
+        // A test's thread has 2 MiB.
+        let depth = foredraft_jinja::depth(1 << 20);
+        let run = Run::new(RenderLimits { steps: 4_000_000, memory: 64 << 20, depth, interrupt: None });
+        let mut variables = vec![
+            ("messages", value(&run, &json!(messages))),
+            ("add_generation_prompt", JinjaValue::Bool(add_generation_prompt)),
+            ("enable_thinking", JinjaValue::Bool(true)),
+            ("bos_token", value(&run, &json!("<s>"))),
+            ("eos_token", value(&run, &json!("</s>"))),
+            ("date_string", value(&run, &json!("26 Jul 2024"))),
+            ("datetime", value(&run, &json!("Jul 26 2024"))),
+        ];
+        if let Some(tools) = tools {
+            variables.push(("tools", value(&run, tools)));
+            variables.push(("functions", value(&run, &json!(tools.to_string()))));
+        }
+        let rendered = self.template.render(&run, variables, 0);
+        if std::env::var_os("SHOW_FAULTS").is_some()
+            && let Err(fault) = &rendered
+        {
+            println!("{fault}");
+        }
+        rendered.ok()
     }
 
     fn adapted(&self, message: &Value) -> Value {
