@@ -2,6 +2,7 @@
 //!
 //!     make bench-busy                          the shipped target
 //!     make bench-busy ARGS="model.gguf"        another model
+//!     make bench-busy ARGS="--calls"           the longest submit, poll and status of chats, instead of speeds
 //!
 //! Each figure comes from a separate process, next to 0, 1 or 2 processes that each keep a core busy, or restricted to one core. It
 //! measures the library with default settings, the library with one thread, and llama.cpp's plain loop with as many threads as the
@@ -28,13 +29,15 @@ use std::time::{Duration, Instant};
 use bare::Bare;
 use common::{Args, median};
 use host::{Host, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The time for a figure. The first quarter, in which the library adapts its number of threads, is not counted.
 const TIME: Duration = Duration::from_secs(4);
 const N_CTX: u32 = 2048;
 /// The number of tokens of each completion.
 const N_PREDICT: usize = 16;
+/// The number of chats whose calls are timed.
+const N_CHATS: usize = 20;
 const PROMPT: &str = "Once upon a time there was a child who";
 
 fn main() -> ExitCode {
@@ -46,9 +49,13 @@ fn run() -> Result<()> {
     if args.flag("spin") {
         spin();
     }
+    let times_calls = args.flag("calls");
     let pin: Option<String> = args.value("pin")?;
     let (ours, llama) = (args.value::<i64>("ours")?, args.value::<i32>("llama")?);
     let model = args.rest()?.first().map_or_else(|| host::root().join("models/stories-target.gguf"), PathBuf::from);
+    if times_calls {
+        return compare_calls(&model);
+    }
     let pin = pin.as_deref();
     match (ours, llama) {
         (Some(n_threads), _) => println!("{}", measure_ours(&model, n_threads, pin)?),
@@ -82,6 +89,48 @@ fn compare(model: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Prints how long the calls of a host take that polls each millisecond while chats run.
+fn compare_calls(model: &Path) -> Result<()> {
+    let host = Host::open()?;
+    host.start(&json!({"model": model, "n_ctx": N_CTX, "log_level": "error", "chat_template": "chatml"}))?;
+    println!("{}: microseconds of {N_CHATS} chats, the median and the longest of each call\n", model.display());
+    println!("| beside | submit | poll | status |");
+    println!("| --- | --- | --- | --- |");
+    for n_busy in 0..=2 {
+        let _busy = (0..n_busy).map(|_| Busy::start()).collect::<Result<Vec<Busy>>>()?;
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..N_CHATS {
+            chat(&host, &mut times)?;
+        }
+        let shown = times.map(|times| {
+            let longest = times.iter().copied().fold(0.0, f64::max);
+            format!("{:.0}, {longest:.0}", median(times))
+        });
+        println!("| {n_busy} busy processes | {} |", shown.join(" | "));
+    }
+    Ok(())
+}
+
+/// Runs a chat, and adds the times of its submit, polls and statuses in microseconds.
+fn chat(host: &Host, times: &mut [Vec<f64>; 3]) -> Result<()> {
+    let mut timed = |kind: usize, call: &dyn Fn() -> Result<Value>| {
+        let start = Instant::now();
+        let answer = call();
+        times[kind].push(start.elapsed().as_secs_f64() * 1e6);
+        answer
+    };
+    let request = json!({"messages": [{"role": "user", "content": PROMPT}], "n_predict": 60, "ignore_eos": true});
+    let id = timed(0, &|| host.call("async_completion_init", &request))?["id"].clone();
+    loop {
+        let answer = timed(1, &|| host.call("async_completion_poll", &json!({"id": id})))?;
+        if answer["finished"] == true {
+            return Ok(());
+        }
+        timed(2, &|| host.status())?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Runs a process. Returns its tokens per second, and its number of threads at the end.
