@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, TryRecvError};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -28,7 +29,7 @@ use crate::error::{Code, Error, Result};
 use crate::{forks, host};
 
 /// How long a status waits for the process before it is the last known one.
-const STATUS_PATIENCE: Duration = Duration::from_millis(200);
+const STATUS_PATIENCE: Duration = Duration::from_millis(5);
 /// How long an unload waits until the process has ended its requests.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// How much later than its `timeout_ms` a call is given up that the process has not answered.
@@ -41,6 +42,8 @@ pub(in crate::api) struct RemoteEngine {
     shared: Arc<RemoteShared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: AtomicBool,
+    /// Where a status arrives that the process has not answered yet.
+    asked_status: Mutex<Option<Receiver<Value>>>,
 }
 
 impl RemoteEngine {
@@ -61,8 +64,12 @@ impl RemoteEngine {
         let (wake, woken) = crossbeam_channel::bounded(1);
         let seed = settings.init.get("seed").cloned();
         let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, seed));
-        let engine =
-            RemoteEngine { shared: Arc::clone(&shared), threads: Mutex::default(), is_closed: AtomicBool::new(false) };
+        let engine = RemoteEngine {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            asked_status: Mutex::default(),
+        };
         let (events, loading) = crossbeam_channel::unbounded();
         engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
         let watched = Arc::clone(&shared);
@@ -178,11 +185,7 @@ impl RemoteEngine {
 
     /// `foredraft_status`, with `isolation`.
     pub(in crate::api) fn status(&self) -> Value {
-        if self.shared.failure.lock().is_none()
-            && let Ok(Some(status)) = self.shared.ask_status(STATUS_PATIENCE)
-        {
-            *self.shared.last_status.lock() = status;
-        }
+        self.update_status();
         let mut status = self.shared.last_status.lock().clone();
         if let Some(status) = status.as_object_mut() {
             let failure = self.shared.failure.lock().clone();
@@ -195,6 +198,22 @@ impl RemoteEngine {
             status.insert("isolation".into(), self.shared.isolation.lock().to_json(failure.is_some()));
         }
         status
+    }
+
+    /// Takes over the process's status if it is answered at once. An answer that comes later is for the next call.
+    fn update_status(&self) {
+        let Some(mut asked) = self.asked_status.try_lock() else { return };
+        match asked.as_ref().map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return,
+            Some(Ok(status)) => *self.shared.last_status.lock() = status,
+            Some(Err(TryRecvError::Disconnected)) | None => {}
+        }
+        // Fails if the engine has ended, and then the last status stays.
+        *asked = self.shared.ask_status().ok();
+        if let Some(Ok(status)) = asked.as_ref().map(|answer| answer.recv_timeout(STATUS_PATIENCE)) {
+            *self.shared.last_status.lock() = status;
+            *asked = None;
+        }
     }
 
     /// The updates of its requests are no longer polled from it.

@@ -202,21 +202,27 @@ impl RemoteShared {
 
     /// Calls a function in the process. `None`: there is no answer in this time, or the engine stops.
     pub(super) fn call(&self, function: &str, argument: &[u8], patience: Option<Duration>) -> Result<Option<Value>> {
-        self.call_as(Some(Presence::default()), function, argument, patience)
+        let (number, answer) = self.begin_call(Some(Presence::default()), function, argument)?;
+        let answer = match patience {
+            Some(patience) => answer.recv_timeout(patience).ok(),
+            None => answer.recv().ok(),
+        };
+        self.calls.lock().remove(&number);
+        Ok(answer)
     }
 
     /// Asks the process for its status.
-    pub(super) fn ask_status(&self, patience: Duration) -> Result<Option<Value>> {
-        self.call_as(None, "status", b"", Some(patience))
+    pub(super) fn ask_status(&self) -> Result<Receiver<Value>> {
+        Ok(self.begin_call(None, "status", b"")?.1)
     }
 
-    fn call_as(
+    /// Sends a call. Returns its number, and where the answer arrives.
+    fn begin_call(
         &self,
         presence: Option<Presence>,
         function: &str,
         argument: &[u8],
-        patience: Option<Duration>,
-    ) -> Result<Option<Value>> {
+    ) -> Result<(u64, Receiver<Value>)> {
         self.check()?;
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = crossbeam_channel::bounded(1);
@@ -232,12 +238,7 @@ impl RemoteShared {
             self.calls.lock().remove(&number);
             return Err(error);
         }
-        let answer = match patience {
-            Some(patience) => answer.recv_timeout(patience).ok(),
-            None => answer.recv().ok(),
-        };
-        self.calls.lock().remove(&number);
-        Ok(answer)
+        Ok((number, answer))
     }
 
     /// Handles an answer.
