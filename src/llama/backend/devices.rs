@@ -6,6 +6,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::backend::{self, rpc};
 use crate::llama::guard::{ErrorBuffer, foredraft_device_memory};
+use crate::llama::platform;
 
 /// A device of ggml.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,19 +60,30 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
-/// What to say if these messages of llama.cpp are about a device that has not enough memory; else nothing.
-pub(in crate::llama) fn shortage(messages: &[String]) -> String {
+/// Says which device has not enough memory if messages of llama.cpp, the last of which it threw, are about that; else nothing.
+pub(in crate::llama) fn shortage(messages: &[String], thrown: &str) -> String {
     let is_short = |device: &Device| {
         let names = |message: &String| message.contains("allocate") && message.contains(&device.name);
         device.kind != "cpu" && messages.iter().any(names)
     };
-    let Some(device) = devices().into_iter().find(is_short) else { return String::new() };
+    let Some(device) = devices().into_iter().find(is_short) else { return shortage_of_host(messages, thrown) };
     format!(
         "{} has not enough memory ({} of {} MiB are free): use fewer n_gpu_layers, a smaller n_ctx, or \"fit\": true: ",
         device.name,
         device.memory_free >> 20,
         device.memory_total >> 20
     )
+}
+
+/// As [`shortage`], for the memory of the process.
+fn shortage_of_host(messages: &[String], thrown: &str) -> String {
+    const SIGNS: [&str; 4] = ["insufficient memory", "Cannot allocate memory", "failed to allocate", "bad_alloc"];
+    let mut texts = messages.iter().map(String::as_str).chain([thrown]);
+    if !texts.any(|text| SIGNS.iter().any(|sign| text.contains(sign))) {
+        return String::new();
+    }
+    let free = platform::available_memory().map_or(String::new(), |bytes| format!(" ({} MiB are free)", bytes >> 20));
+    format!("not enough memory{free}: use a smaller model, n_ctx or n_batch, or \"fit\": true: ")
 }
 
 /// All devices except those of RPC servers that do not respond.
@@ -119,4 +131,19 @@ pub(in crate::llama) fn supports_offload() -> bool {
     let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
     // SAFETY: devices live as long as the process.
     available_devices().into_iter().any(|device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_memory_is_named_with_what_is_free() {
+        let message = "ggml_aligned_malloc: insufficient memory (attempted to allocate 228.31 MB)".to_owned();
+        for text in [shortage(&[message], ""), shortage(&[], "std::bad_alloc")] {
+            assert!(text.starts_with("not enough memory"), "{text}");
+            assert_eq!(text.contains("MiB are free"), cfg!(target_os = "linux"), "{text}");
+        }
+        assert_eq!(shortage(&["key not found in model: general.architecture".to_owned()], ""), "");
+    }
 }

@@ -226,7 +226,7 @@ impl Context {
             Error::model(format!(
                 "n_ctx: cannot create a context of {} tokens: {}{} {}",
                 raw.n_ctx,
-                devices::shortage(&errors),
+                devices::shortage(&errors, &why.message()),
                 errors.join("; "),
                 why.message()
             ))

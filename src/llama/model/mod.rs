@@ -199,7 +199,7 @@ impl Model {
                 "{}: {} cannot be loaded: {}{}",
                 names.model,
                 params.source,
-                devices::shortage(&errors),
+                devices::shortage(&errors, &why.message()),
                 reason(&errors, &why.message())
             )));
         };

@@ -142,7 +142,18 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
         let of_group = |name: &str| read(&format!("/sys/fs/cgroup{}/{name}", group.display()));
         left_in_group(&of_group("memory.max"), &of_group("memory.current"), &of_group("memory.stat"))
     });
-    of_system.into_iter().chain(of_groups).min()
+    of_system.into_iter().chain(of_groups).chain(left_of_addresses()).min()
+}
+
+/// The bytes of addresses that the process may still use. `None`: it has no limit.
+fn left_of_addresses() -> Option<u64> {
+    // SAFETY: zeros are valid, and the call writes the struct.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        (libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) == 0).then_some(limit.rlim_cur)?
+    };
+    let used = field_of(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmSize:")? * 1024;
+    (limit != libc::RLIM_INFINITY).then_some(limit.saturating_sub(used))
 }
 
 /// The number behind a name at the start of a line.
