@@ -5,7 +5,8 @@
 
 use std::error::Error;
 
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::Function;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 fn call(name: &str, arguments: &Value) -> String {
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         vec![json!({"role": "user", "content": "How is the weather in Oslo, and what time is it there?"})];
     let ask = |messages: &[Value], choice: Value| {
         let request = json!({"messages": messages, "tools": tools, "tool_choice": choice, "n_predict": 80}).to_string();
-        engine.with_loaded(|loaded| loaded.complete(Endpoint::Foredraft, request.as_bytes()))
+        engine.call(Function::Complete, Ok(request.as_bytes()))
     };
     // A large model chooses by itself: "auto".
     for name in names {

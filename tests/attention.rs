@@ -12,8 +12,8 @@ mod ggml;
 
 use std::sync::Arc;
 
+use common::Endpoint::{Completion, Speculative};
 use common::{complete, model, start};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::llama::{Batch, Context, ContextParams, FlashAttn, Model, ModelParams, ThreadPool};
 use ggml::noise;
 use llama_cpp_sys_2 as sys;

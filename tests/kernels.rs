@@ -14,8 +14,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{complete, model, start, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Completion, Speculative};
+use common::{Endpoint, complete, model, start, with};
 use foredraft::api::JsonEngine;
 use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
@@ -82,7 +82,7 @@ fn request(index: usize) -> Value {
 }
 
 /// Tokens and probabilities: they change if a bit of a logit does.
-fn outputs(engine: &JsonEngine, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
+fn outputs(engine: &JsonEngine, endpoint: Endpoint) -> Vec<Value> {
     (0..4)
         .map(|index| {
             let answer = complete(engine, endpoint, &request(index));

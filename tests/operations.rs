@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
-use foredraft::api::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Completion, Speculative};
 use ggml::{Tensor, bytes, noise};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{complete, n, output_fields, results, start, with};
-use foredraft::api::{Endpoint, JsonEngine};
+use common::{Endpoint, complete, n, output_fields, results, start, with};
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 use toolchain::{folder, root, run};
 

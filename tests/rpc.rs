@@ -14,8 +14,8 @@ mod rpc_server;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use common::Endpoint::{Completion, Speculative};
 use common::{complete, drain, start, submit, text};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use rpc_server::{Fault, FaultyServer, address, serve};
 use serde_json::{Value, json};

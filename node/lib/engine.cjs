@@ -51,7 +51,7 @@ class Engine {
     return engine;
   }
 
-  /** Loads models in place of what is loaded. `config`: the path of a model, or an object of `init`'s keys. */
+  /** Loads models in place of what is loaded. `config`: the path of a model, or an object of its keys. */
   async load(config, { signal, onProgress } = {}) {
     signal?.throwIfAborted();
     const whole = { ...(typeof config === 'string' ? { model: config } : config), ...this.#shared.notifier.config };

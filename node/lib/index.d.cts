@@ -18,7 +18,7 @@ export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'iq4
 export type Verify = 'coupled' | 'match' | 'rejection' | 'block';
 export type Prompt = string | Array<string | number>;
 
-/** What `Engine.load` takes: every key of `init` in docs/reference.md. */
+/** What `Engine.load` takes: every key of `foredraft_load` in docs/reference.md. */
 export interface Config {
   model: Model;
   model_draft?: Model;

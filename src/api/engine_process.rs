@@ -161,7 +161,7 @@ impl EngineChild {
             // folder is not to be seen, such as one that has another user now, keeps the former one.
             let _ = std::env::set_current_dir(&self.host_folder);
         }
-        if matches!(function, Some(Function::Submit(_) | Function::Complete(_))) {
+        if matches!(function, Some(Function::Submit | Function::Complete)) {
             let (unqueued, queued) = crossbeam_channel::bounded(0);
             let is_continued = frame.kind == FrameKind::Continue;
             // Here, so that a cancel which comes later finds it.
@@ -195,8 +195,8 @@ impl EngineChild {
         let Some((name, argument)) = frame.as_call() else { return };
         let number = frame.number;
         let answer = match (Function::named(name), name) {
-            (Some(Function::Submit(endpoint)), _) => {
-                let submitted = self.engine.with_loaded(|loaded| loaded.submit_record(endpoint, argument));
+            (Some(Function::Submit), _) => {
+                let submitted = self.engine.with_loaded(|loaded| loaded.submit(argument, &|_| ()));
                 let (record, answer) =
                     submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
                 // Before an update of it.
@@ -207,9 +207,9 @@ impl EngineChild {
                 }
                 return;
             }
-            (Some(Function::Complete(endpoint)), _) => {
+            (Some(Function::Complete), _) => {
                 let answer = self.engine.with_loaded(|loaded| {
-                    let record = loaded.begin_awaited(endpoint, argument)?;
+                    let record = loaded.begin_awaited(argument)?;
                     self.queued(number, Arc::clone(&record));
                     loaded.finish_awaited(&record)
                 });
@@ -218,8 +218,7 @@ impl EngineChild {
                 return;
             }
             (Some(function), _) => self.engine.call(function, Ok(argument)),
-            (None, "init") => self.load(number, || self.engine.load(argument)),
-            (None, "old_init") => self.load(number, || self.engine.load_by_old_name(argument)),
+            (None, "load") => self.load(number, || self.engine.load(argument)),
             (None, "status") => Ok(self.status()),
             (None, "stop") => {
                 self.stop();

@@ -1,14 +1,12 @@
 //! The functions of the interface that take a JSON document and return one.
 
-use super::request::Endpoint;
-
 /// A function that takes a JSON document and returns one. (Loads, the status, polls and cancels have methods of their own.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Function {
     /// Generates a completion.
-    Complete(Endpoint),
+    Complete,
     /// Queues a request.
-    Submit(Endpoint),
+    Submit,
     /// The tokens of a text.
     Tokenize,
     /// The text of tokens.
@@ -35,18 +33,14 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 17] = [
-        (Function::Complete(Endpoint::Completion), "get_completion"),
-        (Function::Complete(Endpoint::Speculative), "speculative_completion"),
-        (Function::Complete(Endpoint::Foredraft), "foredraft_complete"),
-        (Function::Submit(Endpoint::Completion), "async_completion_init"),
-        (Function::Submit(Endpoint::Speculative), "speculative_completion_init"),
-        (Function::Submit(Endpoint::Foredraft), "foredraft_submit"),
+    const ALL: [(Function, &str); 13] = [
+        (Function::Complete, "complete"),
+        (Function::Submit, "submit"),
         (Function::Tokenize, "tokenize"),
         (Function::Detokenize, "detokenize"),
         (Function::ApplyTemplate, "apply_template"),
         (Function::ModelInfo, "model_info"),
-        (Function::Embed, "get_embedding"),
+        (Function::Embed, "embed"),
         (Function::SessionSave, "session_save"),
         (Function::SessionLoad, "session_load"),
         (Function::LookupCache, "lookup_cache"),
@@ -67,7 +61,7 @@ impl Function {
 
     /// Whether it waits for the engine, so that a callback must not call it.
     pub(in crate::api) fn waits(self) -> bool {
-        matches!(self, Function::Complete(_) | Function::Embed | Function::SessionSave | Function::SessionLoad)
+        matches!(self, Function::Complete | Function::Embed | Function::SessionSave | Function::SessionLoad)
     }
 
     /// Whether the calling thread may write files.

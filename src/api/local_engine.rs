@@ -57,7 +57,7 @@ impl LocalEngine {
         load.warn_about_missing_devices();
         load.warn_about_models(&models.target, models.draft.as_deref());
         for warning in load.warnings.iter().skip(n_logged) {
-            log::write(Level::Warn, &format!("init: {warning}"));
+            log::write(Level::Warn, &format!("load: {warning}"));
         }
         let engine = LocalEngine {
             status: EngineStatus::loaded(&models, &load),
@@ -85,7 +85,7 @@ impl LocalEngine {
         }
     }
 
-    /// Ends all running requests and waits until no thread uses the server any more.
+    /// Ends all running requests and waits until no thread uses the engine any more.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         if let Some(worker) = &self.worker {
@@ -102,30 +102,30 @@ impl LocalEngine {
         call(self)
     }
 
-    /// Runs `call`, unless the server is closed.
+    /// Runs `call`, unless the engine is closed.
     pub(super) fn while_open<R>(&self, call: impl FnOnce(&LocalEngine) -> R) -> Option<R> {
         let closed = self.in_use.read_recursive();
         (!*closed).then(|| call(self))
     }
 
-    /// Closes a stopped server: the updates of its requests are no longer polled from it. Waits for running calls.
+    /// Closes a stopped engine: the updates of its requests are no longer polled from it. Waits for running calls.
     pub(super) fn close(&self) {
         *self.in_use.write() = true;
     }
 
-    /// Calls a function of a loaded engine.
+    /// Calls a function of a loaded engine. `announce` gets the id of a request that it queues.
     ///
     /// # Errors
     /// Those of the function.
-    pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+    pub(super) fn call(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
         match function {
-            Function::Complete(endpoint) => self.complete(endpoint, request),
-            Function::Submit(endpoint) => self.submit(endpoint, request),
+            Function::Complete => self.complete(request),
+            Function::Submit => self.submit(request, announce).map(|(_, answer)| answer),
             Function::Tokenize => self.tokenize(request),
             Function::Detokenize => self.detokenize(request),
             Function::ApplyTemplate => self.apply_template(request),
             Function::ModelInfo => self.model_info(request),
-            Function::Embed => self.get_embedding(request),
+            Function::Embed => self.embed(request),
             Function::SessionSave => self.session_save(request),
             Function::SessionLoad => self.session_load(request),
             Function::LookupCache => self.lookup_cache(request),
@@ -150,7 +150,7 @@ impl LocalEngine {
         &self.load.defaults
     }
 
-    /// The warnings of `init`.
+    /// The warnings of the load.
     pub fn warnings(&self) -> &[String] {
         &self.load.warnings
     }
@@ -207,7 +207,7 @@ impl LocalEngine {
         let (models, config) = (&self.models, &self.load.config);
         let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
         else {
-            return Err(refused("there is no draft model; set model_draft in init"));
+            return Err(refused("there is no draft model; load one with model_draft"));
         };
         if let Some(reason) = &report.reason {
             return Err(refused(&format!("the draft model is not used: {reason}")));
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::error::Code;
 
-    /// An `init` of copies of the shipped models, which no other test has loaded.
+    /// A load of copies of the shipped models, which no other test has loaded.
     fn load_of_copies(name: &str) -> LoadRequest {
         let folder = std::env::temp_dir().join(format!("foredraft-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder is writable");

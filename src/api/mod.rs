@@ -10,7 +10,7 @@
 //! calls         the functions of a loaded engine: completions, polls, text, sessions     lookup     n-gram caches
 //! local_engine  the loaded models, the worker and the registry of requests
 //! request       JSON to a validated request                                              load       the same for a load
-//! legacy        keys and values that only the old names accept
+//! legacy        the old server's functions, in front of all: translates their calls to the engine's
 //! prompts       prompts to tokens                                                        chat       messages to a prompt
 //! chat_format   completions to messages: reasoning, tool calls
 //! registry      live requests by id                                                      schema     JSON schema to grammar
@@ -52,10 +52,11 @@ pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]
 pub use self::engine_process::serve as serve_isolated;
 pub use self::function::Function;
+pub use self::legacy::{Endpoint, OldServer};
 pub use self::life_cycle::{JsonEngine, LlamaStage};
 pub(crate) use self::life_cycle::{cut_off, stop_all};
 pub use self::load::LoadRequest;
 pub use self::local_engine::LocalEngine;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
-pub use self::request::{CompletionRequest, Endpoint};
+pub use self::request::CompletionRequest;
 pub use self::response::error_json;

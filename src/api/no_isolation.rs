@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::Function;
 use crate::api::calls::PollCommand;
-use crate::api::request::Endpoint;
+use crate::api::request::RequestDefaults;
 use crate::engine::Notify;
 use crate::error::{Error, Result};
 
@@ -23,7 +23,7 @@ pub(super) enum NoRemoteEngine {}
 impl NoIsolationSettings {
     /// # Errors
     /// Always: this system has no isolation.
-    pub(super) fn read(_command: &[u8]) -> Result<Self> {
+    pub(super) fn read(_command: &[u8], _warnings: Vec<String>) -> Result<Self> {
         Err(Error::invalid("isolate: not available on this platform"))
     }
 }
@@ -31,7 +31,7 @@ impl NoIsolationSettings {
 impl NoRemoteEngine {
     pub(super) fn start(
         _settings: NoIsolationSettings,
-        _by_old_name: bool,
+        _defaults: RequestDefaults,
         _notify: Arc<Notify>,
         _progress: impl FnMut(f32) -> bool,
     ) -> Result<Self> {
@@ -54,7 +54,7 @@ impl NoRemoteEngine {
         match *self {}
     }
 
-    pub(super) fn call(&self, _function: Function, _request: &[u8]) -> Result<Value> {
+    pub(super) fn call(&self, _function: Function, _request: &[u8], _announce: &dyn Fn(u64)) -> Result<Value> {
         match *self {}
     }
 
@@ -62,15 +62,19 @@ impl NoRemoteEngine {
         match *self {}
     }
 
-    pub(super) fn run_poll(&self, _endpoint: Endpoint, _command: PollCommand) -> Result<Value> {
+    pub(super) fn poll(&self, _command: PollCommand) -> Result<Value> {
         match *self {}
     }
 
-    pub(super) fn run_cancel(&self, _endpoint: Endpoint, _command: PollCommand) -> Result<Value> {
+    pub(super) fn cancel(&self, _command: PollCommand) -> Result<Value> {
         match *self {}
     }
 
-    pub(super) fn newest(&self, _endpoint: Endpoint) -> Option<u64> {
+    pub(super) fn defaults(&self) -> &RequestDefaults {
+        match *self {}
+    }
+
+    pub(super) fn unfinished(&self) -> Vec<u64> {
         match *self {}
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
-use super::request::{Endpoint, ReasoningFormat, Reply};
+use super::request::{ReasoningFormat, Reply};
 use crate::engine::{Event, Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
@@ -22,7 +22,7 @@ pub const MAX_UNPOLLED: usize = 256;
 /// The maximum number of requests that were polled to their end and are still reported as `finished`, without results.
 pub const MAX_ENDED: usize = 4096;
 
-/// All requests of a server.
+/// All requests of an engine.
 #[derive(Default)]
 pub(super) struct RequestRegistry {
     entries: Mutex<RegistryEntries>,
@@ -34,8 +34,6 @@ struct RegistryEntries {
     records: BTreeMap<u64, Arc<RequestRecord>>,
     /// Ids of requests that were polled to their end.
     ended: VecDeque<u64>,
-    /// For each old endpoint, see [`Endpoint::old_index`], the newest request that is not awaited.
-    newest: [Option<u64>; 2],
 }
 
 /// The result of looking up a request.
@@ -47,17 +45,10 @@ pub(super) enum FoundRequest {
 }
 
 impl RequestRegistry {
-    /// Adds a request. It becomes its endpoint's newest one unless it is awaited.
+    /// Adds a request.
     pub(super) fn add(&self, record: Arc<RequestRecord>) {
         let mut entries = self.entries.lock();
-        let id = record.handle.id();
-        if !record.is_awaited
-            && let Some(newest) = record.endpoint.old_index().and_then(|index| entries.newest.get_mut(index))
-        {
-            // Two threads that submit at the same time can arrive here in the reverse order.
-            *newest = (*newest).max(Some(id));
-        }
-        entries.records.insert(id, record);
+        entries.records.insert(record.handle.id(), record);
         let mut ended: Vec<_> =
             entries.records.iter().filter_map(|(id, record)| Some((record.handle.ended()?, *id))).collect();
         let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
@@ -69,17 +60,10 @@ impl RequestRegistry {
         }
     }
 
-    /// The id of the endpoint's newest request.
-    pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
-        self.entries.lock().newest.get(endpoint.old_index()?).copied().flatten()
-    }
-
-    /// The requests that a cancel of all means and that have not finished, the newest first.
-    pub(super) fn unfinished(&self, endpoint: Endpoint) -> Vec<Arc<RequestRecord>> {
-        let is_meant = |record: &&Arc<RequestRecord>| {
-            endpoint.cancels(record.endpoint, record.is_awaited) && record.handle.phase() != Phase::Finished
-        };
-        self.entries.lock().records.values().rev().filter(is_meant).cloned().collect()
+    /// The ids of the requests that have not finished, the newest first.
+    pub(super) fn unfinished(&self) -> Vec<u64> {
+        let is_unfinished = |(_, record): &(&u64, &Arc<RequestRecord>)| record.handle.phase() != Phase::Finished;
+        self.entries.lock().records.iter().rev().filter(is_unfinished).map(|(id, _)| *id).collect()
     }
 
     /// The ids of the requests whose updates polls can take.
@@ -123,7 +107,6 @@ pub(super) fn no_such_request(id: u64) -> Error {
 /// One request.
 pub(super) struct RequestRecord {
     pub(super) handle: Arc<RequestHandle>,
-    pub(super) endpoint: Endpoint,
     /// Its caller waits for the final response, so polls take no updates.
     pub(super) is_awaited: bool,
     pub(super) completions: Vec<CompletionRecord>,
@@ -142,6 +125,8 @@ pub(super) struct RequestRecord {
     /// The probabilities are taken after the sampler chain.
     pub(super) post_sampling_probs: bool,
     pub(super) reply: Reply,
+    /// The final response has the prompt.
+    pub(super) shows_prompt: bool,
     /// The `type` that it speculates with, and its verification rule.
     pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why the request does not speculate, if its answer has to say so.

@@ -91,24 +91,6 @@ pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, 
     }
 }
 
-/// The only update of a request that was refused.
-pub(super) fn refused_update(error: &Error) -> Value {
-    let mut update = error_json(error);
-    let end = json!({
-        "content": "",
-        "stop": true,
-        "stopped_eos": false,
-        "stopped_word": false,
-        "stopped_limit": false,
-        "stopping_word": "",
-        "stop_type": "error",
-    });
-    if let (Value::Object(update), Value::Object(end)) = (&mut update, end) {
-        update.extend(end);
-    }
-    update
-}
-
 /// The end of the text whose tokens have their probabilities shown. A stop string is not part of the completion, and its tokens'
 /// probabilities are not either.
 fn shown_end(outcome: &Outcome) -> usize {
@@ -264,7 +246,7 @@ fn completion_response(
         answer.extend(rest);
     }
     add_index(&mut answer, record, index);
-    if record.endpoint.is_old() || record.reply.response_fields.iter().any(|field| field == "prompt") {
+    if record.shows_prompt {
         answer.insert("prompt".into(), completion.shown_prompt());
     }
     if let Some(stats) = &outcome.speculation {

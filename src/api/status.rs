@@ -111,8 +111,8 @@ impl EngineStatus {
     }
 
     /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
-    pub(super) fn loaded(models: &Models, init: &LoadRequest) -> EngineStatus {
-        let config = &init.config;
+    pub(super) fn loaded(models: &Models, load: &LoadRequest) -> EngineStatus {
+        let config = &load.config;
         let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         EngineStatus {
             success: true,
@@ -120,7 +120,7 @@ impl EngineStatus {
             state: "ready",
             progress: 1.0,
             model: config.model.source.to_string(),
-            model_alias: init.alias(),
+            model_alias: load.alias(),
             model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,
             n_ctx_train: models.target.n_ctx_train(),
@@ -138,7 +138,7 @@ impl EngineStatus {
             devices: llama::devices().into_iter().map(|on| device(on, models)).collect(),
             fit: models.fit.as_ref().map(fit),
             system_info: Some(llama::system_info()),
-            warnings: init.warnings.clone(),
+            warnings: load.warnings.clone(),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
             ..EngineStatus::default()

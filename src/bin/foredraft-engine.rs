@@ -1,4 +1,4 @@
-//! The process of an isolated engine. The library starts it when `init` has `"isolate": true`; it is of no use by itself.
+//! The process of an isolated engine. The library starts it when a load has `"isolate": true`; it is of no use by itself.
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

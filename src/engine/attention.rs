@@ -60,7 +60,7 @@ pub struct AttentionCost {
 /// How the attention of a context was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
-    /// `init`'s `flash_attn`.
+    /// The load's `flash_attn`.
     Init,
     /// What was faster when it was measured.
     Measurement,

@@ -170,7 +170,7 @@ impl Builder<'_> {
         }
         if !self.config.mtp {
             return Err(
-                "the layers for multi-token prediction are loaded only if init's speculative.type names mtp".into()
+                "the layers for multi-token prediction are loaded only if the load's speculative.type names mtp".into(),
             );
         }
         // As for every drafter: see `admission::speculate`.

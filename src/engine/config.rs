@@ -9,7 +9,7 @@ use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelPara
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
 
-/// A validated `init` request.
+/// A validated load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The target model.
@@ -32,7 +32,7 @@ pub struct Config {
     pub ctx_shift: bool,
     /// Grouping of positions in target and draft (then contexts do not shift).
     pub self_extend: Option<SelfExtend>,
-    /// Whether `get_embedding` is served (by a context of its own).
+    /// Whether `foredraft_embed` is served (by a context of its own).
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.
     pub max_queue: usize,

@@ -75,7 +75,7 @@ pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 /// Called with the number of each request that has an event, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
 
-/// Request numbers are unique in the process, so that a number from before a second `init` never means another request.
+/// Request numbers are unique in the process, so that a number from before a second load never means another request.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A new number for a request.
@@ -193,7 +193,7 @@ impl WorkerHandle {
     /// Why the engine takes no more commands.
     fn stopped(&self) -> Error {
         if self.shared.stopping.load(Ordering::Acquire) {
-            Error::new(Code::Cancelled, "the engine was stopped by an init or deinit")
+            Error::new(Code::Cancelled, "the engine was stopped by a load or unload")
         } else {
             Error::new(Code::Internal, "the engine's thread has ended; init starts a new one")
         }

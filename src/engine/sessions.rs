@@ -66,8 +66,9 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
         return Err(Error::invalid(format!("slot {index} has no tokens to be saved")));
     }
     if slot.lora != pool.context.model().lora_scales() {
-        let message =
-            format!("slot {index} was decoded with other LoRA scales than init's, which a session file cannot hold");
+        let message = format!(
+            "slot {index} was decoded with other LoRA scales than the load's, which a session file cannot hold"
+        );
         return Err(Error::invalid(message));
     }
     let target = slot.cache.save(&mut pool.context)?;

@@ -47,7 +47,7 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {
     // SAFETY: see "Safety" in the module's documentation.
-    load(|| engines::find(engine), unsafe { required(config) }, JsonEngine::load)
+    load(unsafe { required(config) }, |config| engines::find(engine)?.load(config))
 }
 
 /// As `foredraft_load`, on another thread. Returns at once; `foredraft_status` has the progress and the result. `config` can be freed
@@ -97,18 +97,14 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
     unsafe { libc::free(s.cast::<c_void>()) }
 }
 
-/// Loads by `init`, and returns the number for C hosts.
-pub(super) fn load(
-    engine: impl FnOnce() -> Result<JsonEngine>,
-    config: Result<&[u8]>,
-    init: fn(&JsonEngine, &[u8]) -> Result<()>,
-) -> i32 {
+/// Calls `load`, and returns the number for C hosts.
+pub(super) fn load(config: Result<&[u8]>, load: impl FnOnce(&[u8]) -> Result<()>) -> i32 {
     if !has_memory() {
         return Code::ResourceExhausted.init_number();
     }
     run_or(Code::NotInitialized.init_number(), Code::Internal.init_number(), || {
         // NULL becomes an empty text, which the load refuses, so that the status reports the error.
-        let result = engine().and_then(|engine| init(&engine, config.unwrap_or(b"")));
+        let result = load(config.unwrap_or(b""));
         result.map_or_else(|error| error.code().init_number(), |()| 0)
     })
 }

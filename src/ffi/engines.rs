@@ -76,10 +76,15 @@ pub(super) fn remove(engine: *mut foredraft_engine) -> Result<JsonEngine> {
     TABLE.write().engines.remove(&engine.addr()).ok_or_else(|| invalid(engine))
 }
 
+/// The default engine.
+pub(super) fn default() -> JsonEngine {
+    DEFAULT.clone()
+}
+
 /// The engine of a handle.
 pub(super) fn find(engine: *mut foredraft_engine) -> Result<JsonEngine> {
     if engine.is_null() {
-        return Ok(DEFAULT.clone());
+        return Ok(default());
     }
     TABLE.read().engines.get(&engine.addr()).cloned().ok_or_else(|| invalid(engine))
 }
@@ -111,7 +116,7 @@ fn end() {
 }
 
 fn all() -> Vec<JsonEngine> {
-    std::iter::once(DEFAULT.clone()).chain(TABLE.read().engines.values().cloned()).collect()
+    std::iter::once(default()).chain(TABLE.read().engines.values().cloned()).collect()
 }
 
 fn invalid(engine: *mut foredraft_engine) -> Error {

@@ -3,23 +3,41 @@
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
+use std::sync::LazyLock;
 
 use super::guard::{answer, bytes, required, run};
 use super::{engine, engines, requests};
-use crate::api::{Endpoint, Function, JsonEngine};
+use crate::api::{Endpoint, OldServer};
+
+/// The old server in front of the default engine.
+static OLD_SERVER: LazyLock<OldServer> = LazyLock::new(|| OldServer::new(engines::default()));
+
+/// # Safety
+/// `request` is NULL or NUL-terminated, and readable during the call.
+pub(super) unsafe fn complete(endpoint: Endpoint, request: *const c_char) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    answer(|| OLD_SERVER.complete(endpoint, unsafe { required(request) }))
+}
+
+/// # Safety
+/// `request` is NULL or NUL-terminated, and readable during the call.
+pub(super) unsafe fn submit(endpoint: Endpoint, request: *const c_char) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    answer(|| OLD_SERVER.submit(endpoint, unsafe { required(request) }))
+}
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
 pub(super) unsafe fn poll(endpoint: Endpoint, command: *const c_char) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    answer(|| engines::find(null_mut())?.poll(endpoint, unsafe { bytes(command) }))
+    answer(|| OLD_SERVER.poll(endpoint, unsafe { bytes(command) }))
 }
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
 pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    answer(|| engines::find(null_mut())?.cancel(endpoint, unsafe { bytes(command) }))
+    answer(|| OLD_SERVER.cancel(endpoint, unsafe { bytes(command) }))
 }
 
 /// As `foredraft_load` of the default engine.
@@ -28,15 +46,14 @@ pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *cons
 #[unsafe(no_mangle)]
 pub extern "C" fn init(cmd: *const c_char) -> c_int {
     // SAFETY: see "Safety" in the module's documentation.
-    engine::load(|| engines::find(null_mut()), unsafe { required(cmd) }, JsonEngine::load_by_old_name)
+    engine::load(unsafe { required(cmd) }, |command| OLD_SERVER.load(command))
 }
 
 /// As `foredraft_load_async` of the default engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn init_async(cmd: *const c_char) {
     // SAFETY: see "Safety" in the module's documentation.
-    let load = |engine: JsonEngine| engine.load_async_by_old_name(unsafe { bytes(cmd) }.unwrap_or(b""));
-    run(|| engine::log_failure("init_async", engines::find(null_mut()).map(load)));
+    run(|| OLD_SERVER.load_async(unsafe { bytes(cmd) }.unwrap_or(b"")));
 }
 
 /// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are always strings.
@@ -61,14 +78,14 @@ pub extern "C" fn tokenize(req: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { requests::call(null_mut(), req, Function::Complete(Endpoint::Completion)) }
+    unsafe { complete(Endpoint::Completion, req) }
 }
 
 /// Queues a request and returns its `id` and `prompt_stats`, which is complete. No speculation unless the request enables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { requests::call(null_mut(), req, Function::Submit(Endpoint::Completion)) }
+    unsafe { submit(Endpoint::Completion, req) }
 }
 
 /// Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object

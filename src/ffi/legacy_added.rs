@@ -4,10 +4,10 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
-use super::legacy::{cancel, poll};
+use super::legacy::{cancel, complete, poll, submit};
 use super::types::{foredraft_log_callback, foredraft_update_callback};
 use super::{callbacks, engine, requests};
-use crate::api::{Endpoint, Function};
+use crate::api::Endpoint;
 
 /// Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
 #[unsafe(no_mangle)]
@@ -55,14 +55,14 @@ pub extern "C" fn get_embedding(req: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { requests::call(null_mut(), req, Function::Complete(Endpoint::Speculative)) }
+    unsafe { complete(Endpoint::Speculative, req) }
 }
 
 /// As `async_completion_init`, with speculation unless the request disables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { requests::call(null_mut(), req, Function::Submit(Endpoint::Speculative)) }
+    unsafe { submit(Endpoint::Speculative, req) }
 }
 
 /// As `async_completion_poll`; without an id it is the newest request of `speculative_completion_init`.

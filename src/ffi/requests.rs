@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use super::engines;
 use super::guard::{answer, bytes, required};
 use super::types::foredraft_engine;
-use crate::api::{Endpoint, Function};
+use crate::api::Function;
 #[cfg(unix)]
 use crate::thread_state::without_signal;
 
@@ -30,7 +30,7 @@ pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char,
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { call(engine, request, Function::Complete(Endpoint::Foredraft)) }
+    unsafe { call(engine, request, Function::Complete) }
 }
 
 /// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has returned.
@@ -38,7 +38,7 @@ pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *co
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { call(engine, request, Function::Submit(Endpoint::Foredraft)) }
+    unsafe { call(engine, request, Function::Submit) }
 }
 
 /// Returns the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true when the last update has
@@ -47,7 +47,7 @@ pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *cons
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_poll(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    answer(|| engines::find(engine)?.poll(Endpoint::Foredraft, unsafe { bytes(command) }))
+    answer(|| engines::find(engine)?.poll(unsafe { bytes(command) }))
 }
 
 /// Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all of the engine that wait or run, whichever function began them,
@@ -55,7 +55,7 @@ pub extern "C" fn foredraft_poll(engine: *mut foredraft_engine, command: *const 
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_cancel(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    answer(|| engines::find(engine)?.cancel(Endpoint::Foredraft, unsafe { bytes(command) }))
+    answer(|| engines::find(engine)?.cancel(unsafe { bytes(command) }))
 }
 
 /// The tokens of a text. Request: `text` (or `content`; an array can mix strings and token ids), `add_special` (true), `parse_special`

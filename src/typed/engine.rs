@@ -9,7 +9,7 @@ use super::config::HostConfig;
 use super::loaded::LoadedModel;
 use super::request::HostRequest;
 use super::stream::CompletionStream;
-use crate::api::{Endpoint, Function};
+use crate::api::Function;
 use foredraft_base::Token;
 use foredraft_base::error::Result;
 
@@ -43,7 +43,7 @@ impl Engine {
     /// # Errors
     /// The request is invalid, the queue is full, or the engine failed.
     pub fn complete(&self, request: &HostRequest) -> Result<FinalResponse> {
-        FinalResponse::read(self.call(Function::Complete(Endpoint::Foredraft), &json!(request))?)
+        FinalResponse::read(self.call(Function::Complete, &json!(request))?)
     }
 
     /// Begins a completion, and returns its text as it is generated.
@@ -51,7 +51,7 @@ impl Engine {
     /// # Errors
     /// The request is invalid, or the queue is full.
     pub fn stream(&self, request: &HostRequest) -> Result<CompletionStream> {
-        let answer = self.call(Function::Submit(Endpoint::Foredraft), &json!(request))?;
+        let answer = self.call(Function::Submit, &json!(request))?;
         let id = answer.get("id").and_then(Value::as_u64).unwrap_or_default();
         Ok(CompletionStream::new(Arc::clone(&self.0), id))
     }
@@ -89,7 +89,7 @@ impl Engine {
     /// # Errors
     /// The engine failed.
     pub fn cancel_all(&self) -> Result<()> {
-        self.0.engine.cancel(Endpoint::Foredraft, Some(br#"{"all": true}"#)).map(|_| ())
+        self.0.engine.cancel(Some(br#"{"all": true}"#)).map(|_| ())
     }
 
     /// The answer of `foredraft_status`.

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::completion::{FinalResponse, StreamUpdate, error_of, unexpected};
 use super::loaded::LoadedModel;
-use crate::api::Endpoint;
 use foredraft_base::error::{Code, Error, Result};
 
 /// How long a poll of the iterator waits. Then it polls again, so the number does not matter.
@@ -54,7 +53,7 @@ impl CompletionStream {
     /// The engine was unloaded.
     pub fn cancel(&self) -> Result<()> {
         let command = json!({"id": self.id}).to_string();
-        self.loaded.engine.cancel(Endpoint::Foredraft, Some(command.as_bytes())).map(|_| ())
+        self.loaded.engine.cancel(Some(command.as_bytes())).map(|_| ())
     }
 
     /// Waits for the end of the request, and returns its completion with the whole text.
@@ -84,7 +83,7 @@ impl CompletionStream {
     /// Takes the updates that have come, and waits for one for at most `wait_ms`.
     fn poll_engine(&mut self, wait_ms: u64) -> Result<()> {
         let command = json!({"id": self.id, "timeout_ms": wait_ms}).to_string();
-        let mut answer = self.loaded.engine.poll(Endpoint::Foredraft, Some(command.as_bytes()))?;
+        let mut answer = self.loaded.engine.poll(Some(command.as_bytes()))?;
         self.is_finished = answer.get("finished") == Some(&Value::Bool(true));
         let updates = answer.get_mut("completion_updates").and_then(Value::as_array_mut).map(std::mem::take);
         for update in updates.unwrap_or_default() {

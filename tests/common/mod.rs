@@ -3,14 +3,17 @@
 #![allow(dead_code)] // each test binary uses only some of these
 
 pub mod changed_vocabulary;
+mod endpoint;
 #[path = "gguf.rs"]
 pub mod gguf;
 pub mod tiny_models;
 
 use std::path::{Path, PathBuf};
 
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
+
+pub use self::endpoint::{Endpoint, Requests};
 
 /// The repository's root folder.
 pub fn root() -> PathBuf {
@@ -48,7 +51,7 @@ pub fn with(value: &Value, more: Value) -> Value {
 /// Sends a blocking request that must succeed, and returns its final response.
 pub fn complete(engine: &JsonEngine, endpoint: Endpoint, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = engine.with_loaded(|loaded| loaded.complete(endpoint, bytes.as_bytes()));
+    let answer = engine.complete_as(endpoint, bytes.as_bytes());
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     assert_eq!(answer["success"], true, "{request}: {answer}");
     answer
@@ -80,16 +83,14 @@ pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
 /// Queues a request and returns its id.
 pub fn submit(engine: &JsonEngine, endpoint: Endpoint, request: &Value) -> u64 {
     let bytes = request.to_string();
-    let answer = engine.with_loaded(|loaded| loaded.submit(endpoint, bytes.as_bytes()));
+    let answer = engine.submit_as(endpoint, bytes.as_bytes());
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
 }
 
 /// Polls a request once.
 pub fn poll(engine: &JsonEngine, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
-    engine
-        .with_loaded(|loaded| loaded.poll(endpoint, Some(command.as_bytes())))
-        .unwrap_or_else(|error| panic!("{error}"))
+    engine.poll_as(endpoint, Some(command.as_bytes())).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Polls a request until it is finished and returns all its updates.
@@ -107,7 +108,7 @@ pub fn drain(engine: &JsonEngine, endpoint: Endpoint, id: u64) -> Vec<Value> {
 /// Cancels a request. Returns false if it had already finished.
 pub fn cancel(engine: &JsonEngine, endpoint: Endpoint, id: u64) -> bool {
     let command = json!({"id": id}).to_string();
-    let answer = engine.with_loaded(|loaded| loaded.cancel(endpoint, Some(command.as_bytes()))).expect("an answer");
+    let answer = engine.cancel_as(endpoint, Some(command.as_bytes())).expect("an answer");
     answer["cancelled"].as_bool().expect("true or false")
 }
 

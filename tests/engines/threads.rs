@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::Function;
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 use crate::library::{config, exclusive, with_draft};
@@ -50,7 +51,7 @@ fn start(more: Value) -> JsonEngine {
 
 fn complete(engine: &JsonEngine, request: &Value) -> Value {
     let bytes = request.to_string();
-    engine.with_loaded(|loaded| loaded.complete(Endpoint::Speculative, bytes.as_bytes())).expect("an answer")
+    engine.call(Function::Complete, Ok(bytes.as_bytes())).expect("an answer")
 }
 
 fn story(more: Value) -> Value {
@@ -146,16 +147,14 @@ fn cancel_ends_a_pause_of_the_frame_budget() {
     let engine = start(json!({"frame_budget": budget, "warmup": false, "speculative": false}));
     let begin = Instant::now();
     let request = story(json!({"n_predict": 1000, "ignore_eos": true})).to_string();
-    let answer = engine.with_loaded(|loaded| loaded.submit(Endpoint::Speculative, request.as_bytes()));
+    let answer = engine.call(Function::Submit, Ok(request.as_bytes()));
     let id = answer.expect("queued")["id"].as_u64().expect("an id");
     let command = json!({"id": id, "timeout_ms": 1000}).to_string();
-    let poll = || {
-        engine.with_loaded(|loaded| loaded.poll(Endpoint::Speculative, Some(command.as_bytes()))).expect("an answer")
-    };
+    let poll = || engine.poll(Some(command.as_bytes())).expect("an answer");
     // Long enough for the pause to begin. It is right as well if it has not.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(poll()["finished"], false);
-    let cancelled = engine.with_loaded(|loaded| loaded.cancel(Endpoint::Speculative, Some(command.as_bytes())));
+    let cancelled = engine.cancel(Some(command.as_bytes()));
     assert_eq!(cancelled.expect("an answer")["cancelled"], true);
     while poll()["finished"] == false {
         assert!(begin.elapsed() < Duration::from_secs(300), "the pause goes on");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, complete, drain, merge, prompts, start, submit, text, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{complete, prompts, start, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 

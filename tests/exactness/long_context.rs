@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::common::{complete, n, output_fields, poll, prompts, start, submit, text, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::JsonEngine;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
 use foredraft::session::SelfExtend;
@@ -40,7 +40,7 @@ fn full_context_ends_the_request_when_shifts_are_off() {
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{fast}");
     }
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
-    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, long.as_bytes())).expect("an answer");
+    let answer = engine.complete_as(Completion, long.as_bytes()).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
     // A limit that is reached first does not count as a full context.
     let short = complete(&engine, Speculative, &with(&request, json!({"n_predict": 5})));
@@ -90,7 +90,7 @@ fn cancelling_another_slot_does_not_spoil_a_shift() {
         }
         let other = json!({"prompt": "Karl", "ignore_eos": true, "id_slot": 1});
         let other = json!({"id": submit(&engine, Completion, &other)}).to_string();
-        let answer = engine.with_loaded(|loaded| loaded.cancel(Completion, Some(other.as_bytes())));
+        let answer = engine.cancel_as(Completion, Some(other.as_bytes()));
         cancelled += u32::from(answer.expect("an answer")["cancelled"] == true);
     }
     assert!(cancelled > 5, "{cancelled}");

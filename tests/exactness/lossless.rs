@@ -1,7 +1,7 @@
 //! Speculation does not change the output: greedy, sampled, with every sampler, with concurrent requests.
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{complete, drain, output_fields, prompts, start, submit, text, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 /// Speculative settings that together cover every option.

@@ -1,8 +1,8 @@
 //! Models whose memory cannot be truncated, or only by a few tokens: recurrent models, hybrids, and sliding windows in a small cache. Prompt
 //! reuse, speculation, cancels and sessions do not change their output.
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 

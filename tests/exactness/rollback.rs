@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, complete, drain, model, n, start, submit, text, tiny_models, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, Rollback, ThreadPool};
 use serde_json::{Value, json};

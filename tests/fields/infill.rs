@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{start, with};
+use crate::common::{Requests as _, start, with};
 use crate::table::{CallMode, Response, Row, base, row, run, tokenized};
 
 const PRE: i64 = 1501;
@@ -135,8 +135,7 @@ fn infill_is_refused_without_fim_tokens() {
     let engine = start(json!({"n_ctx": 64}));
     for request in [json!({"input_prefix": "a"}), json!({"input_suffix": "a"}), json!({"input_extra": [{"text": "a"}]})]
     {
-        let answer =
-            engine.with_loaded(|loaded| loaded.complete(CallMode::Blocking.endpoint(), request.to_string().as_bytes()));
+        let answer = engine.complete_as(CallMode::Blocking.endpoint(), request.to_string().as_bytes());
         let error = answer.expect_err("no infill");
         assert!(error.message().starts_with("input_prefix: the model has no fill-in-the-middle tokens"), "{error}");
     }

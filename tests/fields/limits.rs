@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::start;
+use crate::common::{Requests as _, start};
 use crate::table::{CallMode, Response, Row, float, row, run, tokenized};
 
 /// Asserts `stop_type` and the old server's fields with the same meaning.
@@ -100,8 +100,7 @@ pub fn rows() -> Vec<Row> {
             let never = json!({"grammar": "root ::= \"\\u0001\" [a-z]", "logit_bias": bans(response)});
             let request = crate::common::with(&response.request, crate::common::with(&json!({"n_predict": 3}), never))
                 .to_string();
-            let answer =
-                response.engine.with_loaded(|loaded| loaded.complete(response.mode.endpoint(), request.as_bytes()));
+            let answer = response.engine.complete_as(response.mode.endpoint(), request.as_bytes());
             let answer = answer.expect("a response with the error");
             assert_eq!((&answer["success"], &answer["stop_type"]), (&json!(false), &json!("error")), "{answer}");
             assert_eq!((&answer["status"], &answer["code"]), (&json!(400), &json!("invalid_request")));
@@ -158,7 +157,7 @@ fn cancelled_completion_reports_cancelled() {
             crate::common::with(&crate::table::base(mode), json!({"n_predict": -1, "ignore_eos": true, "tag": "t"}));
         let id = crate::common::submit(&engine, mode.endpoint(), &request);
         let cancel = json!({"id": id}).to_string();
-        engine.with_loaded(|loaded| loaded.cancel(mode.endpoint(), Some(cancel.as_bytes()))).expect("a cancel");
+        engine.cancel_as(mode.endpoint(), Some(cancel.as_bytes())).expect("a cancel");
         let updates = crate::common::drain(&engine, mode.endpoint(), id);
         let last = updates.last().expect("a final response");
         assert_eq!(

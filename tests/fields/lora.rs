@@ -5,7 +5,7 @@ use foredraft::llama::{GgufSource, LoraParams, Model, ModelParams};
 use serde_json::{Value, json};
 use std::os::fd::AsRawFd as _;
 
-use crate::common::{complete, drain, start, submit, with};
+use crate::common::{Requests as _, complete, drain, start, submit, with};
 use crate::table::{CallMode, Row, base, row, run};
 
 /// A file that is deleted on drop.
@@ -191,7 +191,7 @@ fn requests_with_different_scales_are_scheduled_fairly() {
     assert_eq!(drain(&engine, endpoint, other).last().expect("an end")["stop_type"], "limit");
     assert_eq!(crate::common::poll(&engine, endpoint, first, 0)["finished"], false);
     let cancel = json!({"id": first}).to_string();
-    engine.with_loaded(|loaded| loaded.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
+    engine.cancel_as(endpoint, Some(cancel.as_bytes())).expect("a cancel");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn request_with_nan_logits_does_not_poison_later_ones() {
         for n_predict in [4, 0] {
             let poison = json!({"prompt": long, "lora": [{"id": 0, "scale": 1000}], "n_predict": n_predict});
             let poison = with(&request, poison).to_string();
-            let answer = engine.with_loaded(|loaded| loaded.complete(CallMode::Blocking.endpoint(), poison.as_bytes()));
+            let answer = engine.complete_as(CallMode::Blocking.endpoint(), poison.as_bytes());
             let answer = answer.expect("an answer");
             assert_eq!(answer["success"], n_predict == 0, "{more}: {answer}");
             for slot in [0, 1].into_iter().filter(|slot| *slot == 0 || more["n_parallel"] == 2) {

@@ -1,9 +1,9 @@
 //! Prompt fields: `prompt`, `messages`, `prompts`, the number of completions, slots and prompt reuse.
 
-use foredraft::api::Endpoint::Completion;
 use serde_json::{Value, json};
 
-use crate::common::{complete, drain, poll, results, start, submit, with};
+use crate::common::Endpoint::Completion;
+use crate::common::{Requests as _, complete, drain, poll, results, start, submit, with};
 use crate::table::{CallMode, Response, Row, base, row, run, tokenized};
 
 const STORY: &str = "Once upon a time there was a child named";
@@ -304,10 +304,10 @@ fn queue_accepts_all_completions_of_a_request_or_none() {
     let endpoint = CallMode::Polled.endpoint();
     let request = with(&base(CallMode::Polled), json!({"n_cmpl": 4, "n_predict": 200, "ignore_eos": true}));
     let id = submit(&engine, endpoint, &request);
-    let refused = engine.with_loaded(|loaded| loaded.submit(endpoint, base(CallMode::Polled).to_string().as_bytes()));
+    let refused = engine.submit_as(endpoint, base(CallMode::Polled).to_string().as_bytes());
     assert!(refused.expect_err("full").message().starts_with("max_queue: 2 requests are waiting already"));
     let cancel = json!({"id": id}).to_string();
-    engine.with_loaded(|loaded| loaded.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
+    engine.cancel_as(endpoint, Some(cancel.as_bytes())).expect("a cancel");
     let updates = drain(&engine, endpoint, id);
     let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
     assert_eq!(ends.len(), 4, "each completion ends once");
@@ -335,7 +335,7 @@ fn prompt_stats_predict_prompt_reuse() {
         let first = json!({"prompt": STORY, "n_predict": 4, "id_slot": 0});
         complete(&engine, Completion, &first);
         let request = with(&json!({"prompt": STORY, "n_predict": 4}), more.clone()).to_string();
-        let answer = engine.with_loaded(|loaded| loaded.submit(Completion, request.as_bytes())).expect("an answer");
+        let answer = engine.submit_as(Completion, request.as_bytes()).expect("an answer");
         let updates = drain(&engine, Completion, answer["id"].as_u64().expect("an id"));
         let reported = &updates.last().expect("a final response")["prompt_stats"];
         assert_eq!(answer["prompt_stats"], *reported, "{more}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{start, with};
+use crate::common::{Requests as _, start, with};
 use crate::table::{Row, row, run};
 
 /// Path of a session file of this process.
@@ -23,8 +23,7 @@ pub fn rows() -> Vec<Row> {
         assert_eq!(cached, response.answer["tokens_evaluated"].as_u64().map(|n| n - 1));
         assert_eq!(back.tokens(), response.tokens()[..4]);
         let missing = with(&other.request, json!({"session_load": "/no/such.session"})).to_string();
-        let answer =
-            response.engine.with_loaded(|loaded| loaded.complete(response.mode.endpoint(), missing.as_bytes()));
+        let answer = response.engine.complete_as(response.mode.endpoint(), missing.as_bytes());
         let error = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
         assert!(error.contains("/no/such.session"), "{error}");
         std::fs::remove_file(session()).expect("the file");

@@ -1,10 +1,10 @@
 //! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
 
-use foredraft::api::Endpoint::{Completion, Speculative};
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::api::JsonEngine;
 use serde_json::{Map, Value, json};
 
-use crate::common::{complete, drain, merge, submit, with};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Endpoint, Requests as _, complete, drain, merge, submit, with};
 
 /// The functions by which a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,10 +90,10 @@ impl<'a> Response<'a> {
     /// The error message with which the same request is refused when the keys of `more` are set.
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
-        let answer = self.engine.with_loaded(|loaded| match self.mode {
-            CallMode::Polled => loaded.submit(Completion, request.as_bytes()),
-            mode => loaded.complete(mode.endpoint(), request.as_bytes()),
-        });
+        let answer = match self.mode {
+            CallMode::Polled => self.engine.submit_as(Completion, request.as_bytes()),
+            mode => self.engine.complete_as(mode.endpoint(), request.as_bytes()),
+        };
         answer.expect_err(&request).message().to_owned()
     }
 

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foredraft::api::Endpoint::Completion;
 use foredraft::api::JsonEngine;
 use foredraft::error::Result;
 use serde_json::{Value, json};
 
-use crate::common::{model, poll, start, submit, with};
+use crate::common::Endpoint::Completion;
+use crate::common::{Requests as _, model, poll, start, submit, with};
 use crate::table::{MODES, base, float, numbers};
 
 fn embedding(engine: &JsonEngine, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
-    let answer = engine.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes()));
+    let answer = engine.with_loaded(|loaded| loaded.embed(bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     floats(&answer["embedding"])
 }
@@ -123,9 +123,9 @@ fn vocab_only_model_tokenizes_and_nothing_else() {
     for mode in MODES {
         let request = base(mode).to_string();
         let answers = [
-            engine.with_loaded(|loaded| loaded.complete(mode.endpoint(), request.as_bytes())),
-            engine.with_loaded(|loaded| loaded.submit(mode.endpoint(), request.as_bytes())),
-            engine.with_loaded(|loaded| loaded.get_embedding(br#"{"content": "a"}"#)),
+            engine.complete_as(mode.endpoint(), request.as_bytes()),
+            engine.submit_as(mode.endpoint(), request.as_bytes()),
+            engine.with_loaded(|loaded| loaded.embed(br#"{"content": "a"}"#)),
         ];
         for answer in answers {
             let error = answer.expect_err("the model has no weights");
@@ -163,7 +163,7 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
 
     let refused = |request: Value| {
         let bytes = request.to_string();
-        last.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes())).expect_err("an error").message().to_owned()
+        last.with_loaded(|loaded| loaded.embed(bytes.as_bytes())).expect_err("an error").message().to_owned()
     };
     assert!(
         refused(json!({"content": "a", "embd_normalize": -2})).starts_with("embd_normalize: expected a whole number")
@@ -179,7 +179,7 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
         let mut request = request.clone();
         request["truncate"] = true.into();
         let bytes = request.to_string();
-        last.with_loaded(|loaded| loaded.get_embedding(bytes.as_bytes())).expect("an embedding")
+        last.with_loaded(|loaded| loaded.embed(bytes.as_bytes())).expect("an embedding")
     };
     let answer = truncated(&long);
     assert_eq!(answer["tokens_evaluated"], 64);
@@ -189,7 +189,7 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
     assert_eq!(floats(&short["embedding"]), embedding(&last, json!({"content": text})));
     assert_eq!(refused(json!({})), "content: expected a string, got null");
     let without = start(json!({"n_ctx": 64}));
-    let error = without.with_loaded(|loaded| loaded.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");
+    let error = without.with_loaded(|loaded| loaded.embed(br#"{"content": "a"}"#)).expect_err("not asked for");
     assert!(error.message().contains("\"embedding\": true"), "{error}");
 }
 
@@ -203,7 +203,7 @@ fn embeddings_do_not_starve_completions() {
             scope.spawn(|| {
                 let words = json!({"content": "Once upon a time there was a child. ".repeat(20)}).to_string();
                 while !done.load(Ordering::Relaxed) {
-                    engine.with_loaded(|loaded| loaded.get_embedding(words.as_bytes())).expect("an embedding");
+                    engine.with_loaded(|loaded| loaded.embed(words.as_bytes())).expect("an embedding");
                 }
             });
         }

@@ -213,7 +213,7 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_failures(_level: i32, text: *const c_char, _user: *mut c_void) {
     // SAFETY: the library passes a NUL-terminated string.
-    if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"init: ") {
+    if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"load: ") {
         FAILED.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
-use crate::common::{complete, start as start_local, with};
+use crate::common::{Endpoint, complete, start as start_local, with};
 use crate::deaths::{SIGNALS, Updates, killed};
 use crate::process::{call, drain, kill, pid, start, submit};
 
@@ -196,7 +196,7 @@ fn waiting_chat_survives_a_death() {
     let (_, request) = chats().remove(1);
     let expected = complete(&start_local(json!({"n_ctx": 1024})), Endpoint::Foredraft, &request);
     let engine = start(json!({"n_ctx": 1024}));
-    let answer = during_a_death(&engine, || call(&engine, Function::Complete(Endpoint::Foredraft), &request));
+    let answer = during_a_death(&engine, || call(&engine, Function::Complete, &request));
     assert_eq!(without_ids(&answer["message"]), without_ids(&expected["message"]));
 }
 

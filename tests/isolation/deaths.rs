@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
-use crate::common::{complete, start as start_local, text, with};
+use crate::common::{Endpoint, complete, start as start_local, text, with};
 use crate::process::{call, drain, kill, pid, poll, start, submit};
 use crate::toolchain::{compiler, folder, run};
 
@@ -241,7 +241,7 @@ fn waiting_call_survives_deaths() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request);
     let engine = start(json!({"n_ctx": 512}));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| call(&engine, Function::Complete(Endpoint::Foredraft), request));
+        let waiting = scope.spawn(|| call(&engine, Function::Complete, request));
         for signal in SIGNALS {
             let process = pid(&engine);
             std::thread::sleep(Duration::from_millis(40));
@@ -267,7 +267,7 @@ fn host_is_told_of_a_death() {
     }
     assert_ne!(pid(&engine), first);
     let cancel = json!({"id": id}).to_string();
-    engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    engine.cancel(Some(cancel.as_bytes())).expect("an answer");
     updates.extend(drain(&engine, id));
     let told: Vec<&Value> = updates.iter().filter(|update| update.get("engine").is_some()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
@@ -288,7 +288,7 @@ fn only_the_guilty_request_ends_with_an_error() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 3, "isolate_path": engine_with_fault("marker", 1)}));
     let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, request)).collect();
     let guilty = json!({"prompt": marker(), "n_predict": 5}).to_string();
-    let answer = engine.call(Function::Submit(Endpoint::Foredraft), Ok(guilty.as_bytes())).expect("an answer");
+    let answer = engine.call(Function::Submit, Ok(guilty.as_bytes())).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("model_error")), "{answer}");
     for (id, request) in ids.into_iter().zip(&requests) {
         let found = joined(&drain(&engine, id));
@@ -332,7 +332,7 @@ fn request_that_waits_for_its_turn_is_not_taken_for_the_cause() {
         }
     }
     let cancel = json!({"ids": ids}).to_string();
-    engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    engine.cancel(Some(cancel.as_bytes())).expect("an answer");
     for id in ids {
         assert_eq!(drain(&engine, id).last().expect("an end")["stop_type"], "cancelled");
     }

@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
-use crate::common::{complete, model, start as start_local, with};
+use crate::common::{Endpoint, Requests as _, complete, model, start as start_local, with};
 use crate::process::{call, drain, kill, pid, poll, start, submit};
 use crate::toolchain::folder;
 
@@ -29,16 +29,21 @@ fn running(engine: &JsonEngine, more: Value) -> u64 {
 
 fn cancel(engine: &JsonEngine, id: u64) -> Value {
     let command = json!({"id": id}).to_string();
-    engine.cancel(Endpoint::Foredraft, Some(command.as_bytes())).expect("an answer")
+    engine.cancel(Some(command.as_bytes())).expect("an answer")
 }
 
 #[test]
 fn slow_submit_keeps_no_other_call_waiting() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let endless = running(&engine, json!({}));
-    for function in [Function::Submit(Endpoint::Completion), Function::Complete(Endpoint::Foredraft)] {
+    type Begin = fn(&JsonEngine, &[u8]) -> foredraft::Result<Value>;
+    let functions: [Begin; 2] = [
+        |engine, request| engine.submit_as(Endpoint::Completion, request),
+        |engine, request| engine.complete_as(Endpoint::Foredraft, request),
+    ];
+    for begin in functions {
         std::thread::scope(|scope| {
-            let slow = scope.spawn(|| engine.call(function, Ok(slow().to_string().as_bytes())));
+            let slow = scope.spawn(|| begin(&engine, slow().to_string().as_bytes()));
             std::thread::sleep(Duration::from_millis(500));
             call(&engine, Function::Tokenize, &json!({"text": "a"}));
             let id = running(&engine, json!({}));
@@ -59,9 +64,9 @@ fn request_that_is_cancelled_while_it_is_prepared_ends() {
     let engine = start(json!({"n_ctx": 512}));
     let request = json!({"prompt": "Once upon a time. ".repeat(20_000), "n_predict": -1, "ignore_eos": true});
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| call(&engine, Function::Complete(Endpoint::Foredraft), &request));
+        let waiting = scope.spawn(|| call(&engine, Function::Complete, &request));
         while !waiting.is_finished() {
-            engine.cancel(Endpoint::Foredraft, Some(br#"{"all": true}"#)).expect("an answer");
+            engine.cancel(Some(br#"{"all": true}"#)).expect("an answer");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(waiting.join().expect("an answer")["stop_type"], "cancelled");
@@ -104,8 +109,8 @@ fn cancels_and_timeouts_of_a_stopped_process_are_kept() {
             let (engine, request) = (engine.clone(), request.to_owned());
             scope.spawn(move || engine.call(function, Ok(request.as_bytes())))
         };
-        let complete = wait(Function::Complete(Endpoint::Foredraft), r#"{"prompt": "Once", "timeout_ms": 500}"#);
-        let submit = wait(Function::Submit(Endpoint::Foredraft), r#"{"prompt": "Once", "timeout_ms": 500}"#);
+        let complete = wait(Function::Complete, r#"{"prompt": "Once", "timeout_ms": 500}"#);
+        let submit = wait(Function::Submit, r#"{"prompt": "Once", "timeout_ms": 500}"#);
         let save = wait(Function::SessionSave, r#"{"filename": "/no/such", "timeout_ms": 500}"#);
         let end = |id: u64| drain(&engine, id).last().expect("an end").clone();
         assert_eq!(
@@ -118,7 +123,7 @@ fn cancels_and_timeouts_of_a_stopped_process_are_kept() {
         assert_eq!(error.code().as_str(), "timeout");
     });
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
-    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    call(&engine, Function::Complete, &json!({"prompt": "Once", "n_predict": 2}));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use foredraft::error::Code;
 use serde_json::{Value, json};
 
@@ -31,10 +31,10 @@ fn every_function_answers_as_in_this_process() {
         (Function::Tokenize, json!({"text": "Once upon a time"})),
         (Function::Detokenize, json!({"tokens": [300, 301, 302]})),
         (Function::ApplyTemplate, json!({"messages": [{"role": "user", "content": "Hi"}]})),
-        (Function::Complete(Endpoint::Foredraft), prompt.clone()),
-        (Function::Complete(Endpoint::Completion), with(&prompt, json!({"n_probs": 2}))),
-        (Function::Complete(Endpoint::Foredraft), with(&prompt, json!({"n_cmpl": 2, "tag": {"a": 1}}))),
-        (Function::Complete(Endpoint::Foredraft), json!({"prompt": 5})),
+        (Function::Complete, prompt.clone()),
+        (Function::Complete, with(&prompt, json!({"n_probs": 2}))),
+        (Function::Complete, with(&prompt, json!({"n_cmpl": 2, "tag": {"a": 1}}))),
+        (Function::Complete, json!({"prompt": 5})),
         (Function::LookupCache, json!({"action": "stats", "cache": "dynamic"})),
         (Function::LookupMerge, json!({"inputs": ["/no/such"], "output": "/no/such"})),
         (Function::SessionLoad, json!({"filename": "/no/such"})),
@@ -78,13 +78,13 @@ fn polls_and_cancels_need_no_process() {
         assert_eq!(poll(&engine, id, 0)["finished"], false);
     }
     let cancel = json!({"ids": ids}).to_string();
-    let answer = engine.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    let answer = engine.cancel(Some(cancel.as_bytes())).expect("an answer");
     assert!(answer["results"].as_array().expect("results").iter().all(|one| one["cancelled"] == true), "{answer}");
     kill(process, "CONT");
     for id in ids {
         assert_eq!(drain(&engine, id).last().expect("an end")["stop_type"], "cancelled");
     }
-    let none = engine.poll(Endpoint::Foredraft, Some(br#"{"id": 1000000}"#)).expect_err("no such request");
+    let none = engine.poll(Some(br#"{"id": 1000000}"#)).expect_err("no such request");
     assert_eq!(none.code(), Code::NotFound);
 }
 
@@ -107,7 +107,7 @@ fn callbacks_may_call_functions() {
     let inner = engine.clone();
     engine.set_update_hook(Some(Box::new(move |id| {
         let tokens = inner.call(Function::Tokenize, Ok(br#"{"text": "a"}"#)).expect("tokens");
-        let refused = inner.call(Function::Complete(Endpoint::Foredraft), Ok(b"{}")).expect_err("would deadlock");
+        let refused = inner.call(Function::Complete, Ok(b"{}")).expect_err("would deadlock");
         let _ = told.send((id, tokens["success"].clone(), refused.code()));
     })));
     let id = submit(&engine, &json!({"prompt": "Once", "n_predict": 4}));
@@ -149,7 +149,7 @@ fn memory_limit_is_the_engines() {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).expect("the process");
     assert!(read("status").lines().any(|line| line == "Cpus_allowed_list:\t0"), "{}", read("status"));
     assert_eq!(read("stat").rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)), Some("3"));
-    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    call(&engine, Function::Complete, &json!({"prompt": "Once", "n_predict": 2}));
 }
 
 #[test]
@@ -232,9 +232,7 @@ fn memory_of_requests_that_are_never_polled() {
     const ROUND: usize = 5000;
     for round in 1..=8 {
         for _ in 0..ROUND {
-            while engine.call(Function::Submit(Endpoint::Foredraft), Ok(request.as_bytes())).expect("an answer")["success"]
-                != true
-            {
+            while engine.call(Function::Submit, Ok(request.as_bytes())).expect("an answer")["success"] != true {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

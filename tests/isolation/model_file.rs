@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
-use crate::common::{complete, model, start as start_local, text, with};
+use crate::common::{Endpoint, complete, model, start as start_local, text, with};
 use crate::process::{call, drain, pid, poll, start, submit};
 use crate::toolchain::folder;
 
@@ -62,13 +62,13 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
         status["isolation"]["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIGBUS")),
         "{status}"
     );
-    let refused = engine.call(Function::Complete(Endpoint::Foredraft), Ok(request().to_string().as_bytes()));
+    let refused = engine.call(Function::Complete, Ok(request().to_string().as_bytes()));
     assert!(refused.is_err(), "{refused:?}");
     // The host loads again.
     drop(engine);
     restore(&path);
     let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
-    call(&engine, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+    call(&engine, Function::Complete, &json!({"prompt": "Once", "n_predict": 2}));
 }
 
 #[test]

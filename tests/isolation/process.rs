@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{model, with};
@@ -29,12 +29,12 @@ pub fn call(engine: &JsonEngine, function: Function, request: &Value) -> Value {
 }
 
 pub fn submit(engine: &JsonEngine, request: &Value) -> u64 {
-    call(engine, Function::Submit(Endpoint::Foredraft), request)["id"].as_u64().expect("an id")
+    call(engine, Function::Submit, request)["id"].as_u64().expect("an id")
 }
 
 pub fn poll(engine: &JsonEngine, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
-    engine.poll(Endpoint::Foredraft, Some(command.as_bytes())).unwrap_or_else(|error| panic!("{error}"))
+    engine.poll(Some(command.as_bytes())).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Polls a request until it is finished, and returns all its updates.

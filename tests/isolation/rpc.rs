@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-use crate::common::{complete, model, start as start_local, text, with};
+use crate::common::{Endpoint, complete, model, start as start_local, text, with};
 use crate::process::{drain, poll, start, submit};
 use crate::rpc_server::{Fault, FaultyServer, address, serve};
 

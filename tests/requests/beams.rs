@@ -1,7 +1,7 @@
 //! Beam search (`n_beams`) through the whole engine.
 
-use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny_models, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, cancel, complete, drain, poll, prompts, start, submit, text, tiny_models, with};
 use serde_json::{Value, json};
 
 /// The sum of a response's log-probabilities.
@@ -117,7 +117,7 @@ fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
         (json!({"grammar": "root ::= \"a\""}), "n_beams: a beam search cannot use a grammar"),
     ] {
         let bytes = with(&request, more).to_string();
-        let error = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).unwrap_err();
+        let error = engine.complete_as(Completion, bytes.as_bytes()).unwrap_err();
         assert!(error.message().contains(expected), "{error}");
     }
     let greedy = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});

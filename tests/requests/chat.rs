@@ -1,9 +1,9 @@
 //! Answers to requests with messages: messages, tool calls, reasoning, and what limits them.
 
-use foredraft::api::{Endpoint, JsonEngine};
+use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-use crate::common::{complete, drain, n, poll, prompts, results, start, submit, text, with};
+use crate::common::{Endpoint, Requests as _, complete, drain, n, poll, prompts, results, start, submit, text, with};
 
 /// ChatML without a place for tools.
 const PLAIN: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
@@ -265,7 +265,7 @@ fn poll_command_ends_reasoning() {
         updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
     }
     let command = json!({"id": id, "end_reasoning": true}).to_string();
-    let answer = engine.with_loaded(|loaded| loaded.poll(Endpoint::Foredraft, Some(command.as_bytes()))).unwrap();
+    let answer = engine.poll_as(Endpoint::Foredraft, Some(command.as_bytes())).unwrap();
     updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
     updates.extend(drain(&engine, Endpoint::Foredraft, id));
     assert!(text(&updates).contains("</think>"));
@@ -434,7 +434,7 @@ fn impossible_combinations_are_refused() {
         let request =
             with(&json!({"messages": user("Hi"), "n_predict": 1, "tools": tools(), "chat_template": PLAIN}), more)
                 .to_string();
-        let answer = engine.with_loaded(|loaded| loaded.complete(Endpoint::Foredraft, request.as_bytes()));
+        let answer = engine.complete_as(Endpoint::Foredraft, request.as_bytes());
         answer.unwrap_err().message().to_owned()
     };
     for (more, expected) in [

@@ -1,7 +1,7 @@
 //! Decisions (`choices`) through the whole engine.
 
-use crate::common::{cancel, complete, drain, start, submit, text, tiny_models, with};
-use foredraft::api::Endpoint::{Completion, Foredraft, Speculative};
+use crate::common::Endpoint::{Completion, Foredraft, Speculative};
+use crate::common::{Requests as _, cancel, complete, drain, start, submit, text, tiny_models, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn logprob_alone(engine: &JsonEngine, prompt: &Value, choice: &str, temperature:
 /// The answer to a request that fails in the engine.
 fn failed(engine: &JsonEngine, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect("it is queued");
+    let answer = engine.complete_as(Completion, bytes.as_bytes()).expect("it is queued");
     assert_eq!(answer["success"], false, "{answer}");
     answer
 }
@@ -156,7 +156,7 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!("yes"), "choices: expected an array of texts"),
     ] {
         let request = json!({"prompt": "a", "choices": choices}).to_string();
-        let error = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes())).expect_err(why);
+        let error = engine.complete_as(Completion, request.as_bytes()).expect_err(why);
         assert!(error.message().contains(why), "{error}");
     }
     for (other, name) in [
@@ -165,7 +165,7 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!({"n_beams": 2}), "n_beams"),
     ] {
         let request = with(&json!({"prompt": "a", "choices": ["yes"]}), other).to_string();
-        let error = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes())).expect_err(name);
+        let error = engine.complete_as(Completion, request.as_bytes()).expect_err(name);
         assert!(error.message().contains(&format!("expected either choices or {name}, got both")), "{error}");
     }
     let request = json!({"prompt": "a", "choices": ["yes", long]});

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::common::{n, start};
 
 fn embed(engine: &JsonEngine, request: &Value) -> Result<Value> {
-    engine.with_loaded(|loaded| loaded.get_embedding(request.to_string().as_bytes()))
+    engine.with_loaded(|loaded| loaded.embed(request.to_string().as_bytes()))
 }
 
 #[test]

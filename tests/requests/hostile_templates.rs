@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{cancel, complete, drain, start, submit, tiny_models};
-use foredraft::api::Endpoint::Foredraft;
+use foredraft::Function;
 use foredraft::api::JsonEngine;
 use foredraft::error::{Error, Result};
 use serde_json::{Value, json};
+
+use crate::common::Endpoint::Foredraft;
+use crate::common::{cancel, complete, drain, start, submit, tiny_models};
 
 /// Harmless with few messages.
 const SLOW_WITH_MANY: &str = "{% if messages|length > 99 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}\
@@ -24,11 +26,12 @@ fn refused(answer: Result<Value>) -> Error {
 
 fn call(engine: &JsonEngine, function: &str, request: &Value) -> Result<Value> {
     let bytes = request.to_string();
-    engine.with_loaded(|loaded| match function {
-        "complete" => loaded.complete(Foredraft, bytes.as_bytes()),
-        "submit" => loaded.submit(Foredraft, bytes.as_bytes()),
-        _ => loaded.apply_template(bytes.as_bytes()),
-    })
+    let function = match function {
+        "complete" => Function::Complete,
+        "submit" => Function::Submit,
+        _ => Function::ApplyTemplate,
+    };
+    engine.call(function, Ok(bytes.as_bytes()))
 }
 
 #[test]

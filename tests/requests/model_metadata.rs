@@ -1,7 +1,7 @@
 //! What a model file says about its model: suppressed tokens, a template for tool use, an encoder without generation.
 
-use crate::common::{complete, n, start, tiny_models, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, complete, n, start, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ fn encoder_model_only_makes_embeddings() {
     let engine = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
     let embed = |content: Value| {
         let request = json!({ "content": content }).to_string();
-        let answer = engine.with_loaded(|loaded| loaded.get_embedding(request.as_bytes())).expect("an embedding");
+        let answer = engine.with_loaded(|loaded| loaded.embed(request.as_bytes())).expect("an embedding");
         answer["embedding"].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect::<Vec<_>>()
     };
     let (one, again, other) = (embed(json!(tokens(1, 40))), embed(json!(tokens(1, 40))), embed(json!(tokens(2, 40))));
@@ -80,7 +80,7 @@ fn encoder_model_only_makes_embeddings() {
 
     let request = json!({"prompt": "a"}).to_string();
     for endpoint in [Completion, Speculative] {
-        let refused = engine.with_loaded(|loaded| loaded.complete(endpoint, request.as_bytes())).expect_err("no text");
+        let refused = engine.complete_as(endpoint, request.as_bytes()).expect_err("no text");
         assert_eq!(refused.message(), "the model generates no text");
     }
     assert_eq!(engine.status()["slots"], json!([]));

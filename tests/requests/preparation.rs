@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{cancel, complete, drain, poll, start, submit, with};
-use foredraft::api::Endpoint::Foredraft;
+use crate::common::Endpoint::Foredraft;
+use crate::common::{Requests as _, cancel, complete, drain, poll, start, submit, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn long() -> String {
 }
 
 fn queued(engine: &JsonEngine, request: &Value) -> Value {
-    let answer = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
+    let answer = engine.submit_as(Foredraft, request.to_string().as_bytes());
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))
 }
 
@@ -123,7 +123,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
         (json!({"messages": [{"role": 5, "content": huge()}]}), "messages[0].role: expected a string"),
         (json!({"prompt": huge(), "grammar": "root ::= ("}), "grammar: "),
     ] {
-        let refused = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
+        let refused = engine.submit_as(Foredraft, request.to_string().as_bytes());
         let refused = refused.expect_err("refused");
         assert!(refused.message().starts_with(message), "{refused}");
     }
@@ -134,7 +134,7 @@ fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
     let engine = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 3}));
     let request = json!({"prompt": huge(), "n_predict": 4});
     let ids: Vec<u64> = (0..4).map(|_| submit(&engine, Foredraft, &request)).collect();
-    let refused = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.to_string().as_bytes()));
+    let refused = engine.submit_as(Foredraft, request.to_string().as_bytes());
     assert_eq!(refused.expect_err("full").code().as_str(), "queue_full");
     // Cancelled requests leave the queue at once.
     for id in ids {
@@ -181,7 +181,7 @@ fn calls_while_the_engine_generates() {
     while Instant::now() < end {
         let (name, request) = if n % 2 == 0 { ("submit of a prompt", &prompt) } else { ("submit of a chat", &chat) };
         let answer = time(name, &mut || {
-            let answer = engine.with_loaded(|loaded| loaded.submit(Foredraft, request.as_bytes()));
+            let answer = engine.submit_as(Foredraft, request.as_bytes());
             answer.expect("space in the queue").to_string()
         });
         let id = serde_json::from_str::<Value>(&answer).expect("JSON")["id"].as_u64().expect("an id");
@@ -191,10 +191,7 @@ fn calls_while_the_engine_generates() {
             for id in [id, running] {
                 let poll = json!({"id": id}).to_string();
                 let answer = time("poll", &mut || {
-                    engine
-                        .with_loaded(|loaded| loaded.poll(Foredraft, Some(poll.as_bytes())))
-                        .expect("an answer")
-                        .to_string()
+                    engine.poll_as(Foredraft, Some(poll.as_bytes())).expect("an answer").to_string()
                 });
                 if id != running && answer.contains("\"finished\":true") {
                     command.clear();
@@ -216,10 +213,7 @@ fn calls_while_the_engine_generates() {
             }
             if n % 3 == 2 {
                 time("cancel", &mut || {
-                    engine
-                        .with_loaded(|loaded| loaded.cancel(Foredraft, Some(command.as_bytes())))
-                        .expect("an answer")
-                        .to_string()
+                    engine.cancel_as(Foredraft, Some(command.as_bytes())).expect("an answer").to_string()
                 });
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -1,7 +1,7 @@
 //! `prompt_logprobs`, and what `model_info` says of a model.
 
-use crate::common::{complete, n, start};
-use foredraft::api::Endpoint::{Completion, Foredraft};
+use crate::common::Endpoint::{Completion, Foredraft};
+use crate::common::{Requests as _, complete, n, start};
 use serde_json::{Value, json};
 
 fn logprobs(entries: &Value) -> Vec<f64> {
@@ -41,8 +41,7 @@ fn prompt_has_the_probabilities_of_the_completion_that_it_was() {
     let plain = complete(&engine, Foredraft, &json!({"prompt": text, "n_predict": 1}));
     assert!(plain["prompt_logprobs"].is_null() && n(&plain["timings"]["cache_n"]) > 50, "{plain}");
     let refused = json!({"prompt": "Once", "prompt_logprobs": 1, "n_beams": 2}).to_string();
-    let error =
-        engine.with_loaded(|loaded| loaded.complete(Completion, refused.as_bytes())).expect_err("it is refused");
+    let error = engine.complete_as(Completion, refused.as_bytes()).expect_err("it is refused");
     assert!(error.message().starts_with("prompt_logprobs: not available with n_beams"), "{error}");
 }
 

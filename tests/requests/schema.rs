@@ -1,7 +1,7 @@
 //! `json_schema` in requests: output is valid under the schema for every seed, with and without speculation.
 
-use crate::common::{complete, start, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, complete, start, with};
 use serde_json::{Value, json};
 
 /// A schema, and a predicate that its values satisfy.
@@ -106,7 +106,7 @@ fn unsupported_schemas_are_refused() {
         (json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}), "refers to itself"),
     ] {
         let request = json!({"prompt": "a", "json_schema": schema}).to_string();
-        let answer = engine.with_loaded(|loaded| loaded.complete(Completion, request.as_bytes()));
+        let answer = engine.complete_as(Completion, request.as_bytes());
         let error = answer.expect_err("refused");
         assert!(error.message().contains(why), "{schema}: {error}");
     }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::common::{cancel, complete, drain, model, prompts, results, start, submit, text, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, cancel, complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::JsonEngine;
 use foredraft::checksum::Checksum;
 use foredraft::error::{Code, Error};
@@ -153,7 +153,7 @@ fn failed_session_fields_report_an_error() {
     let before = n_past(&engine, 0);
     let missing = file("missing");
     let bytes = with(&request("x"), json!({"session_load": missing})).to_string();
-    let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect("an answer");
+    let answer = engine.complete_as(Completion, bytes.as_bytes()).expect("an answer");
     assert_eq!(
         (&answer["success"], &answer["code"], &answer["stop_type"]),
         (&json!(false), &json!("not_found"), &json!("error"))
@@ -398,7 +398,7 @@ fn several_completions_start_from_one_session() {
         (json!({"n_beams": 2, "session_load": path}), "session_load: not available with n_beams"),
     ] {
         let bytes = with(&request("x"), more).to_string();
-        let error = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes())).expect_err("refused");
+        let error = engine.complete_as(Completion, bytes.as_bytes()).expect_err("refused");
         assert!(error.message().contains(part), "{error}");
     }
 }

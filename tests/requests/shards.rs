@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
+use crate::common::Endpoint::Completion;
 use crate::common::{complete, model, start, with};
-use foredraft::api::Endpoint::Completion;
 use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! What `poll_system_status` reports about models, draft, slots and queue.
 
+use crate::common::Endpoint::Completion;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
 use crate::common::{cancel, model, start, submit, tiny_models};
-use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 

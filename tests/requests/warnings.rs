@@ -1,10 +1,10 @@
 //! What a request or a load does not do, although it looks as if it would, is named in `warnings`.
 
-use foredraft::api::Endpoint::Foredraft;
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-use crate::common::{complete, model, start};
+use crate::common::Endpoint::Foredraft;
+use crate::common::{Requests as _, complete, model, start};
 
 fn warnings(engine: &JsonEngine, request: Value) -> Vec<String> {
     let answer = complete(engine, Foredraft, &request);
@@ -69,7 +69,7 @@ fn models_that_do_not_serve_are_warned_about() {
 fn prompt_that_does_not_fit_has_its_numbers_in_the_error() {
     let engine = start(json!({"n_ctx": 256, "model_draft": null}));
     let request = json!({"prompt": vec![5; 400], "on_overflow": "error"}).to_string();
-    let error = engine.with_loaded(|loaded| loaded.complete(Foredraft, request.as_bytes())).expect_err("too long");
+    let error = engine.complete_as(Foredraft, request.as_bytes()).expect_err("too long");
     let overflow = error.overflow().expect("its numbers");
     assert_eq!((overflow.n_prompt_tokens, overflow.n_ctx), (400, 256), "{error}");
     let answer = foredraft::api::error_json(&error);

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::changed_vocabulary::ChangedVocabulary;
-use crate::common::{cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::{
+    Requests as _, cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with,
+};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -190,7 +192,7 @@ fn draft_only_mode_is_refused_with_another_vocabulary() {
         json!({}),
     );
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
-    let error = engine.with_loaded(|loaded| loaded.complete(Speculative, request.as_bytes())).expect_err("refused");
+    let error = engine.complete_as(Speculative, request.as_bytes()).expect_err("refused");
     assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
 }
 

@@ -1,7 +1,9 @@
 //! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone, exactly as if it were the target.
 
-use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::{
+    Requests as _, cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with,
+};
 use foredraft::api::JsonEngine;
 use foredraft::error::Error;
 use serde_json::{Value, json};
@@ -37,7 +39,7 @@ fn output_fields(answer: &Value) -> Value {
 
 fn refused(engine: &JsonEngine, request: &Value) -> Error {
     let bytes = request.to_string();
-    engine.with_loaded(|loaded| loaded.submit(Completion, bytes.as_bytes())).expect_err(&bytes)
+    engine.submit_as(Completion, bytes.as_bytes()).expect_err(&bytes)
 }
 
 #[test]
@@ -190,7 +192,7 @@ fn draft_only_requires_a_compatible_draft_model() {
         assert!(error.message().starts_with(expected), "{error}");
     };
     let alone = start(json!({"model_draft": null, "n_ctx": 128}));
-    check(&alone, &request, "speculative.model: there is no draft model; set model_draft in init");
+    check(&alone, &request, "speculative.model: there is no draft model; load one with model_draft");
     let other = start(json!({"model_draft": tiny_models::without_vocabulary(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));

@@ -1,7 +1,7 @@
 //! Every drafter proposes tokens on suitable text, and none changes the output.
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, cancelled, complete, merge, output_fields, prompts, start, submit, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 const TYPES: [&str; 9] = [

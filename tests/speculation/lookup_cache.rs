@@ -1,7 +1,7 @@
 //! The n-gram caches of a serving engine: what the dynamic cache learns, and the `lookup_cache` function.
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, cancelled, complete, poll, start, submit, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
-/// `init` and `foredraft_load` return the numbers of [`Code::init_number`].
+/// `foredraft_load` and `init` return the numbers of [`Code::init_number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
@@ -22,7 +22,7 @@ pub enum Code {
     NotFound,
     /// The prompt does not fit into the context and may not be truncated.
     ContextFull,
-    /// Superseded by a later `init` or `deinit`. (A cancelled request succeeds, with the `stop_type` `cancelled`.)
+    /// Superseded by a later load or unload. (A cancelled request succeeds, with the `stop_type` `cancelled`.)
     Cancelled,
     /// `max_queue` requests are already waiting.
     QueueFull,
@@ -93,7 +93,7 @@ impl Code {
         }
     }
 
-    /// The return value of `init` and `foredraft_load` for this code. Numbers are never reused; 0 is success.
+    /// The return value of `foredraft_load` and `init` for this code. Numbers are never reused; 0 is success.
     pub fn init_number(self) -> i32 {
         match self {
             Code::ModelError => 1,

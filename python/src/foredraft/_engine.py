@@ -44,7 +44,7 @@ class Engine:
             for update in engine.stream("Once upon a time", n_predict=200):
                 print(update, end="", flush=True)
 
-    `config` takes every key of `init` in docs/reference.md. Without a `model` none is loaded until `load`."""
+    `config` takes every key of `foredraft_load` in docs/reference.md. Without a `model` none is loaded until `load`."""
 
     def __init__(
         self,

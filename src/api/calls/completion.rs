@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{chat, constraint};
 use crate::api::LocalEngine;
 use crate::api::fields::parse_object;
-use crate::api::legacy::clamp_old_values;
+use crate::api::function::Function;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
-use crate::api::request::{CompletionRequest, Endpoint, UsedValues, generation_settings};
+use crate::api::request::{CompletionRequest, UsedValues, generation_settings};
 use crate::api::response;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
@@ -25,21 +25,13 @@ use crate::session;
 use crate::speculative::{self, DrafterKind, Predicted};
 
 impl LocalEngine {
-    /// Queues a request. The answer has its id and how much of its prompt is cached.
+    /// Queues a request. The answer has its id and how much of its prompt is cached. `announce` gets the id before the request has an
+    /// update. Also returns the request's record.
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
-    pub fn submit(&self, endpoint: Endpoint, request: &[u8]) -> Result<Value> {
-        self.submit_record(endpoint, request).map(|(_, answer)| answer)
-    }
-
-    /// As [`LocalEngine::submit`]. Also returns the request's record.
-    pub(in crate::api) fn submit_record(
-        &self,
-        endpoint: Endpoint,
-        request: &[u8],
-    ) -> Result<(Arc<RequestRecord>, Value)> {
-        let record = self.enqueue(endpoint, request, false)?;
+    pub(in crate::api) fn submit(&self, request: &[u8], announce: &dyn Fn(u64)) -> Result<(Arc<RequestRecord>, Value)> {
+        let record = self.enqueue(request, Some(announce))?;
         let mut stats = record.completions.iter().map(|completion| self.expected_prompt_stats(&record, completion));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
         let answer = response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings());
@@ -50,17 +42,17 @@ impl LocalEngine {
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
-    pub fn complete(&self, endpoint: Endpoint, request: &[u8]) -> Result<Value> {
+    pub(in crate::api) fn complete(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(Error::would_deadlock(endpoint.waiting_function()));
+            return Err(Error::would_deadlock(Function::Complete.name()));
         }
-        let record = self.begin_awaited(endpoint, request)?;
+        let record = self.begin_awaited(request)?;
         self.finish_awaited(&record)
     }
 
     /// Queues a request for [`LocalEngine::finish_awaited`].
-    pub(in crate::api) fn begin_awaited(&self, endpoint: Endpoint, request: &[u8]) -> Result<Arc<RequestRecord>> {
-        self.enqueue(endpoint, request, true)
+    pub(in crate::api) fn begin_awaited(&self, request: &[u8]) -> Result<Arc<RequestRecord>> {
+        self.enqueue(request, None)
     }
 
     /// Waits until a request has finished, and returns the final response.
@@ -73,29 +65,20 @@ impl LocalEngine {
         Ok(answer)
     }
 
-    /// Parses a request and submits it to the engine. A long prompt is tokenized afterwards, on another thread, unless the caller
-    /// waits for the final response (`is_awaited`), or is a host of the old server, whose answer always had the number of tokens.
-    fn enqueue(&self, endpoint: Endpoint, request: &[u8], is_awaited: bool) -> Result<Arc<RequestRecord>> {
+    /// Parses a request and submits it to the engine. `announce` gets its id; `None`: the caller waits for the final response. A long
+    /// prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the tokens first.
+    fn enqueue(&self, request: &[u8], announce: Option<&dyn Fn(u64)>) -> Result<Arc<RequestRecord>> {
+        let is_awaited = announce.is_none();
         let worker = self.worker()?;
-        let mut object = parse_object(request)?;
-        let clamped = match endpoint.is_old() {
-            true => clamp_old_values(&mut object, self.models().target.vocab().n_tokens()),
-            false => Vec::new(),
-        };
-        if endpoint == Endpoint::Completion && is_awaited {
-            self.add_default_beams(&mut object);
-        }
-        let mut request = CompletionRequest::from_object(&object, endpoint, self.defaults())?;
-        request.warnings.splice(..0, clamped);
-        if request.reply.debug {
+        let object = parse_object(request)?;
+        let mut request = CompletionRequest::from_object(&object, self.defaults())?;
+        if request.reply.debug && !request.translation.is_logged {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
-        // As in the old server, only what its caller waits for.
-        request.options.cuts_begun_stop = endpoint.is_old() && is_awaited;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
         let reader = chat::prepare(&mut request, &serving)?;
@@ -110,14 +93,14 @@ impl LocalEngine {
         let used = UsedValues {
             streams: !is_awaited,
             ignores_eos: ends.peek().is_some() && ends.all(is_banned),
-            bans_as_null: endpoint.is_old(),
+            bans_as_null: request.translation.bans_as_null,
         };
         // Checked first, because `n_cmpl` can be large.
         worker.check_room(request.n_completions())?;
         let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
             split_completions(&mut request, &serving, &common, used).into_iter().unzip();
         let source = self.prompt_source(&mut request, &serving, &common);
-        let is_prepared = is_awaited || endpoint.is_old() || source.is_short();
+        let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short();
         let n_cmpl = request.n_cmpl;
         let n_completions = completions.len();
         let prompts = if is_prepared {
@@ -136,7 +119,6 @@ impl LocalEngine {
         let reservation = worker.reserve(requests, is_prepared)?;
         let record = RequestRecord {
             handle: Arc::clone(reservation.handle()),
-            endpoint,
             is_awaited,
             completions,
             is_prepared,
@@ -147,6 +129,8 @@ impl LocalEngine {
             n_keep: request.options.n_keep,
             with_probs: common.sampling.n_probs > 0,
             post_sampling_probs: request.options.post_sampling_probs,
+            shows_prompt: request.translation.shows_prompt
+                || request.reply.response_fields.iter().any(|field| field == "prompt"),
             reply: request.reply,
             speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             compare: common.compare,
@@ -159,6 +143,9 @@ impl LocalEngine {
         };
         record.set_prompts(prompts);
         let record = self.register(record);
+        if let Some(announce) = announce {
+            announce(record.handle.id());
+        }
         reservation.send()?;
         if !is_prepared {
             source.interrupt.end_with(&record.handle);
@@ -221,15 +208,6 @@ impl LocalEngine {
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
         response::prompt_stats(self.vocab(record.draft_only), record, completion, cached)
-    }
-
-    /// Adds `init`'s `n_beams` to a request without beams and grammar. The old server used it only in `get_completion`.
-    fn add_default_beams(&self, object: &mut Map<String, Value>) {
-        let beams = self.defaults().n_beams;
-        let is_set = ["n_beams", "grammar", "json_schema"].iter().any(|key| object.contains_key(*key));
-        if beams > 1 && !is_set {
-            object.insert("n_beams".to_owned(), beams.into());
-        }
     }
 
     /// The engine's request, as far as all completions share it: without prompt and seed.

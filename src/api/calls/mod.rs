@@ -9,6 +9,6 @@ mod session;
 mod text;
 
 pub(super) use self::poll::{
-    PollCommand, PollSource, Taken, cancel_left, cancel_without_models, found_elsewhere, poll_left, poll_refused,
-    poll_without_request,
+    PollCommand, PollSource, Taken, cancel_left, cancel_without_models, cancelled, found_elsewhere, poll_left,
+    poll_without_models,
 };

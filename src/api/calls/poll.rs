@@ -7,9 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::LocalEngine;
 use crate::api::chat_format;
-use crate::api::fields::{Fields, int_in, parse_object};
+use crate::api::fields::{Fields, int_in};
 use crate::api::registry::{FoundRequest, RequestRecord, UpdateSignal, no_such_request};
-use crate::api::request::Endpoint;
 use crate::api::response::{self, error_json, success};
 use crate::engine::{Event, Phase};
 use crate::error::{Code, Error, Result};
@@ -33,34 +32,19 @@ pub(in crate::api) struct PollCommand {
 
 #[derive(Clone)]
 enum PollTarget {
-    /// A poll: the endpoint's newest request (old names only). A cancel: all of its requests.
-    Unnamed,
     One(u64),
     Several(Vec<u64>),
-    /// `"all": true`, only of a cancel: all requests of the engine; by an old name, those of its group.
+    /// `"all": true`, only of a cancel: all requests of the engine.
     All,
 }
 
 impl PollCommand {
-    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, `"all"`, `timeout_ms` and `end_reasoning`. The old names need no id and accept NULL and whitespace as `{}`.
-    /// The old server ignored its argument, so they also accept anything else that is not an object, with a warning.
+    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, `"all"`, `timeout_ms` and `end_reasoning`. `warnings` come first in the answer's.
     ///
     /// # Errors
-    /// A field is invalid. For `foredraft_*` also: the command is not an object, or does not name a request.
-    pub(in crate::api) fn read(endpoint: Endpoint, command: Option<&[u8]>) -> Result<PollCommand> {
-        let is_old = endpoint.is_old();
-        let command = command.unwrap_or_default();
-        let mut warnings = Vec::new();
-        let object = match parse_object(command) {
-            Ok(object) => object,
-            Err(_) if is_old && command.iter().all(u8::is_ascii_whitespace) => Map::new(),
-            Err(error) if is_old => {
-                warnings.push(format!("the argument counts as {{}}: {}", error.message()));
-                Map::new()
-            }
-            Err(error) => return Err(error),
-        };
-        let mut fields = Fields::new(&object);
+    /// A field is invalid, or the command does not name a request.
+    pub(in crate::api) fn read(object: &Map<String, Value>, mut warnings: Vec<String>) -> Result<PollCommand> {
+        let mut fields = Fields::new(object);
         let number = |name: &str, value: &Value| value.as_u64().map_or_else(|| int_in(name, value, 0..=i64::MAX), Ok);
         let id = fields.get("id").map(|value| number("id", value)).transpose()?;
         let ids = fields.list("ids", "an array of request ids", number)?;
@@ -77,7 +61,6 @@ impl PollCommand {
                 return Err(Error::invalid(format!("ids: expected at most {MAX_IDS} request ids, got {n}")));
             }
             (None, Some(ids)) => PollTarget::Several(ids),
-            (None, None) if is_old => PollTarget::Unnamed,
             (None, None) => return Err(Error::invalid("id: expected the id that submit returned, got nothing")),
         };
         let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
@@ -86,23 +69,35 @@ impl PollCommand {
         Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), end_reasoning, warnings })
     }
 
-    /// Whether it names no request.
-    pub(in crate::api) fn is_unnamed(&self) -> bool {
-        matches!(self.which, PollTarget::Unnamed)
+    /// Names several requests, and does not wait.
+    pub(in crate::api) fn several(ids: Vec<u64>) -> PollCommand {
+        PollCommand {
+            which: PollTarget::Several(ids),
+            wait: Duration::ZERO,
+            end_reasoning: false,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Names one request, and does not wait.
+    fn one(id: u64) -> PollCommand {
+        PollCommand { which: PollTarget::One(id), wait: Duration::ZERO, end_reasoning: false, warnings: Vec::new() }
+    }
+
+    /// Whether it means all requests.
+    pub(in crate::api) fn means_all(&self) -> bool {
+        matches!(self.which, PollTarget::All)
+    }
+
+    /// The warnings about the command.
+    pub(in crate::api) fn into_warnings(self) -> Vec<String> {
+        self.warnings
     }
 }
 
 /// The answer of a poll of a request whose engine has stopped.
 pub(in crate::api) fn poll_left(id: u64, updates: Vec<Value>, command: &PollCommand) -> Value {
     success(polled(id, updates, Phase::Finished), command.warnings.clone())
-}
-
-/// The answer of a poll of a request that was refused, with its only update if that is new.
-pub(in crate::api) fn poll_refused(new: Option<&Error>, command: &PollCommand) -> Value {
-    let updates: Vec<Value> = new.map(response::refused_update).into_iter().collect();
-    let phase = Phase::Finished;
-    let answer = json!({"completion_updates": updates, "finished": true, "state": phase.as_str()});
-    success(answer, command.warnings.clone())
 }
 
 /// The answer of a cancel of a request whose engine has stopped.
@@ -128,13 +123,7 @@ pub(in crate::api) fn found_elsewhere(
                 answer.get_mut("results").and_then(Value::as_array_mut).map_or(&mut [][..], Vec::as_mut_slice);
             let missing = |result: &Value| result.get("code").is_some_and(|code| code == Code::NotFound.as_str());
             for (result, id) in results.iter_mut().zip(ids).filter(|(result, _)| missing(result)) {
-                let one = PollCommand {
-                    which: PollTarget::One(*id),
-                    wait: Duration::ZERO,
-                    end_reasoning: false,
-                    warnings: Vec::new(),
-                };
-                if let Some(Ok(found)) = elsewhere(*id, &one) {
+                if let Some(Ok(found)) = elsewhere(*id, &PollCommand::one(*id)) {
                     *result = found;
                 }
             }
@@ -154,33 +143,23 @@ fn polled(id: u64, updates: Vec<Value>, phase: Phase) -> Value {
     })
 }
 
-/// The answer of a poll when there is no request.
-fn idle(state: &str) -> Value {
-    json!({"completion_updates": [], "finished": false, "state": state})
-}
-
-/// The answer of a poll without a request to poll.
+/// The answer of a poll while no model is loaded.
 ///
 /// # Errors
-/// The command names a request.
-pub(in crate::api) fn poll_without_request(command: PollCommand, state: &str) -> Result<Value> {
+/// The command names one request.
+pub(in crate::api) fn poll_without_models(command: PollCommand) -> Result<Value> {
     match command.which {
         PollTarget::All => Err(all_is_for_cancel()),
-        _ => answer_without_models(command, idle(state)),
+        _ => cancel_without_models(command),
     }
 }
 
 /// The answer of a cancel while no model is loaded.
 ///
 /// # Errors
-/// The command names a request.
+/// The command names one request.
 pub(in crate::api) fn cancel_without_models(command: PollCommand) -> Result<Value> {
-    answer_without_models(command, json!({"cancelled": false}))
-}
-
-fn answer_without_models(command: PollCommand, no_request: Value) -> Result<Value> {
     match command.which {
-        PollTarget::Unnamed => Ok(success(no_request, command.warnings)),
         PollTarget::All => Ok(success(cancelled(&[]), command.warnings)),
         PollTarget::One(id) => Err(no_such_request(id)),
         PollTarget::Several(ids) => {
@@ -190,7 +169,7 @@ fn answer_without_models(command: PollCommand, no_request: Value) -> Result<Valu
 }
 
 /// The answer of a cancel of all requests, of which these had not finished.
-fn cancelled(ids: &[u64]) -> Value {
+pub(in crate::api) fn cancelled(ids: &[u64]) -> Value {
     json!({"cancelled": !ids.is_empty(), "ids": ids})
 }
 
@@ -211,23 +190,6 @@ fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<St
 }
 
 impl LocalEngine {
-    /// Takes the updates since the last poll, of one request or of several. If a caller waits for the request in
-    /// [`LocalEngine::complete`], only its state is returned.
-    ///
-    /// # Errors
-    /// The command is invalid, or there is no such request.
-    pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        self.run_poll(endpoint, PollCommand::read(endpoint, command)?)
-    }
-
-    /// Ends one request or several within one decode. A finished request is left unchanged.
-    ///
-    /// # Errors
-    /// The command is invalid, or there is no such request.
-    pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        self.run_cancel(endpoint, PollCommand::read(endpoint, command)?)
-    }
-
     /// Takes the updates of a request. `is_awaited`: see [`RequestRecord`].
     pub(in crate::api) fn take_updates_of(&self, record: &RequestRecord, wait: Duration) -> Taken {
         let id = record.handle.id();
@@ -295,9 +257,6 @@ impl Taken {
 
 /// The requests of a loaded engine, whatever process it runs in, as polls and cancels see them.
 pub(in crate::api) trait PollSource {
-    /// The newest request of an old name's group that is not awaited.
-    fn newest(&self, endpoint: Endpoint) -> Option<u64>;
-
     /// The requests whose updates polls can take.
     fn pollable(&self) -> Vec<u64>;
 
@@ -326,8 +285,8 @@ pub(in crate::api) trait PollSource {
     /// There is no such request.
     fn cancel_request(&self, id: u64) -> Result<bool>;
 
-    /// The requests of an endpoint that have not finished, waiting ones first.
-    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64>;
+    /// The requests that have not finished, waiting ones first.
+    fn unfinished(&self) -> Vec<u64>;
 
     /// Lets the reasoning of a request end with the next token. Does nothing if there is no such request.
     ///
@@ -338,8 +297,12 @@ pub(in crate::api) trait PollSource {
     /// The signal of updates.
     fn signal(&self) -> &UpdateSignal;
 
-    /// See [`LocalEngine::poll`].
-    fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+    /// Takes the updates since the last poll, of one request or of several. If a caller waits for the final response of the request, only
+    /// its state is returned.
+    ///
+    /// # Errors
+    /// There is no such request, or the poll would wait inside a callback.
+    fn poll(&self, command: PollCommand) -> Result<Value> {
         let PollCommand { which, wait, end_reasoning, warnings } = command;
         if !wait.is_zero() && host::inside() {
             return Err(Error::would_deadlock("timeout_ms: a poll that waits"));
@@ -348,7 +311,6 @@ pub(in crate::api) trait PollSource {
             let ids = match &which {
                 PollTarget::Several(ids) => ids.clone(),
                 PollTarget::One(id) => vec![*id],
-                PollTarget::Unnamed => self.newest(endpoint).into_iter().collect(),
                 PollTarget::All => Vec::new(),
             };
             for id in ids {
@@ -358,10 +320,6 @@ pub(in crate::api) trait PollSource {
         let id = match which {
             PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
             PollTarget::One(id) => id,
-            PollTarget::Unnamed => match self.newest(endpoint) {
-                Some(id) => id,
-                None => return Ok(success(idle("idle"), warnings)),
-            },
             PollTarget::All => return Err(all_is_for_cancel()),
         };
         Ok(success(self.take_updates(id, wait)?.answer, warnings))
@@ -385,31 +343,23 @@ pub(in crate::api) trait PollSource {
         }
     }
 
-    /// See [`LocalEngine::cancel`].
-    fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+    /// Ends one request or several within one decode. A finished request is left unchanged.
+    ///
+    /// # Errors
+    /// There is no such request.
+    fn cancel(&self, command: PollCommand) -> Result<Value> {
         let PollCommand { which, warnings, .. } = command;
-        let ids = match which {
-            PollTarget::Several(ids) => {
-                return Ok(results(ids.iter().map(|id| (*id, self.cancel_one(*id))), warnings));
-            }
-            PollTarget::One(id) => return Ok(success(self.cancel_one(id)?, warnings)),
-            PollTarget::All => return Ok(success(cancelled(&self.cancel_all(endpoint)?), warnings)),
-            PollTarget::Unnamed => self.cancel_all(endpoint)?,
-        };
-        let mut answer = match ids.is_empty() {
-            true => json!({"cancelled": false}),
-            false => cancelled(&ids),
-        };
-        if let (Value::Object(answer), Some(id)) = (&mut answer, self.newest(endpoint)) {
-            answer.insert("id".into(), id.into());
+        match which {
+            PollTarget::Several(ids) => Ok(results(ids.iter().map(|id| (*id, self.cancel_one(*id))), warnings)),
+            PollTarget::One(id) => Ok(success(self.cancel_one(id)?, warnings)),
+            PollTarget::All => Ok(success(cancelled(&self.cancel_all()?), warnings)),
         }
-        Ok(success(answer, warnings))
     }
 
     /// Ends all [`unfinished`](PollSource::unfinished) requests, waiting ones first. Returns the ids of those that had not finished.
-    fn cancel_all(&self, endpoint: Endpoint) -> Result<Vec<u64>> {
+    fn cancel_all(&self) -> Result<Vec<u64>> {
         let mut ids = Vec::new();
-        for id in self.unfinished(endpoint) {
+        for id in self.unfinished() {
             if self.cancel_request(id)? {
                 ids.push(id);
             }
@@ -424,10 +374,6 @@ pub(in crate::api) trait PollSource {
 }
 
 impl PollSource for LocalEngine {
-    fn newest(&self, endpoint: Endpoint) -> Option<u64> {
-        self.requests.newest(endpoint)
-    }
-
     fn pollable(&self) -> Vec<u64> {
         self.requests.pollable()
     }
@@ -450,8 +396,8 @@ impl PollSource for LocalEngine {
         }
     }
 
-    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64> {
-        self.requests.unfinished(endpoint).iter().map(|record| record.handle.id()).collect()
+    fn unfinished(&self) -> Vec<u64> {
+        self.requests.unfinished()
     }
 
     fn end_reasoning(&self, id: u64) -> Result<()> {

@@ -1,10 +1,11 @@
-//! `tokenize`, `detokenize`, `model_info`, `apply_template`, `get_embedding`.
+//! `tokenize`, `detokenize`, `model_info`, `apply_template`, `embed`.
 
 use foredraft_base::memory::ask_for;
 use serde_json::{Map, Value, json};
 
 use crate::api::LocalEngine;
 use crate::api::fields::{Fields, int_in, parse_object, unexpected};
+use crate::api::function::Function;
 use crate::api::prompts;
 use crate::api::request::{ChatInput, Piece, pieces};
 use crate::api::response::success;
@@ -83,7 +84,7 @@ impl LocalEngine {
         let model = match (is_draft, &models.draft) {
             (false, _) => &models.target,
             (true, Some(draft)) => draft,
-            (true, None) => return Err(Error::invalid("model: there is no draft model; set model_draft in init")),
+            (true, None) => return Err(Error::invalid("model: there is no draft model; load one with model_draft")),
         };
         let vocab = model.vocab();
         let metadata: Map<String, Value> =
@@ -125,14 +126,14 @@ impl LocalEngine {
         Ok(success(json!({"prompt": prompt}), warnings))
     }
 
-    /// `get_embedding`: the pooled embedding of `content` (or `prompt`, or `input`), which can contain token ids; or those of all texts of
+    /// `embed`: the pooled embedding of `content` (or `prompt`, or `input`), which can contain token ids; or those of all texts of
     /// an array `input`. Waits for the engine.
     ///
     /// # Errors
     /// The request is invalid, the text is too long, or the engine was not loaded with `embedding`.
-    pub fn get_embedding(&self, request: &[u8]) -> Result<Value> {
+    pub fn embed(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(Error::would_deadlock("get_embedding"));
+            return Err(Error::would_deadlock(Function::Embed.name()));
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);

@@ -5,7 +5,7 @@
 //! another one is started, prompt and tokens are decoded again, and the random numbers go on, so a completion is the same as without the
 //! death, and no update is lost or repeated.
 //!
-//! - `settings`, `launch`: `init`'s keys; finding and starting the program.
+//! - `settings`, `launch`: a load's keys; finding and starting the program.
 //! - `protocol`, `connection`: frames with JSON documents through a socket that only both processes have.
 //! - `remote`, `remote_request`, `delivered`, `updates`, `shared`: the host's side.
 //! - `supervisor`: starts the process, again and again. `watch`: ends it if it does not answer. `trial`: finds the request that ends it.

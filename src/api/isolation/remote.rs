@@ -23,7 +23,7 @@ use crate::api::Function;
 use crate::api::calls::{PollSource, Taken};
 use crate::api::fields::parse_object;
 use crate::api::registry::{UpdateSignal, no_such_request, notify_and_signal};
-use crate::api::request::Endpoint;
+use crate::api::request::RequestDefaults;
 use crate::engine;
 use crate::error::{Code, Error, Result};
 use crate::{forks, host};
@@ -47,14 +47,14 @@ pub(in crate::api) struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// Starts the process and loads the models there. `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
+    /// Starts the process and loads the models there. `defaults` are those of the load. `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
     /// aborts the load by returning false.
     ///
     /// # Errors
     /// The process cannot be started, the load failed there, or it was aborted.
     pub(in crate::api) fn start(
         settings: IsolationSettings,
-        by_old_name: bool,
+        defaults: RequestDefaults,
         notify: Arc<engine::Notify>,
         mut progress: impl FnMut(f32) -> bool,
     ) -> Result<RemoteEngine> {
@@ -62,8 +62,7 @@ impl RemoteEngine {
         let notify = notify_and_signal(&updates, notify);
         let (notices, noticed) = crossbeam_channel::unbounded();
         let (wake, woken) = crossbeam_channel::bounded(1);
-        let seed = settings.init.get("seed").cloned();
-        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, seed));
+        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, defaults));
         let engine = RemoteEngine {
             shared: Arc::clone(&shared),
             threads: Mutex::default(),
@@ -74,7 +73,7 @@ impl RemoteEngine {
         engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
         let watched = Arc::clone(&shared);
         engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
-        let supervisor = Supervisor::new(shared, settings, by_old_name, events);
+        let supervisor = Supervisor::new(shared, settings, events);
         engine.spawn("foredraft-super", move || supervisor.run())?;
         let mut last = 0.0;
         loop {
@@ -132,17 +131,18 @@ impl RemoteEngine {
         }
     }
 
-    /// Calls a function in the process, and waits for its answer.
+    /// Calls a function in the process, and waits for its answer. `announce` gets the id of a request that it queues, when the process has
+    /// accepted it. If the process refuses the call, the answer is an error object.
     ///
     /// # Errors
     /// The engine stops, the call would deadlock, or the process cannot be started again.
-    pub(in crate::api) fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {
+    pub(in crate::api) fn call(&self, function: Function, argument: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
         if function.waits() && host::inside() {
             return Err(Error::would_deadlock(function.name()));
         }
         match function {
-            Function::Complete(endpoint) => self.request(endpoint, argument, true),
-            Function::Submit(endpoint) => self.request(endpoint, argument, false),
+            Function::Complete => self.request(argument, None),
+            Function::Submit => self.request(argument, Some(announce)),
             Function::SessionSave | Function::SessionLoad => self.call_in_time(function, argument),
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
         }
@@ -161,13 +161,12 @@ impl RemoteEngine {
         self.shared.call(function.name(), argument, limit)?.ok_or_else(late)
     }
 
-    /// Begins a request, and waits for its answer.
-    fn request(&self, endpoint: Endpoint, argument: &[u8], is_awaited: bool) -> Result<Value> {
+    /// Begins a request, and waits for its answer. `announce`: see [`RemoteEngine::call`]; `None`: the answer is the final response.
+    fn request(&self, argument: &[u8], announce: Option<&dyn Fn(u64)>) -> Result<Value> {
         let object = parse_object(argument)?;
         self.shared.check()?;
-        let default_seed = self.shared.default_seed.as_ref();
         let id = engine::new_request_id();
-        let request = Arc::new(RemoteRequest::new(id, endpoint, is_awaited, object, default_seed));
+        let request = Arc::new(RemoteRequest::new(id, announce.is_none(), object, self.shared.defaults.seed));
         self.shared.requests.lock().add(Arc::clone(&request));
         self.shared.dispatch();
         // The supervisor may have given up before the request was in the list.
@@ -175,10 +174,9 @@ impl RemoteEngine {
             request.end(&HostEnd::Failed(error));
         }
         let answer = request.wait_for_answer();
-        let mut requests = self.shared.requests.lock();
-        match answer.get("success") == Some(&Value::Bool(true)) && !is_awaited {
-            true => requests.accepted(&request),
-            false => requests.remove(id),
+        match announce {
+            Some(announce) if answer.get("success") == Some(&Value::Bool(true)) => announce(id),
+            _ => self.shared.requests.lock().remove(id),
         }
         Ok(answer)
     }
@@ -221,16 +219,17 @@ impl RemoteEngine {
         self.is_closed.store(true, Ordering::Release);
     }
 
+    /// The values that a request gets for absent fields.
+    pub(in crate::api) fn defaults(&self) -> &RequestDefaults {
+        &self.shared.defaults
+    }
+
     pub(in crate::api) fn is_open(&self) -> bool {
         !self.is_closed.load(Ordering::Acquire)
     }
 }
 
 impl PollSource for RemoteEngine {
-    fn newest(&self, endpoint: Endpoint) -> Option<u64> {
-        self.shared.requests.lock().newest.get(endpoint.old_index()?).copied().flatten()
-    }
-
     fn pollable(&self) -> Vec<u64> {
         let requests = self.shared.requests.lock();
         requests.records.values().filter(|request| !request.is_awaited).map(|request| request.id).collect()
@@ -273,10 +272,9 @@ impl PollSource for RemoteEngine {
         Ok(is_running)
     }
 
-    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64> {
+    fn unfinished(&self) -> Vec<u64> {
         let requests = self.shared.requests.lock().unfinished();
-        let is_meant = |request: &&Arc<RemoteRequest>| endpoint.cancels(request.endpoint, request.is_awaited);
-        requests.iter().rev().filter(is_meant).map(|request| request.id).collect()
+        requests.iter().rev().map(|request| request.id).collect()
     }
 
     fn end_reasoning(&self, id: u64) -> Result<()> {

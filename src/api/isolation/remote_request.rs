@@ -14,7 +14,7 @@ use super::updates::UntakenUpdates;
 use crate::api::Function;
 use crate::api::calls::Taken;
 use crate::api::error_json;
-use crate::api::request::{Endpoint, draw_id_seed, draw_seed};
+use crate::api::request::{draw_id_seed, draw_seed};
 use crate::error::{Code, Error};
 use crate::llama::Token;
 
@@ -27,7 +27,6 @@ const DRAWN: [f64; 2] = [-1.0, u32::MAX as f64];
 /// A request in the engine's process.
 pub(super) struct RemoteRequest {
     pub(super) id: u64,
-    pub(super) endpoint: Endpoint,
     /// Its caller waits for the final response, so polls take no updates.
     pub(super) is_awaited: bool,
     /// The request, with a drawn seed.
@@ -75,15 +74,13 @@ pub(super) struct Updated {
 impl RemoteRequest {
     pub(super) fn new(
         id: u64,
-        endpoint: Endpoint,
         is_awaited: bool,
         mut object: Map<String, Value>,
-        default_seed: Option<&Value>,
+        default_seed: Option<u32>,
     ) -> RemoteRequest {
         // A continued request must have the same seed.
-        let default = if endpoint.is_old() { None } else { default_seed };
-        let given = object.get("seed").filter(|seed| !seed.is_null()).or(default);
-        if given.is_none_or(|seed| DRAWN.contains(&seed.as_f64().unwrap_or(0.0))) {
+        let given = object.get("seed").filter(|seed| !seed.is_null()).map(|seed| seed.as_f64().unwrap_or(0.0));
+        if given.or(default_seed.map(f64::from)).is_none_or(|seed| DRAWN.contains(&seed)) {
             object.insert("seed".into(), draw_seed().into());
             object.insert("__seed_is_drawn".into(), true.into());
         }
@@ -92,7 +89,6 @@ impl RemoteRequest {
         let time_limit = object.get("timeout_ms").and_then(Value::as_u64).filter(|limit| *limit > 0);
         RemoteRequest {
             id,
-            endpoint,
             is_awaited,
             object,
             submitted: Instant::now(),
@@ -138,8 +134,8 @@ impl RemoteRequest {
             object.insert("timeout_ms".into(), u64::try_from(left).unwrap_or(u64::MAX).max(1).into());
         }
         let function = match self.is_awaited {
-            true => Function::Complete(self.endpoint),
-            false => Function::Submit(self.endpoint),
+            true => Function::Complete,
+            false => Function::Submit,
         };
         let kind = if state.presence.is_continued() { FrameKind::Continue } else { FrameKind::Call };
         Frame { kind, ..Frame::call(self.id, function.name(), Value::Object(object).to_string().as_bytes()) }
@@ -431,7 +427,7 @@ impl RemoteState {
 
 /// The error of a call whose engine is unloaded.
 pub(super) fn stopped() -> Error {
-    Error::new(Code::Cancelled, "the engine was stopped by an init or deinit")
+    Error::new(Code::Cancelled, "the engine was stopped by a load or unload")
 }
 
 /// Puts the id of this process into an answer, and into the results inside of it.

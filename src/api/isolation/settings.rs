@@ -1,4 +1,4 @@
-//! `isolate` and its keys in `init`, which the host's process reads; and the arguments of `foredraft-engine`.
+//! `isolate` and its keys in a load, which the host's process reads; and the arguments of `foredraft-engine`.
 
 use std::path::PathBuf;
 
@@ -29,16 +29,16 @@ pub(in crate::api) struct IsolationSettings {
     pub(super) nice: Option<i32>,
     /// After a death for lack of memory, it may be loaded with fewer layers on GPUs, or less context.
     pub(super) fallback: bool,
-    /// `init`'s object without the keys above.
-    pub(super) init: Map<String, Value>,
+    /// The load's object without the keys above.
+    pub(super) load: Map<String, Value>,
 }
 
 impl IsolationSettings {
-    /// Reads them from `init`'s argument, which is valid otherwise.
+    /// Reads them from a load's argument, which is valid otherwise. `warnings`: further ones of the load.
     ///
     /// # Errors
     /// A key of isolation is invalid, or a model is not given by its path.
-    pub(in crate::api) fn read(command: &[u8]) -> Result<IsolationSettings> {
+    pub(in crate::api) fn read(command: &[u8], warnings: Vec<String>) -> Result<IsolationSettings> {
         let mut object = load::as_object(command).unwrap_or_default();
         let settings = {
             let mut fields = Fields::new(&object);
@@ -55,7 +55,7 @@ impl IsolationSettings {
                 cpus,
                 nice: fields.int("isolate_nice", -20..=19)?,
                 fallback: fields.flag("fallback")?.unwrap_or(false),
-                init: Map::new(),
+                load: Map::new(),
             }
         };
         if let Some(key) = ["model", "model_draft"].into_iter().find(|key| object.get(*key).is_some_and(is_not_a_path))
@@ -63,7 +63,10 @@ impl IsolationSettings {
             return Err(Error::invalid(format!("{key}: an isolated engine needs a path")));
         }
         KEYS.iter().for_each(|key| _ = object.shift_remove(*key));
-        Ok(IsolationSettings { init: object, ..settings })
+        if !warnings.is_empty() {
+            object.insert(load::MORE_WARNINGS.to_owned(), warnings.into());
+        }
+        Ok(IsolationSettings { load: object, ..settings })
     }
 
     /// The arguments of the program, before the host's process id.
@@ -80,11 +83,11 @@ impl IsolationSettings {
 
     /// Leaves out the RPC server that the error of a load names, if `fallback` allows it. Returns what was changed.
     pub(super) fn leave_out_server(&mut self, error: &str) -> Option<String> {
-        let rpc = self.init.get("rpc").filter(|_| self.fallback && error.starts_with("rpc: "))?;
+        let rpc = self.load.get("rpc").filter(|_| self.fallback && error.starts_with("rpc: "))?;
         let (lost, others): (Vec<String>, Vec<String>) =
             servers(rpc).into_iter().partition(|server| error.contains(&format!("\"{server}\"")));
         let lost = lost.into_iter().next()?;
-        self.init.insert("rpc".into(), others.into());
+        self.load.insert("rpc".into(), others.into());
         Some(format!("the RPC server {lost} is left out now"))
     }
 
@@ -95,7 +98,7 @@ impl IsolationSettings {
         if !self.fallback {
             return None;
         }
-        let asked = match self.init.get("n_gpu_layers") {
+        let asked = match self.load.get("n_gpu_layers") {
             Some(Value::String(_)) => -1,
             None | Some(Value::Null) if used_layers.is_some() => -1,
             given => count(given),
@@ -108,7 +111,7 @@ impl IsolationSettings {
             0 if n_ctx / 2 >= LEAST_N_CTX => ("n_ctx", n_ctx / 2),
             0 => return None,
         };
-        self.init.insert(key.into(), value.into());
+        self.load.insert(key.into(), value.into());
         Some(format!("{key} is {value} now"))
     }
 }
@@ -132,27 +135,27 @@ mod tests {
     #[test]
     fn keys_of_isolation_stay_in_the_hosts_process() {
         let command = json!({"model": "a.gguf", "isolate": true, "memory_mb": 512, "isolate_cpus": "0-1", "isolate_nice": 5, "notify_fd": 9});
-        let settings = IsolationSettings::read(command.to_string().as_bytes()).expect("valid");
-        assert_eq!(Value::from(settings.init.clone()), json!({"model": "a.gguf"}));
+        let settings = IsolationSettings::read(command.to_string().as_bytes(), Vec::new()).expect("valid");
+        assert_eq!(Value::from(settings.load.clone()), json!({"model": "a.gguf"}));
         assert_eq!(settings.arguments(), ["--memory-mb=512", "--cpus=0-1", "--nice=5"]);
     }
 
     #[test]
     fn invalid_keys_are_refused() {
         let memory = br#"{"model": {"address": 4096, "length": 10}, "isolate": true}"#;
-        assert!(IsolationSettings::read(memory).is_err());
-        assert!(IsolationSettings::read(br#"{"isolate": true, "memory_mb": "much"}"#).is_err());
+        assert!(IsolationSettings::read(memory, Vec::new()).is_err());
+        assert!(IsolationSettings::read(br#"{"isolate": true, "memory_mb": "much"}"#, Vec::new()).is_err());
     }
 
     #[test]
     fn fallback_leaves_out_the_server_that_an_error_names() {
         for rpc in [json!("a:1, b:2"), json!(["a:1", "b:2"])] {
             let mut settings = IsolationSettings { fallback: true, ..IsolationSettings::default() };
-            settings.init.insert("rpc".into(), rpc);
+            settings.load.insert("rpc".into(), rpc);
             assert_eq!(settings.leave_out_server("model: cannot be read"), None);
             let change = settings.leave_out_server("rpc: the server at \"a:1\" does not respond");
             assert_eq!(change.as_deref(), Some("the RPC server a:1 is left out now"));
-            assert_eq!(settings.init.get("rpc"), Some(&json!(["b:2"])));
+            assert_eq!(settings.load.get("rpc"), Some(&json!(["b:2"])));
         }
     }
 
@@ -161,11 +164,11 @@ mod tests {
         let mut settings = IsolationSettings::default();
         assert_eq!(settings.ask_for_less(4096, None), None);
         settings.fallback = true;
-        settings.init.insert("n_gpu_layers".into(), 3.into());
+        settings.load.insert("n_gpu_layers".into(), 3.into());
         let mut changes = Vec::new();
         let mut n_ctx = 2048;
         while let Some(change) = settings.ask_for_less(n_ctx, None) {
-            n_ctx = settings.init.get("n_ctx").and_then(Value::as_u64).unwrap_or(n_ctx);
+            n_ctx = settings.load.get("n_ctx").and_then(Value::as_u64).unwrap_or(n_ctx);
             changes.push(change);
         }
         assert_eq!(
@@ -186,7 +189,7 @@ mod tests {
             ((-1).into(), None, "n_gpu_layers is 16 now"),
         ] {
             let mut settings = IsolationSettings { fallback: true, ..IsolationSettings::default() };
-            settings.init.insert("n_gpu_layers".into(), asked);
+            settings.load.insert("n_gpu_layers".into(), asked);
             assert_eq!(settings.ask_for_less(2048, used).as_deref(), Some(expected), "{used:?}");
         }
     }

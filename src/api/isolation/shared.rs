@@ -15,6 +15,7 @@ use super::remote_request::{HostEnd, RemoteRequest, stopped};
 use super::trial::{self, Presence};
 use crate::api::error_json;
 use crate::api::registry::{MAX_ENDED, MAX_UNPOLLED, UpdateSignal};
+use crate::api::request::RequestDefaults;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
@@ -41,7 +42,7 @@ pub(super) struct RemoteShared {
     pub(super) updates: Arc<UpdateSignal>,
     pub(super) notices: Sender<HostNotice>,
     pub(super) next_call: AtomicU64,
-    pub(super) default_seed: Option<Value>,
+    pub(super) defaults: RequestDefaults,
     /// Wakes the watch.
     wake: Sender<()>,
     /// Requests that the host has ended, and the process has not, with the moments of their ends.
@@ -73,13 +74,13 @@ pub(super) enum HostNotice {
 }
 
 impl RemoteShared {
-    /// Of an engine that is about to be loaded with these keys of `init`. `updates`: signals them to polls; `notices`: what
+    /// Of an engine that is about to be loaded with these keys. `updates`: signals them to polls; `notices`: what
     /// [`tell_host`] reads; `wake`: what the watch waits for.
     pub(super) fn new(
         updates: Arc<UpdateSignal>,
         notices: Sender<HostNotice>,
         wake: Sender<()>,
-        default_seed: Option<Value>,
+        defaults: RequestDefaults,
     ) -> Self {
         RemoteShared {
             connection: Mutex::new(None),
@@ -93,7 +94,7 @@ impl RemoteShared {
             updates,
             notices,
             next_call: AtomicU64::new(FIRST_CALL),
-            default_seed,
+            defaults,
             wake,
             overdue: Mutex::default(),
         }
@@ -105,7 +106,6 @@ impl RemoteShared {
 pub(super) struct RemoteRequests {
     pub(super) records: BTreeMap<u64, Arc<RemoteRequest>>,
     pub(super) ended: VecDeque<u64>,
-    pub(super) newest: [Option<u64>; 2],
 }
 
 impl RemoteShared {
@@ -354,13 +354,6 @@ impl RemoteRequests {
         ended.sort_unstable();
         for (_, id) in ended.iter().take(surplus) {
             self.records.remove(id);
-        }
-    }
-
-    /// The process has accepted a request that is polled. It becomes its endpoint's newest one.
-    pub(super) fn accepted(&mut self, request: &RemoteRequest) {
-        if let Some(newest) = request.endpoint.old_index().and_then(|index| self.newest.get_mut(index)) {
-            *newest = (*newest).max(Some(request.id));
         }
     }
 

@@ -40,7 +40,6 @@ pub(super) enum SupervisorEvent {
 pub(super) struct Supervisor {
     shared: Arc<RemoteShared>,
     settings: IsolationSettings,
-    by_old_name: bool,
     events: Sender<SupervisorEvent>,
     /// A process has loaded the models.
     has_served: bool,
@@ -67,10 +66,9 @@ impl Supervisor {
     pub(super) fn new(
         shared: Arc<RemoteShared>,
         settings: IsolationSettings,
-        by_old_name: bool,
         events: Sender<SupervisorEvent>,
     ) -> Supervisor {
-        Supervisor { shared, settings, by_old_name, events, has_served: false }
+        Supervisor { shared, settings, events, has_served: false }
     }
 
     /// Runs until the engine is unloaded, or no process can be started. The kernel ends the process with this thread.
@@ -214,9 +212,8 @@ impl Supervisor {
             }
             _ => return Err(died()),
         }
-        let function = if self.by_old_name { "old_init" } else { "init" };
-        let init = Value::Object(self.settings.init.clone()).to_string();
-        connection.send(Frame::call(LOAD, function, init.as_bytes()));
+        let command = Value::Object(self.settings.load.clone()).to_string();
+        connection.send(Frame::call(LOAD, "load", command.as_bytes()));
         loop {
             let Ok(Some(frame)) = Frame::read(reader) else { return Err(died()) };
             connection.heard();
@@ -264,7 +261,7 @@ impl Supervisor {
     fn ask_for_less(&mut self) -> Option<String> {
         const DEFAULT_N_CTX: u64 = 4096;
         let status = self.shared.last_status.lock();
-        let given = self.settings.init.get("n_ctx").and_then(Value::as_u64).filter(|n_ctx| *n_ctx > 0);
+        let given = self.settings.load.get("n_ctx").and_then(Value::as_u64).filter(|n_ctx| *n_ctx > 0);
         // `fit` can have chosen less than what was given.
         let used = status.get("n_ctx").and_then(Value::as_u64).filter(|n_ctx| *n_ctx > 0);
         let n_ctx = given.into_iter().chain(used).min().unwrap_or(DEFAULT_N_CTX);

@@ -1,7 +1,15 @@
-//! What the old names accept and `foredraft_*` functions do not: keys that have another name now, and values that the old server clamped
-//! or ignored. The functions themselves are in `ffi::legacy`, and `docs/migration.md` describes the differences that stay.
+//! The old JSON-RPC server's interface, in front of an engine.
+//!
+//! [`OldServer`] translates calls of the old server's functions to the engine's own, which know nothing of them: `request` and `values` change
+//! a request to one that the engine accepts. `keys` has the old names of a load's keys, which every load accepts. The C functions are in
+//! `ffi::legacy`, and `docs/migration.md` describes the differences that stay.
 
 pub(super) mod keys;
+mod old_server;
+mod request;
 mod values;
 
-pub use self::values::clamp_old_values;
+pub use self::old_server::OldServer;
+pub use self::request::Endpoint;
+#[cfg(test)]
+pub(in crate::api) use self::request::translate;

@@ -1,19 +1,16 @@
-//! Requests that no loaded engine has: those of engines that were replaced or unloaded, and those that were refused.
+//! Requests of engines that were replaced or unloaded.
 //!
-//! A load or unload ends all requests as cancelled. What no poll has taken of them stays pollable by id until the next engine stops.
-//! In the old server the queue of updates was a global, which neither `init` nor `deinit` touched. So the last request of each group
-//! of old names also stays pollable without an id, until the next request of the group. Its hosts do not look at the answer of a submit, but
-//! poll. So a refused request of a group is its last one, too, already ended.
+//! A load or unload ends all requests as cancelled. The updates that no poll has taken of them stay pollable until the next engine stops, and
+//! those of a kept request until it is released.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::loaded::LoadedEngine;
-use crate::api::calls::{PollCommand, poll_left, poll_refused};
-use crate::api::request::Endpoint;
-use crate::error::{Error, Result};
+use crate::api::calls::{PollCommand, poll_left};
+use crate::error::Result;
 
 /// The requests of engines that do not serve any more.
 #[derive(Default)]
@@ -23,69 +20,40 @@ pub(super) struct LeftRequests(Mutex<Left>);
 struct Left {
     /// Engines that are being stopped.
     ending: Vec<LoadedEngine>,
-    /// Of the engine that stopped last, and of `newest`: the updates that no poll has taken, by request.
+    /// Of the engine that stopped last, and of kept requests: the updates that no poll has taken, by request.
     updates: BTreeMap<u64, Vec<Value>>,
-    /// The last request of each group of old names, by [`Endpoint::old_index`].
-    newest: [Option<u64>; 2],
-    /// Of each group of old names, the reason why its last request was refused, if it was.
-    refused: [Option<RefusedRequest>; 2],
-}
-
-/// A request that never began.
-struct RefusedRequest {
-    error: Error,
-    /// A poll has taken its only update.
-    is_polled: bool,
+    /// Requests that stay known.
+    kept: BTreeSet<u64>,
 }
 
 impl LeftRequests {
-    /// A request of an endpoint was accepted, or refused with an error. It is the endpoint's last one.
-    pub(super) fn set_refused(&self, endpoint: Endpoint, error: Option<&Error>) {
-        let mut left = self.0.lock();
-        if let Some(last) = endpoint.old_index().and_then(|index| left.refused.get_mut(index)) {
-            *last = error.map(|error| RefusedRequest { error: error.clone(), is_polled: false });
-        }
-    }
-
-    /// Polls the endpoint's last request, if it was refused.
-    pub(super) fn poll_refused(&self, endpoint: Endpoint, command: &PollCommand) -> Option<Value> {
-        let mut left = self.0.lock();
-        let refused = left.refused.get_mut(endpoint.old_index()?)?.as_mut()?;
-        let is_new = !std::mem::replace(&mut refused.is_polled, true);
-        Some(poll_refused(is_new.then_some(&refused.error), command))
-    }
-
-    /// An engine begins to stop. Its newest requests are the last ones.
+    /// An engine begins to stop.
     pub(super) fn begin_stop(&self, loaded: &LoadedEngine) {
-        let mut left = self.0.lock();
-        for endpoint in [Endpoint::Completion, Endpoint::Speculative] {
-            let last = endpoint.old_index().and_then(|index| left.newest.get_mut(index));
-            if let (Some(last), Some(id)) = (last, loaded.newest(endpoint)) {
-                *last = Some(id);
-            }
-        }
-        left.ending.push(loaded.clone());
+        self.0.lock().ending.push(loaded.clone());
     }
 
-    /// An engine has stopped. Closes it, keeps the updates of its requests instead of those of the one before, and lets go of it.
+    /// An engine has stopped. Closes it, keeps the updates of its requests, and lets go of it.
     pub(super) fn stopped(&self, loaded: &LoadedEngine) {
         // Under the lock, so that a poll which finds the engine closed finds the updates here.
         let mut left = self.0.lock();
         loaded.close();
         left.ending.retain(|ending| !ending.is(loaded));
-        let newest = left.newest;
-        left.updates.retain(|id, _| newest.contains(&Some(*id)));
-        left.updates.extend(loaded.left_requests());
-        // The last request of a group stays known, even if it was polled to its end.
-        let last = [Endpoint::Completion, Endpoint::Speculative].map(|endpoint| loaded.newest(endpoint));
-        for id in last.into_iter().flatten() {
-            left.updates.entry(id).or_default();
+        let Left { updates, kept, .. } = &mut *left;
+        updates.retain(|id, _| kept.contains(id));
+        updates.extend(loaded.left_requests());
+        // Also if it was polled to its end.
+        for id in kept.iter().filter(|id| loaded.has_request(**id)) {
+            updates.entry(*id).or_default();
         }
     }
 
-    /// The last request of an endpoint.
-    pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
-        self.0.lock().newest.get(endpoint.old_index()?).copied().flatten()
+    /// Keeps a request known in the place of another one, which is released.
+    pub(super) fn keep(&self, id: u64, released: Option<u64>) {
+        let mut left = self.0.lock();
+        left.kept.insert(id);
+        if let Some(released) = released {
+            left.kept.remove(&released);
+        }
     }
 
     /// Whether this is a request of an engine that does not serve any more.
@@ -95,7 +63,7 @@ impl LeftRequests {
     }
 
     /// Polls a request. `command` names it. `None`: it is not here.
-    pub(super) fn poll(&self, endpoint: Endpoint, id: u64, command: &PollCommand) -> Option<Result<Value>> {
+    pub(super) fn poll(&self, id: u64, command: &PollCommand) -> Option<Result<Value>> {
         loop {
             let ending = {
                 let mut left = self.0.lock();
@@ -105,7 +73,7 @@ impl LeftRequests {
                 left.ending.iter().find(|ending| ending.has_request(id)).cloned()?
             };
             // Otherwise it has ended meanwhile.
-            if let Some(answer) = ending.poll(endpoint, command.clone()) {
+            if let Some(answer) = ending.poll(command.clone()) {
                 return Some(answer);
             }
         }

@@ -9,7 +9,7 @@ use crate::api::Function;
 use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
 use crate::api::local_engine::LocalEngine;
-use crate::api::request::Endpoint;
+use crate::api::request::RequestDefaults;
 use crate::engine::Notify;
 use crate::error::{Error, Result};
 
@@ -28,14 +28,12 @@ impl LoadedEngine {
     /// # Errors
     /// As `RemoteEngine::start`; or this platform has no isolation.
     pub(super) fn isolated(
-        command: &[u8],
-        by_old_name: bool,
+        settings: IsolationSettings,
+        defaults: RequestDefaults,
         notify: Arc<Notify>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LoadedEngine> {
-        let settings = IsolationSettings::read(command)?;
-        RemoteEngine::start(settings, by_old_name, notify, progress)
-            .map(|engine| LoadedEngine::Isolated(Arc::new(engine)))
+        RemoteEngine::start(settings, defaults, notify, progress).map(|engine| LoadedEngine::Isolated(Arc::new(engine)))
     }
 
     /// Whether this process decodes with it.
@@ -101,35 +99,43 @@ impl LoadedEngine {
         }
     }
 
-    /// Calls a function.
-    pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+    /// Calls a function. `announce` gets the id of a request that it queues.
+    pub(super) fn call(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request)),
-            LoadedEngine::Isolated(engine) => engine.call(function, request),
+            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request, announce)),
+            LoadedEngine::Isolated(engine) => engine.call(function, request, announce),
         }
     }
 
-    /// As [`LocalEngine::poll`]; `None`: it is closed.
-    pub(super) fn poll(&self, endpoint: Endpoint, command: PollCommand) -> Option<Result<Value>> {
+    /// Takes updates; `None`: it is closed.
+    pub(super) fn poll(&self, command: PollCommand) -> Option<Result<Value>> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.while_open(|loaded| loaded.run_poll(endpoint, command)),
-            LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.run_poll(endpoint, command)),
+            LoadedEngine::Local(loaded) => loaded.while_open(|loaded| loaded.poll(command)),
+            LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.poll(command)),
         }
     }
 
-    /// As [`LocalEngine::cancel`].
-    pub(super) fn cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+    /// Ends requests.
+    pub(super) fn cancel(&self, command: PollCommand) -> Result<Value> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.run_cancel(endpoint, command)),
-            LoadedEngine::Isolated(engine) => engine.run_cancel(endpoint, command),
+            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.cancel(command)),
+            LoadedEngine::Isolated(engine) => engine.cancel(command),
         }
     }
 
-    /// The newest request of an old name's group that is not awaited.
-    pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
+    /// The requests that have not finished, waiting ones first.
+    pub(super) fn unfinished(&self) -> Vec<u64> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.newest(endpoint),
-            LoadedEngine::Isolated(engine) => engine.newest(endpoint),
+            LoadedEngine::Local(loaded) => loaded.unfinished(),
+            LoadedEngine::Isolated(engine) => engine.unfinished(),
+        }
+    }
+
+    /// The values that a request gets for absent fields.
+    pub(super) fn defaults(&self) -> &RequestDefaults {
+        match self {
+            LoadedEngine::Local(loaded) => loaded.defaults(),
+            LoadedEngine::Isolated(engine) => engine.defaults(),
         }
     }
 

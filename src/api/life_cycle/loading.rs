@@ -13,9 +13,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::left_requests::LeftRequests;
 use super::loaded::LoadedEngine;
+use crate::api::isolation::IsolationSettings;
 use crate::api::load::{GivenModels, LoadRequest};
 use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;
+use crate::api::request::RequestDefaults;
 use crate::api::status::LoadPhase;
 use crate::engine;
 use crate::error::{Code, Error, Result};
@@ -85,33 +87,30 @@ impl Default for LoadState {
 }
 
 /// The argument of a load.
-pub(super) struct LoadCommand {
+pub(in crate::api) struct LoadCommand {
     given: GivenModels,
     command: Vec<u8>,
-    /// It came through `init` or `init_async`.
-    by_old_name: bool,
+    /// The level at which a failure is logged. Most hosts get it from the call and the status.
+    failure_level: Level,
+    /// The warnings about defaults of requests.
+    warn_about: fn(&RequestDefaults) -> Vec<String>,
 }
 
 impl LoadCommand {
+    /// `command` is a JSON object or a command line.
     pub(super) fn new(command: &[u8]) -> LoadCommand {
-        LoadCommand { given: GivenModels::read(command), command: command.to_vec(), by_old_name: false }
-    }
-
-    pub(super) fn by_old_name(command: &[u8]) -> LoadCommand {
-        LoadCommand { by_old_name: true, ..LoadCommand::new(command) }
-    }
-
-    fn parse(&self) -> Result<LoadRequest> {
-        let mut request = LoadRequest::parse(&self.command)?;
-        if self.by_old_name {
-            request.warn_about_old_names();
+        LoadCommand {
+            given: GivenModels::read(command),
+            command: command.to_vec(),
+            failure_level: Level::Info,
+            warn_about: |_| Vec::new(),
         }
-        Ok(request)
     }
 
-    /// The level at which a failure is logged. The old server printed it. Other hosts get it from the call and the status.
-    fn failure_level(&self) -> Level {
-        if self.by_old_name { Level::Error } else { Level::Info }
+    /// A command through another interface, whose hosts do not learn of a failure otherwise than from the log. `warn_about` returns the
+    /// warnings about defaults that its requests do not use.
+    pub(in crate::api) fn translated(command: &[u8], warn_about: fn(&RequestDefaults) -> Vec<String>) -> LoadCommand {
+        LoadCommand { failure_level: Level::Error, warn_about, ..LoadCommand::new(command) }
     }
 }
 
@@ -191,7 +190,7 @@ impl LifeCycle {
         let command = Arc::new(command);
         let begun = Arc::clone(&command);
         self.run_in_background(
-            "foredraft-init",
+            "foredraft-load",
             move |this, life| this.begin_load(life, &begun),
             move |this, epoch| {
                 // The status reports a failure.
@@ -211,7 +210,7 @@ impl LifeCycle {
     /// Unloads on another thread.
     pub(super) fn unload_in_background(self: &Arc<Self>) {
         let begin = |this: &LifeCycle, life: &mut Life| this.begin(life, LoadPhase::Uninitialized);
-        self.run_in_background("foredraft-deinit", begin, |this, _| drop(this.lock_loading()));
+        self.run_in_background("foredraft-unload", begin, |this, _| drop(this.lock_loading()));
     }
 
     /// Begins an unload without waiting for it.
@@ -224,7 +223,7 @@ impl LifeCycle {
         let begin = move |this: &LifeCycle, life: &mut Life| {
             if this.is_current(epoch) { this.begin(life, LoadPhase::Uninitialized) } else { Err(superseded()) }
         };
-        self.run_in_background("foredraft-deinit", begin, |this, _| {
+        self.run_in_background("foredraft-unload", begin, |this, _| {
             log::write(Level::Warn, "notify_fd: the reader closed it, so the engine is unloaded");
             drop(this.lock_loading());
         });
@@ -323,7 +322,7 @@ impl LifeCycle {
         // If a bug panics here, the load fails instead of never ending.
         let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the load panicked"));
         let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
-        let result = self.finish_load(epoch, result, command.failure_level());
+        let result = self.finish_load(epoch, result, command.failure_level);
         if let Some(notice) = notice {
             notice();
         }
@@ -344,7 +343,7 @@ impl LifeCycle {
             }
             Err(error) => {
                 let error = if self.is_current(epoch) { error } else { superseded() };
-                log::write(failure_level, &format!("init: {}", error.message()));
+                log::write(failure_level, &format!("load: {}", error.message()));
                 self.set_state(epoch, LoadState::NotReady(LoadPhase::Failed(error.clone())));
                 Err(error)
             }
@@ -365,19 +364,22 @@ impl LifeCycle {
     ) -> Result<LoadedEngine> {
         // Before anything of ggml runs: also its defaults are asked of it.
         llama::choose_default_level()?;
-        let request = command.parse()?;
+        let mut request = LoadRequest::parse(&command.command)?;
+        let more = (command.warn_about)(&request.defaults);
+        request.warnings.extend(more.iter().cloned());
         if let Some(level) = request.log_level {
             log::set_level(level);
         }
         for warning in &request.warnings {
-            log::write(Level::Warn, &format!("init: {warning}"));
+            log::write(Level::Warn, &format!("load: {warning}"));
         }
         *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
         let notify = self.notify_callback(epoch, notice.clone());
         let progress =
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
-            return LoadedEngine::isolated(&command.command, command.by_old_name, notify, progress);
+            let settings = IsolationSettings::read(&command.command, more)?;
+            return LoadedEngine::isolated(settings, request.defaults, notify, progress);
         }
         {
             let mut life = self.life.lock();
@@ -432,5 +434,5 @@ pub(crate) fn cut_off() -> Error {
 }
 
 fn superseded() -> Error {
-    Error::new(Code::Cancelled, "init: a later init or deinit replaced this load")
+    Error::new(Code::Cancelled, "load: a later load or unload replaced this load")
 }

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::loaded::LoadedEngine;
+pub(in crate::api) use self::loading::LoadCommand;
 pub(crate) use self::loading::cut_off;
-use self::loading::{EngineState, LifeCycle, LoadCommand};
+use self::loading::{EngineState, LifeCycle};
 pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
-use super::calls::{PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_request};
+use super::calls::{PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_models};
+use super::fields::parse_object;
 use super::function::Function;
 use super::local_engine::LocalEngine;
 use super::lookup::{RunningLookup, RunningLookups};
-use super::request::Endpoint;
+use super::request::RequestDefaults;
 use super::status::{EngineStatus, LoadPhase};
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -44,34 +46,31 @@ impl JsonEngine {
     /// Loads models in place of the loaded ones, and waits until that is done. `command` is a JSON object or a command line.
     ///
     /// # Errors
-    /// The command is invalid, a model cannot be loaded, a later `init` or `deinit` replaced this load, the call is from inside a
+    /// The command is invalid, a model cannot be loaded, a later load or unload replaced this load, the call is from inside a
     /// callback, or this process was forked from one that has a model loaded.
     pub fn load(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
-            return Err(Error::would_deadlock("init"));
+            return Err(Error::would_deadlock("load"));
         }
-        self.life_cycle.load(LoadCommand::new(command))
+        self.run_load(LoadCommand::new(command))
     }
 
     /// As [`JsonEngine::load`], on another thread. The status reports the result.
     pub fn load_async(&self, command: &[u8]) {
-        self.life_cycle.load_in_background(LoadCommand::new(command));
+        self.run_load_async(LoadCommand::new(command));
     }
 
-    /// As [`JsonEngine::load`], by the old name. Warns about values that requests of the old names do not use.
+    /// As [`JsonEngine::load`]. Not allowed inside a callback.
     ///
     /// # Errors
     /// As [`JsonEngine::load`].
-    pub fn load_by_old_name(&self, command: &[u8]) -> Result<()> {
-        if host::inside() {
-            return Err(Error::would_deadlock("init"));
-        }
-        self.life_cycle.load(LoadCommand::by_old_name(command))
+    pub(in crate::api) fn run_load(&self, command: LoadCommand) -> Result<()> {
+        self.life_cycle.load(command)
     }
 
-    /// As [`JsonEngine::load_async`], by the old name.
-    pub fn load_async_by_old_name(&self, command: &[u8]) {
-        self.life_cycle.load_in_background(LoadCommand::by_old_name(command));
+    /// As [`JsonEngine::load_async`].
+    pub(in crate::api) fn run_load_async(&self, command: LoadCommand) {
+        self.life_cycle.load_in_background(command);
     }
 
     /// Unloads, or aborts a running load, and waits for the threads of earlier calls. Inside a callback it returns at once, and
@@ -105,24 +104,64 @@ impl JsonEngine {
     /// # Errors
     /// No model is loaded and the function needs one; that of `request`; or those of the function.
     pub fn call(&self, function: Function, request: Result<&[u8]>) -> Result<Value> {
-        let answer = match request {
-            Ok(request) => self.call_with(function, request),
-            // Without a model, the argument does not matter.
-            Err(error) => self.check_ready(function).and(Err(error)),
-        };
-        if let Function::Submit(endpoint) = function {
-            self.life_cycle.left_requests().set_refused(endpoint, answer.as_ref().err());
-        }
-        answer
+        self.call_announcing(function, request, &|_| ())
     }
 
-    fn call_with(&self, function: Function, request: &[u8]) -> Result<Value> {
+    /// As [`JsonEngine::call`]. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process, before
+    /// the request has an update.
+    ///
+    /// # Errors
+    /// As [`JsonEngine::call`].
+    pub(in crate::api) fn call_announcing(
+        &self,
+        function: Function,
+        request: Result<&[u8]>,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
+        match request {
+            Ok(request) => self.call_with(function, request, announce),
+            // Without a model, the argument does not matter.
+            Err(error) => self.check_ready(function).and(Err(error)),
+        }
+    }
+
+    /// The values that a request gets for absent fields.
+    ///
+    /// # Errors
+    /// No model is loaded.
+    pub(in crate::api) fn defaults(&self) -> Result<RequestDefaults> {
+        Ok(self.loaded().map_err(|(_, error)| error)?.defaults().clone())
+    }
+
+    /// The requests that have not finished, waiting ones first.
+    pub(in crate::api) fn unfinished(&self) -> Vec<u64> {
+        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.unfinished())
+    }
+
+    /// Whether the loaded engine has a request, possibly one that was polled to its end.
+    pub(in crate::api) fn has_request(&self, id: u64) -> bool {
+        self.loaded().is_ok_and(|engine| engine.has_request(id))
+    }
+
+    /// Keeps a request pollable after any number of loads and unloads. `released`: the request that was kept until now.
+    pub(in crate::api) fn keep_request(&self, id: u64, released: Option<u64>) {
+        self.life_cycle.left_requests().keep(id, released);
+    }
+
+    /// The name of the state, or `None` if a model is loaded.
+    pub(in crate::api) fn not_ready(&self) -> Option<&'static str> {
+        self.loaded().err().map(|(state, _)| state)
+    }
+
+    fn call_with(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
         match (self.loaded(), function) {
-            (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => engine.call(function, request),
+            (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => {
+                engine.call(function, request, announce)
+            }
             (_, Function::LookupCreate) => self.lookup_create(request),
             (_, Function::LookupMerge) => self.lookup_merge(request),
             (_, Function::LookupStats) => self.lookup_stats(request),
-            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request),
+            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request, announce),
         }
     }
 
@@ -154,52 +193,43 @@ impl JsonEngine {
         }
     }
 
-    /// As [`LocalEngine::poll`]. The request can also be one that the newest load or unload has ended; without an id it can be the last
-    /// request before that, or one that was refused. If no model is loaded there are no other updates; this is an error only if the command names a request.
+    /// Takes the updates since the last poll, of one request or of several: `foredraft_poll`. The request can also be one that the newest load
+    /// or unload has ended.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
-    pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = PollCommand::read(endpoint, command)?;
-        let left = self.life_cycle.left_requests();
-        if command.is_unnamed()
-            && let Some(answer) = left.poll_refused(endpoint, &command)
-        {
-            return Ok(answer);
-        }
-        let engine = self.loaded();
-        let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.newest(endpoint).is_some();
-        let here = match &engine {
-            Ok(engine) if is_here(engine) => engine.poll(endpoint, command.clone()),
-            _ => None,
-        };
-        if here.is_none()
-            && command.is_unnamed()
-            && let Some(answer) = left.newest(endpoint).and_then(|id| left.poll(endpoint, id, &command))
-        {
-            return answer;
-        }
-        let state = engine.map_or_else(|(state, _)| state, |_| "idle");
-        let answer = here.unwrap_or_else(|| poll_without_request(command.clone(), state));
-        found_elsewhere(answer, &command, |id, command| left.poll(endpoint, id, command))
+    pub fn poll(&self, command: Option<&[u8]>) -> Result<Value> {
+        self.run_poll(PollCommand::read(&parse_object(command.unwrap_or_default())?, Vec::new())?)
     }
 
-    /// As [`LocalEngine::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request
-    /// that the newest load or unload has not ended.
+    /// As [`JsonEngine::poll`], with a command that was read.
+    pub(in crate::api) fn run_poll(&self, command: PollCommand) -> Result<Value> {
+        let here = self.loaded().ok().and_then(|engine| engine.poll(command.clone()));
+        let answer = here.unwrap_or_else(|| poll_without_models(command.clone()));
+        let left = self.life_cycle.left_requests();
+        found_elsewhere(answer, &command, |id, command| left.poll(id, command))
+    }
+
+    /// Ends one request or several within one decode: `foredraft_cancel`. A request that the newest load or unload has ended is left
+    /// unchanged.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
-    pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = PollCommand::read(endpoint, command)?;
+    pub fn cancel(&self, command: Option<&[u8]>) -> Result<Value> {
+        self.run_cancel(PollCommand::read(&parse_object(command.unwrap_or_default())?, Vec::new())?)
+    }
+
+    /// As [`JsonEngine::cancel`], with a command that was read.
+    pub(in crate::api) fn run_cancel(&self, command: PollCommand) -> Result<Value> {
         let answer = match self.loaded() {
-            Ok(engine) => engine.cancel(endpoint, command.clone()),
+            Ok(engine) => engine.cancel(command.clone()),
             Err(_) => cancel_without_models(command.clone()),
         };
         let left = self.life_cycle.left_requests();
         found_elsewhere(answer, &command, |id, command| left.has(id).then(|| Ok(cancel_left(id, command))))
     }
 
-    /// The answer of `poll_system_status`.
+    /// The answer of `foredraft_status`.
     pub fn status(&self) -> Value {
         let status = match self.life_cycle.state() {
             EngineState::Ready(engine) => engine.status(),
@@ -217,7 +247,7 @@ impl JsonEngine {
         RunningLookups::default().add_to_status(status)
     }
 
-    /// Registers a lookup function that runs until it ends, or until a later `init` or `deinit`.
+    /// Registers a lookup function that runs until it ends, or until a later load or unload.
     pub(super) fn begin_lookup(&self, function: &'static str) -> RunningLookup<'_> {
         let is_current = self.life_cycle.watch_epoch();
         self.life_cycle.lookups().begin(function, is_current)

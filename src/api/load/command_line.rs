@@ -1,4 +1,4 @@
-//! Converts a command line in llama.cpp's flags to the JSON object of `init`, so that one parser reads both forms.
+//! Converts a command line in llama.cpp's flags to the JSON object of a load, so that one parser reads both forms.
 //!
 //! The old server split at whitespace and took the first word as the program's name. So a first word that is not a flag is
 //! skipped.
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CommandLine {
-    /// The same settings as `init`'s JSON object.
+    /// The same settings as a load's JSON object.
     pub object: Map<String, Value>,
     /// Flags that were ignored, and flags that were given twice.
     pub warnings: Vec<String>,
@@ -61,7 +61,7 @@ pub fn split(line: &str) -> Result<Vec<String>> {
 
 /// Reads a command line in llama.cpp's flags. `--flag=value` and `--flag value` are equivalent, `--ctx_size` and `--ctx-size` too.
 ///
-/// Values are converted to the JSON type of their key. Ranges are validated later, by `init`'s parser.
+/// Values are converted to the JSON type of their key. Ranges are validated later, by the load's parser.
 ///
 /// # Errors
 /// An unknown flag (the message suggests the nearest known one), a missing or superfluous value, an invalid number.

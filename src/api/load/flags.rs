@@ -26,16 +26,16 @@ impl serde::Serialize for FixedValue {
 pub(super) enum FlagKind {
     /// No argument. Sets these keys.
     Set(&'static [(&'static str, FixedValue)]),
-    /// A word. `init`'s parser validates it.
+    /// A word. the load's parser validates it.
     Word(&'static str),
-    /// One of these words, each with the word for `init`'s parser; or no argument, as in older versions of llama.cpp, which means
+    /// One of these words, each with the word for the load's parser; or no argument, as in older versions of llama.cpp, which means
     /// `default`.
     OptionalWord { key: &'static str, words: &'static [(&'static str, &'static str)], default: &'static str },
     /// A whole number.
     Int(&'static str),
     /// A number.
     Number(&'static str),
-    /// A whole number or a word. `init`'s parser validates it.
+    /// A whole number or a word. the load's parser validates it.
     IntOrWord(&'static str),
     /// A whole number. Without an argument the flag once had another meaning; it is then ignored with the warning `why`.
     IntOrNothing { key: &'static str, why: &'static str },

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
 use self::threads::ContextThreads;
-use super::fields::{Fields, parse_object, show, unavailable};
+use super::fields::{Fields, parse_object, show, text_in, unavailable};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, FitSettings, MAX_BEAMS};
@@ -36,8 +36,10 @@ const MAX_CTX: i64 = 1 << 26;
 const FIT_MARGIN_MB: u64 = 1024;
 /// The default of `max_queue`.
 const MAX_QUEUE: usize = 64;
+/// The key of further warnings, from the host's process of an isolated engine.
+pub(super) const MORE_WARNINGS: &str = "__warnings";
 
-/// A validated `init` request.
+/// A validated load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadRequest {
     /// The engine's configuration.
@@ -58,7 +60,7 @@ pub struct LoadRequest {
     pub warnings: Vec<String>,
 }
 
-/// The models named by an `init` request, which may be invalid otherwise. Absent names are empty.
+/// The models named by a load, which may be invalid otherwise. Absent names are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GivenModels {
     pub(super) model: String,
@@ -68,7 +70,7 @@ pub(super) struct GivenModels {
 }
 
 impl GivenModels {
-    /// Reads the names from `init`'s argument, as far as it can be parsed.
+    /// Reads the names from a load's argument, as far as it can be parsed.
     pub(super) fn read(bytes: &[u8]) -> GivenModels {
         let object = parse_object(bytes).or_else(|error| {
             let line = std::str::from_utf8(bytes).map_err(|_| error)?;
@@ -121,7 +123,7 @@ impl LoadRequest {
         self.model_alias.clone().unwrap_or_else(|| self.config.model.source.to_string())
     }
 
-    /// Reads `init`'s argument: a JSON object, or a command line in llama.cpp's flags.
+    /// Reads a load's argument: a JSON object, or a command line in llama.cpp's flags.
     ///
     /// # Errors
     /// Neither form, or a field that has the wrong type, is out of range, or is not available in this version.
@@ -129,10 +131,10 @@ impl LoadRequest {
         // Text that begins like JSON gets the error of the JSON parser; other text is a command line.
         match std::str::from_utf8(bytes) {
             Ok(line) if line.trim().is_empty() => {
-                Err(Error::new(Code::InvalidJson, "init: expected a JSON object or a command line, got nothing"))
+                Err(Error::new(Code::InvalidJson, "load: expected a JSON object or a command line, got nothing"))
             }
             Ok(line) if is_lone_path(line) => Err(Error::invalid(format!(
-                "init: expected a JSON object or a command line, got the path {}: write {{\"model\": ...}} or -m before it",
+                "load: expected a JSON object or a command line, got the path {}: write {{\"model\": ...}} or -m before it",
                 show(&line.trim().into())
             ))),
             Ok(line) if !line.trim_start().starts_with(['{', '[', '\u{FEFF}']) => {
@@ -142,19 +144,6 @@ impl LoadRequest {
                 Ok(LoadRequest { warnings, ..request })
             }
             _ => LoadRequest::from_object(&parse_object(bytes)?),
-        }
-    }
-
-    /// Adds warnings about values that requests of the old names do not use: in the old server, each request overwrote them.
-    pub(super) fn warn_about_old_names(&mut self) {
-        let overwritten = [
-            ("seed", self.defaults.seed.is_some()),
-            ("n_keep", self.defaults.n_keep != RequestDefaults::default().n_keep),
-        ];
-        for (key, _) in overwritten.into_iter().filter(|(_, is_given)| *is_given) {
-            self.warnings.push(format!(
-                "{key}: not used by requests of the old names, which set it themselves, as in the old server"
-            ));
         }
     }
 
@@ -200,7 +189,7 @@ impl LoadRequest {
         }
     }
 
-    /// Reads `init`'s object.
+    /// Reads a load's object.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available in this version.
@@ -208,7 +197,10 @@ impl LoadRequest {
         let (object, mut warnings) = keys::renamed(object)?;
         let mut fields = Fields::new(&object);
         let request = LoadRequest::read(&mut fields)?;
+        let text = |name: &str, value: &Value| text_in(name, value).map(str::to_owned);
+        let more = fields.list(MORE_WARNINGS, "an array of strings", text)?.unwrap_or_default();
         warnings.extend(fields.finish());
+        warnings.extend(more);
         Ok(LoadRequest { warnings, ..request })
     }
 
@@ -440,7 +432,7 @@ fn validate_combination(model: &ModelParams, context: &ContextParams, type_v: &s
     }
 }
 
-/// `init`'s argument as an object with the keys of this library; `None`: it is neither an object nor a command line.
+/// A load's argument as an object with the keys of this library; `None`: it is neither an object nor a command line.
 #[cfg(target_os = "linux")]
 pub(super) fn as_object(bytes: &[u8]) -> Option<Map<String, Value>> {
     let object = parse_object(bytes).ok().or_else(|| {

@@ -1,4 +1,4 @@
-//! The keys of `init` about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
+//! The keys of a load about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `init`'s keys for the threads of decodes: number, placement and frame budget.
+//! A load's keys for the threads of decodes: number, placement and frame budget.
 
 use std::time::Duration;
 

@@ -77,7 +77,7 @@ impl RunningLookup<'_> {
     fn cancelled(&self) -> Error {
         let mut function = "";
         self.update(|lookup| function = lookup.function);
-        Error::new(Code::Cancelled, format!("{function}: cancelled by a later init or deinit"))
+        Error::new(Code::Cancelled, format!("{function}: cancelled by a later load or unload"))
     }
 
     fn update(&self, change: impl FnOnce(&mut LookupProgress)) {

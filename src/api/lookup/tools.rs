@@ -1,7 +1,7 @@
 //! `lookup_create`, `lookup_merge`, `lookup_stats`: create, merge and evaluate n-gram cache files.
 //!
-//! They run on the caller's thread and block no other call. Only tokenization uses the model; a `deinit` waits for it. The other
-//! steps are cancelled by a later `init` or `deinit`.
+//! They run on the caller's thread and block no other call. Only tokenization uses the model; a unload waits for it. The other
+//! steps are cancelled by a later load or unload.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ impl JsonEngine {
     ///
     /// # Errors
     /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read or written, or a later
-    /// `init` or `deinit` cancelled it.
+    /// load or unload cancelled it.
     pub fn lookup_create(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
@@ -54,7 +54,7 @@ impl JsonEngine {
     /// `lookup_merge`: adds up cache files and writes the sum to a file.
     ///
     /// # Errors
-    /// The request is invalid, a file cannot be read or written, or a later `init` or `deinit` cancelled it.
+    /// The request is invalid, a file cannot be read or written, or a later load or unload cancelled it.
     pub fn lookup_merge(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
@@ -83,7 +83,7 @@ impl JsonEngine {
     ///
     /// # Errors
     /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read or written, or a later
-    /// `init` or `deinit` cancelled it.
+    /// load or unload cancelled it.
     pub fn lookup_stats(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);

@@ -230,7 +230,7 @@ fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
     Rendered { text, tainted }
 }
 
-/// Calls `render` with the chat template: the request's, else `init`'s, else the model's.
+/// Calls `render` with the chat template: the request's, else the load's, else the model's.
 fn with_template<R>(
     serving: &ServingModel,
     chat: &ChatInput,

@@ -26,7 +26,7 @@ pub(in crate::api) struct ServingModel {
     pub(in crate::api) n_ctx: usize,
     pub(in crate::api) ctx_shift: bool,
     pub(in crate::api) templates: Arc<TemplatesByTools>,
-    /// `init`'s chat template.
+    /// The load's chat template.
     pub(in crate::api) chat_template: Option<String>,
     /// The engine is being unloaded.
     pub(in crate::api) stopping: Arc<AtomicBool>,
@@ -117,7 +117,7 @@ impl ServingModel {
         choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
     }
 
-    /// The chat template: `init`'s, else the model's, else the target's. A model can have a separate one for requests with tools.
+    /// The chat template: the load's, else the model's, else the target's. A model can have a separate one for requests with tools.
     ///
     /// # Errors
     /// There is no template, or it cannot be parsed.
@@ -179,7 +179,7 @@ impl ServingModel {
             .ok_or_else(|| Error::invalid("messages: the model has no chat template; set chat_template"))
     }
 
-    /// The scale of each LoRA adapter: `init`'s, or the `requested` ones, which turn off all others.
+    /// The scale of each LoRA adapter: the load's, or the `requested` ones, which turn off all others.
     ///
     /// # Errors
     /// There is no such adapter.

@@ -4,7 +4,7 @@ use super::speculative::SpeculativeOptions;
 use crate::api::fields::Fields;
 use crate::error::Result;
 
-/// The defaults that `init` sets.
+/// The defaults that a load sets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestDefaults {
     /// The number of tokens that a truncated prompt keeps. `None`: the whole prompt.
@@ -22,7 +22,7 @@ pub struct RequestDefaults {
 }
 
 impl Default for RequestDefaults {
-    /// The defaults of an `init` without these keys.
+    /// The defaults of a load without these keys.
     fn default() -> Self {
         RequestDefaults {
             n_keep: Some(0),

@@ -4,11 +4,11 @@ mod chat;
 mod choices;
 mod constraint;
 mod defaults;
-mod endpoint;
 mod prompt;
 mod sampling;
 mod settings;
 mod speculative;
+mod translation;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -22,11 +22,11 @@ pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, GrammarTrigger, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub(super) use self::defaults::read_seed;
-pub use self::endpoint::Endpoint;
 pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub(super) use self::sampling::MAX_WINDOW;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
+pub use self::translation::Translation;
 use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, show, text_in, unexpected};
 use super::schema;
 use crate::engine::{MAX_BEAMS, RequestOptions};
@@ -40,7 +40,7 @@ const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The maximum `prompt_logprobs`, as of `n_probs`.
 const MAX_PROMPT_LOGPROBS: i64 = 1 << 20;
-/// The maximum scale of a LoRA adapter, as in `init`.
+/// The maximum scale of a LoRA adapter, as in a load.
 const MAX_LORA: f32 = 1000.0;
 /// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
 const MAX_BIAS: f32 = 1e9;
@@ -85,8 +85,10 @@ pub struct CompletionRequest {
     pub speculative: SpeculationRequest,
     /// The predicted output. It is drafted if the request speculates.
     pub prediction: Option<String>,
-    /// LoRA adapters by number, with their scales; all others are off. The numbers may not exist. `None`: as in `init`.
+    /// LoRA adapters by number, with their scales; all others are off. The numbers may not exist. `None`: as in a load.
     pub lora: Option<Vec<(usize, f32)>>,
+    /// How an adaptor translated it.
+    pub translation: Translation,
     /// Unknown keys and ignored fields.
     pub warnings: Vec<String>,
 }
@@ -133,18 +135,15 @@ pub enum BiasTarget {
 }
 
 impl CompletionRequest {
-    /// Parses a request of a function in the group `endpoint`, with `init`'s defaults.
+    /// Parses a request, with the load's defaults.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available in this version.
-    pub fn from_object(
-        object: &Map<String, Value>,
-        endpoint: Endpoint,
-        defaults: &RequestDefaults,
-    ) -> Result<CompletionRequest> {
+    pub fn from_object(object: &Map<String, Value>, defaults: &RequestDefaults) -> Result<CompletionRequest> {
         let mut fields = Fields::new(object);
-        let request = CompletionRequest::read(&mut fields, endpoint, defaults)?;
-        Ok(CompletionRequest { warnings: [request.warnings, fields.finish()].concat(), ..request })
+        let mut request = CompletionRequest::read(&mut fields, defaults)?;
+        let translated = std::mem::take(&mut request.translation.warnings);
+        Ok(CompletionRequest { warnings: [translated, request.warnings, fields.finish()].concat(), ..request })
     }
 
     /// The sampler's fields as a Markdown table, for docs/reference.md: name, default, least, largest, meaning.
@@ -177,7 +176,8 @@ impl CompletionRequest {
         u32::try_from(seed).unwrap_or(0)
     }
 
-    fn read(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<CompletionRequest> {
+    fn read(fields: &mut Fields, defaults: &RequestDefaults) -> Result<CompletionRequest> {
+        let translation = Translation::read(fields)?;
         // Reported by generation_settings, so known, but not settings of a request.
         fields.get("model");
         fields.get("n_ctx");
@@ -198,16 +198,12 @@ impl CompletionRequest {
             // The engine reports the chosen token's log-probability with an alternative at least.
             sampling.n_probs = sampling.n_probs.max(top).max(1);
         }
-        let given = read_seed(fields)?;
-        let seed = given.unwrap_or(if endpoint.is_old() { None } else { defaults.seed });
-        if let (true, None, Some(seed)) = (endpoint.is_old(), given, defaults.seed) {
-            fields.warn(ignored_default("seed", i64::from(seed)));
-        }
+        let seed = read_seed(fields)?.unwrap_or(defaults.seed);
         sampling.seed = seed.unwrap_or_else(draw_seed);
         for (used, others) in OTHER_NAMES {
             fields.warn_of_other_names(used, others);
         }
-        if !endpoint.is_old() && !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
+        if !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
             fields.warn("prompt: neither prompt nor messages is given, so the completion continues an empty text");
         }
         let request = CompletionRequest {
@@ -226,12 +222,13 @@ impl CompletionRequest {
             constraint: ConstraintOptions::read(fields)?,
             choices: choices::read(fields)?,
             json_schema,
-            options: options(fields, endpoint, defaults)?,
+            options: options(fields, translation.cuts_begun_stop, defaults)?,
             chat,
             reply: reply(fields)?,
             lora: lora(fields)?,
-            speculative: SpeculationRequest::read(fields, endpoint, &defaults.speculative)?,
+            speculative: SpeculationRequest::read(fields, translation.speculates_if_asked, &defaults.speculative)?,
             prediction: prediction(fields)?,
+            translation,
             warnings: Vec::new(),
         };
         request.validate_choices()?.validate_beams()
@@ -311,15 +308,16 @@ const OTHER_NAMES: [(&str, &[&str]); 5] = [
     ("tool_choice", &["function_call"]),
 ];
 /// The keys that give a completion something to continue.
-const PROMPT_KEYS: [&str; 6] = ["prompt", "prompts", "messages", "input_prefix", "input_suffix", "input_extra"];
+pub(in crate::api) const PROMPT_KEYS: [&str; 6] =
+    ["prompt", "prompts", "messages", "input_prefix", "input_suffix", "input_extra"];
 
-fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<RequestOptions> {
+fn options(fields: &mut Fields, cuts_begun_stop: bool, defaults: &RequestDefaults) -> Result<RequestOptions> {
     Ok(RequestOptions {
         n_predict: n_predict(fields)?,
         ends_when_full: !flag(fields, "ctx_shift", true)?,
-        n_keep: n_keep(fields, endpoint, defaults.n_keep)?,
+        n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
         stop: stop(fields)?,
-        cuts_begun_stop: false,
+        cuts_begun_stop,
         special: flag(fields, "special", false)?,
         timeout: duration(fields, "timeout_ms")?,
         t_max_predict: duration(fields, "t_max_predict_ms")?,
@@ -437,24 +435,6 @@ fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {
 fn count_or_all(fields: &mut Fields, key: &'static str) -> Result<Option<Option<usize>>> {
     let count: Option<i64> = fields.int(key, -1..=i64::from(i32::MAX))?;
     Ok(count.map(|count| usize::try_from(count).ok()))
-}
-
-/// Reads `n_keep`. With the old names, `default` does not count: there, each request overwrote `init`'s value.
-fn n_keep(fields: &mut Fields, endpoint: Endpoint, default: Option<usize>) -> Result<Option<usize>> {
-    const OLD_DEFAULT: Option<usize> = Some(0);
-    match count_or_all(fields, "n_keep")? {
-        Some(n_keep) => Ok(n_keep),
-        None if endpoint.is_old() && default != OLD_DEFAULT => {
-            fields.warn(ignored_default("n_keep", default.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX))));
-            Ok(OLD_DEFAULT)
-        }
-        None => Ok(default),
-    }
-}
-
-/// The warning that a value of `init` is not used by a request of the old names.
-fn ignored_default(key: &str, value: i64) -> String {
-    format!("{key}: init's value {value} is not used, as in the old server; set it in each request")
 }
 
 /// Reads `n_predict`, or its aliases `max_tokens` and `max_completion_tokens`.

@@ -116,7 +116,7 @@ pub struct ChatInput {
     pub messages: Vec<Value>,
     /// Tool definitions: objects.
     pub tools: Vec<Value>,
-    /// A template that replaces the model's and `init`'s.
+    /// A template that replaces the model's and the load's.
     pub chat_template: Option<String>,
     /// Additional variables for the template.
     pub chat_template_kwargs: Map<String, Value>,

@@ -1,18 +1,17 @@
-//! The field `speculative` of `init` (defaults) and of a request, as an object or in llama-server's flat form
+//! The field `speculative` of a load (defaults) and of a request, as an object or in llama-server's flat form
 //! (`"speculative.n_max"`).
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use super::endpoint::Endpoint;
 use crate::api::fields::{Fields, did_you_mean, set, shortest, show, unavailable, unexpected, word_in};
 use crate::error::{Error, Result};
 use crate::speculative::{
     Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify,
 };
 
-/// The options of `speculative`. `init` sets defaults, and a request changes them.
+/// The options of `speculative`. A load sets defaults, and a request changes them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeculativeOptions {
     /// False if the value is `false`.
@@ -86,7 +85,7 @@ const VERIFY: [(&str, Verify); 4] = [
 ];
 
 impl SpeculativeOptions {
-    /// Reads `init`'s `speculative`.
+    /// Reads a load's `speculative`.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available.
@@ -274,13 +273,13 @@ fn sizes_json(ngram: &NgramParams) -> Map<String, Value> {
 }
 
 impl SpeculationRequest {
-    /// Reads a request's `speculative`.
+    /// Reads a request's `speculative`. `if_asked`: without it, the request does not speculate, and its answer does not mention speculation.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available.
-    pub fn read(fields: &mut Fields, endpoint: Endpoint, defaults: &SpeculativeOptions) -> Result<SpeculationRequest> {
+    pub fn read(fields: &mut Fields, if_asked: bool, defaults: &SpeculativeOptions) -> Result<SpeculationRequest> {
         let (options, enables) = defaults.changed_by(fields)?;
-        let report = enables || endpoint != Endpoint::Completion;
+        let report = enables || !if_asked;
         let disabled = if report { options.off_reason() } else { None };
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         // The options are reported in `generation_settings`, where `n_max` is a given value.

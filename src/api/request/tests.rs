@@ -9,8 +9,22 @@ use crate::api::load::tests::any_json;
 use crate::error::Code;
 use crate::sampling::MirostatVersion;
 
+/// Reads a request, which gets a prompt if it has none.
+fn read_with(
+    document: &Map<String, Value>,
+    speculates_if_asked: bool,
+    defaults: &RequestDefaults,
+) -> Result<CompletionRequest> {
+    let mut document = document.clone();
+    if !PROMPT_KEYS.iter().any(|key| document.get(*key).is_some_and(|value| !value.is_null())) {
+        document.insert("prompt".to_owned(), "".into());
+    }
+    Translation { speculates_if_asked, ..Translation::default() }.add_to(&mut document);
+    CompletionRequest::from_object(&document, defaults)
+}
+
 pub(super) fn read(document: &Value) -> Result<CompletionRequest> {
-    CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &RequestDefaults::default())
+    read_with(document.as_object().unwrap(), true, &RequestDefaults::default())
 }
 
 pub(super) fn request(document: Value) -> CompletionRequest {
@@ -238,39 +252,46 @@ fn second_spelling_of_a_key_is_not_used_and_a_warning() {
 }
 
 #[test]
-fn init_defaults_apply_to_requests() {
-    let seed_of = |document: Value, endpoint: Endpoint, init: Option<u32>| {
-        let defaults = RequestDefaults { seed: init, ..RequestDefaults::default() };
-        CompletionRequest::from_object(document.as_object().unwrap(), endpoint, &defaults).unwrap().sampling.seed
+fn defaults_of_the_load_apply_to_requests() {
+    let seed = |document: Value, loaded: Option<u32>| {
+        let defaults = RequestDefaults { seed: loaded, ..RequestDefaults::default() };
+        read_with(document.as_object().unwrap(), true, &defaults).unwrap().sampling.seed
     };
-    let seed = |document: Value, init| seed_of(document, Endpoint::Foredraft, init);
     assert_eq!(seed(json!({}), Some(7)), 7);
     assert_eq!(seed(json!({"seed": 0}), Some(7)), 0);
     // Drawn seeds all differ, except with a probability of 1 in 860,000.
-    let drawn = |document: Value, init| (0..100).map(|_| seed(document.clone(), init)).collect::<HashSet<u32>>().len();
+    let drawn =
+        |document: Value, loaded| (0..100).map(|_| seed(document.clone(), loaded)).collect::<HashSet<u32>>().len();
     assert!(drawn(json!({}), None) >= 99);
     assert!(drawn(json!({"seed": -1}), Some(7)) >= 99);
     assert!(drawn(json!({"seed": u32::MAX}), Some(7)) >= 99);
 
-    let n_keep = |document: Value, endpoint: Endpoint, init: Option<usize>| {
-        let defaults = RequestDefaults { n_keep: init, ..RequestDefaults::default() };
-        let mut document = document;
-        document["prompt"] = json!("a");
-        let request = CompletionRequest::from_object(document.as_object().unwrap(), endpoint, &defaults).unwrap();
+    let n_keep = |document: Value, loaded: Option<usize>| {
+        let defaults = RequestDefaults { n_keep: loaded, ..RequestDefaults::default() };
+        let request = read_with(document.as_object().unwrap(), true, &defaults).unwrap();
         (request.options.n_keep, request.warnings.len())
     };
-    assert_eq!(n_keep(json!({}), Endpoint::Foredraft, None), (None, 0));
-    assert_eq!(n_keep(json!({"n_keep": 3}), Endpoint::Foredraft, None), (Some(3), 0));
-    // In the old server, each request overwrote them.
-    for endpoint in [Endpoint::Completion, Endpoint::Speculative] {
-        assert_eq!(seed_of(json!({"seed": 0}), endpoint, Some(7)), 0);
-        assert!((0..100).map(|_| seed_of(json!({}), endpoint, Some(7))).collect::<HashSet<u32>>().len() >= 99);
-        for init in [None, Some(5)] {
-            assert_eq!(n_keep(json!({}), endpoint, init), (Some(0), 1));
-            assert_eq!(n_keep(json!({"n_keep": 3}), endpoint, init), (Some(3), 0));
-        }
-        assert_eq!(n_keep(json!({}), endpoint, Some(0)), (Some(0), 0));
-    }
+    assert_eq!(n_keep(json!({}), None), (None, 0));
+    assert_eq!(n_keep(json!({"n_keep": 3}), None), (Some(3), 0));
+}
+
+#[test]
+fn translation_is_read_as_it_was_added() {
+    let translation = Translation {
+        warnings: vec!["top_p: 2 is used as 1".to_owned()],
+        speculates_if_asked: true,
+        is_prepared_first: false,
+        cuts_begun_stop: true,
+        bans_as_null: false,
+        is_logged: true,
+        shows_prompt: true,
+    };
+    let mut document = json!({"prompt": "a", "nonsense": 1}).as_object().unwrap().clone();
+    translation.add_to(&mut document);
+    let request = CompletionRequest::from_object(&document, &RequestDefaults::default()).unwrap();
+    assert_eq!(request.translation, Translation { warnings: Vec::new(), ..translation.clone() });
+    assert_eq!(request.warnings.first(), translation.warnings.first(), "{:?}", request.warnings);
+    assert_eq!((request.warnings.len(), request.options.cuts_begun_stop), (2, true));
 }
 
 #[test]
@@ -500,18 +521,18 @@ proptest! {
         bias in prop::collection::btree_map(0i32..1000, -100.0f32..100.0, 0..4),
         init_seed in any::<Option<u32>>(),
     ) {
-        let endpoint = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
-        // Changed defaults of init must not apply a second time.
+        let read = |given: &Map<String, Value>, defaults: &RequestDefaults| read_with(given, !speculative, defaults);
+        // Changed defaults of the load must not apply a second time.
         let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
         // Only values that are valid together.
         let mut given = Map::new();
         for (key, value) in keys {
             given.insert(key.into(), value);
-            if CompletionRequest::from_object(&given, endpoint, &defaults).is_err() {
+            if read(&given, &defaults).is_err() {
                 given.remove(key);
             }
         }
-        let first = CompletionRequest::from_object(&given, endpoint, &defaults).unwrap();
+        let first = read(&given, &defaults).unwrap();
         let used = SamplingSettings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
 
         let values = UsedValues { streams: true, ignores_eos: first.ignore_eos, bans_as_null: speculative };
@@ -521,7 +542,7 @@ proptest! {
         if !given.is_null() {
             fed_back.insert("prompt".into(), given);
         }
-        let again = CompletionRequest::from_object(&fed_back, endpoint, &RequestDefaults::default()).unwrap();
+        let again = read(&fed_back, &RequestDefaults::default()).unwrap();
 
         let is_new = |warning: &&String| !first.warnings.contains(warning);
         prop_assert_eq!(again.warnings.iter().find(is_new), None);

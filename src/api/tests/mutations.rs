@@ -7,11 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use crate::api::calls::PollCommand;
 use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::api::legacy::translate;
 use crate::api::load::LoadRequest;
-use crate::api::request::{CompletionRequest, Endpoint, RequestDefaults};
+use crate::api::request::{CompletionRequest, RequestDefaults};
 use crate::api::schema;
+use crate::api::{Endpoint, JsonEngine, OldServer};
 use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
@@ -259,8 +260,15 @@ fn requests() -> Vec<Value> {
 
 fn parse_request(value: &Value) {
     let Some(object) = value.as_object() else { return };
-    for endpoint in [Endpoint::Completion, Endpoint::Speculative, Endpoint::Foredraft] {
-        if let Err(error) = CompletionRequest::from_object(object, endpoint, &RequestDefaults::default()) {
+    let defaults = RequestDefaults::default();
+    let mut objects = vec![object.clone()];
+    for (endpoint, is_awaited) in [(Endpoint::Completion, true), (Endpoint::Speculative, false)] {
+        let mut translated = object.clone();
+        translate(&mut translated, endpoint, is_awaited, &defaults, || Ok(1000)).expect("the vocabulary is known");
+        objects.push(translated);
+    }
+    for object in objects {
+        if let Err(error) = CompletionRequest::from_object(&object, &defaults) {
             assert!(!error.message().is_empty());
         }
     }
@@ -333,10 +341,13 @@ fn polls_parse_or_fail() {
     let seeds = [r#"{"id": 7, "timeout_ms": 0}"#, r#"{"ids": [1, 2, 3]}"#, r#"{"all": true}"#, "", "7", "null"];
     let seeds = seeds.map(|seed| seed.as_bytes().to_vec());
     let words = ["\"id\"", "\"ids\"", "-1", "1e99", "18446744073709551616", "[", "{", "null", "\"\\u0000\"", "true"];
+    let engine = JsonEngine::new();
+    let old_server = OldServer::new(engine.clone());
     run("poll command", |mutator| {
         let bytes = mutator.bytes(&seeds, &words);
-        for endpoint in [Endpoint::Completion, Endpoint::Speculative, Endpoint::Foredraft] {
-            let _ = PollCommand::read(endpoint, Some(&bytes));
+        let _ = engine.poll(Some(&bytes));
+        for endpoint in [Endpoint::Completion, Endpoint::Speculative] {
+            let _ = old_server.poll(endpoint, Some(&bytes));
         }
     });
 }

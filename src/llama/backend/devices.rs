@@ -11,7 +11,7 @@ use crate::llama::platform;
 /// A device of ggml.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The name, as used in `devices` of `init`.
+    /// The name, as used in a load's `devices`.
     pub name: String,
     /// A description.
     pub description: String,

@@ -341,7 +341,7 @@ impl Context {
         self.pad_hidden(&mut batch);
         match self.decode(&batch) {
             Err(DecodeError::Failed(reason)) => Err(reason),
-            // Aborted by a deinit: the next user of the context notices it.
+            // Aborted by an unload: the next user of the context notices it.
             _ => {
                 self.truncate(0, 0);
                 Ok(())

@@ -37,7 +37,7 @@ pub struct WeightLayout {
 /// How the layout of a type of weights was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutReason {
-    /// `init`'s `repack` or `use_mlock`.
+    /// The load's `repack` or `use_mlock`.
     Init,
     /// What was faster when it was measured.
     Measurement,

@@ -25,7 +25,7 @@ use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
 use crate::llama::{DevicePlacement, Token, Vocab, VocabKind, Vocabulary, backend, log};
 
-/// The names of `init`'s fields for a model, for error messages.
+/// The names of a load's fields for a model, for error messages.
 struct Names {
     model: &'static str,
     devices: &'static str,
@@ -72,7 +72,7 @@ impl Model {
         Model::load_as(&TARGET, params, progress)
     }
 
-    /// As [`Model::load`], for a draft model. Errors name `init`'s fields for the draft model.
+    /// As [`Model::load`], for a draft model. Errors name the load's fields for the draft model.
     ///
     /// # Errors
     /// Those of [`Model::load`].
@@ -443,7 +443,7 @@ impl Model {
         self.ptr.as_ptr()
     }
 
-    /// The scales of the LoRA adapters in `init`.
+    /// The scales of the LoRA adapters in a load.
     pub fn lora_scales(&self) -> Vec<f32> {
         self.adapters.iter().map(|(_, scale)| *scale).collect()
     }

@@ -1,4 +1,4 @@
-//! Sets of CPUs, and priorities of threads, as `init` gives them.
+//! Sets of CPUs, and priorities of threads, as a load gives them.
 
 /// `GGML_MAX_N_THREADS`: the maximum number of CPUs in a [`CpuSet`].
 const MAX_CPUS: usize = 512;

@@ -2,7 +2,7 @@
 //!
 //! The threads of a decode wait for each other hundreds of times per token. If another program uses one of their cores, all threads
 //! run at the speed of the slowest one, and fewer threads are faster. The best number can only be found by trying. The governor tries
-//! fewer threads when the engine's thread gets too little CPU time, and occasionally more threads when it uses fewer than `init` set.
+//! fewer threads when the engine's thread gets too little CPU time, and occasionally more threads when it uses fewer than the load set.
 //! It keeps the faster number. It is plain data: the time is an argument.
 
 use std::collections::HashMap;

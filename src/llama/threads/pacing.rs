@@ -1,4 +1,4 @@
-//! Delays decodes, for a host that needs a part of each interval for itself (`init`'s `frame_budget`).
+//! Delays decodes, for a host that needs a part of each interval for itself (a load's `frame_budget`).
 //!
 //! A pacer divides time into intervals of `per`. A decode starts at once if its expected cost fits into the remaining part of `busy` in the
 //! interval, otherwise at the interval's end. A decode that is longer than `busy` extends its interval, so on average the engine is busy for

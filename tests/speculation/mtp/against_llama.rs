@@ -1,8 +1,8 @@
 //! The MTP drafter makes the same drafts as llama.cpp's own `draft-mtp`, called through the crate's binding.
 
+use crate::common::Endpoint::Speculative;
 use crate::common::tiny_models::MtpInput;
 use crate::common::{complete, start, tiny_models};
-use foredraft::api::Endpoint::Speculative;
 use llama_cpp_sys_2 as sys;
 use serde_json::json;
 

@@ -4,9 +4,9 @@
 mod against_llama;
 mod context;
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::tiny_models::MtpInput;
-use crate::common::{complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -216,7 +216,7 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
                 let prompt = tokens(8 + round, 300);
                 let other = submit(&engine, Speculative, &with(&request(&prompt, 0.7), json!({"id_slot": 1})));
                 let command = json!({"id": other}).to_string();
-                engine.with_loaded(|loaded| loaded.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
+                engine.cancel_as(Speculative, Some(command.as_bytes())).expect("cancelled");
             }
             assert_eq!(text(&updates), expected["content"].as_str().expect("content"), "{model} {round}");
         }
@@ -322,7 +322,7 @@ fn response_reports_missing_mtp_layers() {
     check(json!({}), json!("mtp"), "the model has no layers for multi-token prediction");
     check(asks.clone(), json!("draft-mtp"), "the model has no layers for multi-token prediction");
     check(json!({}), json!(["suffix", "mtp", "draft"]), "the model has no layers for multi-token prediction");
-    check(tiny.clone(), json!("mtp"), "only if init's speculative.type names mtp");
+    check(tiny.clone(), json!("mtp"), "only if the load's speculative.type names mtp");
     check(
         with(&json!({"model": tiny_models::hybrid(), "model_draft": null}), asks.clone()),
         json!("mtp"),

@@ -43,7 +43,7 @@ fn flags_become_json_keys() {
     check("--flash-attn=disabled", json!({"flash_attn": "off"}));
     check("-fa off", json!({"flash_attn": "off"}));
     check("--flash-attn=auto", json!({"flash_attn": "auto"}));
-    check("--flash-attn=maybe", json!({"flash_attn": "maybe"})); // init's parser refuses it
+    check("--flash-attn=maybe", json!({"flash_attn": "maybe"})); // the load's parser refuses it
     check("--numa --mlock", json!({"numa": "distribute", "use_mlock": true}));
     check("--numa isolate --no-mmap", json!({"numa": "isolate", "use_mmap": false}));
     check("-lm mmap+mlock", json!({"use_mmap": true, "use_mlock": true}));

@@ -4,48 +4,47 @@ use super::*;
 use crate::api::fields::parse_object;
 use crate::speculative::LookupParams;
 
-fn read(
-    document: &Value,
-    endpoint: Endpoint,
-    defaults: &SpeculativeOptions,
-) -> Result<(SpeculationRequest, Vec<String>)> {
+/// A request without `speculative` does not speculate.
+const IF_ASKED: bool = true;
+const BY_DEFAULT: bool = false;
+
+fn read(document: &Value, if_asked: bool, defaults: &SpeculativeOptions) -> Result<(SpeculationRequest, Vec<String>)> {
     let map = document.as_object().unwrap();
     let mut fields = Fields::new(map);
-    let speculation = SpeculationRequest::read(&mut fields, endpoint, defaults)?;
+    let speculation = SpeculationRequest::read(&mut fields, if_asked, defaults)?;
     Ok((speculation, fields.finish()))
 }
 
 fn settings(document: Value) -> Settings {
-    let (speculation, warnings) = read(&document, Endpoint::Speculative, &SpeculativeOptions::default()).unwrap();
+    let (speculation, warnings) = read(&document, BY_DEFAULT, &SpeculativeOptions::default()).unwrap();
     assert_eq!(warnings, Vec::<String>::new(), "{document}");
     speculation.settings.unwrap()
 }
 
 #[test]
 fn speculation_is_on_or_off_as_requested() {
-    use Endpoint::*;
-    let check = |endpoint, document: Value, on: bool, report: bool, disabled: Option<&str>| {
-        let (speculation, _) = read(&document, endpoint, &SpeculativeOptions::default()).unwrap();
+    let check = |if_asked, document: Value, on: bool, report: bool, disabled: Option<&str>| {
+        let (speculation, _) = read(&document, if_asked, &SpeculativeOptions::default()).unwrap();
         let found = (speculation.settings.is_some(), speculation.report, speculation.disabled);
-        assert_eq!(found, (on, report, disabled), "{endpoint:?} {document}");
+        assert_eq!(found, (on, report, disabled), "{if_asked} {document}");
     };
-    check(Completion, json!({}), false, false, None);
-    check(Completion, json!({"speculative": null}), false, false, None);
-    check(Completion, json!({"speculative": false}), false, false, None);
-    check(Completion, json!({"speculative": true}), true, true, None);
-    check(Completion, json!({"speculative": {}}), true, true, None);
-    check(Completion, json!({"speculative.n_max": 4}), true, true, None);
-    check(Completion, json!({"speculative": false, "speculative.n_max": 4}), false, false, None);
-    check(Completion, json!({"speculative": {"type": "none"}}), false, true, Some("speculative.type is none"));
-    check(Completion, json!({"speculative.type": "none"}), false, true, Some("speculative.type is none"));
-    check(Speculative, json!({}), true, true, None);
-    check(Speculative, json!({"speculative": true}), true, true, None);
-    check(Speculative, json!({"speculative": false}), false, true, Some("speculative is false"));
-    check(Speculative, json!({"speculative": {"n_max": 0}}), false, true, Some("speculative.n_max is 0"));
+    check(IF_ASKED, json!({}), false, false, None);
+    check(IF_ASKED, json!({"speculative": null}), false, false, None);
+    check(IF_ASKED, json!({"speculative": false}), false, false, None);
+    check(IF_ASKED, json!({"speculative": true}), true, true, None);
+    check(IF_ASKED, json!({"speculative": {}}), true, true, None);
+    check(IF_ASKED, json!({"speculative.n_max": 4}), true, true, None);
+    check(IF_ASKED, json!({"speculative": false, "speculative.n_max": 4}), false, false, None);
+    check(IF_ASKED, json!({"speculative": {"type": "none"}}), false, true, Some("speculative.type is none"));
+    check(IF_ASKED, json!({"speculative.type": "none"}), false, true, Some("speculative.type is none"));
+    check(BY_DEFAULT, json!({}), true, true, None);
+    check(BY_DEFAULT, json!({"speculative": true}), true, true, None);
+    check(BY_DEFAULT, json!({"speculative": false}), false, true, Some("speculative is false"));
+    check(BY_DEFAULT, json!({"speculative": {"n_max": 0}}), false, true, Some("speculative.n_max is 0"));
     let draft_only = Some("speculative.model is draft: the draft model generates alone");
-    check(Completion, json!({"speculative": {"model": "draft"}}), false, true, draft_only);
-    check(Speculative, json!({"speculative.model": "draft"}), false, true, draft_only);
-    check(Completion, json!({"speculative": {"model": "target"}}), true, true, None);
+    check(IF_ASKED, json!({"speculative": {"model": "draft"}}), false, true, draft_only);
+    check(BY_DEFAULT, json!({"speculative.model": "draft"}), false, true, draft_only);
+    check(IF_ASKED, json!({"speculative": {"model": "target"}}), true, true, None);
 }
 
 #[test]
@@ -120,7 +119,7 @@ fn values_are_parsed() {
 #[test]
 fn invalid_values_are_refused() {
     let check = |document: Value, expected: &str| {
-        let error = read(&document, Endpoint::Completion, &SpeculativeOptions::default()).unwrap_err();
+        let error = read(&document, IF_ASKED, &SpeculativeOptions::default()).unwrap_err();
         assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
     };
     let one = |key: &str, value: Value| json!({"speculative": {key: value}});
@@ -164,7 +163,7 @@ fn invalid_values_are_refused() {
 #[test]
 fn unknown_keys_are_warnings() {
     let check = |document: Value, expected: &[&str]| {
-        let (_, warnings) = read(&document, Endpoint::Completion, &SpeculativeOptions::default()).unwrap();
+        let (_, warnings) = read(&document, IF_ASKED, &SpeculativeOptions::default()).unwrap();
         assert_eq!(warnings, expected, "{document}");
     };
     let warning = r#"unknown key "speculative.nmax" (did you mean "speculative.n_max"?)"#;
@@ -179,31 +178,30 @@ fn init_defaults_apply_to_requests() {
         let map = json!({"speculative": value}).as_object().unwrap().clone();
         SpeculativeOptions::read_defaults(&mut Fields::new(&map)).unwrap()
     };
-    let check = |init: Value, endpoint, request: Value, expected: Option<(usize, usize)>| {
-        let (speculation, _) = read(&request, endpoint, &defaults(init.clone())).unwrap();
+    let check = |init: Value, if_asked, request: Value, expected: Option<(usize, usize)>| {
+        let (speculation, _) = read(&request, if_asked, &defaults(init.clone())).unwrap();
         let found = speculation.settings.map(|settings| (settings.n_max, settings.n_min));
         assert_eq!(found, expected, "{init} {request}");
     };
-    use Endpoint::*;
-    check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({}), Some((8, 5)));
-    check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": true}), Some((8, 5)));
-    check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": {"n_min": 1}}), Some((8, 1)));
+    check(json!({"n_max": 8, "n_min": 5}), BY_DEFAULT, json!({}), Some((8, 5)));
+    check(json!({"n_max": 8, "n_min": 5}), IF_ASKED, json!({"speculative": true}), Some((8, 5)));
+    check(json!({"n_max": 8, "n_min": 5}), IF_ASKED, json!({"speculative": {"n_min": 1}}), Some((8, 1)));
     // The default n_min yields to a smaller n_max.
-    check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({"speculative": {"n_max": 3}}), Some((3, 3)));
-    check(json!({"n_max": 8}), Completion, json!({}), None);
+    check(json!({"n_max": 8, "n_min": 5}), BY_DEFAULT, json!({"speculative": {"n_max": 3}}), Some((3, 3)));
+    check(json!({"n_max": 8}), IF_ASKED, json!({}), None);
     // init turns speculation off; a request with `speculative` turns it on again.
-    check(json!(false), Speculative, json!({}), None);
-    check(json!(false), Speculative, json!({"speculative": true}), Some((16, 0)));
-    check(json!({"type": "none"}), Speculative, json!({"speculative": true}), None);
-    check(json!({"type": "none"}), Speculative, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
-    check(json!({"n_max": 0}), Speculative, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
+    check(json!(false), BY_DEFAULT, json!({}), None);
+    check(json!(false), BY_DEFAULT, json!({"speculative": true}), Some((16, 0)));
+    check(json!({"type": "none"}), BY_DEFAULT, json!({"speculative": true}), None);
+    check(json!({"type": "none"}), BY_DEFAULT, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
+    check(json!({"n_max": 0}), BY_DEFAULT, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
     // What init says by name limits speculative.cpp's rule as well, whatever the number.
     let heuristic = json!({"speculative": {"adaptive": "heuristic"}});
-    check(json!({"n_max": 16}), Speculative, heuristic.clone(), Some((16, 0)));
-    check(json!({}), Speculative, heuristic.clone(), Some((30, 0)));
-    check(json!({"n_draft": 8}), Speculative, heuristic, Some((30, 0)));
-    check(json!({"n_draft": 8}), Speculative, json!({}), Some((8, 0)));
-    check(json!({"adaptive": "heuristic"}), Speculative, json!({"speculative": {"adaptive": true}}), Some((16, 0)));
+    check(json!({"n_max": 16}), BY_DEFAULT, heuristic.clone(), Some((16, 0)));
+    check(json!({}), BY_DEFAULT, heuristic.clone(), Some((30, 0)));
+    check(json!({"n_draft": 8}), BY_DEFAULT, heuristic, Some((30, 0)));
+    check(json!({"n_draft": 8}), BY_DEFAULT, json!({}), Some((8, 0)));
+    check(json!({"adaptive": "heuristic"}), BY_DEFAULT, json!({"speculative": {"adaptive": true}}), Some((16, 0)));
 }
 
 fn any_scalar() -> impl Strategy<Value = Value> {
@@ -242,12 +240,11 @@ proptest! {
         ]), any_scalar(), any::<bool>()), 0..5),
         plain in any::<bool>(),
     ) {
-        let endpoint = if plain { Endpoint::Completion } else { Endpoint::Speculative };
-        let mut document = json!({"speculative": {}});
+                let mut document = json!({"speculative": {}});
         for (key, value, flat) in keys {
             if flat { document[format!("speculative.{key}")] = value } else { document["speculative"][key] = value }
         }
-        match read(&document, endpoint, &SpeculativeOptions::default()) {
+        match read(&document, plain, &SpeculativeOptions::default()) {
             Err(error) => prop_assert!(error.message().starts_with("speculative"), "{}", error),
             Ok((speculation, warnings)) => {
                 prop_assert_eq!(warnings, Vec::<String>::new());
@@ -258,7 +255,7 @@ proptest! {
                 prop_assert_eq!(speculation.settings.is_none(), speculation.disabled.is_some());
                 let text = json!({"speculative": speculation.to_json()}).to_string();
                 let again = Value::Object(parse_object(text.as_bytes()).unwrap());
-                prop_assert_eq!(read(&again, endpoint, &SpeculativeOptions::default()).unwrap().0, speculation);
+                prop_assert_eq!(read(&again, plain, &SpeculativeOptions::default()).unwrap().0, speculation);
             }
         }
     }
