@@ -276,6 +276,7 @@ export interface Request {
   tag?: unknown;
   stream?: boolean;
   model?: string;
+  stream_options?: { include_usage?: boolean; include_obfuscation?: boolean };
   n_ctx?: number;
   prediction?: { type: 'content'; content: string | TextPart[] } | null;
   speculative?: boolean | Speculative;

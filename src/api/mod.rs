@@ -44,6 +44,7 @@ mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 #[cfg(not(target_os = "linux"))]
 use self::no_isolation as isolation;

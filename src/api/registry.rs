@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
 use super::request::{ReasoningFormat, Reply};
+use super::usage::EndedUsage;
 use crate::engine::{Event, Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
@@ -140,10 +141,14 @@ pub(super) struct RequestRecord {
     pub(super) delivered: Mutex<Vec<usize>>,
     /// With `n_probs`: the tokens that polls have taken.
     pub(super) polled: PolledTokens,
+    /// What the completions cost whose ends polls have taken.
+    pub(super) ended_usage: EndedUsage,
 }
 
 /// One completion of a request.
 pub(super) struct CompletionRecord {
+    /// Another completion of the prompt of the one before it (`n_cmpl`).
+    pub(super) is_copy: bool,
     /// Set when the prompt is tokenized.
     pub(super) prompt: OnceCell<Arc<PreparedPrompt>>,
     /// The prompt as given in the request; null for messages and infill.

@@ -8,6 +8,8 @@ use foredraft_chat::ChatMessage;
 
 use super::chat_format;
 use super::registry::{CompletionRecord, RequestRecord};
+use super::request::Reply;
+use super::usage::{TokenUsage, finish_reason};
 use crate::engine::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved,
     SpeculationStats, Stop, Timings, Update,
@@ -85,7 +87,11 @@ pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, 
                 rest.insert("delta".into(), delta);
             }
             let polled = record.polled.take(index);
-            let end = completion_response(record, index, &outcome, &[], &polled, message, vocab);
+            let is_copy = record.completions.get(index).is_some_and(|completion| completion.is_copy);
+            let of_request = record.ended_usage.add(&outcome, is_copy, record.completions.len());
+            let usage = if record.reply.include_usage { of_request } else { Some(TokenUsage::of(&outcome)) };
+            let ended = EndedCompletion { index, outcome: &outcome, updates: &[], polled: &polled, message, usage };
+            let end = completion_response(record, &ended, vocab);
             rest.into_iter().chain(end).collect()
         }
     }
@@ -104,6 +110,9 @@ fn new_update(record: &RequestRecord, index: usize, text: &str) -> Map<String, V
     answer.insert("stop".into(), false.into());
     answer.insert("id".into(), record.handle.id().into());
     add_index(&mut answer, record, index);
+    if record.reply.include_usage {
+        answer.insert("usage".into(), Value::Null);
+    }
     answer
 }
 
@@ -148,6 +157,7 @@ fn prompt_progress(record: &RequestRecord, index: usize, done: &PromptProgress) 
 /// The final response of a request that was not polled: of its single completion, or with the `results` of all of them, which is
 /// successful if all of them are. `None` if the end of a completion is missing from `events`.
 pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>, vocab: &Vocab) -> Option<Value> {
+    let mut usage = TokenUsage::default();
     let mut completions: Vec<(Vec<Update>, Option<Box<Outcome>>)> =
         record.completions.iter().map(|_| Default::default()).collect();
     for (index, event) in events {
@@ -160,10 +170,13 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
     }
     let results = completions.into_iter().enumerate().map(|(index, (updates, end))| {
         let outcome = end.as_deref()?;
+        usage.add(outcome, record.completions.get(index)?.is_copy);
         let text = |update: &Update| chat_format::push_text(record, index, &update.text);
         updates.iter().for_each(text);
         let message = chat_format::finish_message(record, index, &outcome.text).map(|(_, message)| message);
-        completion_response(record, index, outcome, &updates, &[], message, vocab)
+        let own_usage = Some(TokenUsage::of(outcome));
+        let ended = EndedCompletion { index, outcome, updates: &updates, polled: &[], message, usage: own_usage };
+        completion_response(record, &ended, vocab)
     });
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
@@ -180,21 +193,30 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
     }
     answer.insert("id".into(), record.handle.id().into());
     answer.insert("results".into(), results.into());
+    answer.insert("usage".into(), usage.to_json());
     add_tag(&mut answer, record);
     Some(Value::Object(answer))
 }
 
-/// The final response of one completion. `content` is the text of `updates` and of `outcome`; the probabilities are those of their
-/// tokens and of the tokens that were `polled` before. `message`: of a request with messages.
-fn completion_response(
-    record: &RequestRecord,
+/// A completion that has ended, for its final response.
+struct EndedCompletion<'a> {
+    /// Its number in the request.
     index: usize,
-    outcome: &Outcome,
-    updates: &[Update],
-    polled: &[Generated],
+    outcome: &'a Outcome,
+    /// What was generated before the rest in `outcome`, if the response has it.
+    updates: &'a [Update],
+    /// The tokens that polls have taken, whose probabilities the response has.
+    polled: &'a [Generated],
+    /// Of a request with messages.
     message: Option<ChatMessage>,
-    vocab: &Vocab,
-) -> Option<Value> {
+    /// The response's `usage`; `None`: null.
+    usage: Option<TokenUsage>,
+}
+
+/// The final response of one completion. `content` is the text of its updates and of its outcome; the probabilities are those of their
+/// tokens and of the polled ones.
+fn completion_response(record: &RequestRecord, ended: &EndedCompletion, vocab: &Vocab) -> Option<Value> {
+    let EndedCompletion { index, outcome, updates, polled, ref message, usage } = *ended;
     let completion = record.completions.get(index)?;
     let content: String = updates.iter().map(|update| update.text.as_str()).chain([outcome.text.as_str()]).collect();
     let tokens: Vec<&Generated> = updates.iter().flat_map(|update| &update.tokens).chain(&outcome.tokens).collect();
@@ -268,8 +290,11 @@ fn completion_response(
     let end = shown_end(outcome);
     let shown = polled.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
     add_probabilities(&mut answer, record, shown.clone(), vocab);
-    if let (Some(chat), Some(message)) = (&record.chat, &message) {
-        chat_format::add_message(&mut answer, chat, outcome, message);
+    let with_function_call = record.chat.as_ref().is_some_and(|chat| chat.with_function_call);
+    answer.insert("finish_reason".into(), finish_reason(&outcome.stop, message.as_ref(), with_function_call));
+    answer.insert("usage".into(), usage.map_or(Value::Null, TokenUsage::to_json));
+    if let (Some(chat), Some(message)) = (&record.chat, message) {
+        chat_format::add_message(&mut answer, chat, message);
         chat_format::add_logprobs(&mut answer, record, shown, vocab);
     }
     if let Some(probs) = &outcome.prompt_probs {
@@ -282,8 +307,7 @@ fn completion_response(
         answer.insert("warnings".into(), warnings.into());
     }
     add_tag(&mut answer, record);
-    let answer =
-        if record.reply.response_fields.is_empty() { answer } else { selected(answer, &record.reply.response_fields) };
+    let answer = if record.reply.response_fields.is_empty() { answer } else { selected(answer, &record.reply) };
     Some(Value::Object(answer))
 }
 
@@ -302,8 +326,8 @@ fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
 }
 
 /// The fields that `response_fields` names, as in llama-server: `a/b` selects the field `b` of the object `a`, under the name
-/// `a/b`. Absent fields are skipped. `success`, the error, `index` and `tag` are always included.
-fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> {
+/// `a/b`. Absent fields are skipped. `success`, the error, `index` and `tag` are always included, and `usage` with `include_usage`.
+fn selected(answer: Map<String, Value>, reply: &Reply) -> Map<String, Value> {
     let find = |path: &str| {
         let mut keys = path.split('/');
         let first = answer.get(keys.next()?)?;
@@ -312,7 +336,8 @@ fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> 
     let always = ["success", "index", "tag", "status", "error", "code"]
         .into_iter()
         .filter(|key| ["success", "index", "tag"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
-    let names = names.iter().map(String::as_str).chain(always);
+    let asked = reply.include_usage.then_some("usage");
+    let names = reply.response_fields.iter().map(String::as_str).chain(always).chain(asked);
     names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()
 }
 

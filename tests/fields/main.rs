@@ -29,7 +29,7 @@ const FIELDS: &str = "
 
     success content id model tokens_predicted tokens_evaluated generation_settings truncated stopped_eos stopped_word
     stopped_limit stopping_word stop_type tokens_cached timings status prompt_stats completion_probabilities warnings
-    tokens sources results index prompt_progress choice
+    tokens sources results index prompt_progress choice finish_reason usage stream_options
 ";
 
 #[test]

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::common::start;
+use crate::common::{n, start};
 use crate::table::{CallMode, Response, Row, float, row, run};
 
 /// Every field of a plain final response, in any order.
-const FINAL: [&str; 23] = [
+const FINAL: [&str; 25] = [
     "success",
     "status",
     "content",
@@ -27,6 +27,8 @@ const FINAL: [&str; 23] = [
     "tokens_cached",
     "timings",
     "prompt_stats",
+    "finish_reason",
+    "usage",
     "tokens",
     "sources",
     "speculative",
@@ -77,6 +79,67 @@ pub fn rows() -> Vec<Row> {
             let without = response.ask(json!({"return_tokens": false}));
             assert!(without.answer["tokens"].is_null() && without.answer["sources"].is_null());
             assert!(without.updates.iter().all(|update| update["tokens"].is_null()));
+        }),
+        row(&["finish_reason", "usage"], json!({}), |response| {
+            let usage = |answer: &Value| {
+                let (prompt, completion) = (n(&answer["tokens_evaluated"]), n(&answer["tokens_predicted"]));
+                let drafts = ["n_drafted", "n_accepted"].map(|key| answer["speculative"][key].as_u64().unwrap_or(0));
+                json!({
+                    "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+                    "prompt_tokens_details": {"cached_tokens": answer["timings"]["cache_n"]},
+                    "completion_tokens_details":
+                        {"accepted_prediction_tokens": drafts[1], "rejected_prediction_tokens": drafts[0] - drafts[1]},
+                })
+            };
+            assert_eq!(response.answer["usage"], usage(&response.answer));
+            assert_eq!(response.answer["finish_reason"], "length");
+            let word = response.content().split_whitespace().next().expect("a word").to_owned();
+            let stopped = response.ask(json!({"stop": [word], "cache_prompt": true}));
+            assert_eq!(
+                (&stopped.answer["finish_reason"], &stopped.answer["usage"]),
+                (&json!("stop"), &usage(&stopped.answer))
+            );
+            // Only the first copy of a prompt counts it.
+            let several = response.ask(json!({"prompt": null, "prompts": ["Tom", "Once upon a time"], "n_cmpl": 2}));
+            let results = several.answer["results"].as_array().expect("results");
+            assert!(
+                results.iter().all(|result| result["usage"] == usage(result) && result["finish_reason"] == "length")
+            );
+            if response.mode != CallMode::Polled {
+                let all = &several.answer["usage"];
+                let prompts = n(&results[0]["tokens_evaluated"]) + n(&results[2]["tokens_evaluated"]);
+                assert_eq!((n(&all["prompt_tokens"]), n(&all["completion_tokens"])), (prompts, 4 * 16));
+                assert_eq!(n(&all["total_tokens"]), prompts + 4 * 16);
+            }
+        }),
+        row(&["stream_options"], json!({"stream_options": {"include_usage": true}}), |response| {
+            let plain = response.without("stream_options");
+            assert_eq!(response.answer["usage"], plain.answer["usage"]);
+            assert!(response.answer["warnings"].is_null());
+            let (last, earlier) = response.updates.split_last().unwrap_or((&response.answer, &[]));
+            assert!(
+                last["usage"].is_object() && earlier.iter().all(|update| update.get("usage") == Some(&Value::Null))
+            );
+            let (_, earlier) = plain.updates.split_last().unwrap_or((&plain.answer, &[]));
+            assert!(earlier.iter().all(|update| update.get("usage").is_none()));
+            assert!(response.ask(json!({"response_fields": ["content"]})).answer["usage"].is_object());
+            // The usage of the whole request is in its last update alone.
+            let several = response.ask(json!({"n_cmpl": 3}));
+            if let Some((last, earlier)) = several.updates.split_last() {
+                assert!(earlier.iter().all(|update| update.get("usage") == Some(&Value::Null)));
+                assert_eq!(n(&last["usage"]["completion_tokens"]), 3 * 16);
+                assert_eq!(last["usage"]["prompt_tokens"], plain.answer["usage"]["prompt_tokens"]);
+            }
+            for (wrong, message) in [
+                (json!(true), "stream_options: expected {\"include_usage\": ...}, got true"),
+                (json!({"include_usage": 1}), "stream_options.include_usage: expected true or false, got 1"),
+            ] {
+                assert_eq!(response.refused(json!({"stream_options": wrong})), message);
+            }
+            let unknown = response.ask(json!({"stream_options": {"include_usages": true}}));
+            assert!(
+                unknown.answer["warnings"][0].as_str().expect("a warning").contains("stream_options.include_usage")
+            );
         }),
         row(&["timings", "timings_per_token"], json!({"timings_per_token": true}), |response| {
             let timings = &response.answer["timings"];

@@ -98,10 +98,8 @@ fn answer_has_message_finish_reason_and_usage() {
     assert_eq!(n(&details["rejected_prediction_tokens"]), rejected);
     let reason = if answer["stop_type"] == "limit" { "length" } else { "stop" };
     assert_eq!((&answer["finish_reason"], &answer["reasoning_format"]), (&json!(reason), &json!("auto")));
-    for key in ["message", "usage", "finish_reason"] {
-        let answer = complete(&engine, Endpoint::Foredraft, &json!({"prompt": "a", "n_predict": 1}));
-        assert!(answer.get(key).is_none(), "{answer}");
-    }
+    let answer = complete(&engine, Endpoint::Foredraft, &json!({"prompt": "a", "n_predict": 1}));
+    assert!(answer.get("message").is_none() && answer["usage"].is_object(), "{answer}");
     for alias in ["max_tokens", "max_completion_tokens"] {
         let answer =
             complete(&engine, Endpoint::Foredraft, &json!({"messages": user("Hi"), alias: 3, "ignore_eos": true}));

@@ -46,7 +46,7 @@ class CompletionTokensDetails(TypedDict):
 
 
 class UsageDetails(TypedDict, total=False):
-    """What `Usage` has of chats."""
+    """The parts of `Usage`."""
 
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails

@@ -219,6 +219,7 @@ class RequestOptions(TypedDict, total=False):
     tag: Any
     stream: bool
     model: str
+    stream_options: Mapping[str, Any]
     n_ctx: int
     prediction: Mapping[str, Any]
     speculative: Union[bool, SpeculativeOptions]

@@ -16,6 +16,7 @@ use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptS
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
 use crate::api::request::{CompletionRequest, UsedValues, generation_settings};
 use crate::api::response;
+use crate::api::usage::EndedUsage;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -140,6 +141,7 @@ impl LocalEngine {
             warnings: request.warnings,
             delivered: Mutex::new(request.delivered),
             polled: PolledTokens::default(),
+            ended_usage: EndedUsage::default(),
         };
         record.set_prompts(prompts);
         let record = self.register(record);
@@ -292,6 +294,7 @@ fn split_completions(
                 ..common.options.clone()
             };
             let record = CompletionRecord {
+                is_copy: !is_first,
                 prompt: OnceCell::new(),
                 given: Arc::clone(&given),
                 lora: common.lora.clone(),

@@ -6,7 +6,7 @@ use foredraft_chat::ChatMessage;
 
 use super::message::message_json;
 use crate::api::registry::{ChatRecord, RequestRecord};
-use crate::engine::{Generated, Outcome, Stop};
+use crate::engine::Generated;
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
 
@@ -50,40 +50,10 @@ pub(in crate::api) fn message_warnings(record: &RequestRecord, index: usize) -> 
     message.map_or_else(Vec::new, |message| message.lock().warnings().to_vec())
 }
 
-/// Sets `message`, `finish_reason`, `usage` and `reasoning_format` in the final response of a completion.
-pub(in crate::api) fn add_message(
-    answer: &mut Map<String, Value>,
-    chat: &ChatRecord,
-    outcome: &Outcome,
-    message: &ChatMessage,
-) {
-    let finish_reason = match outcome.stop {
-        Stop::Eos | Stop::Word(_) if !message.calls.is_empty() && chat.with_function_call => json!("function_call"),
-        Stop::Eos | Stop::Word(_) if !message.calls.is_empty() => json!("tool_calls"),
-        Stop::Eos | Stop::Word(_) => json!("stop"),
-        Stop::Limit | Stop::Timeout => json!("length"),
-        Stop::Cancelled | Stop::Error(_) => Value::Null,
-    };
+/// Sets `message` and `reasoning_format` in the final response of a completion.
+pub(in crate::api) fn add_message(answer: &mut Map<String, Value>, chat: &ChatRecord, message: &ChatMessage) {
     answer.insert("message".into(), message_json(message, chat.with_function_call));
-    answer.insert("finish_reason".into(), finish_reason);
-    answer.insert("usage".into(), usage(outcome));
     answer.insert("reasoning_format".into(), chat.reasoning_format.as_str().into());
-}
-
-/// Numbers of tokens.
-fn usage(outcome: &Outcome) -> Value {
-    let (prompt, completion) = (outcome.prompt.n_prompt, outcome.n_predicted);
-    let (drafted, accepted) = outcome.speculation.as_ref().map_or((0, 0), |stats| (stats.n_drafted, stats.n_accepted));
-    json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": outcome.prompt.n_cached},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted.saturating_sub(accepted),
-        },
-    })
 }
 
 /// Sets `logprobs` in OpenAI's form, if the request asked for it.

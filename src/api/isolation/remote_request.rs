@@ -256,8 +256,8 @@ impl RemoteRequest {
             }
             if let Some(message) = message {
                 update.insert("message".into(), message);
-                update.insert("finish_reason".into(), Value::Null);
             }
+            update.insert("finish_reason".into(), Value::Null);
             state.updates.push(update.into());
         }
         state.finish();
@@ -272,6 +272,9 @@ impl RemoteRequest {
         ]);
         if let Some(index) = index {
             update.insert("index".into(), index.into());
+        }
+        if self.object.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&true.into()) {
+            update.insert("usage".into(), Value::Null);
         }
         if self.is_chat() {
             update.insert("delta".into(), json!({}));

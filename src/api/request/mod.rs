@@ -102,6 +102,8 @@ pub struct Reply {
     pub return_tokens: bool,
     /// Updates have `timings`.
     pub timings_per_token: bool,
+    /// `stream_options.include_usage`: all updates have `usage`, which is null but in the request's last one.
+    pub include_usage: bool,
     /// Returned in every update.
     pub tag: Option<Value>,
     /// The request and its answers are logged.
@@ -340,9 +342,23 @@ fn reply(fields: &mut Fields) -> Result<Reply> {
         response_fields: response_fields(fields)?,
         return_tokens: flag(fields, "return_tokens", false)?,
         timings_per_token: flag(fields, "timings_per_token", false)?,
+        include_usage: include_usage(fields)?,
         tag: fields.get_any("tag").cloned(),
         debug: flag(fields, "__debug", false)?,
     })
+}
+
+/// Reads OpenAI's `stream_options`. Its `include_obfuscation` is for streams that others can watch.
+fn include_usage(fields: &mut Fields) -> Result<bool> {
+    let Some(value) = fields.get("stream_options") else { return Ok(false) };
+    let Value::Object(map) = value else {
+        return Err(unexpected("stream_options", r#"{"include_usage": ...}"#, value));
+    };
+    let mut inner = Fields::nested("stream_options.", map);
+    inner.flag("include_obfuscation")?;
+    let include_usage = flag(&mut inner, "include_usage", false)?;
+    fields.absorb(inner);
+    Ok(include_usage)
 }
 
 /// Reads `response_fields`. A name that no answer has is named in a warning.
