@@ -212,6 +212,13 @@ pub fn with_template(key: &str, template: &str) -> String {
     model.write("template")
 }
 
+/// The same model without a chat template.
+pub fn without_template() -> String {
+    let mut model = Writer::without("gemma3", "tokenizer.chat_template");
+    window(&mut model);
+    model.write("without-template")
+}
+
 /// A file of an architecture with little but the metadata that it needs, all of it 2, except for `zero`, which is 0.
 pub fn with_zero(architecture: &'static str, zero: &'static str) -> String {
     let mut model = Writer::new(architecture);

@@ -3,6 +3,7 @@
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
+use crate::common::tiny_models::without_template;
 use crate::common::{Endpoint, Requests as _, complete, drain, n, poll, prompts, results, start, submit, text, with};
 
 /// ChatML without a place for tools.
@@ -105,6 +106,42 @@ fn answer_has_message_finish_reason_and_usage() {
             complete(&engine, Endpoint::Foredraft, &json!({"messages": user("Hi"), alias: 3, "ignore_eos": true}));
         assert_eq!((n(&answer["tokens_predicted"]), &answer["finish_reason"]), (3, &json!("length")));
     }
+}
+
+#[test]
+fn model_without_chat_template_gets_chatml_with_a_warning() {
+    let engine = start(json!({"model": without_template(), "model_draft": null, "n_ctx": 1024}));
+    let warning = "messages: the model has no chat template, so ChatML is used; set chat_template";
+    let chatml = "<|im_start|>user\nCount from 3 to 9.<|im_end|>\n<|im_start|>assistant\n";
+    let request = json!({"messages": user("Count from 3 to 9."), "n_predict": 8, "temperature": 0, "return_tokens": true,
+        "response_fields": ["prompt", "tokens", "warnings", "message"]});
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
+    assert_eq!((&answer["prompt"], &answer["warnings"]), (&json!(chatml), &json!([warning])));
+    let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
+    assert_eq!(updates.last().unwrap()["warnings"], json!([warning]));
+    let named = complete(&engine, Endpoint::Foredraft, &with(&request, json!({"chat_template": "chatml"})));
+    assert_eq!((&named["prompt"], &named["tokens"]), (&answer["prompt"], &answer["tokens"]));
+    assert!(named.get("warnings").is_none(), "{named}");
+
+    let apply = |request: Value| {
+        engine.with_loaded(|loaded| loaded.apply_template(request.to_string().as_bytes())).expect("a prompt")
+    };
+    let applied = apply(json!({"messages": request["messages"]}));
+    assert_eq!((&applied["prompt"], &applied["warnings"]), (&json!(chatml), &json!([warning])));
+    assert!(apply(json!({"messages": request["messages"], "chat_template": PLAIN})).get("warnings").is_none());
+
+    // A required call has the generic format of templates without a place for tools.
+    let called = complete(
+        &engine,
+        Endpoint::Foredraft,
+        &with(
+            &request,
+            json!({"tools": tools(), "tool_choice": "look", "n_predict": 200, "seed": 3, "temperature": 0.8}),
+        ),
+    );
+    assert_eq!(called["message"]["tool_calls"][0]["function"]["name"], "look", "{called}");
+    assert!(is_valid(&called["message"]["tool_calls"][0]), "{called}");
+    assert_eq!(called["warnings"][0], warning);
 }
 
 #[test]

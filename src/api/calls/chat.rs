@@ -48,6 +48,8 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
         }
         (None, Ok(_)) => Ok(serving.format_template(!seen.tools.is_empty())?),
     };
+    let uses_default = chat.chat_template.is_none();
+    let fallback_warning = uses_default.then(|| serving.fallback_warning(!seen.tools.is_empty())).flatten();
     let mut format = match template {
         Ok(template) => AnswerFormat::new(&FormatRequest {
             template,
@@ -84,6 +86,7 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
         request.constraint.grammar_triggers = grammar.triggers;
         request.constraint.grammar_prefix = String::new();
     }
+    request.warnings.extend(fallback_warning);
     request.warnings.append(&mut format.warnings);
     let constraint = &mut request.constraint;
     constraint.preserved_tokens.append(&mut format.preserved);

@@ -173,7 +173,8 @@ pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String
         template.render_tainted(input, vocab.specials())
     })?;
     let Rendered { text, .. } = without_added_tokens(rendered, vocab);
-    let warnings = vanished(serving, chat, &[], &interrupt, &text)?;
+    let fallback = chat.chat_template.is_none().then(|| serving.fallback_warning(!chat.tools.is_empty())).flatten();
+    let warnings = fallback.into_iter().chain(vanished(serving, chat, &[], &interrupt, &text)?).collect();
     Ok((text, warnings))
 }
 
@@ -230,7 +231,7 @@ fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
     Rendered { text, tainted }
 }
 
-/// Calls `render` with the chat template: the request's, else the load's, else the model's.
+/// Calls `render` with the chat template: the request's, else that of the serving model.
 fn with_template<R>(
     serving: &ServingModel,
     chat: &ChatInput,

@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
+/// The chat template of models that have none, as in llama-server.
+const FALLBACK_TEMPLATE: &str = "chatml";
+
 /// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the server, because long
 /// prompts are prepared after the submitting call has returned.
 #[derive(Clone)]
@@ -117,28 +120,28 @@ impl ServingModel {
         choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
     }
 
-    /// The chat template: the load's, else the model's, else the target's. A model can have a separate one for requests with tools.
+    /// The chat template: the load's, else the model's, else the target's, else ChatML. A model can have a separate one for requests with tools.
     ///
     /// # Errors
-    /// There is no template, or it cannot be parsed.
+    /// It cannot be parsed.
     pub(in crate::api) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
         let [default, for_tools] = &self.templates.templates;
         match self.own_tool_template(with_tools) {
             Some(source) => for_tools.get_or_try_init(|| ChatTemplate::parse(&source)),
-            None => default.get_or_try_init(|| ChatTemplate::parse(&self.default_template()?)),
+            None => default.get_or_try_init(|| ChatTemplate::parse(&self.default_template())),
         }
     }
 
     /// The format of the chat template of [`ServingModel::template`].
     ///
     /// # Errors
-    /// There is no template, or it cannot be parsed.
+    /// It cannot be parsed.
     pub(in crate::api) fn format_template(&self, with_tools: bool) -> Result<&TemplateFormat> {
         let template = self.template(with_tools)?;
         let [default, for_tools] = &self.templates.formats;
         match self.own_tool_template(with_tools) {
             Some(source) => for_tools.get_or_try_init(|| self.find_format(template, &source)),
-            None => default.get_or_try_init(|| self.find_format(template, &self.default_template()?)),
+            None => default.get_or_try_init(|| self.find_format(template, &self.default_template())),
         }
     }
 
@@ -173,10 +176,21 @@ impl ServingModel {
         (with_tools && self.chat_template.is_none()).then(|| self.model.tool_template())?
     }
 
-    fn default_template(&self) -> Result<String> {
+    fn default_template(&self) -> String {
+        self.given_template().unwrap_or_else(|| FALLBACK_TEMPLATE.to_owned())
+    }
+
+    /// The load's template, else the model's, else the target's.
+    fn given_template(&self) -> Option<String> {
         let own = self.chat_template.clone().or_else(|| self.model.chat_template());
         own.or_else(|| self.target.chat_template())
-            .ok_or_else(|| Error::invalid("messages: the model has no chat template; set chat_template"))
+    }
+
+    /// A warning if [`ServingModel::template`] is ChatML because there is no other.
+    pub(in crate::api) fn fallback_warning(&self, with_tools: bool) -> Option<String> {
+        let has_template = self.own_tool_template(with_tools).or_else(|| self.given_template()).is_some();
+        (!has_template)
+            .then(|| "messages: the model has no chat template, so ChatML is used; set chat_template".to_owned())
     }
 
     /// The scale of each LoRA adapter: the load's, or the `requested` ones, which turn off all others.
