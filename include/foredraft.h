@@ -329,6 +329,13 @@ FOREDRAFT_API char *foredraft_session_load(foredraft_engine *engine, const char 
 FOREDRAFT_API char *foredraft_lookup_cache(foredraft_engine *engine, const char *request);
 
 /**
+ * Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
+ * `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
+ * unchanged.
+ */
+FOREDRAFT_API char *foredraft_session_erase(foredraft_engine *engine, const char *request);
+
+/**
  * Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
  * path); `ngram_min`, `ngram_max` (2, 2; 1 to 4). Answer: `n_tokens`, `n_ngrams`, `ngrams_by_size`, `n_continuations`,
  * `n_observations`, `size` (bytes of the file), `memory` (bytes when loaded), `t_ms`.

@@ -281,6 +281,9 @@ namespace Foredraft
                 isClosed = true;
             }
             Detach();
+        /// <summary>Empties a slot's cache. Waits for the engine.</summary>
+        public Json SessionErase(int slot = 0) { return Call(Native.foredraft_session_erase, new Json { ["id_slot"] = slot }); }
+
             if (isOwned || releaseNamed) Native.foredraft_engine_free(handle);
             Callbacks.Remove(handle, !isOwned);
         }

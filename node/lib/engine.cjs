@@ -167,6 +167,10 @@ class Engine {
   }
 
   lookupMerge(request) {
+  sessionErase(options = {}) {
+    return this.#call('session_erase', options);
+  }
+
     return this.#call('lookup_merge', request);
   }
 

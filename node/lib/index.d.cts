@@ -638,5 +638,6 @@ export class Engine {
   lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string; plot?: string }): Promise<Record<string, unknown>>;
 }
 
+  sessionErase(options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
 /** The library's version. */
 export function version(): string;

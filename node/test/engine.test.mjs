@@ -123,6 +123,7 @@ test('tokens, sessions and n-gram caches', async () => {
     const saved = await engine.sessionSave(path.join(folder, 'session'), { id_slot: 0 });
     const restored = await engine.sessionLoad(path.join(folder, 'session'), { id_slot: 1 });
     assert.ok(saved.n_saved > 0 && restored.n_restored === saved.n_saved);
+    assert.equal((await engine.sessionErase({ id_slot: 1 })).n_erased, saved.n_saved);
     const made = await engine.lookupCreate({ text: 'one two three one two three', output: path.join(folder, 'cache') });
     const input = path.join(folder, 'cache');
     const merged = await engine.lookupMerge({ inputs: [input, input], output: path.join(folder, 'merged') });

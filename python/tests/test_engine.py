@@ -185,6 +185,7 @@ def test_sessions(engine, tmp_path):
 
 def test_lookups(engine, tmp_path):
     made = engine.lookup_create(text="one two three one two three", output=tmp_path / "cache")
+    assert engine.session_erase(id_slot=1)["n_erased"] == saved["n_saved"]
     merged = engine.lookup_merge([tmp_path / "cache", tmp_path / "cache"], tmp_path / "merged")
     assert merged["n_observations"] == 2 * made["n_observations"] > 0
     assert engine.lookup_cache("stats", cache="dynamic")["success"]

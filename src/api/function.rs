@@ -21,6 +21,8 @@ pub enum Function {
     SessionSave,
     /// Restores a slot.
     SessionLoad,
+    /// Empties a slot.
+    SessionErase,
     /// The n-gram caches of a running engine.
     LookupCache,
     /// Creates an n-gram cache file.
@@ -33,7 +35,7 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 13] = [
+    const ALL: [(Function, &str); 14] = [
         (Function::Complete, "complete"),
         (Function::Submit, "submit"),
         (Function::Tokenize, "tokenize"),
@@ -43,6 +45,7 @@ impl Function {
         (Function::Embed, "embed"),
         (Function::SessionSave, "session_save"),
         (Function::SessionLoad, "session_load"),
+        (Function::SessionErase, "session_erase"),
         (Function::LookupCache, "lookup_cache"),
         (Function::LookupCreate, "lookup_create"),
         (Function::LookupMerge, "lookup_merge"),
@@ -61,7 +64,14 @@ impl Function {
 
     /// Whether it waits for the engine, so that a callback must not call it.
     pub(in crate::api) fn waits(self) -> bool {
-        matches!(self, Function::Complete | Function::Embed | Function::SessionSave | Function::SessionLoad)
+        matches!(
+            self,
+            Function::Complete
+                | Function::Embed
+                | Function::SessionSave
+                | Function::SessionLoad
+                | Function::SessionErase
+        )
     }
 
     /// Whether the calling thread may write files.

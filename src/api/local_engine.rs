@@ -129,6 +129,7 @@ impl LocalEngine {
             Function::SessionSave => self.session_save(request),
             Function::SessionLoad => self.session_load(request),
             Function::LookupCache => self.lookup_cache(request),
+            Function::SessionErase => self.session_erase(request),
             Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
                 Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
             }

@@ -245,6 +245,15 @@ pub struct Restored {
     pub seed: Option<SeedOrigin>,
 }
 
+/// The tokens that a slot had when it was erased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Erased {
+    /// Tokens in the target's context.
+    pub n_tokens: usize,
+    /// Tokens in the draft's.
+    pub n_draft: usize,
+}
+
 impl Outcome {
     /// The result of a request that never ran.
     pub fn never_ran(stop: Stop, n_prompt: usize, speculates: bool) -> Outcome {

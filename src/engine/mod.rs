@@ -65,8 +65,8 @@ pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, FitReport, FitSettings, Models};
 pub use self::decision::ChoiceTokens;
 pub use self::event::{
-    Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats,
-    Restored, Saved, SpeculationStats, Stop, Timings, Update,
+    Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
+    PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
 pub use self::request::{EmbeddedText, Embedding, Prepared, PreparedSender, Request, RequestOptions};
@@ -265,6 +265,14 @@ impl WorkerHandle {
             None => answer.recv().map_err(RecvTimeoutError::from),
         };
         match waited {
+    /// Removes the tokens of `slot` from the caches of target and draft. Waits for the request that runs there, at most for `timeout`.
+    ///
+    /// # Errors
+    /// The slot stays busy.
+    pub fn erase_session(&self, slot: usize, timeout: Option<Duration>) -> Result<Erased> {
+        self.run_session_job(slot, timeout, SessionWork::Erase)?
+    }
+
             Err(RecvTimeoutError::Timeout) if claim.take() => {
                 let ms = timeout.unwrap_or_default().as_millis();
                 Err(Error::new(Code::Timeout, format!("timeout_ms: slot {slot} was busy for {ms} ms")))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::decision::ChoiceTokens;
-use super::event::Restored;
+use super::event::{Erased, Restored};
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
 use crate::grammar::OutputConstraint;
@@ -126,7 +126,7 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     /// Gives the completions of the request with this number their prompts, or ends them.
     Prepare(u64, Result<Prepared>),
-    /// Copies a slot's sequences out, or in, as soon as no request runs in it.
+    /// Copies a slot's sequences out, or in, or erases them, as soon as no request runs in it.
     Session(SessionJob),
     /// Computes an embedding and sends it back.
     Embed(EmbeddedText, Sender<Result<Embedding>>),
@@ -167,6 +167,7 @@ pub(super) enum SessionWork {
     Save(Sender<Result<Session>>),
     Load(Box<Session>, Sender<Result<Restored>>),
 }
+    Erase(Sender<Result<Erased>>),
 
 /// A completion that waits for a slot.
 pub(super) struct Submission {

@@ -1,6 +1,6 @@
 //! Sessions: the sequences of a slot, of target and draft, copied out to a file and put back.
 //!
-//! A job waits until its slot has no request, and until requests that were queued before it have run. For `session_save` and
+//! Or a slot's sequences are erased. A job waits until its slot has no request, and until requests that were queued before it have run. For `session_save` and
 //! `session_load` the engine's thread only copies; files are read and written on the caller's thread. The fields of a request are
 //! served on the engine's thread: only there it is known when the request begins, and its end is reported when the file exists.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crossbeam_channel::Sender;
 
-use super::event::{Restored, Saved};
+use super::event::{Erased, Restored, Saved};
 use super::request::{SessionJob, SessionWork};
 use super::slots::SlotPool;
 use crate::error::{Code, Error, Result};
@@ -27,6 +27,7 @@ pub(super) fn saved(session: &Session, n_bytes: u64) -> Saved {
 pub(super) enum SessionAnswer {
     Saved(Sender<Result<Session>>, Result<Session>),
     Restored(Sender<Result<Restored>>, Result<Restored>),
+    Erased(Sender<Result<Erased>>, Result<Erased>),
 }
 
 impl SessionAnswer {
@@ -35,6 +36,7 @@ impl SessionAnswer {
         match self {
             SessionAnswer::Saved(caller, result) => drop(caller.send(result)),
             SessionAnswer::Restored(caller, result) => drop(caller.send(result)),
+            SessionAnswer::Erased(caller, result) => drop(caller.send(result)),
         }
     }
 }
@@ -44,6 +46,7 @@ pub(super) fn serve(pool: &mut SlotPool, job: SessionJob) -> SessionAnswer {
     match job.work {
         SessionWork::Save(caller) => SessionAnswer::Saved(caller, copy_out(pool, job.slot)),
         SessionWork::Load(session, caller) => SessionAnswer::Restored(caller, put_in(pool, job.slot, &session)),
+        SessionWork::Erase(caller) => SessionAnswer::Erased(caller, erase(pool, job.slot)),
     }
 }
 
@@ -106,6 +109,15 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
     let draft = session.draft.as_ref().filter(|draft| pool.drafters.load(index, draft));
     let taken = draft.map_or(0, |draft| draft.tokens.len());
     Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })
+}
+
+/// Removes the tokens of a slot from the caches of target and draft, with the seed that a session would have.
+fn erase(pool: &mut SlotPool, index: usize) -> Result<Erased> {
+    let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
+    let n_tokens = slot.cache.len();
+    (slot.seed, slot.loaded) = (None, None);
+    pool.clear_cache(index);
+    Ok(Erased { n_tokens, n_draft: pool.drafters.erase(index) })
 }
 
 /// Where slots share their cells, empties the caches of free slots until a session fits.

@@ -127,6 +127,15 @@ pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request:
     unsafe { call(engine, request, Function::LookupCache) }
 }
 
+/// Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
+/// `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
+/// unchanged.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_session_erase(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { call(engine, request, Function::SessionErase) }
+}
+
 /// Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
 /// path); `ngram_min`, `ngram_max` (2, 2; 1 to 4). Answer: `n_tokens`, `n_ngrams`, `ngrams_by_size`, `n_continuations`,
 /// `n_observations`, `size` (bytes of the file), `memory` (bytes when loaded), `t_ms`.

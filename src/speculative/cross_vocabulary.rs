@@ -136,6 +136,10 @@ impl Drafter for CrossVocabulary {
         self.model.load(slot, snapshot)
     }
 
+    fn erase(&mut self, slot: usize) -> usize {
+        self.model.erase(slot)
+    }
+
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(slot) else { return };
         text.follow(&self.dictionary, prompt);

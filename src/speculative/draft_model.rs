@@ -350,6 +350,13 @@ impl Drafter for DraftModel {
         false
     }
 
+    fn erase(&mut self, slot: usize) -> usize {
+        let Some(slot) = self.slots.get_mut(slot) else { return 0 };
+        let n = slot.cache.len();
+        slot.cache.clear(&mut self.context);
+        n
+    }
+
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.cache.reuse(&mut self.context, prompt, least);

@@ -349,6 +349,14 @@ impl Drafter for Mtp {
         }
     }
 
+    fn erase(&mut self, slot: usize) -> usize {
+        let Some(slot) = self.slots.get_mut(slot) else { return 0 };
+        let n = slot.cache.len();
+        slot.cache.clear(&mut self.context);
+        slot.states.clear();
+        n
+    }
+
     fn needs_hidden(&self) -> bool {
         true
     }

@@ -44,7 +44,7 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 15] = [
+pub const ENGINE_FUNCTIONS: [&str; 16] = [
     "foredraft_complete",
     "foredraft_submit",
     "foredraft_poll",
@@ -56,6 +56,7 @@ pub const ENGINE_FUNCTIONS: [&str; 15] = [
     "foredraft_embed",
     "foredraft_session_save",
     "foredraft_session_load",
+    "foredraft_session_erase",
     "foredraft_lookup_cache",
     "foredraft_lookup_create",
     "foredraft_lookup_merge",

@@ -428,6 +428,44 @@ fn invalid_session_requests_are_refused() {
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
 }
 
+#[test]
+fn erased_slot_has_no_tokens_of_target_and_draft() {
+    let path = file("erased");
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let erase = |request: Value| engine.with_loaded(|loaded| loaded.session_erase(request.to_string().as_bytes()));
+    let prompt = with(&request(&long_prompt()), with(&steady(), json!({"id_slot": 1})));
+    let first = complete(&engine, Speculative, &prompt);
+    save(&engine, 1, &path).expect("saved");
+    let n = n_past(&engine, 1);
+    let erased = erase(json!({"id_slot": 1})).expect("erased");
+    assert_eq!((&erased["id_slot"], &erased["n_erased"]), (&json!(1), &json!(n)), "{erased}");
+    assert!(n > 200 && erased["n_erased_draft"].as_u64() > Some(150), "{erased}");
+    assert!(erased["timings"]["erase_ms"].is_number() && erased["filename"].is_null(), "{erased}");
+    assert!(save(&engine, 1, &file("nothing")).is_err(), "nothing is left to save");
+    let again = erase(json!({"id_slot": 1})).expect("an empty slot");
+    assert_eq!((&again["n_erased"], &again["n_erased_draft"]), (&json!(0), &json!(0)));
+    // The next request decodes its prompt anew; files are left unchanged.
+    let second = complete(&engine, Speculative, &prompt);
+    assert_eq!((&second["content"], &second["timings"]["cache_n"]), (&first["content"], &json!(0)));
+    load(&engine, 1, &path).expect("the file is there");
+
+    let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true, "id_slot": 1});
+    let id = submit(&engine, Completion, &endless);
+    let error = erase(json!({"id_slot": 1, "timeout_ms": 50})).expect_err("it is busy");
+    assert_eq!(error.code(), Code::Timeout, "{error}");
+    assert!(cancel(&engine, Completion, id));
+    drain(&engine, Completion, id);
+    for (request, part) in [
+        (json!({"id_slot": 2}), "id_slot: expected a slot from 0 to 1, got 2"),
+        (json!({"id_slot": "all"}), "id_slot: expected a whole number"),
+    ] {
+        let error = erase(request).expect_err("refused");
+        assert!(error.message().contains(part), "{error}");
+    }
+    let warned = erase(json!({"filename": path})).expect("erased");
+    assert_eq!(warned["warnings"], json!(["unknown key \"filename\""]));
+}
+
 /// Other slots take the cells of a loaded session; its remains must not affect later requests.
 #[test]
 fn session_seed_continues_only_with_its_own_text() {

@@ -46,6 +46,12 @@ pub trait Drafter {
         false
     }
 
+    /// Removes all that it keeps of the contexts of `slot`, which has no request. Returns how many tokens were in its own cache.
+    fn erase(&mut self, slot: usize) -> usize {
+        let _ = slot;
+        0
+    }
+
     /// A request for `prompt` starts in `slot` that allows moving parts of the cache.
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         let _ = (slot, prompt, least);

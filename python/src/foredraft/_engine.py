@@ -331,6 +331,10 @@ class Engine:
         """How well a text is drafted from n-gram caches."""
         return self._wait("lookup_stats", request)
 
+    def session_erase(self, *, id_slot: int = 0, timeout_ms: int = 0) -> dict[str, Any]:
+        """Empties what a slot holds. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
+        return self._wait("session_erase", {"id_slot": id_slot, "timeout_ms": timeout_ms})
+
 
 class _Shown:
     """Shows how far a load is."""

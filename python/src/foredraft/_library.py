@@ -26,7 +26,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)
 _JSON_FUNCTIONS = (
     "complete", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "session_save",
-    "session_load", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
+    "session_load", "session_erase", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
 )
 
 T = TypeVar("T")

@@ -143,7 +143,9 @@ impl RemoteEngine {
         match function {
             Function::Complete => self.request(argument, None),
             Function::Submit => self.request(argument, Some(announce)),
-            Function::SessionSave | Function::SessionLoad => self.call_in_time(function, argument),
+            Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
+                self.call_in_time(function, argument)
+            }
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
         }
     }

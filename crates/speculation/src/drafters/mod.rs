@@ -178,6 +178,11 @@ impl Drafters {
         self.registered.iter_mut().any(|registered| registered.drafter.load(slot, snapshot))
     }
 
+    /// As [`Drafter::erase`], for all drafters.
+    pub fn erase(&mut self, slot: usize) -> usize {
+        self.registered.iter_mut().map(|registered| registered.drafter.erase(slot)).sum()
+    }
+
     /// A request has ended, whether or not it speculated: see [`Drafter::end`].
     pub fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
         for registered in &mut self.registered {
