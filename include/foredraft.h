@@ -57,7 +57,7 @@
 #define FOREDRAFT_ABI_VERSION 1
 
 /**
- * The return values of `foredraft_load`. All except the first are also the `code` of error objects, as words: `"model_error"` for
+ * The return values of `foredraft_load`, `foredraft_pause` and `foredraft_resume`. All except the first are also the `code` of error objects, as words: `"model_error"` for
  * `FOREDRAFT_MODEL_ERROR`, and so on. New codes can be added; numbers are never reused.
  */
 typedef enum {
@@ -226,6 +226,24 @@ FOREDRAFT_API void foredraft_load_async(foredraft_engine *engine, const char *co
  * the same, for at most 5 seconds, and calls no more callbacks.
  */
 FOREDRAFT_API void foredraft_unload(foredraft_engine *engine);
+
+/**
+ * Lets the engine's threads sleep, also in the middle of a decode, until as many calls of `foredraft_resume` have followed. For a host that
+ * needs the processor, for example from the moment at which it begins a frame until it waits for the next one.
+ *
+ * Returns at once. The threads leave the processor within a millisecond, and go on exactly where they were, so no completion changes. Loads
+ * are paused, too, and engines may be paused before they are loaded. Requests wait meanwhile. They can be cancelled and end at their
+ * `timeout_ms`, and the engine can be unloaded. With a GPU the engine pauses between decodes.
+ *
+ * Returns FOREDRAFT_OK or another `foredraft_code`.
+ */
+FOREDRAFT_API int32_t foredraft_pause(foredraft_engine *engine);
+
+/**
+ * Ends a pause of `foredraft_pause`. After the last one the threads go on. Returns at once: FOREDRAFT_OK, or FOREDRAFT_INVALID_REQUEST if
+ * the engine is not paused, or another `foredraft_code`.
+ */
+FOREDRAFT_API int32_t foredraft_resume(foredraft_engine *engine);
 
 /**
  * The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,

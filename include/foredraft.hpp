@@ -507,6 +507,11 @@ public:
     /// Loads on another thread; status() tells `progress`, and `init_success` 1 when it is done.
     void load_async(const document &config) { foredraft_load_async(handle_, config.c_str()); }
     void unload() { foredraft_unload(handle_); }
+    /// Lets the engine's threads sleep, also in the middle of a decode, until as many calls of resume() have followed. Returns at once.
+    /// False: the engine was moved from.
+    bool pause() noexcept { return foredraft_pause(handle_) == FOREDRAFT_OK; }
+    /// Ends a pause. After the last one the threads go on where they were. False: there is none.
+    bool resume() noexcept { return foredraft_resume(handle_) == FOREDRAFT_OK; }
     /// What the engine does. After a failed load it has the `error`; that is not thrown.
     json status() const { return detail::taken(foredraft_status(handle_)); }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Frame times of examples/window with and without a frame budget, under Xvfb: the figures of docs/performance.md.
+# Frame times of examples/window with a frame budget, with pauses, and without, under Xvfb: the figures of docs/performance.md.
 #
 #   scripts/frame_times.sh [model.gguf]     after `make window` has built target/window
 #
@@ -35,6 +35,8 @@ for _ in $(seq "$runs"); do
     measure no_budget "${questions[@]}"
     measure 6_of_16_ms --budget 6:16 "${questions[@]}"
     measure 3_of_16_ms --budget 3:16 "${questions[@]}"
+    measure pause --pause "${questions[@]}"
+    measure pause_idle --pause --init '"prio": "idle"' "${questions[@]}"
 done | awk '
     !($1 in n) { order[++count] = $1 }
     { n[$1]++; frames[$1] += $2; late[$1] += $3; median[$1] += $4; p99[$1] += $5; tokens[$1] += $7; if ($6 > calls[$1]) calls[$1] = $6 }

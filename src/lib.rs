@@ -31,8 +31,8 @@ mod typed;
 
 pub use self::api::Function;
 pub use self::typed::{
-    CompletionStream, Engine, FinalResponse, FunctionCall, HostConfig as Config, HostRequest as Request, Message,
-    SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
+    CompletionStream, Engine, EnginePause, FinalResponse, FunctionCall, HostConfig as Config, HostRequest as Request,
+    Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
 };
 pub use foredraft_base::error::{Code, Error, Result};
 

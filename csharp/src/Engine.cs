@@ -191,6 +191,23 @@ namespace Foredraft
         /// <summary>Ends what runs, and frees the models; a load may follow.</summary>
         public void Unload() { Native.foredraft_unload(Open()); }
 
+        /// <summary>
+        /// Lets the engine's threads sleep, also in the middle of a decode, until as many calls of <see cref="Resume"/> have followed.
+        /// Returns at once. Requests wait meanwhile; they can be cancelled, and the engine can be unloaded.
+        /// </summary>
+        public void Pause()
+        {
+            var code = Native.foredraft_pause(Open());
+            if (code != 0) throw new ForedraftException("foredraft_pause returned " + code, "internal", 500);
+        }
+
+        /// <summary>Ends a pause. After the last one the threads go on where they were.</summary>
+        public void Resume()
+        {
+            if (Native.foredraft_resume(Open()) != 0)
+                throw new ForedraftException("resume: the engine is not paused", "invalid_request", 400);
+        }
+
         /// <summary>Queues a request. It ends with the object that is returned: keep that, and read it to its end.</summary>
         public Request Submit(string request) { return new Request(this, Checked(Native.foredraft_submit(Open(), Native.Utf8(request)))); }
 

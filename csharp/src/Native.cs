@@ -28,6 +28,8 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern int foredraft_load(IntPtr engine, byte[] config);
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_load_async(IntPtr engine, byte[] config);
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_unload(IntPtr engine);
+        [DllImport(Library, CallingConvention = C)] public static extern int foredraft_pause(IntPtr engine);
+        [DllImport(Library, CallingConvention = C)] public static extern int foredraft_resume(IntPtr engine);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_status(IntPtr engine);
         [DllImport(Library, CallingConvention = C)] public static extern IntPtr foredraft_version();
         [DllImport(Library, CallingConvention = C)] public static extern uint foredraft_abi_version();

@@ -97,6 +97,24 @@ namespace Foredraft.Tests
         }
 
         [Test]
+        public static void a_paused_engine_waits()
+        {
+            var engine = shared.Value;
+            var expected = engine.Complete(Story())["content"].Text;
+            engine.Pause();
+            engine.Pause();
+            var request = engine.Submit(Story());
+            engine.Resume();
+            Check.That(engine.Status()["paused"].Boolean, engine.Status());
+            Thread.Sleep(50);
+            Check.That(!request.Finished && engine.Status()["queue"].Integer == 1, engine.Status());
+            engine.Resume();
+            Check.Equal(expected, Polled(request));
+            Check.That(!engine.Status()["paused"].Boolean, engine.Status());
+            Check.Equal("invalid_request", Check.Throws<ForedraftException>(() => engine.Resume()).Code);
+        }
+
+        [Test]
         public static void failures_have_a_code()
         {
             var wrong = Check.Throws<ForedraftException>(() => shared.Value.Complete(new Json { ["prompt"] = "a", ["top_p"] = 1.5 }));

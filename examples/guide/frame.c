@@ -1,14 +1,28 @@
-/* A program that draws frames asks for news once per frame, and never waits. Here a frame is a pause of 5 ms. */
+/* A program that draws frames asks for news once per frame, and never waits. Here a frame is 2 ms of drawing and 3 ms until the next one. */
 #define _POSIX_C_SOURCE 200809L
 #include "foredraft.h"
 #include "../json_mini.h"
 
 #include <time.h>
 
-static void draw(void) {
-    struct timespec frame = {0, 5000000};
-    nanosleep(&frame, NULL);
+static void render(void) {
+    struct timespec drawing = {0, 2000000};
+    nanosleep(&drawing, NULL);
 }
+
+static void wait_for_next_frame(void) {
+    struct timespec rest = {0, 3000000};
+    nanosleep(&rest, NULL);
+}
+
+/* ANCHOR: pause */
+static void draw(foredraft_engine *engine) {
+    foredraft_pause(engine); /* the frame has all cores, also if the engine is in the middle of a decode or a load */
+    render();
+    foredraft_resume(engine);
+    wait_for_next_frame(); /* the engine goes on meanwhile */
+}
+/* ANCHOR_END: pause */
 
 static int is(const char *value, const char *word) {
     char *text = json_text(value);
@@ -26,7 +40,7 @@ int main(void) {
         loading = is(json_member(status, "state"), "loading");
         if (is(json_member(status, "state"), "failed")) return fprintf(stderr, "%s\n", status), 1;
         foredraft_string_free(status);
-        draw();
+        draw(engine);
     }
     /* ANCHOR_END: load */
     /* ANCHOR: frame */
@@ -34,7 +48,7 @@ int main(void) {
     char poll[64];
     snprintf(poll, sizeof poll, "{\"id\": %.0f}", json_number(json_member(reply, "id")));
     foredraft_string_free(reply);
-    for (int finished = 0; !finished; draw()) {
+    for (int finished = 0; !finished; draw(engine)) {
         reply = foredraft_poll(engine, poll); /* without "timeout_ms" it takes about a microsecond */
         const char *update = json_first(json_member(reply, "completion_updates"));
         for (; update; update = json_next(update)) {

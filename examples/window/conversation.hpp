@@ -46,6 +46,14 @@ public:
         if (request_->finished()) request_.reset();
     }
 
+    // While the host needs the processor. The engine sleeps in between.
+    void pause() {
+        timed([&] { return engine_.pause(); });
+    }
+    void resume() {
+        timed([&] { return engine_.resume(); });
+    }
+
     // Begins to answer.
     void ask(const std::string &question) {
         spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});

@@ -35,6 +35,7 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --report            print frame times and answers\n"
     "  --help              print this\n"
     "  --budget BUSY:PER   the frame budget: decode for BUSY of each PER milliseconds\n"
+    "  --pause             pause the engine while a frame is computed and drawn\n"
     "  --init MEMBERS      more members of the configuration, as '\"prio\": -1, \"n_threads\": 1'\n"
     "  --work MS           compute for so long in each frame, on two threads, as a game does\n"
     "  --font FILE         a monospaced font\n";
@@ -52,7 +53,7 @@ struct Options {
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0;
     double work_ms = 0;
-    bool speculates = true, report = false;
+    bool speculates = true, report = false, pauses = false;
 
     Options(int argc, char **argv) {
         std::deque<std::string> words(argv + 1, argv + argc), models;
@@ -83,6 +84,8 @@ struct Options {
                 screenshot = value();
             } else if (word == "--plain") {
                 speculates = false;
+            } else if (word == "--pause") {
+                pauses = true;
             } else if (word == "--report") {
                 report = true;
             } else if (word == "--font") {
@@ -259,6 +262,7 @@ int main(int argc, char **argv) try {
     const Clock::time_point start = Clock::now();
     Clock::time_point last = start, next = start;
     for (bool runs = true; runs;) {
+        if (options.pauses) conversation.pause();
         for (SDL_Event event; SDL_PollEvent(&event);) {
             if (event.type == SDL_QUIT) runs = false;
             if (event.type == SDL_TEXTINPUT) typed += event.text.text;
@@ -304,6 +308,7 @@ int main(int argc, char **argv) try {
 
         // A late frame is not made up for.
         next = std::max(next + std::chrono::microseconds(static_cast<long>(frame_ms * 1000)), Clock::now());
+        if (options.pauses) conversation.resume();
         std::this_thread::sleep_until(next);
         const Clock::time_point now = Clock::now();
         frames.ms.push_back(std::chrono::duration<double, std::milli>(now - last).count());

@@ -80,6 +80,18 @@ class Engine {
     return library.status(this.#shared.open());
   }
 
+  /** Lets the engine's threads sleep, also in the middle of a decode, until as many calls of `resume` have followed. Returns at once. */
+  pause() {
+    const code = library.pause(this.#shared.open());
+    if (code !== 0) throw new ForedraftError(`foredraft_pause returned ${code}`);
+  }
+
+  /** Ends a pause. After the last one the threads go on where they were. */
+  resume() {
+    if (library.resume(this.#shared.open()) === 0) return;
+    throw new ForedraftError('resume: the engine is not paused', { code: 'invalid_request', status: 400 });
+  }
+
   /** Ends what runs and frees the models; `load` may follow. */
   async unload() {
     await library.unloadAside(this.#shared.open());

@@ -82,10 +82,10 @@ export interface Config {
   grp_attn_w?: number;
   embedding?: boolean;
   pooling?: 'none' | 'mean' | 'cls' | 'last';
-  prio?: number;
-  prio_batch?: number;
-  prio_draft?: number;
-  prio_batch_draft?: number;
+  prio?: number | 'idle';
+  prio_batch?: number | 'idle';
+  prio_draft?: number | 'idle';
+  prio_batch_draft?: number | 'idle';
   cpu_mask?: string;
   cpu_mask_batch?: string;
   cpu_mask_draft?: string;
@@ -485,6 +485,7 @@ export interface Status {
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;
   n_threads_now: number;
+  paused: boolean;
   cpu: { [key: string]: unknown } | null;
   devices: Array<{
     name: string;
@@ -609,6 +610,11 @@ export class Engine {
   /** Loads models in place of what is loaded. */
   load(config: string | Config, options?: LoadOptions): Promise<void>;
   unload(): Promise<void>;
+  /** Lets the engine's threads sleep, also in the middle of a decode, until as many calls of `resume` have followed. Returns at once.
+   *  Requests wait meanwhile; they can be cancelled, and the engine can be closed. */
+  pause(): void;
+  /** Ends a pause. After the last one the threads go on where they were. */
+  resume(): void;
   /** Ends what runs, and the engine with it. */
   close(): Promise<void>;
   readonly closed: boolean;

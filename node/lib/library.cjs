@@ -41,6 +41,8 @@ const engineNew = lib.func('uintptr_t foredraft_engine_new(void)');
 const engineFree = lib.func('void foredraft_engine_free(uintptr_t engine)');
 const loadAsync = lib.func('void foredraft_load_async(uintptr_t engine, str config)');
 const unload = lib.func('void foredraft_unload(uintptr_t engine)');
+const pause = lib.func('int32_t foredraft_pause(uintptr_t engine)');
+const resume = lib.func('int32_t foredraft_resume(uintptr_t engine)');
 const rawStatus = lib.func('foredraft_status', Owned, ['uintptr_t']);
 const version = lib.func('str foredraft_version(void)');
 
@@ -68,5 +70,5 @@ const status = engine => JSON.parse(rawStatus(engine));
 
 module.exports = {
   koffi, engineNew, engineFree, engineFreeAside: promisify(engineFree.async), loadAsync, unloadAside: promisify(unload.async),
-  status, version, callNow, callAside,
+  pause, resume, status, version, callNow, callAside,
 };

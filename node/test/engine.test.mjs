@@ -344,6 +344,21 @@ test('a closed engine says so', async () => {
   assert.throws(() => other.status(), { code: 'invalid_engine' });
 });
 
+test('a paused engine waits', async () => {
+  const request = { prompt: 'Once upon a time', n_predict: 20, seed: 3 };
+  const expected = await engine.complete(request);
+  engine.pause();
+  engine.pause();
+  const waiting = engine.complete(request);
+  engine.resume();
+  assert.equal(engine.status().paused, true);
+  assert.equal(await Promise.race([waiting, new Promise(done => setTimeout(done, 50, 'waits'))]), 'waits');
+  engine.resume();
+  assert.equal((await waiting).content, expected.content);
+  assert.equal(engine.status().paused, false);
+  assert.throws(() => engine.resume(), { code: 'invalid_request' });
+});
+
 test('pipes are closed', { skip: process.platform !== 'linux' }, async () => {
   const count = () => fs.readdirSync('/proc/self/fd').length;
   const use = async () => {

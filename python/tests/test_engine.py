@@ -373,6 +373,23 @@ def test_an_engine_loads_again():
         assert engine.status()["state"] == "uninitialized"
 
 
+def test_a_paused_engine_waits(engine):
+    request = {"prompt": "Once upon a time", "n_predict": 20, "seed": 3}
+    expected = engine.complete(request).content
+    contents = []
+    thread = threading.Thread(target=lambda: contents.append(engine.complete(request).content))
+    with engine.paused(), engine.paused():
+        assert engine.status()["paused"]
+        thread.start()
+        until("it is queued", lambda: engine.status()["queue"] == 1)
+        assert not contents
+    thread.join()
+    assert not engine.status()["paused"]
+    assert contents == [expected]
+    with pytest.raises(foredraft.InvalidRequestError, match="not paused"):
+        engine.resume()
+
+
 def test_progress_is_told():
     told = []
     with Engine(TARGET, progress=told.append, **CONFIG):

@@ -22,7 +22,7 @@ use crate::api::registry::RequestRecord;
 use crate::api::{Function, JsonEngine, LocalEngine, error_json};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, CpuSet, Token, process};
+use crate::llama::{self, CpuSet, PauseGate, Token, process};
 
 /// How often a load's progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
@@ -93,11 +93,13 @@ pub fn serve(arguments: &[String]) -> ! {
     }
     let Ok(stream) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { process::end_now(1) };
     let Ok(sender) = stream.try_clone().map(FrameSender::new) else { process::end_now(1) };
+    // A program that was started by hand has none there.
+    let pauses = process::take_stdout().and_then(|file| PauseGate::of_file(&file)).unwrap_or_default();
     let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
     let (updates, pushed) = crossbeam_channel::unbounded();
     let (continued, to_continue) = crossbeam_channel::unbounded();
     let child = Arc::new(EngineChild {
-        engine: JsonEngine::new(),
+        engine: JsonEngine::of_other_process(Arc::new(pauses)),
         sender,
         host_folder,
         known: Mutex::default(),

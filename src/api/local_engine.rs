@@ -17,7 +17,7 @@ use crate::engine::{self, Config, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::llama::large_stack::KeptThread;
 use crate::llama::log::{self, Level};
-use crate::llama::{Model, Vocab};
+use crate::llama::{Model, PauseGate, Vocab};
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
 ///
@@ -41,18 +41,19 @@ pub struct LocalEngine {
 }
 
 impl LocalEngine {
-    /// Loads the models and starts the engine. `notify` gets the id of each request that has an update, on the engine's thread.
+    /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an update, on the engine's thread.
     /// `progress` gets 0..=1 and aborts the load by returning false.
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
     pub fn start(
         mut load: LoadRequest,
+        pauses: &Arc<PauseGate>,
         notify: Arc<engine::Notify>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LocalEngine> {
         let updates = Arc::default();
-        let (models, worker) = engine::load(&load.config, notify_and_signal(&updates, notify), progress)?;
+        let (models, worker) = engine::load(&load.config, pauses, notify_and_signal(&updates, notify), progress)?;
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
         load.warn_about_models(&models.target, models.draft.as_deref());
@@ -66,7 +67,7 @@ impl LocalEngine {
             load,
             templates: ChatTemplates::default(),
             cache_files: CacheFiles::default(),
-            preparer: Preparer::new(),
+            preparer: Preparer::new(Arc::clone(pauses)),
             _large_stack: KeptThread::keep(),
             requests: RequestRegistry::default(),
             updates,
@@ -270,7 +271,7 @@ mod tests {
 
     fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<LocalEngine>) {
         let mut reported = Vec::new();
-        let loaded = LocalEngine::start(load, Arc::new(|_| ()), |done| {
+        let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), |done| {
             reported.push(done);
             wanted(done)
         });

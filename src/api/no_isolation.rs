@@ -1,6 +1,7 @@
 //! In place of `isolation`, on systems that have none. There is no value of [`NoRemoteEngine`].
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use crate::api::calls::PollCommand;
 use crate::api::request::RequestDefaults;
 use crate::engine::Notify;
 use crate::error::{Error, Result};
+use crate::llama::PauseGate;
 
 pub(super) use self::NoIsolationSettings as IsolationSettings;
 pub(super) use self::NoRemoteEngine as RemoteEngine;
@@ -26,12 +28,19 @@ impl NoIsolationSettings {
     pub(super) fn read(_command: &[u8], _warnings: Vec<String>) -> Result<Self> {
         Err(Error::invalid("isolate: not available on this platform"))
     }
+
+    /// # Errors
+    /// Always.
+    pub(super) fn share_pauses(&self) -> Result<(PauseGate, File)> {
+        Err(Error::invalid("isolate: not available on this platform"))
+    }
 }
 
 impl NoRemoteEngine {
     pub(super) fn start(
         _settings: NoIsolationSettings,
         _defaults: RequestDefaults,
+        _pauses: File,
         _notify: Arc<Notify>,
         _progress: impl FnMut(f32) -> bool,
     ) -> Result<Self> {

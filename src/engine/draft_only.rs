@@ -4,6 +4,7 @@
 //! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Config;
 use super::beams::Beams;
@@ -66,17 +67,30 @@ impl DraftOnly {
         }
     }
 
+    /// The earliest time at which a request has to end that waits for the context.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.iter().filter_map(|submission| submission.deadline).min()
+    }
+
+    /// Ends the requests that wait for the context and were cancelled, and those whose time has passed. Appends their ends to `report`.
+    pub(super) fn end_cancelled(&mut self, report: &mut StepReport) {
+        let now = Instant::now();
+        self.waiting.retain(|submission| {
+            let is_late = submission.deadline.is_some_and(|deadline| deadline <= now);
+            let waits = submission.sink.phase() == Phase::Queued && !is_late;
+            if !waits {
+                let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };
+                report.end_queued(submission.sink.clone(), stop);
+            }
+            waits
+        });
+    }
+
     /// Makes the context if a request needs it. If there is no memory for it, these requests fail, and later ones try again. Appends the
     /// ends of requests to `report`.
     pub(super) fn prepare(&mut self, report: &mut StepReport) {
         // One that was cancelled needs no context.
-        self.waiting.retain(|submission| {
-            let waits = submission.sink.phase() == Phase::Queued;
-            if !waits {
-                report.end_queued(submission.sink.clone(), Stop::Cancelled);
-            }
-            waits
-        });
+        self.end_cancelled(report);
         if self.waiting.is_empty() {
             return;
         }

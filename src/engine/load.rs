@@ -1,5 +1,6 @@
 //! From a [`Config`] to models in memory and a running engine.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -13,24 +14,28 @@ use super::worker::Worker;
 use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
 use crate::error::{Code, Error, Result};
 use crate::forks;
-use crate::llama::{self, Model, ModelParams, Rollback};
+use crate::llama::{self, Interrupt, Model, ModelParams, PausableLoad, PauseGate, Rollback};
 use crate::speculative::{CacheKind, Caches, read_cache};
 
 /// Loads the models and starts the engine. `report` is called with the progress, 0..=1, and aborts by returning false.
-/// The engine is `None` for a model that was loaded with `vocab_only`.
+/// The engine is `None` for a model that was loaded with `vocab_only`. The load and the engine sleep while `pauses` is closed.
 ///
 /// # Errors
 /// An RPC server does not answer, a model or an n-gram cache cannot be loaded, no context can be made of a model, or the
 /// load was aborted ([`Code::Cancelled`]).
 pub fn load(
     config: &Config,
+    pauses: &Arc<PauseGate>,
     notify: Arc<Notify>,
     mut report: impl FnMut(f32) -> bool,
 ) -> Result<(Models, Option<WorkerHandle>)> {
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
-    let mut progress = LoadMeter::new(&mut report, config.warmup, builder::n_steps(config));
+    let mut progress = LoadMeter::new(&mut report, Arc::clone(pauses), config.warmup, builder::n_steps(config));
+    let interrupt = Arc::new(Interrupt::new(Arc::clone(pauses)));
+    let pausable = Arc::clone(&interrupt);
+    let _pausable = PausableLoad::begin(&pausable);
     llama::use_rpc_servers(&config.rpc, config.rpc_timeout, || progress.read(0.0))?;
     let mut config = config.clone();
     let fit = fit(&mut config);
@@ -64,7 +69,7 @@ pub fn load(
     if config.model.vocab_only {
         return Ok((models, None));
     }
-    let engine = start(config, &mut models, mtp_failure, notify, &mut progress)?;
+    let engine = start(config, interrupt, &mut models, mtp_failure, notify, &mut progress)?;
     progress.finish()?;
     Ok((models, Some(engine)))
 }
@@ -83,6 +88,7 @@ fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result
 
 fn start(
     config: &Config,
+    interrupt: Arc<Interrupt>,
     models: &mut Models,
     mtp_failure: Option<Error>,
     notify: Arc<Notify>,
@@ -90,7 +96,7 @@ fn start(
 ) -> Result<WorkerHandle> {
     // The host's thread, which decodes while costs are measured.
     let keep = llama::KeepPlacement::default();
-    let builder = Builder::new(config)?;
+    let builder = Builder::new(config, interrupt)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
     progress.step();
     let (mut scheduler, mut draft_only) = (None, None);
@@ -123,6 +129,7 @@ fn start(
         embedder,
         shared: Arc::clone(&shared),
         notify,
+        postponed: VecDeque::new(),
         report: StepReport::default(),
         changed: Vec::new(),
     };

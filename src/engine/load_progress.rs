@@ -1,14 +1,18 @@
 //! How far a load is: by the bytes of the model files that were read, then by the steps of the warm-up.
 
+use std::sync::Arc;
+
 use crate::error::{Code, Error, Result};
+use crate::llama::PauseGate;
 
 /// The part of a load that reads the files, with a warm-up after it and without.
 const FILES_BEFORE_WARM_UP: f32 = 0.6;
 const FILES_ALONE: f32 = 0.95;
 
-/// Tells the host how far a load is, 0 to 1, and whether the host wants it no more.
+/// Tells the host how far a load is, 0 to 1, and whether the host wants it no more. The load sleeps here while the host pauses the engine.
 pub(super) struct LoadMeter<'a> {
     report: &'a mut dyn FnMut(f32) -> bool,
+    pauses: Arc<PauseGate>,
     /// The part of the load that reads the files.
     files: f32,
     /// Steps of the warm-up: those that are done, and all.
@@ -20,9 +24,15 @@ pub(super) struct LoadMeter<'a> {
 
 impl<'a> LoadMeter<'a> {
     /// For a load with so many steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false.
-    pub(super) fn new(report: &'a mut dyn FnMut(f32) -> bool, warms_up: bool, n_steps: usize) -> LoadMeter<'a> {
+    /// It is called again after each event of a pause.
+    pub(super) fn new(
+        report: &'a mut dyn FnMut(f32) -> bool,
+        pauses: Arc<PauseGate>,
+        warms_up: bool,
+        n_steps: usize,
+    ) -> LoadMeter<'a> {
         let files = if warms_up { FILES_BEFORE_WARM_UP } else { FILES_ALONE };
-        LoadMeter { report, files, n_done: 0, n_steps: n_steps.max(1), is_wanted: true, last: 0.0 }
+        LoadMeter { report, pauses, files, n_done: 0, n_steps: n_steps.max(1), is_wanted: true, last: 0.0 }
     }
 
     /// Reports the part of the files that is read, 0..=1. Returns false if the load is to be aborted.
@@ -60,6 +70,16 @@ impl<'a> LoadMeter<'a> {
         // A file that is read once more does not take it back.
         self.last = self.last.max(done);
         self.is_wanted = self.is_wanted && (self.report)(self.last);
+        while self.is_wanted {
+            let events = self.pauses.events();
+            if !self.pauses.is_closed() {
+                break;
+            }
+            self.is_wanted = (self.report)(self.last);
+            if self.is_wanted {
+                self.pauses.wait(events, None);
+            }
+        }
         self.is_wanted
     }
 }
@@ -75,7 +95,7 @@ mod tests {
             observed.push(done);
             true
         };
-        let mut progress = LoadMeter::new(&mut report, true, 4);
+        let mut progress = LoadMeter::new(&mut report, Arc::default(), true, 4);
         for part in [0.0, 0.5, 1.0] {
             assert!(progress.read(part));
         }
@@ -89,7 +109,7 @@ mod tests {
     #[test]
     fn refusal_is_remembered() {
         let mut report = |done: f32| done < 0.3;
-        let mut progress = LoadMeter::new(&mut report, true, 4);
+        let mut progress = LoadMeter::new(&mut report, Arc::default(), true, 4);
         assert!(progress.read(0.1) && progress.check().is_ok());
         assert!(!progress.read(0.9));
         assert!(!progress.read(0.1));

@@ -164,7 +164,7 @@ impl WorkerHandle {
 
     /// Sends the prompts of requests that were queued without them.
     pub fn prepared_sender(&self) -> PreparedSender {
-        PreparedSender(self.commands.clone())
+        PreparedSender { commands: self.commands.clone(), interrupt: Arc::clone(&self.shared.interrupt) }
     }
 
     /// Whether `n_texts` more completions could be queued now.
@@ -187,7 +187,10 @@ impl WorkerHandle {
     }
 
     fn send(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| self.stopped())
+        let sent = self.commands.send(command).map_err(|_| self.stopped());
+        // A paused engine sleeps at the gate.
+        self.shared.interrupt.gate().notify();
+        sent
     }
 
     /// Why the engine takes no more commands.
@@ -358,6 +361,10 @@ impl Reservation<'_> {
             let is_prepared = self.is_prepared;
             let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
             self.engine.send(Command::Submit(Box::new(submission)))?;
+            if deadline.is_some() {
+                self.engine.shared.interrupt.limit_pause(deadline);
+                self.engine.shared.interrupt.gate().notify();
+            }
         }
         self.is_sent = true;
         Ok(())

@@ -15,7 +15,7 @@ use super::event::{Erased, Restored};
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
 use crate::grammar::OutputConstraint;
-use crate::llama::Token;
+use crate::llama::{Interrupt, Token};
 use crate::sampling;
 use crate::session::Session;
 use crate::speculative::{self, Predicted};
@@ -138,6 +138,13 @@ pub(super) enum Command {
     Wake,
 }
 
+impl Command {
+    /// Whether it is not executed during a pause, nor two of them without a step in between.
+    pub(super) fn takes_time(&self) -> bool {
+        matches!(self, Command::Embed(..) | Command::Session(_))
+    }
+}
+
 /// Work on a free slot's sequences.
 pub(super) struct SessionJob {
     pub(super) slot: usize,
@@ -209,13 +216,17 @@ impl CacheOfFirstRun {
 
 /// Sends prompts to an engine, from any thread. It does not keep the engine alive.
 #[derive(Clone)]
-pub struct PreparedSender(pub(super) Sender<Command>);
+pub struct PreparedSender {
+    pub(super) commands: Sender<Command>,
+    pub(super) interrupt: Arc<Interrupt>,
+}
 
 impl PreparedSender {
     /// Gives the completions that a [`Reservation`](super::Reservation) has queued their prompts, or ends them
     /// with an error. Does nothing for those that have ended meanwhile.
     pub fn send(&self, handle: &RequestHandle, prepared: Result<Prepared>) {
         // An engine that has ended has ended the request as well.
-        let _ = self.0.send(Command::Prepare(handle.id(), prepared));
+        let _ = self.commands.send(Command::Prepare(handle.id(), prepared));
+        self.interrupt.gate().notify();
     }
 }

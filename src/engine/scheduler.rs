@@ -196,7 +196,14 @@ impl BatchScheduler {
         slots.chain(self.beams.deadline()).min()
     }
 
-    fn end_cancelled(&mut self) {
+    /// The earliest time at which a running or a waiting request has to end.
+    pub(super) fn first_deadline(&self) -> Option<Instant> {
+        self.queue.iter().filter_map(|submission| submission.deadline).chain(self.deadline()).min()
+    }
+
+    /// Ends the requests that were cancelled, and those whose time has passed.
+    pub(super) fn end_cancelled(&mut self) {
+        self.beams.end_cancelled(&mut self.report);
         let now = Instant::now();
         for index in 0..self.pool.slots.len() {
             let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref()) else { continue };

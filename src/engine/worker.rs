@@ -1,7 +1,9 @@
 //! The engine's thread: the only one that touches contexts.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
@@ -22,6 +24,8 @@ pub(super) struct Worker {
     pub(super) embedder: Option<Embedder>,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,
+    /// Commands that take time and came while the host paused the engine.
+    pub(super) postponed: VecDeque<Command>,
     /// What has become of requests that no scheduler has.
     pub(super) report: StepReport,
     /// The numbers of the requests that have an event; empty between deliveries.
@@ -58,19 +62,28 @@ impl Worker {
     fn step(&mut self) {
         // First of all: what raised the interrupt is handled below, and what raises it from now on stops the decode.
         self.shared.interrupt.clear();
+        self.limit_pause();
         self.receive();
         if self.shared.stopping.load(Ordering::Acquire) {
             return;
         }
-        if let Some(draft_only) = &mut self.draft_only {
-            draft_only.prepare(&mut self.report);
+        self.limit_pause();
+        // During a pause requests end, but none begins.
+        let is_paused = self.shared.interrupt.gate().is_closed();
+        match &mut self.draft_only {
+            Some(draft_only) if is_paused => draft_only.end_cancelled(&mut self.report),
+            Some(draft_only) => draft_only.prepare(&mut self.report),
+            None => {}
         }
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
-            scheduler.prepare();
+            if is_paused { scheduler.end_cancelled() } else { scheduler.prepare() }
         }
         // The step that follows takes a while.
         self.publish();
         self.deliver();
+        if is_paused {
+            return;
+        }
         let interrupt = Arc::clone(&self.shared.interrupt);
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
             scheduler.step(&interrupt);
@@ -97,6 +110,14 @@ impl Worker {
     /// Executes the commands that have arrived, up to one that takes time: between two of these, the slots have a step. If there is
     /// nothing else to do, waits for a command, at most until the first deadline.
     fn receive(&mut self) {
+        if self.shared.interrupt.gate().is_closed() {
+            return self.receive_while_paused();
+        }
+        while let Some(command) = self.postponed.pop_front() {
+            if self.execute(command) {
+                return;
+            }
+        }
         let target = self.scheduler.as_deref().map_or(NextWork::AfterCommand, BatchScheduler::next_work);
         let draft_only = self.draft_only.as_ref().map_or(NextWork::AfterCommand, DraftOnly::next_work);
         let mut next = match target.min(draft_only) {
@@ -121,9 +142,50 @@ impl Worker {
         }
     }
 
+    /// Sleeps until the pause ends, a command comes or a request has to end. Commands that take time are postponed.
+    fn receive_while_paused(&mut self) {
+        self.shared.threads.rest();
+        let shared = Arc::clone(&self.shared);
+        let gate = shared.interrupt.gate();
+        let mut has_received = false;
+        loop {
+            let events = gate.events();
+            loop {
+                match self.commands.try_recv() {
+                    Ok(command) if command.takes_time() => self.postponed.push_back(command),
+                    Ok(command) => _ = self.execute(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => self.shared.stopping.store(true, Ordering::Release),
+                }
+                has_received = true;
+                if self.shared.stopping.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+            let now = Instant::now();
+            let left = self.deadline().map(|deadline| deadline.saturating_duration_since(now));
+            if has_received || !gate.is_closed() || left.is_some_and(|left| left.is_zero()) {
+                return;
+            }
+            gate.wait(events, left);
+        }
+    }
+
+    /// Lets no pause of a decode keep a request from ending in time.
+    fn limit_pause(&mut self) {
+        let deadline = self.deadline();
+        self.shared.interrupt.limit_pause(deadline);
+    }
+
+    /// The earliest time at which a request has to end.
+    fn deadline(&mut self) -> Option<Instant> {
+        let waiting = self.draft_only.as_ref().and_then(DraftOnly::deadline);
+        self.schedulers().filter_map(|scheduler| scheduler.first_deadline()).chain(waiting).min()
+    }
+
     /// Executes a command. Returns whether that took time.
     fn execute(&mut self, command: Command) -> bool {
-        let takes_time = matches!(command, Command::Embed(..) | Command::Session(_));
+        let takes_time = command.takes_time();
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Prepare(id, prepared) => self.set_prompts(id, &prepared),
@@ -138,8 +200,11 @@ impl Worker {
                     Some(embedder) => embedder.embed(&text, &self.shared),
                     None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
-                // The caller may be gone.
-                let _ = reply.send(result);
+                match result.transpose() {
+                    // The caller may be gone.
+                    Some(result) => _ = reply.send(result),
+                    None => self.postponed.push_front(Command::Embed(text, reply)),
+                }
             }
             Command::ForgetAnswers => {
                 if let Some(scheduler) = &mut self.scheduler {

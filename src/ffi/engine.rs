@@ -1,4 +1,4 @@
-//! Engines: create, load, status, unload, free. Also the library's version, and releasing returned strings.
+//! Engines: create, load, pause, status, unload, free. Also the library's version, and releasing returned strings.
 
 use std::ffi::{c_char, c_void};
 
@@ -68,6 +68,26 @@ pub extern "C" fn foredraft_unload(engine: *mut foredraft_engine) {
     run(|| log_failure("foredraft_unload", engines::find(engine).map(|engine| engine.unload())));
 }
 
+/// Lets the engine's threads sleep, also in the middle of a decode, until as many calls of `foredraft_resume` have followed. For a host that
+/// needs the processor, for example from the moment at which it begins a frame until it waits for the next one.
+///
+/// Returns at once. The threads leave the processor within a millisecond, and go on exactly where they were, so no completion changes. Loads
+/// are paused, too, and engines may be paused before they are loaded. Requests wait meanwhile. They can be cancelled and end at their
+/// `timeout_ms`, and the engine can be unloaded. With a GPU the engine pauses between decodes.
+///
+/// Returns FOREDRAFT_OK or another `foredraft_code`.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_pause(engine: *mut foredraft_engine) -> i32 {
+    pause_or_resume(engine, JsonEngine::pause)
+}
+
+/// Ends a pause of `foredraft_pause`. After the last one the threads go on. Returns at once: FOREDRAFT_OK, or FOREDRAFT_INVALID_REQUEST if
+/// the engine is not paused, or another `foredraft_code`.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_resume(engine: *mut foredraft_engine) -> i32 {
+    pause_or_resume(engine, JsonEngine::resume)
+}
+
 /// The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,
 /// queue, the draft's compatibility, devices, and the progress of running lookup functions in `lookups` (`function`, `step`,
 /// `progress` 0..1). Never waits for a load or a decode. The caller owns the returned string.
@@ -95,6 +115,13 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
     // SAFETY: the interface requires a string that this library returned, released once. It was allocated with `malloc`; `free`
     // accepts NULL.
     unsafe { libc::free(s.cast::<c_void>()) }
+}
+
+fn pause_or_resume(engine: *mut foredraft_engine, call: fn(&JsonEngine) -> Result<()>) -> i32 {
+    run_or(Code::NotInitialized.init_number(), Code::Internal.init_number(), || {
+        let result = engines::find(engine).and_then(|engine| call(&engine));
+        result.map_or_else(|error| error.code().init_number(), |()| 0)
+    })
 }
 
 /// Calls `load`, and returns the number for C hosts.

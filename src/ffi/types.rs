@@ -18,7 +18,7 @@ pub struct foredraft_engine {
     _private: [u8; 0],
 }
 
-/// The return values of `foredraft_load`. All except the first are also the `code` of error objects, as words: `"model_error"` for
+/// The return values of `foredraft_load`, `foredraft_pause` and `foredraft_resume`. All except the first are also the `code` of error objects, as words: `"model_error"` for
 /// `FOREDRAFT_MODEL_ERROR`, and so on. New codes can be added; numbers are never reused.
 #[repr(C)]
 pub enum foredraft_code {

@@ -23,6 +23,7 @@ pub mod large_stack;
 pub mod log;
 mod model;
 mod params;
+mod pause;
 mod placement;
 pub mod platform;
 #[cfg(target_os = "linux")]
@@ -40,7 +41,7 @@ pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
-pub use context::interrupt::Interrupt;
+pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length};
 pub use context::rollback::Rollback;
@@ -55,6 +56,7 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use pause::PauseGate;
 pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;

@@ -1,7 +1,8 @@
 //! The process of an isolated engine: how it ends with its host, what it inherits, and its limits. On Linux.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
 /// Lets the kernel end this process when the thread that started it ends. Returns false if the starter has ended already.
 pub fn end_with_parent(parent: u32) -> bool {
@@ -16,6 +17,21 @@ pub fn close_inherited_files() {
     // SAFETY: nothing in this process has opened a file yet, so nothing owns these descriptors. Without the call (before Linux 5.9) they
     // stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+}
+
+/// Takes the file that is the standard output, and puts `/dev/null` in its place.
+///
+/// # Errors
+/// There is none, or the system has no more descriptors.
+pub fn take_stdout() -> io::Result<File> {
+    let stdout = io::stdout();
+    let taken = stdout.as_fd().try_clone_to_owned()?;
+    // Without it the standard output stays what it was, and nothing is written to it.
+    if let Ok(ignored) = File::options().write(true).open("/dev/null") {
+        // SAFETY: takes numbers. The standard output stays open.
+        unsafe { libc::dup2(ignored.as_raw_fd(), stdout.as_raw_fd()) };
+    }
+    Ok(taken.into())
 }
 
 /// Lets signals that mean a crash end this process. Rust's own handlers, which explain an overflow of the stack, swallow the first one that

@@ -13,7 +13,7 @@ use crate::api::Function;
 use foredraft_base::Token;
 use foredraft_base::error::Result;
 
-/// An engine with a loaded model. Clones refer to the same engine; the last one that is dropped, with its streams, unloads it.
+/// An engine with a loaded model. Clones refer to the same engine; the last one that is dropped, with its streams and pauses, unloads it.
 ///
 /// ```no_run
 /// use foredraft::{Config, Engine, Request};
@@ -92,8 +92,27 @@ impl Engine {
         self.0.engine.cancel(Some(br#"{"all": true}"#)).map(|_| ())
     }
 
+    /// Lets the engine's threads sleep until the result is dropped, as `foredraft_pause` does. Pauses may overlap. Returns at once.
+    ///
+    /// # Errors
+    /// There are 2^32 - 1 pauses already.
+    pub fn pause(&self) -> Result<EnginePause> {
+        self.0.engine.pause().map(|()| EnginePause(Arc::clone(&self.0)))
+    }
+
     /// The answer of `foredraft_status`.
     pub fn status(&self) -> Value {
         self.0.engine.status()
+    }
+}
+
+/// A pause of an engine, which ends when this is dropped.
+#[must_use = "the pause ends when it is dropped"]
+pub struct EnginePause(Arc<LoadedModel>);
+
+impl Drop for EnginePause {
+    fn drop(&mut self) {
+        // It was counted.
+        let _ = self.0.engine.resume();
     }
 }

@@ -14,6 +14,6 @@ pub use self::completion::{
     FinalResponse, FunctionCall, Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
 };
 pub use self::config::HostConfig;
-pub use self::engine::Engine;
+pub use self::engine::{Engine, EnginePause};
 pub use self::request::HostRequest;
 pub use self::stream::CompletionStream;

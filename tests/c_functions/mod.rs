@@ -63,12 +63,14 @@ pub const ENGINE_FUNCTIONS: [&str; 16] = [
     "foredraft_lookup_stats",
 ];
 /// All other `foredraft_*` functions.
-pub const ENGINE_OTHERS: [&str; 11] = [
+pub const ENGINE_OTHERS: [&str; 13] = [
     "foredraft_engine_new",
     "foredraft_engine_free",
     "foredraft_load",
     "foredraft_load_async",
     "foredraft_unload",
+    "foredraft_pause",
+    "foredraft_resume",
     "foredraft_status",
     "foredraft_set_log_callback",
     "foredraft_set_update_callback",

@@ -70,6 +70,14 @@ impl Library {
         self.function::<extern "C" fn(Handle)>("foredraft_unload")(handle);
     }
 
+    pub fn pause(&self, handle: Handle) -> i32 {
+        self.function::<extern "C" fn(Handle) -> i32>("foredraft_pause")(handle)
+    }
+
+    pub fn resume(&self, handle: Handle) -> i32 {
+        self.function::<extern "C" fn(Handle) -> i32>("foredraft_resume")(handle)
+    }
+
     pub fn status(&self, handle: Handle) -> Value {
         self.taken(self.function::<extern "C" fn(Handle) -> *mut c_char>("foredraft_status")(handle))
     }
@@ -143,6 +151,14 @@ impl<'a> Engine<'a> {
     pub fn load(&self, model: &str, more: Value) {
         let config = config(model, more);
         assert_eq!(self.library.load(self.handle, &config), 0, "{config}: {}", self.status());
+    }
+
+    pub fn pause(&self) {
+        assert_eq!(self.library.pause(self.handle), 0);
+    }
+
+    pub fn resume(&self) {
+        assert_eq!(self.library.resume(self.handle), 0);
     }
 
     pub fn status(&self) -> Value {

@@ -17,6 +17,8 @@ mod exit;
 mod handles;
 mod independence;
 mod library;
+#[cfg(target_os = "linux")]
+mod pauses;
 mod polling;
 mod sharing;
 #[cfg(target_os = "linux")]

@@ -58,6 +58,8 @@ static void a_moved_engine_is_none(const std::string &config) {
     CHECK(from.try_complete(R"({"prompt": "Once"})").error().code() == "invalid_engine");
     CHECK(from.status()["code"].text() == "invalid_engine");
     from.unload();
+    CHECK(!from.pause() && !from.resume());
+    CHECK(to.pause() && to.status()["paused"].boolean() && to.resume() && !to.resume());
     CHECK(foredraft::engine::process_default().status()["state"].text() == "uninitialized");
 
     // The engine that is assigned to is released; the default engine is not.

@@ -9,6 +9,7 @@ mod deaths;
 mod hangs;
 mod interface;
 mod model_file;
+mod pauses;
 mod process;
 mod rpc;
 #[path = "../common/rpc_server.rs"]

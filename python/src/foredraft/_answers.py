@@ -186,6 +186,7 @@ class Status(IsolationStatus):
     attention: Optional[Mapping[str, Any]]
     cpu: Optional[Mapping[str, Any]]
     n_threads_now: int
+    paused: bool
     devices: List[Device]
     fit: Optional[Fit]
     lookups: List[LookupProgress]

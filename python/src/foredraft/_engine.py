@@ -5,10 +5,11 @@ import asyncio
 import importlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Union, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Mapping, Union, cast
 
 from . import _library
-from ._errors import InvalidEngineError, RequestCancelledError, error_from
+from ._errors import ForedraftError, InvalidEngineError, InvalidRequestError, RequestCancelledError, error_from
 from ._notify import Notifier
 from ._options import Model, Path, Prompt
 from ._stream import Stream
@@ -153,6 +154,29 @@ class Engine:
         _library.check_process()
         self._open_handle()
         self._unload()
+
+    def pause(self) -> None:
+        """Lets the engine's threads sleep, also in the middle of a decode, until as many calls of `resume` have followed. Returns at
+        once. Requests wait meanwhile; they can be cancelled, and the engine can be closed."""
+        _library.check_process()
+        if code := _library.library().foredraft_pause(self._open_handle()):
+            raise ForedraftError(f"foredraft_pause returned {code}")
+
+    def resume(self) -> None:
+        """Ends a pause. After the last one the threads go on where they were."""
+        _library.check_process()
+        if _library.library().foredraft_resume(self._open_handle()):
+            raise InvalidRequestError("resume: the engine is not paused")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block during which the engine is paused."""
+        self.pause()
+        try:
+            yield
+        finally:
+            if not self.closed:
+                self.resume()
 
     def close(self) -> None:
         """Ends what runs, and the engine with it. Harmless at any time."""

@@ -84,6 +84,8 @@ def _declare(lib: ctypes.CDLL) -> None:
     lib.foredraft_load.argtypes, lib.foredraft_load.restype = [engine, text], number
     lib.foredraft_load_async.argtypes, lib.foredraft_load_async.restype = [engine, text], None
     lib.foredraft_unload.argtypes, lib.foredraft_unload.restype = [engine], None
+    for function in (lib.foredraft_pause, lib.foredraft_resume):
+        function.argtypes, function.restype = [engine], number
     lib.foredraft_status.argtypes, lib.foredraft_status.restype = [engine], ctypes.c_void_p
     lib.foredraft_set_log_callback.argtypes = [_LOG_CALLBACK, ctypes.c_void_p]
     lib.foredraft_set_log_callback.restype = None

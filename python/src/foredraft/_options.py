@@ -114,10 +114,10 @@ class EngineOptions(TypedDict, total=False):
     grp_attn_w: int
     embedding: bool
     pooling: Literal["none", "mean", "cls", "last"]
-    prio: int
-    prio_batch: int
-    prio_draft: int
-    prio_batch_draft: int
+    prio: Union[int, Literal["idle"]]
+    prio_batch: Union[int, Literal["idle"]]
+    prio_draft: Union[int, Literal["idle"]]
+    prio_batch_draft: Union[int, Literal["idle"]]
     cpu_mask: str
     cpu_mask_batch: str
     cpu_mask_draft: str

@@ -22,20 +22,21 @@ pub(super) struct EngineProcess {
     pub(super) stream: UnixStream,
 }
 
-/// Starts the program. It ends when the calling thread ends, or when the connection is closed.
+/// Starts the program. It finds the gate at which its threads sleep in its standard output, on which it writes nothing. It ends when the calling thread ends, or when the connection is closed.
 ///
 /// # Errors
 /// It is not there, or cannot be started.
-pub(super) fn start(settings: &IsolationSettings) -> Result<EngineProcess> {
+pub(super) fn start(settings: &IsolationSettings, pauses: &File) -> Result<EngineProcess> {
     // A host may have gone to another folder since.
     let folder = settings.folder.as_deref().filter(|folder| folder.is_dir());
     let program = find(settings.path.as_deref(), folder)?;
     let failed = |error| Error::exhausted(format!("isolate: {} cannot be started: {error}", program.display()));
     let (here, there) = UnixStream::pair().map_err(failed)?;
+    let pauses = pauses.try_clone().map_err(failed)?;
     let mut command = Command::new(&program);
     command.args(settings.arguments()).arg(std::process::id().to_string());
     // A group of its own: a Ctrl-C in the terminal is the host's.
-    command.stdin(OwnedFd::from(there)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    command.stdin(OwnedFd::from(there)).stdout(pauses).stderr(Stdio::piped()).process_group(0);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }

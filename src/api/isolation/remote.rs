@@ -4,6 +4,7 @@
 //! have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread of
 //! their own, because they may call functions that wait for the supervisor. A third thread watches the process.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -47,7 +48,8 @@ pub(in crate::api) struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// Starts the process and loads the models there. `defaults` are those of the load. `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
+    /// Starts the process and loads the models there. `defaults` are those of the load. `pauses`: the file of the gate at which its threads sleep.
+    /// `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
     /// aborts the load by returning false.
     ///
     /// # Errors
@@ -55,6 +57,7 @@ impl RemoteEngine {
     pub(in crate::api) fn start(
         settings: IsolationSettings,
         defaults: RequestDefaults,
+        pauses: File,
         notify: Arc<engine::Notify>,
         mut progress: impl FnMut(f32) -> bool,
     ) -> Result<RemoteEngine> {
@@ -73,7 +76,7 @@ impl RemoteEngine {
         engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
         let watched = Arc::clone(&shared);
         engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
-        let supervisor = Supervisor::new(shared, settings, events);
+        let supervisor = Supervisor::new(shared, settings, pauses, events);
         engine.spawn("foredraft-super", move || supervisor.run())?;
         let mut last = 0.0;
         loop {

@@ -1,5 +1,6 @@
 //! `isolate` and its keys in a load, which the host's process reads; and the arguments of `foredraft-engine`.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::api::fields::{Fields, unexpected};
 use crate::api::load;
 use crate::error::{Error, Result};
-use crate::llama::CpuSet;
+use crate::llama::{CpuSet, PauseGate};
 
 /// The keys that belong to the host's process.
 const KEYS: [&str; 7] =
@@ -67,6 +68,15 @@ impl IsolationSettings {
             object.insert(load::MORE_WARNINGS.to_owned(), warnings.into());
         }
         Ok(IsolationSettings { load: object, ..settings })
+    }
+
+    /// Makes a gate for the engine's process, with the file by which that opens it.
+    ///
+    /// # Errors
+    /// The system has no memory or descriptors.
+    #[allow(clippy::unused_self, reason = "in place of this there is nothing on systems without isolation")]
+    pub(in crate::api) fn share_pauses(&self) -> Result<(PauseGate, File)> {
+        PauseGate::shared().map_err(|error| Error::exhausted(format!("isolate: {error}")))
     }
 
     /// The arguments of the program, before the host's process id.

@@ -1,5 +1,6 @@
 //! The supervisor of an engine's process: starts it, reads what it sends, and starts another one when it dies.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
@@ -40,6 +41,8 @@ pub(super) enum SupervisorEvent {
 pub(super) struct Supervisor {
     shared: Arc<RemoteShared>,
     settings: IsolationSettings,
+    /// The file of the gate at which the process's threads sleep.
+    pauses: File,
     events: Sender<SupervisorEvent>,
     /// A process has loaded the models.
     has_served: bool,
@@ -66,9 +69,10 @@ impl Supervisor {
     pub(super) fn new(
         shared: Arc<RemoteShared>,
         settings: IsolationSettings,
+        pauses: File,
         events: Sender<SupervisorEvent>,
     ) -> Supervisor {
-        Supervisor { shared, settings, events, has_served: false }
+        Supervisor { shared, settings, pauses, events, has_served: false }
     }
 
     /// Runs until the engine is unloaded, or no process can be started. The kernel ends the process with this thread.
@@ -126,7 +130,8 @@ impl Supervisor {
     /// # Errors
     /// It cannot be started, or the load failed and would fail again.
     fn run_process(&mut self) -> Result<Death, ProcessFailure> {
-        let EngineProcess { mut child, stream } = launch::start(&self.settings).map_err(ProcessFailure::Start)?;
+        let EngineProcess { mut child, stream } =
+            launch::start(&self.settings, &self.pauses).map_err(ProcessFailure::Start)?;
         let lost = |error| ProcessFailure::Start(Error::exhausted(format!("isolate: {error}")));
         let mut reader = BufReader::new(stream.try_clone().map_err(lost)?);
         let writer = stream.try_clone().map(FrameSender::new).map_err(lost)?;

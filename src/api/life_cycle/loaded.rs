@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::pauses::{Following, HostPauses};
 use crate::api::Function;
 use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
@@ -18,8 +19,8 @@ use crate::error::{Error, Result};
 pub(super) enum LoadedEngine {
     /// In this process.
     Local(Arc<LocalEngine>),
-    /// In a process of its own.
-    Isolated(Arc<RemoteEngine>),
+    /// In a process of its own, which follows the host's pauses.
+    Isolated { engine: Arc<RemoteEngine>, _following: Arc<Following> },
 }
 
 impl LoadedEngine {
@@ -30,17 +31,21 @@ impl LoadedEngine {
     pub(super) fn isolated(
         settings: IsolationSettings,
         defaults: RequestDefaults,
+        pauses: &Arc<HostPauses>,
         notify: Arc<Notify>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LoadedEngine> {
-        RemoteEngine::start(settings, defaults, notify, progress).map(|engine| LoadedEngine::Isolated(Arc::new(engine)))
+        let (gate, shared) = settings.share_pauses()?;
+        let following = Arc::new(pauses.follow(Arc::new(gate)));
+        RemoteEngine::start(settings, defaults, shared, notify, progress)
+            .map(|engine| LoadedEngine::Isolated { engine: Arc::new(engine), _following: following })
     }
 
     /// Whether this process decodes with it.
     pub(super) fn decodes_here(&self) -> bool {
         match self {
             LoadedEngine::Local(loaded) => loaded.worker().is_ok(),
-            LoadedEngine::Isolated(_) => false,
+            LoadedEngine::Isolated { .. } => false,
         }
     }
 
@@ -48,7 +53,9 @@ impl LoadedEngine {
     pub(super) fn is(&self, other: &LoadedEngine) -> bool {
         match (self, other) {
             (LoadedEngine::Local(one), LoadedEngine::Local(other)) => Arc::ptr_eq(one, other),
-            (LoadedEngine::Isolated(one), LoadedEngine::Isolated(other)) => Arc::ptr_eq(one, other),
+            (LoadedEngine::Isolated { engine: one, .. }, LoadedEngine::Isolated { engine: other, .. }) => {
+                Arc::ptr_eq(one, other)
+            }
             _ => false,
         }
     }
@@ -64,7 +71,7 @@ impl LoadedEngine {
     pub(super) fn local(self) -> Result<Arc<LocalEngine>> {
         match self {
             LoadedEngine::Local(loaded) => Ok(loaded),
-            LoadedEngine::Isolated(_) => Err(Error::invalid("isolate: the engine is in another process")),
+            LoadedEngine::Isolated { .. } => Err(Error::invalid("isolate: the engine is in another process")),
         }
     }
 
@@ -72,7 +79,7 @@ impl LoadedEngine {
     pub(super) fn begin_stop(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.begin_stop(),
-            LoadedEngine::Isolated(engine) => engine.begin_stop(),
+            LoadedEngine::Isolated { engine, .. } => engine.begin_stop(),
         }
     }
 
@@ -80,7 +87,7 @@ impl LoadedEngine {
     pub(super) fn stop(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.stop(),
-            LoadedEngine::Isolated(engine) => engine.stop(),
+            LoadedEngine::Isolated { engine, .. } => engine.stop(),
         }
     }
 
@@ -88,14 +95,14 @@ impl LoadedEngine {
     pub(super) fn close(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.close(),
-            LoadedEngine::Isolated(engine) => engine.close(),
+            LoadedEngine::Isolated { engine, .. } => engine.close(),
         }
     }
 
     pub(super) fn status(&self) -> Value {
         match self {
             LoadedEngine::Local(loaded) => loaded.status().to_json(),
-            LoadedEngine::Isolated(engine) => engine.status(),
+            LoadedEngine::Isolated { engine, .. } => engine.status(),
         }
     }
 
@@ -103,7 +110,7 @@ impl LoadedEngine {
     pub(super) fn call(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
         match self {
             LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request, announce)),
-            LoadedEngine::Isolated(engine) => engine.call(function, request, announce),
+            LoadedEngine::Isolated { engine, .. } => engine.call(function, request, announce),
         }
     }
 
@@ -111,7 +118,7 @@ impl LoadedEngine {
     pub(super) fn poll(&self, command: PollCommand) -> Option<Result<Value>> {
         match self {
             LoadedEngine::Local(loaded) => loaded.while_open(|loaded| loaded.poll(command)),
-            LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.poll(command)),
+            LoadedEngine::Isolated { engine, .. } => engine.is_open().then(|| engine.poll(command)),
         }
     }
 
@@ -119,7 +126,7 @@ impl LoadedEngine {
     pub(super) fn cancel(&self, command: PollCommand) -> Result<Value> {
         match self {
             LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.cancel(command)),
-            LoadedEngine::Isolated(engine) => engine.cancel(command),
+            LoadedEngine::Isolated { engine, .. } => engine.cancel(command),
         }
     }
 
@@ -127,7 +134,7 @@ impl LoadedEngine {
     pub(super) fn unfinished(&self) -> Vec<u64> {
         match self {
             LoadedEngine::Local(loaded) => loaded.unfinished(),
-            LoadedEngine::Isolated(engine) => engine.unfinished(),
+            LoadedEngine::Isolated { engine, .. } => engine.unfinished(),
         }
     }
 
@@ -135,7 +142,7 @@ impl LoadedEngine {
     pub(super) fn defaults(&self) -> &RequestDefaults {
         match self {
             LoadedEngine::Local(loaded) => loaded.defaults(),
-            LoadedEngine::Isolated(engine) => engine.defaults(),
+            LoadedEngine::Isolated { engine, .. } => engine.defaults(),
         }
     }
 
@@ -143,7 +150,7 @@ impl LoadedEngine {
     pub(super) fn has_request(&self, id: u64) -> bool {
         match self {
             LoadedEngine::Local(loaded) => loaded.has_request(id),
-            LoadedEngine::Isolated(engine) => engine.has_request(id),
+            LoadedEngine::Isolated { engine, .. } => engine.has_request(id),
         }
     }
 
@@ -151,7 +158,7 @@ impl LoadedEngine {
     pub(super) fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
         match self {
             LoadedEngine::Local(loaded) => loaded.left_requests(),
-            LoadedEngine::Isolated(engine) => engine.left_requests(),
+            LoadedEngine::Isolated { engine, .. } => engine.left_requests(),
         }
     }
 }

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::left_requests::LeftRequests;
 use super::loaded::LoadedEngine;
 use crate::api::isolation::IsolationSettings;
+use super::pauses::HostPauses;
 use crate::api::load::{GivenModels, LoadRequest};
 use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;
@@ -23,8 +24,8 @@ use crate::engine;
 use crate::error::{Code, Error, Result};
 use crate::forks;
 use crate::host::{Hook, Notice};
-use crate::llama;
 use crate::llama::log::{self, Level};
+use crate::llama::{self, PauseGate};
 
 /// The stages at which llama.cpp creates globals whose destructors run when the process ends.
 #[derive(Clone, Copy)]
@@ -50,6 +51,7 @@ pub(super) struct LifeCycle {
     joining: Mutex<()>,
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
+    pauses: Arc<HostPauses>,
     lookups: RunningLookups,
     left_requests: LeftRequests,
     /// The process that began the newest epoch and has its threads. Readable without the lock.
@@ -135,6 +137,15 @@ impl LifeCycle {
         })
     }
 
+    /// See [`JsonEngine::of_other_process`](super::JsonEngine::of_other_process).
+    pub(super) fn of_other_process(gate: Arc<PauseGate>) -> LifeCycle {
+        LifeCycle { pauses: Arc::new(HostPauses::of_other_process(gate)), ..LifeCycle::default() }
+    }
+
+    pub(super) fn pauses(&self) -> &Arc<HostPauses> {
+        &self.pauses
+    }
+
     pub(super) fn state(&self) -> EngineState {
         let life = self.life.lock();
         if let Err(error) = self.check_process(&life) {
@@ -181,7 +192,10 @@ impl LifeCycle {
     /// Loads, and waits for it. Not allowed inside a callback.
     pub(super) fn load(&self, command: LoadCommand) -> Result<()> {
         let epoch = self.begin_load(&mut self.life.lock(), &command)?;
-        self.join_older(epoch);
+        {
+            let _open = self.pauses.open();
+            self.join_older(epoch);
+        }
         self.run_load(epoch, &command)
     }
 
@@ -203,6 +217,7 @@ impl LifeCycle {
     pub(super) fn unload(&self) {
         let begun = self.begin_unload();
         let Ok(epoch) = begun else { return };
+        let _open = self.pauses.open();
         self.join_older(epoch);
         drop(self.lock_loading());
     }
@@ -295,6 +310,8 @@ impl LifeCycle {
     /// Locks `loading`, and stops all engines that were replaced so far. An older load that holds the lock notices that its epoch has
     /// ended, and aborts.
     fn lock_loading(&self) -> MutexGuard<'_, ()> {
+        // A pause does not keep an engine or a load from ending.
+        let _open = self.pauses.open();
         let loading = self.loading.lock();
         let replaced = std::mem::take(&mut self.life.lock().replaced);
         for loaded in replaced {
@@ -379,7 +396,7 @@ impl LifeCycle {
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
             let settings = IsolationSettings::read(&command.command, more)?;
-            return LoadedEngine::isolated(settings, request.defaults, notify, progress);
+            return LoadedEngine::isolated(settings, request.defaults, &self.pauses, notify, progress);
         }
         {
             let mut life = self.life.lock();
@@ -390,7 +407,8 @@ impl LifeCycle {
         }
         llama::start();
         self.reach(LlamaStage::Started);
-        LocalEngine::start(request, notify, progress).map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
+        LocalEngine::start(request, self.pauses.gate(), notify, progress)
+            .map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
     }
 
     fn open_notice(&self, number: i32) -> Result<Notice> {

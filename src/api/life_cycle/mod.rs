@@ -3,6 +3,7 @@
 mod left_requests;
 mod loaded;
 mod loading;
+mod pauses;
 mod shutdown;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::request::RequestDefaults;
 use super::status::{EngineStatus, LoadPhase};
 use crate::error::{Code, Error, Result};
 use crate::host;
+use crate::llama::PauseGate;
 
 /// An engine: loads, replaces and unloads models, from any thread at any time. Clones refer to the same engine.
 #[derive(Clone, Default)]
@@ -41,6 +43,28 @@ impl JsonEngine {
     /// file descriptor of `notify_fd`.
     pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> JsonEngine {
         JsonEngine { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
+    }
+
+    /// The engine of a process of its own, whose host opens and closes `gate`.
+    pub(in crate::api) fn of_other_process(gate: Arc<PauseGate>) -> JsonEngine {
+        JsonEngine { life_cycle: Arc::new(LifeCycle::of_other_process(gate)) }
+    }
+
+    /// Lets the engine's threads sleep until as many calls of [`JsonEngine::resume`] have followed, also those of a load. Returns at once.
+    /// Requests wait meanwhile. They can be cancelled, and the engine can be unloaded.
+    ///
+    /// # Errors
+    /// There are 2^32 - 1 pauses already.
+    pub fn pause(&self) -> Result<()> {
+        self.life_cycle.pauses().pause()
+    }
+
+    /// Ends a pause. After the last one the threads go on where they were.
+    ///
+    /// # Errors
+    /// The engine is not paused.
+    pub fn resume(&self) -> Result<()> {
+        self.life_cycle.pauses().resume()
     }
 
     /// Loads models in place of the loaded ones, and waits until that is done. `command` is a JSON object or a command line.
@@ -231,19 +255,21 @@ impl JsonEngine {
 
     /// The answer of `foredraft_status`.
     pub fn status(&self) -> Value {
-        let status = match self.life_cycle.state() {
+        let mut status = match self.life_cycle.state() {
             EngineState::Ready(engine) => engine.status(),
             EngineState::NotReady(phase) => EngineStatus::not_loaded(&phase, &self.life_cycle.given()).to_json(),
             EngineState::Forked(error) => {
                 EngineStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()).to_json()
             }
         };
+        add_paused(&mut status, self.life_cycle.pauses().is_paused());
         self.life_cycle.lookups().add_to_status(status)
     }
 
     /// The status of every engine in a process that is [cut off](crate::forks).
     pub fn status_when_cut_off() -> Value {
-        let status = EngineStatus::cut_off(cut_off()).to_json();
+        let mut status = EngineStatus::cut_off(cut_off()).to_json();
+        add_paused(&mut status, false);
         RunningLookups::default().add_to_status(status)
     }
 
@@ -256,5 +282,12 @@ impl JsonEngine {
     /// Replaces the callback for updates; see [`Hook::set`](host::Hook::set).
     pub fn set_update_hook(&self, hook: Option<Box<dyn Fn(u64) + Send + Sync>>) {
         self.life_cycle.set_update_hook(hook);
+    }
+}
+
+/// Adds to a status whether the host pauses the engine. Not in [`EngineStatus`], because that of an isolated engine comes from its process.
+fn add_paused(status: &mut Value, is_paused: bool) {
+    if let Some(status) = status.as_object_mut() {
+        status.insert("paused".into(), is_paused.into());
     }
 }

@@ -148,8 +148,15 @@ pub(super) fn read(
     Ok((target, draft, frame_budget))
 }
 
-/// Reads a priority, as llama.cpp's number.
+/// Reads a priority, as llama.cpp's number or `"idle"`.
 fn priority(fields: &mut Fields, key: &'static str) -> Result<Option<ThreadPriority>> {
+    match fields.get(key) {
+        Some(Value::String(word)) if word == "idle" => return Ok(Some(ThreadPriority::Idle)),
+        Some(value @ Value::String(_)) => {
+            return Err(unexpected(key, "a whole number from -1 to 3, or \"idle\"", value));
+        }
+        _ => {}
+    }
     let number: Option<i64> = fields.int(key, -1..=3)?;
     Ok(number.map(|number| match number {
         ..=-1 => ThreadPriority::Low,
@@ -249,6 +256,8 @@ mod tests {
             of(3, 3, low, polls(low, 50)),
             of(3, 3, low, polls(low, 50)),
         );
+        let idle = ThreadSettings { priority: ThreadPriority::Idle, ..plain };
+        check(json!({"prio_draft": "idle"}), of(2, 2, plain, plain), of(2, 2, idle, idle));
         let high = ThreadSettings { priority: ThreadPriority::High, ..plain };
         check(json!({"prio_draft": 2}), of(2, 2, plain, plain), of(2, 2, high, high));
         check(json!({"prio_batch": 2}), of(2, 2, plain, high), of(2, 2, plain, high));
@@ -280,7 +289,10 @@ mod tests {
     fn wrong_values_are_errors_that_name_the_key() {
         for (object, message) in [
             (json!({"prio": 4}), "prio: expected a whole number from -1 to 3, got 4"),
-            (json!({"prio_batch": "high"}), "prio_batch: expected a whole number"),
+            (
+                json!({"prio_batch": "high"}),
+                "prio_batch: expected a whole number from -1 to 3, or \"idle\", got \"high\"",
+            ),
             (json!({"cpu_mask": "0xzz"}), "cpu_mask: expected at most 128 hexadecimal digits, such as \"0x3\", got"),
             (json!({"cpu_mask": 3}), "cpu_mask: expected a string, got 3"),
             (json!({"cpu_range_draft": "3-1"}), "cpu_range_draft: expected first-last"),

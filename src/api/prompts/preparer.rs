@@ -11,19 +11,20 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::engine::{Phase, RequestHandle};
 use crate::forks;
+use crate::llama::PauseGate;
 use crate::llama::log::{self, Level};
 
-/// The thread.
+/// The thread. While the host pauses the engine, it begins no job.
 pub(in crate::api) struct Preparer {
     jobs: Arc<Jobs>,
     thread: Mutex<Option<JoinHandle<()>>>,
     has_thread: bool,
 }
 
-#[derive(Default)]
 struct Jobs {
     queue: Mutex<JobQueue>,
     changed: Condvar,
+    pauses: Arc<PauseGate>,
 }
 
 #[derive(Default)]
@@ -50,9 +51,9 @@ impl Job {
 }
 
 impl Preparer {
-    /// Starts the thread.
-    pub(in crate::api) fn new() -> Preparer {
-        let jobs: Arc<Jobs> = Arc::default();
+    /// Starts the thread, of an engine with these pauses.
+    pub(in crate::api) fn new(pauses: Arc<PauseGate>) -> Preparer {
+        let jobs = Arc::new(Jobs { queue: Mutex::default(), changed: Condvar::new(), pauses });
         let running = Arc::clone(&jobs);
         let thread = forks::spawn("foredraft-prep", move || running.run());
         if let Err(error) = &thread {
@@ -90,6 +91,7 @@ impl Preparer {
             std::mem::take(&mut queue.jobs)
         };
         self.jobs.changed.notify_one();
+        self.jobs.pauses.notify();
         drop(dropped);
         if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
             log::write(Level::Error, "the thread that prepares prompts panicked");
@@ -100,6 +102,7 @@ impl Preparer {
 impl Jobs {
     fn run(&self) {
         while let Some(job) = self.next() {
+            self.pauses.wait_while(|| !self.queue.lock().is_stopping);
             job.run();
         }
     }

@@ -132,14 +132,18 @@ impl Beams {
         }
     }
 
+    /// Ends the search if it was cancelled, or if its time has passed.
+    pub(super) fn end_cancelled(&mut self, report: &mut StepReport) {
+        if let Some(stop) = self.task.as_ref().and_then(BeamTask::is_over) {
+            self.end(stop, report);
+        }
+    }
+
     /// Runs one decode, and appends an update to `report`. Returns why the request ends, if it does.
     fn advance(&mut self, report: &mut StepReport) -> Option<Stop> {
         let task = self.task.as_ref()?;
-        if task.sink.is_cancelled() {
-            return Some(Stop::Cancelled);
-        }
-        if task.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Some(Stop::Timeout);
+        if let Some(stop) = task.is_over() {
+            return Some(stop);
         }
         if task.n_predict == 0 {
             return Some(Stop::Limit);
@@ -245,6 +249,12 @@ impl Beams {
 }
 
 impl BeamTask {
+    /// Why it must not go on, if it was cancelled or its time has passed.
+    fn is_over(&self) -> Option<Stop> {
+        let is_late = || self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if self.sink.is_cancelled() { Some(Stop::Cancelled) } else { is_late().then_some(Stop::Timeout) }
+    }
+
     /// Extends the most probable completions by the decoded rows, one for each beam from `first_row` on.
     fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
         let model = Arc::clone(context.model());

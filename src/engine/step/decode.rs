@@ -16,6 +16,8 @@ pub(crate) struct Rows<'a> {
 impl Rows<'_> {
     /// The logits of the token at this index of the batch, which the caller may change.
     pub(crate) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
+        // The tokens of many rows take longer than the host may wait.
+        self.context.wait_while_paused();
         self.context.logits(index)
     }
 }

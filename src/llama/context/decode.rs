@@ -7,6 +7,7 @@ use llama_cpp_sys_2 as sys;
 use crate::llama::context::faked;
 use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
 use crate::llama::platform::thread_cpu_time;
+use crate::llama::threads::pacing;
 use crate::llama::{Batch, Context, DecodeError, SeqId, log, unrecoverable};
 
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
@@ -108,18 +109,23 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         self.interrupt.hold(whole);
+        self.wait_while_paused();
         let size = if batch.len() <= MAX_EXACT_SIZE { batch.len() } else { batch.len().next_power_of_two() };
         self.threads.wait_for_budget((self.id, size), &self.interrupt);
         let n_threads_now = if self.may_use_fewer { n_threads.min(self.threads.n_threads_now()) } else { n_threads };
         self.threads.place_caller(settings);
         self.use_threads(n_threads_now, settings);
-        let (start, ran_before) = (Instant::now(), thread_cpu_time());
+        let (start, ran_before, paused_before) =
+            (Instant::now(), thread_cpu_time(), self.interrupt.gate().paused_time());
         let mut why = ErrorBuffer::new();
         // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call, which only reads them.
         // `validate` has checked what llama.cpp asserts. The guard catches exceptions.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
+        let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
+        pacing::paused(paused);
+        let wall = start.elapsed().saturating_sub(paused);
         // What one thread throws while it builds the graph leaves the context as it was (models with layers for multi-token prediction do so).
         if code == NO_MEMORY || (code == THREW && n_threads_now > 1) {
             self.is_broken = true;
@@ -132,9 +138,9 @@ impl Context {
         }
         let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
         if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {
-            self.threads.record_decode(n_threads, (self.id, size), start.elapsed(), ran);
+            self.threads.record_decode(n_threads, (self.id, size), wall, ran);
         }
-        self.threads.charge_budget((self.id, size), start.elapsed(), ran);
+        self.threads.charge_budget((self.id, size), wall, ran);
         if let Some(loss) = self.loss() {
             return Err(DecodeError::Failed(loss));
         }
@@ -147,6 +153,16 @@ impl Context {
                 errors.join("; "),
                 why.message()
             ))),
+        }
+    }
+
+    /// Sleeps while the host pauses the engine, until a decode would be interrupted.
+    pub fn wait_while_paused(&self) {
+        if self.interrupt.gate().is_closed() {
+            self.threads.rest();
+            let start = Instant::now();
+            self.interrupt.wait_while_paused();
+            pacing::paused(start.elapsed());
         }
     }
 

@@ -1,44 +1,96 @@
-//! Stops a decode from another thread, or at a deadline.
+//! Stops a decode from another thread, or at a deadline, and makes it sleep while the host pauses the engine.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::marker::PhantomData;
+use std::ptr::{NonNull, from_ref, null};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::{PauseGate, kernels};
 
 /// The state behind llama.cpp's abort callback, which runs between the nodes of a graph. Any thread can raise it; the thread that
 /// decodes clears it.
+///
+/// The first fields are `foredraft_interrupt` of `kernels/pause.h`. By them the threads of a decode find the engine's pauses.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Interrupt {
+    n_pauses: NonNull<AtomicU32>,
+    wait: unsafe extern "C" fn(*const Interrupt),
+    stops: unsafe extern "C" fn(*const Interrupt) -> bool,
     raised: AtomicBool,
     /// Decodes run to their end, even if the interrupt is raised.
     held: AtomicBool,
     /// The deadline of decodes in nanoseconds after `start`. `u64::MAX`: none.
     deadline: AtomicU64,
+    /// The time at which a paused decode stops, because a request that waits for it must end. In the same unit.
+    pause_deadline: AtomicU64,
     start: Instant,
+    gate: Arc<PauseGate>,
 }
+
+// SAFETY: `n_pauses` points into the gate or to a static value, which outlive this value, and is atomic.
+unsafe impl Send for Interrupt {}
+// SAFETY: as above.
+unsafe impl Sync for Interrupt {}
+
+/// What kernels read where they must not stop.
+static NEVER_PAUSED: AtomicU32 = AtomicU32::new(0);
 
 impl Default for Interrupt {
     fn default() -> Self {
-        Interrupt {
-            raised: AtomicBool::new(false),
-            held: AtomicBool::new(false),
-            deadline: AtomicU64::new(u64::MAX),
-            start: Instant::now(),
-        }
+        Interrupt::new(Arc::default())
     }
 }
 
 impl Interrupt {
-    /// Stops the running decode, or the next one.
+    /// An interrupt of an engine with these pauses.
+    #[must_use]
+    pub fn new(gate: Arc<PauseGate>) -> Interrupt {
+        // Threads that wait in ggml's barrier for those that sleep would not leave the processor. So the decode runs to its end.
+        let stops_inside = kernels::replacements().barrier;
+        Interrupt {
+            n_pauses: if stops_inside { gate.n_pauses() } else { NonNull::from(&NEVER_PAUSED) },
+            wait: Interrupt::wait_in_decode,
+            stops: Interrupt::stops_decode,
+            raised: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+            pause_deadline: AtomicU64::new(u64::MAX),
+            start: Instant::now(),
+            gate,
+        }
+    }
+
+    /// The engine's pauses.
+    #[must_use]
+    pub fn gate(&self) -> &PauseGate {
+        &self.gate
+    }
+
+    /// Stops the running decode, or the next one. A decode that is paused goes on to the place where it stops.
     pub fn raise(&self) {
-        self.raised.store(true, Ordering::Release);
+        self.raised.store(true, Ordering::SeqCst);
+        self.gate.notify();
     }
 
-    /// Clears it, so that decodes run again. The caller has to check the reason afterwards, so that none is missed.
+    /// Clears it, so that decodes run again. The caller has to check the reason afterwards, so that none is missed. Pauses have no limit any more.
     pub fn clear(&self) {
-        self.raised.store(false, Ordering::Release);
+        self.pause_deadline.store(u64::MAX, Ordering::SeqCst);
+        self.raised.store(false, Ordering::SeqCst);
     }
 
-    /// Sets the time at which decodes stop. `None`: no deadline.
+    /// Raises the interrupt at this time if a decode is paused then. The first of several times counts. A thread that is asleep already has
+    /// to be [notified](PauseGate::notify).
+    pub fn limit_pause(&self, deadline: Option<Instant>) {
+        let nanos = deadline.map_or(u64::MAX, |deadline| nanos(deadline.saturating_duration_since(self.start)));
+        self.pause_deadline.fetch_min(nanos, Ordering::SeqCst);
+    }
+
+    /// Sets the time at which decodes stop, also those that are paused. `None`: no deadline.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         let nanos = deadline.map_or(u64::MAX, |deadline| nanos(deadline.saturating_duration_since(self.start)));
         self.deadline.store(nanos, Ordering::Relaxed);
@@ -51,24 +103,105 @@ impl Interrupt {
 
     /// Whether the running decode must stop.
     pub(in crate::llama) fn stops_now(&self) -> bool {
-        if self.held.load(Ordering::Relaxed) {
-            return false;
-        }
-        if self.raised.load(Ordering::Acquire) {
-            return true;
-        }
-        let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != u64::MAX && nanos(self.start.elapsed()) >= deadline
+        !self.held.load(Ordering::Relaxed) && self.is_raised_or_late()
     }
 
-    /// llama.cpp's abort callback; `data` is an `Interrupt`.
-    ///
+    fn is_raised_or_late(&self) -> bool {
+        self.raised.load(Ordering::SeqCst) || self.time_until(&self.deadline).is_some_and(|left| left.is_zero())
+    }
+
+    /// The time until a deadline. `None`: there is none.
+    fn time_until(&self, deadline: &AtomicU64) -> Option<Duration> {
+        let deadline = deadline.load(Ordering::SeqCst);
+        (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.start.elapsed()))
+    }
+
+    /// Sleeps while the engine is paused, until the interrupt is raised or a deadline has come.
+    pub(in crate::llama) fn wait_while_paused(&self) {
+        loop {
+            let events = self.gate.events();
+            if !self.gate.is_closed() || self.is_raised_or_late() {
+                return;
+            }
+            let pause_left = self.time_until(&self.pause_deadline);
+            if pause_left.is_some_and(|left| left.is_zero()) {
+                return self.raise();
+            }
+            let left = self.time_until(&self.deadline).into_iter().chain(pause_left).min();
+            self.gate.wait(events, left);
+        }
+    }
+
+    /// llama.cpp's abort callback; its data is an `Interrupt`.
+    pub(in crate::llama) fn callback() -> sys::ggml_abort_callback {
+        #[cfg(own_barrier)]
+        return Some(foredraft_interrupted);
+        #[cfg(not(own_barrier))]
+        return Some(Interrupt::callback_in_rust);
+    }
+
     /// # Safety
     /// `data` points to an `Interrupt` that is alive during the call.
-    pub(in crate::llama) unsafe extern "C" fn callback(data: *mut c_void) -> bool {
-        // SAFETY: guaranteed by the caller. All fields are atomic or never written.
-        unsafe { &*data.cast::<Interrupt>() }.stops_now()
+    #[cfg_attr(own_barrier, allow(dead_code))]
+    unsafe extern "C" fn callback_in_rust(data: *mut c_void) -> bool {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Interrupt::stops_decode(data.cast()) }
     }
+
+    /// # Safety
+    /// `this` is alive during the call.
+    unsafe extern "C" fn stops_decode(this: *const Interrupt) -> bool {
+        // SAFETY: guaranteed by the caller. All fields are atomic or never written.
+        unsafe { &*this }.stops_now()
+    }
+
+    /// # Safety
+    /// `this` is alive during the call.
+    unsafe extern "C" fn wait_in_decode(this: *const Interrupt) {
+        // SAFETY: guaranteed by the caller. All fields are atomic or never written.
+        unsafe { &*this }.wait_while_paused();
+    }
+
+    /// The data of [`Interrupt::callback`].
+    pub(in crate::llama) fn as_callback_data(&self) -> *mut c_void {
+        from_ref(self).cast_mut().cast()
+    }
+}
+
+/// Lets the threads of this thread's load of a model sleep while the host pauses the engine, until it is dropped.
+#[derive(Debug)]
+pub struct PausableLoad<'a>(PhantomData<&'a Interrupt>);
+
+impl PausableLoad<'_> {
+    /// A load of the engine with this interrupt begins.
+    #[must_use]
+    pub fn begin(interrupt: &Interrupt) -> PausableLoad<'_> {
+        set_load_interrupt(interrupt);
+        PausableLoad(PhantomData)
+    }
+}
+
+impl Drop for PausableLoad<'_> {
+    fn drop(&mut self) {
+        set_load_interrupt(null());
+    }
+}
+
+fn set_load_interrupt(interrupt: *const Interrupt) {
+    #[cfg(own_barrier)]
+    // SAFETY: sets a value of this thread. The interrupt outlives it: `PausableLoad` borrows it, and removes the value.
+    unsafe {
+        foredraft_set_load_interrupt(interrupt.cast());
+    }
+    #[cfg(not(own_barrier))]
+    let _ = interrupt;
+}
+
+#[cfg(own_barrier)]
+unsafe extern "C" {
+    fn foredraft_set_load_interrupt(interrupt: *const c_void);
+    /// Calls [`Interrupt::stops_decode`].
+    fn foredraft_interrupted(interrupt: *mut c_void) -> bool;
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -99,5 +232,43 @@ mod tests {
         interrupt.clear();
         interrupt.set_deadline(None);
         assert!(!interrupt.stops_now());
+    }
+
+    #[test]
+    fn a_paused_thread_goes_on_after_the_pause_or_when_it_must_stop() {
+        let gate = Arc::new(PauseGate::default());
+        let interrupt = Arc::new(Interrupt::new(Arc::clone(&gate)));
+        let waiting = || {
+            let interrupt = Arc::clone(&interrupt);
+            let thread = std::thread::spawn(move || interrupt.wait_while_paused());
+            std::thread::sleep(Duration::from_millis(10));
+            thread
+        };
+        gate.set(1);
+        let thread = waiting();
+        assert!(!thread.is_finished(), "the pause has not ended");
+        gate.set(0);
+        thread.join().expect("it ends");
+        gate.set(1);
+        let thread = waiting();
+        interrupt.raise();
+        thread.join().expect("it ends");
+        interrupt.clear();
+        let begin = Instant::now();
+        interrupt.set_deadline(Some(begin + Duration::from_millis(20)));
+        waiting().join().expect("it ends");
+        assert!(begin.elapsed() >= Duration::from_millis(20));
+        interrupt.set_deadline(None);
+        assert!(!interrupt.stops_now());
+        let thread = waiting();
+        interrupt.limit_pause(Some(begin));
+        gate.notify();
+        thread.join().expect("it ends");
+        assert!(interrupt.stops_now(), "the decode must stop, too");
+        interrupt.clear();
+        let thread = waiting();
+        assert!(!thread.is_finished(), "the limit is gone");
+        gate.set(0);
+        thread.join().expect("it ends");
     }
 }

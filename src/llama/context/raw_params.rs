@@ -58,8 +58,8 @@ pub(in crate::llama) fn raw_params(
         Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
     };
     raw.no_perf = true;
-    raw.abort_callback = Some(Interrupt::callback);
-    raw.abort_callback_data = Arc::as_ptr(interrupt).cast_mut().cast();
+    raw.abort_callback = Interrupt::callback();
+    raw.abort_callback_data = interrupt.as_callback_data();
     raw
 }
 

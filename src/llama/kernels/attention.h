@@ -52,6 +52,9 @@ struct Block {
 
 // The parameters of all rows.
 struct Attention {
+    explicit Attention(const ggml_threadpool * pool) : pause(pool) {}
+
+    PausePoint pause;
     int64_t n_key, n_value;
     // `n_value`, rounded up to a multiple of 16.
     int64_t n_value_padded;
@@ -212,6 +215,7 @@ template <int R> void weigh_chunk(const Attention & of, const Block & block, con
 
 inline void weigh(const Attention & of, const Block & block, const Cells & cells, int64_t from, int64_t to) {
     for (int64_t at = from; at < to; at += CHUNK) {
+        of.pause.pass();
         const int n = int(min_of(int64_t(CHUNK), to - at));
         const auto weigh_n = block.n_rows == 1   ? weigh_chunk<1>
                              : block.n_rows == 2 ? weigh_chunk<2>
@@ -301,6 +305,7 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
         }
     };
     for (int64_t chunk = 0; chunk < n_chunks; ++chunk) {
+        of.pause.pass();
         const int64_t from = chunk * CHUNK;
         const int n = int(min_of(int64_t(CHUNK), of.n_cells - from));
         if (chunk % MAX_CHUNKS == MAX_CHUNKS - 1) {
@@ -411,7 +416,7 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
     }
     const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3], *sinks = dst->src[4];
     float max_bias;
-    Attention of;
+    Attention of(params->threadpool);
     of.n_key = k->ne[0];
     of.n_value = v->ne[0];
     of.n_value_padded = padded(of.n_value, 16);

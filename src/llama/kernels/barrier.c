@@ -3,6 +3,8 @@
 // The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
 // threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
 // than a wake-up takes, then sleeps until the last thread wakes it (futex, WaitOnAddress).
+//
+// A thread also sleeps here while the host has paused the engine (pause.h).
 #if defined(_WIN32)
 // For scripts/gcc/winbase.h: the barrier of this file is not weak.
 #define FOREDRAFT_OWN_BARRIER
@@ -23,6 +25,7 @@
 #include <stdint.h>
 
 #include "ggml-cpu-impl.h"
+#include "pause.h"
 
 // `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build.rs copies the lines from there.
 #include "ggml_threadpool.h"
@@ -104,11 +107,43 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
     }
 }
 
+// Of the engine whose graph the pool computes. NULL: none.
+static const struct foredraft_interrupt * interrupt_of(const struct ggml_threadpool * pool) {
+    const struct ggml_cplan * plan = pool->cplan;
+    return plan != NULL && plan->abort_callback == foredraft_interrupted ? plan->abort_callback_data : NULL;
+}
+
+bool foredraft_interrupted(void * interrupt) {
+    const struct foredraft_interrupt * of_engine = interrupt;
+    return of_engine->stops(of_engine);
+}
+
+const uint32_t * foredraft_pauses_of(const struct ggml_threadpool * pool) {
+    static const uint32_t never = 0;
+    const struct foredraft_interrupt * interrupt = interrupt_of(pool);
+    return interrupt == NULL ? &never : interrupt->n_pauses;
+}
+
+void foredraft_wait_while_paused(const struct ggml_threadpool * pool) {
+    const struct foredraft_interrupt * interrupt = interrupt_of(pool);
+    if (interrupt != NULL && __atomic_load_n(interrupt->n_pauses, __ATOMIC_RELAXED) != 0) {
+        interrupt->wait(interrupt);
+    }
+}
+
+static _Thread_local const struct foredraft_interrupt * of_load = NULL;
+
+void foredraft_set_load_interrupt(const struct foredraft_interrupt * interrupt) { of_load = interrupt; }
+
+const struct foredraft_interrupt * foredraft_load_interrupt(void) { return of_load; }
+
 uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, memory_order_relaxed); }
 
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }
 
 void foredraft_barrier(struct ggml_threadpool * tp) {
+    // Only before it arrives: afterwards the graph may end at any time, and its plan with it. Threads that have arrived sleep soon.
+    foredraft_wait_while_paused(tp);
     const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK;
     if (n_threads == 1) {
         return;

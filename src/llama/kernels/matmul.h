@@ -149,7 +149,7 @@ inline Tile tile_at(int64_t first_of_matrix, int64_t end_of_matrix, int64_t slot
 }
 
 // Packs the calling thread's part of all tokens.
-inline void pack_tokens(const Product & product, int thread, int n_threads) {
+inline void pack_tokens(const Product & product, int thread, int n_threads, const PausePoint & pause) {
     const Format & format = *product.format;
     const int64_t n_slots = product.first_of(product.n_matrices), all_blocks = n_slots * product.n_blocks;
     const int64_t begin = all_blocks * thread / n_threads, end = all_blocks * (thread + 1) / n_threads;
@@ -160,6 +160,7 @@ inline void pack_tokens(const Product & product, int thread, int n_threads) {
     for (int64_t at = begin; at < end; ++at) {
         const int64_t slot = at / product.n_blocks, block = at % product.n_blocks;
         if (slot != last_slot) {
+            pause.pass();
             while (slot >= product.first_of(matrix + 1)) {
                 ++matrix;
             }
@@ -173,7 +174,8 @@ inline void pack_tokens(const Product & product, int thread, int n_threads) {
 }
 
 // Multiplies `n_panels` panels of rows of a matrix with the slots `first` to `end`.
-inline void multiply_panels(const Product & product, int64_t matrix, int64_t panel, int64_t n_panels, int64_t first, int64_t end) {
+inline void multiply_panels(
+    const Product & product, int64_t matrix, int64_t panel, int64_t n_panels, int64_t first, int64_t end, const PausePoint & pause) {
     const Format & format = *product.format;
     const uint8_t * weights = product.matrix(matrix);
     const size_t row_size = product.weights->nb[1];
@@ -187,6 +189,7 @@ inline void multiply_panels(const Product & product, int64_t matrix, int64_t pan
     // The first tile, and perhaps the only one.
     const Tile only = tile_at(of_matrix, end_of_matrix, first);
     for (int64_t index = 0; index < n_panels; ++index) {
+        pause.pass();
         const int64_t row = (panel + index) * LANES;
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
@@ -242,7 +245,8 @@ constexpr int FLOAT_ROWS = SUMS == 16 ? 4 : 2, FLOAT_TOKENS = SUMS / FLOAT_ROWS;
 constexpr int64_t BLOCK_OF_ROWS = 128 << 10;
 
 // Multiplies `n_rows` rows with the slots `first` to `end`, at most TOKENS.
-template <typename Of> void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64_t n_rows, int64_t first, int64_t end) {
+template <typename Of>
+void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64_t n_rows, int64_t first, int64_t end, const PausePoint & pause) {
     const uint8_t * weights = product.matrix(matrix);
     const size_t stride = product.weights->nb[1];
     const int64_t n_slots = end - first, of_block = BLOCK_OF_ROWS / int64_t(stride) / FLOAT_ROWS * FLOAT_ROWS;
@@ -253,6 +257,7 @@ template <typename Of> void multiply_floats(const Product & product, int64_t mat
         to[slot] = product.result(matrix, first + slot);
     }
     for (const int64_t end_row = row + n_rows; row < end_row;) {
+        pause.pass();
         const int64_t end_block = min_of(row + (of_block < FLOAT_ROWS ? FLOAT_ROWS : of_block), end_row);
         for (int64_t slot = 0; slot < n_slots;) {
             const int64_t left = n_slots - slot;
@@ -274,7 +279,7 @@ template <typename Of> void multiply_floats(const Product & product, int64_t mat
 
 // --- Threads --------------------------------------------------------------------------------------------------------------------------------
 
-inline void multiply_all(const ggml_compute_params * params, Product & product) {
+inline void multiply_all(const ggml_compute_params * params, Product & product, const PausePoint & pause) {
     const int64_t panel_rows = product.format == nullptr ? 16 : LANES;
     const int64_t n_panels = (product.n_rows + panel_rows - 1) / panel_rows;
     // Items are taken by threads as they come: panels of a matrix, times at most TOKENS slots. A thread that has lost its core takes fewer.
@@ -289,14 +294,14 @@ inline void multiply_all(const ggml_compute_params * params, Product & product) 
             const int64_t panel = (item - before) % n_chunks * chunk, n = min_of(chunk, n_panels - panel);
             const int64_t slot = first + (item - before) / n_chunks * TOKENS, last = min_of(slot + TOKENS, end);
             if (product.format != nullptr) {
-                multiply_panels(product, matrix, panel, n, slot, last);
+                multiply_panels(product, matrix, panel, n, slot, last, pause);
             } else {
                 const int64_t row = panel * panel_rows, n_rows = min_of(n * panel_rows, product.n_rows - row);
                 const ggml_type type = product.weights->type;
                 const auto multiply = type == GGML_TYPE_F32   ? multiply_floats<F32>
                                       : type == GGML_TYPE_F16 ? multiply_floats<F16>
                                                               : multiply_floats<BF16>;
-                multiply(product, matrix, row, n_rows, slot, last);
+                multiply(product, matrix, row, n_rows, slot, last, pause);
             }
             item = ggml_threadpool_chunk_add(params->threadpool, 1);
         }
@@ -333,13 +338,14 @@ bool multiply(const ggml_compute_params * params, const ggml_tensor * dst) {
             group(product);
         }
     }
+    const PausePoint pause(params->threadpool);
     if (product.ids != nullptr) {
         ggml_barrier(params->threadpool);
     }
     if (product.format != nullptr) {
-        pack_tokens(product, params->ith, params->nth);
+        pack_tokens(product, params->ith, params->nth, pause);
     }
     ggml_barrier(params->threadpool);
-    multiply_all(params, product);
+    multiply_all(params, product, pause);
     return true;
 }

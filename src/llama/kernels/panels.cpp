@@ -156,8 +156,10 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, 
     const bool is_mapped = load.is_mapped;
     const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
     std::atomic<int64_t> next { 0 };
+    const LoadPausePoint pause;
     const auto work = [&]() noexcept {
         for (int64_t row; (row = next.fetch_add(at_once)) < n_rows;) {
+            pause.pass();
             const auto * from = static_cast<const uint8_t *>(data) + row * of_row;
             const int64_t n = std::min(at_once, n_rows - row);
             kernels()->make_panels(tensor->type, from, n, tensor->ne[0], static_cast<uint8_t *>(tensor->data) + row * of_row);

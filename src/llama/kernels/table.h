@@ -4,6 +4,7 @@
 #include "ggml.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
+#include "pause.h"
 
 namespace foredraft {
 

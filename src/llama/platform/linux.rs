@@ -5,12 +5,17 @@ use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PolicyAndCpus as Scheduling;
-pub(in crate::llama) use super::unix::{file_identity, n_cores_online, stack_bounds, thread_cpu_time};
+pub(in crate::llama) use super::unix::{clock_ns, file_identity, n_cores_online, stack_bounds, thread_cpu_time};
+
+/// Whether a thread inherits an idle priority from the one that starts it.
+pub(in crate::llama) const INHERITS_IDLE: bool = true;
 
 /// Policy, priority and affinity of a thread.
 #[derive(Clone, Copy)]
@@ -38,6 +43,7 @@ impl PolicyAndCpus {
     pub(in crate::llama) fn with(mut self, priority: ThreadPriority, cpus: &CpuSet) -> Self {
         // As `ggml_thread_apply_priority`.
         (self.policy, self.priority) = match priority {
+            ThreadPriority::Idle => (libc::SCHED_IDLE, 0),
             ThreadPriority::Low => (libc::SCHED_BATCH, 0),
             ThreadPriority::Normal => (self.policy, self.priority),
             ThreadPriority::Medium => (libc::SCHED_FIFO, 40),
@@ -65,6 +71,33 @@ impl PolicyAndCpus {
             scheduled && placed
         }
     }
+}
+
+/// Sleeps while the word has this value, until a wake-up or for `timeout`. It may also return for no reason. Not a private futex, because the
+/// word may be in memory that two processes share.
+pub(in crate::llama) fn sleep_on(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word is aligned and lives during the call, as does the time, which is only read. NULL: no timeout.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, timeout) };
+}
+
+/// Wakes one thread that sleeps on the word.
+pub(in crate::llama) fn wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+/// Wakes all threads that sleep on the word.
+pub(in crate::llama) fn wake_all(word: &AtomicU32) {
+    wake(word, libc::c_int::MAX);
+}
+
+fn wake(word: &AtomicU32, n: libc::c_int) {
+    // SAFETY: the word is aligned and lives during the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, n) };
 }
 
 /// The CPUs in this process's affinity mask. Empty if unknown.

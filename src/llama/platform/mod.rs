@@ -1,5 +1,5 @@
-//! What differs between operating systems: scheduling and CPU times of threads, the processor's cores, identities of files, reading ahead,
-//! and whether the library can be unloaded.
+//! What differs between operating systems: scheduling, CPU times and sleeps of threads, the processor's cores, identities of files, reading
+//! ahead, and whether the library can be unloaded.
 //!
 //! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems; `unix` has what it shares with `linux`.
 
@@ -25,6 +25,7 @@ pub(in crate::llama) use self::identity::FileIdentity;
 pub(in crate::llama) use self::system::cpus_of_this_thread;
 pub use self::system::keep_loaded;
 pub(in crate::llama) use self::system::{
-    Scheduling, allowed_cpus, available_memory, file_identity, give_back_pages, identity_of_descriptor, n_cores_online,
-    physical_cores, read_piece, stack_bounds, thread_cpu_time, total_memory,
+    INHERITS_IDLE, Scheduling, allowed_cpus, available_memory, clock_ns, file_identity, give_back_pages,
+    identity_of_descriptor, n_cores_online, physical_cores, read_piece, sleep_on, stack_bounds, thread_cpu_time, total_memory,
+    wake_all, wake_one,
 };

@@ -2,17 +2,54 @@
 
 use std::fs::{File, Metadata};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::UnknownScheduling as Scheduling;
-pub(in crate::llama) use super::unix::{file_identity, n_cores_online, stack_bounds, thread_cpu_time};
+pub(in crate::llama) use super::unix::{clock_ns, file_identity, n_cores_online, stack_bounds, thread_cpu_time};
 
-/// ggml places the threads of its pools, and the calling thread does not change.
+/// Whether a thread inherits an idle priority from the one that starts it.
+pub(in crate::llama) const INHERITS_IDLE: bool = false;
+
+/// ggml places the threads of its pools. The calling thread has a class of quality of service on macOS, and does not change elsewhere.
 #[derive(Clone, Copy)]
-pub(in crate::llama) struct UnknownScheduling;
+pub(in crate::llama) struct UnknownScheduling {
+    #[cfg(target_vendor = "apple")]
+    class: libc::qos_class_t,
+}
 
+#[cfg(target_vendor = "apple")]
+unsafe extern "C" {
+    fn qos_class_self() -> libc::qos_class_t;
+}
+
+#[cfg(target_vendor = "apple")]
+impl UnknownScheduling {
+    pub(in crate::llama) fn of_this_thread() -> Option<Self> {
+        // SAFETY: returns a value of the calling thread.
+        Some(UnknownScheduling { class: unsafe { qos_class_self() } })
+    }
+
+    pub(in crate::llama) fn with(self, priority: ThreadPriority, _: &CpuSet) -> Self {
+        match priority {
+            ThreadPriority::Idle => UnknownScheduling { class: libc::qos_class_t::QOS_CLASS_BACKGROUND },
+            _ => self,
+        }
+    }
+
+    pub(in crate::llama) fn apply(&self) -> bool {
+        // SAFETY: takes values. A thread without a class cannot get that again, and keeps its class.
+        matches!(self.class, libc::qos_class_t::QOS_CLASS_UNSPECIFIED)
+            || unsafe { libc::pthread_set_qos_class_self_np(self.class, 0) } == 0
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
 impl UnknownScheduling {
     pub(in crate::llama) fn of_this_thread() -> Option<Self> {
         None
@@ -25,6 +62,32 @@ impl UnknownScheduling {
     pub(in crate::llama) fn apply(&self) -> bool {
         true
     }
+}
+
+/// For all words, because they seldom wait at the same time.
+static SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// Sleeps while the word has this value, until a wake-up or for `timeout`. It may also return for no reason.
+pub(in crate::llama) fn sleep_on(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    let mut guard = SLEEPERS.0.lock();
+    if word.load(Ordering::SeqCst) == value {
+        match timeout {
+            Some(timeout) => _ = SLEEPERS.1.wait_for(&mut guard, timeout),
+            None => SLEEPERS.1.wait(&mut guard),
+        }
+    }
+}
+
+/// As `wake_all`, because a thread that sleeps on another word might be the one.
+pub(in crate::llama) fn wake_one(word: &AtomicU32) {
+    wake_all(word);
+}
+
+/// Wakes all threads that sleep on the word.
+pub(in crate::llama) fn wake_all(_: &AtomicU32) {
+    // A thread that has seen the old value holds the lock until it sleeps.
+    drop(SLEEPERS.0.lock());
+    SLEEPERS.1.notify_all();
 }
 
 /// Empty: unknown.

@@ -15,6 +15,15 @@ pub(in crate::llama) fn thread_cpu_time() -> Option<Duration> {
     Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
 }
 
+/// A clock that all processes share, in nanoseconds.
+pub(in crate::llama) fn clock_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec))
+}
+
 /// `std::thread::hardware_concurrency`, which ignores quotas. 0: unknown.
 pub(in crate::llama) fn n_cores_online() -> usize {
     // SAFETY: reads a number of the system.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::os::windows::io::AsRawHandle as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,10 @@ use windows_sys::Win32::System::SystemInformation::{
     GROUP_AFFINITY, GetLogicalProcessorInformationEx, RelationProcessorCore, SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX,
 };
 use windows_sys::Win32::System::Threading::{
-    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetCurrentThreadStackLimits,
-    GetProcessAffinityMask, GetThreadGroupAffinity, GetThreadPriority, SetThreadAffinityMask, SetThreadPriority,
-    THREAD_PRIORITY, THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL, THREAD_PRIORITY_HIGHEST,
-    THREAD_PRIORITY_TIME_CRITICAL,
+    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetCurrentThreadStackLimits, GetProcessAffinityMask,
+    GetThreadGroupAffinity, GetThreadPriority, INFINITE, SetThreadAffinityMask, SetThreadPriority, THREAD_PRIORITY,
+    THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL, THREAD_PRIORITY_HIGHEST, THREAD_PRIORITY_IDLE,
+    THREAD_PRIORITY_TIME_CRITICAL, WaitOnAddress, WakeByAddressAll, WakeByAddressSingle,
 };
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
@@ -26,6 +27,9 @@ use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PriorityAndMask as Scheduling;
+
+/// Whether a thread inherits an idle priority from the one that starts it.
+pub(in crate::llama) const INHERITS_IDLE: bool = false;
 
 /// Priority and affinity of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,7 @@ impl PriorityAndMask {
     pub(in crate::llama) fn with(self, priority: ThreadPriority, cpus: &CpuSet) -> Self {
         // As `ggml_thread_apply_priority`.
         let priority = match priority {
+            ThreadPriority::Idle => THREAD_PRIORITY_IDLE,
             ThreadPriority::Low => THREAD_PRIORITY_BELOW_NORMAL,
             ThreadPriority::Normal => self.priority,
             ThreadPriority::Medium => THREAD_PRIORITY_ABOVE_NORMAL,
@@ -76,6 +81,32 @@ impl PriorityAndMask {
             prioritized && placed
         }
     }
+}
+
+/// A clock in nanoseconds.
+pub(in crate::llama) fn clock_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Sleeps while the word has this value, until a wake-up or for `timeout`. It may also return for no reason.
+pub(in crate::llama) fn sleep_on(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    // Rounded up, so that a short timeout is not waited for without a pause.
+    let ms = timeout.map_or(INFINITE, |timeout| u32::try_from(timeout.as_millis() + 1).unwrap_or(INFINITE));
+    // SAFETY: the word is aligned, both values live during the call and have 4 bytes.
+    unsafe { WaitOnAddress(word.as_ptr().cast(), (&raw const value).cast(), size_of::<u32>(), ms) };
+}
+
+/// Wakes one thread that sleeps on the word.
+pub(in crate::llama) fn wake_one(word: &AtomicU32) {
+    // SAFETY: the address is only compared.
+    unsafe { WakeByAddressSingle(word.as_ptr().cast()) };
+}
+
+/// Wakes all threads that sleep on the word.
+pub(in crate::llama) fn wake_all(word: &AtomicU32) {
+    // SAFETY: the address is only compared.
+    unsafe { WakeByAddressAll(word.as_ptr().cast()) };
 }
 
 /// The CPUs of this process. `None`: unknown, or it has threads in several processor groups.

@@ -91,6 +91,8 @@ impl std::fmt::Display for CpuSet {
 /// `ggml_sched_priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThreadPriority {
+    /// Only when nothing else runs: `SCHED_IDLE` on Linux, idle on Windows, the background class on macOS.
+    Idle,
     /// For background work: `SCHED_BATCH` on Linux, below normal on Windows.
     Low,
     /// The priority of the thread that loaded the model.

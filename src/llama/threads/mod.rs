@@ -22,7 +22,7 @@ use crate::forks;
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_threadpool_new};
 use crate::llama::log::{self, Level};
-use crate::llama::platform::{n_cores_online, thread_cpu_time};
+use crate::llama::platform::{INHERITS_IDLE, n_cores_online, thread_cpu_time};
 use crate::llama::{Interrupt, backend};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
@@ -99,6 +99,9 @@ impl RawPool {
             params.strict_cpu = settings.strict;
             params.prio = match settings.priority {
                 ThreadPriority::Low => sys::GGML_SCHED_PRIO_LOW,
+                // ggml has no such priority. The threads inherit it from the calling one, where the system lets them.
+                ThreadPriority::Idle if INHERITS_IDLE => sys::GGML_SCHED_PRIO_NORMAL,
+                ThreadPriority::Idle => sys::GGML_SCHED_PRIO_LOW,
                 ThreadPriority::Normal => sys::GGML_SCHED_PRIO_NORMAL,
                 ThreadPriority::Medium => sys::GGML_SCHED_PRIO_MEDIUM,
                 ThreadPriority::High => sys::GGML_SCHED_PRIO_HIGH,
@@ -197,6 +200,17 @@ impl ThreadPool {
             && let Some(placed) = self.all.get(number)
         {
             placement::place(placed.settings.of_caller(self.n_threads));
+        }
+    }
+
+    /// Lets the threads sleep that poll for the next graph. Only the thread that decodes may call this, between decodes.
+    pub fn rest(&self) {
+        if self.is_broken() {
+            return;
+        }
+        for placed in &self.all {
+            // SAFETY: the pool is alive, and no graph is computed. The next graph wakes its threads.
+            unsafe { sys::ggml_threadpool_pause(placed.pool.ptr.as_ptr()) };
         }
     }
 

@@ -4,7 +4,7 @@
 //! thread, so [`place`] applies the settings to that thread before the decode. [`KeepPlacement`] restores the settings of other threads than
 //! the engine's, which decode during a load.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::cpus::{CpuSet, ThreadPriority};
 use crate::llama::platform::Scheduling;
@@ -77,10 +77,16 @@ struct Placed {
 
 thread_local! {
     static PLACED: RefCell<Option<Placed>> = const { RefCell::new(None) };
+    /// The thread belongs to the host, and gets its settings back.
+    static IS_KEPT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Applies settings to the calling thread, unless it has them already.
-pub(in crate::llama) fn place(placement: ThreadPlacement) {
+pub(in crate::llama) fn place(mut placement: ThreadPlacement) {
+    // Without a privilege no thread leaves Linux's SCHED_IDLE, so the host's thread would stay idle.
+    if placement.priority == ThreadPriority::Idle && IS_KEPT.get() {
+        placement.priority = ThreadPriority::Low;
+    }
     PLACED.with_borrow_mut(|placed| match placed {
         Some(placed) if placed.now == placement => {}
         Some(placed) => {
@@ -96,11 +102,19 @@ pub(in crate::llama) fn place(placement: ThreadPlacement) {
 }
 
 /// Restores the original settings of the calling thread when dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KeepPlacement(());
+
+impl Default for KeepPlacement {
+    fn default() -> Self {
+        IS_KEPT.set(true);
+        KeepPlacement(())
+    }
+}
 
 impl Drop for KeepPlacement {
     fn drop(&mut self) {
+        IS_KEPT.set(false);
         if let Some(placed) = PLACED.with_borrow_mut(Option::take) {
             placed.before.apply();
         }
@@ -155,8 +169,12 @@ mod tests {
             place(ThreadPlacement { priority: ThreadPriority::Normal, cpus: CpuSet::default() });
             assert_eq!(scheduling(), own, "the settings of a decode without any are the thread's own");
             place(ThreadPlacement { priority: ThreadPriority::Low, cpus });
+            place(ThreadPlacement { priority: ThreadPriority::Idle, cpus });
+            assert_eq!(scheduling().0, libc::SCHED_BATCH, "the host's thread must be able to come back");
             drop(keep);
             assert_eq!(scheduling(), own);
+            place(ThreadPlacement { priority: ThreadPriority::Idle, cpus });
+            assert_eq!(scheduling().0, libc::SCHED_IDLE, "the engine's own thread");
         })
         .join()
         .expect("no panic");
