@@ -22,6 +22,13 @@ ggml_backend_buffer_type_t panels();
 // Replaced in the library; here there is one thread.
 extern "C" void foredraft_barrier(void *) { }
 extern "C" bool foredraft_elementary_is_linked() { return true; }
+// Nothing is paused.
+extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
+    static const uint32_t never = 0;
+    return &never;
+}
+extern "C" void foredraft_wait_while_paused(const ggml_threadpool *) { }
+extern "C" const struct foredraft_interrupt * foredraft_load_interrupt() { return nullptr; }
 
 static double now() {
     timespec t;
