@@ -243,7 +243,7 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
     kernel_compiler(&source)
         .cpp(true)
         .std("c++17")
-        .files(["seam", "panels", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
+        .files(["seam", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
         .compile("foredraft_seam");
     for (level, instructions) in levels {
         let mut build = kernel_compiler(&source);

@@ -13,6 +13,7 @@ use std::ffi::CString;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::Endpoint::{Completion, Speculative};
 use common::{Endpoint, complete, model, start, with};
@@ -33,7 +34,7 @@ const LEVELS: &[&str] = if cfg!(target_arch = "aarch64") {
 };
 
 /// The types of files that people download, and one whose weights ggml multiplies (IQ3_S).
-const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [
+const FILE_TYPES: [(&str, sys::llama_ftype); 19] = [
     ("f32", sys::LLAMA_FTYPE_ALL_F32),
     ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
     ("bf16", sys::LLAMA_FTYPE_MOSTLY_BF16),
@@ -48,6 +49,10 @@ const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [
     ("q6_k", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
     ("iq4_nl", sys::LLAMA_FTYPE_MOSTLY_IQ4_NL),
     ("iq4_xs", sys::LLAMA_FTYPE_MOSTLY_IQ4_XS),
+    ("q1_0", sys::LLAMA_FTYPE_MOSTLY_Q1_0),
+    ("q2_0", sys::LLAMA_FTYPE_MOSTLY_Q2_0),
+    ("tq1_0", sys::LLAMA_FTYPE_MOSTLY_TQ1_0),
+    ("tq2_0", sys::LLAMA_FTYPE_MOSTLY_TQ2_0),
     ("iq3_s", sys::LLAMA_FTYPE_MOSTLY_IQ3_S),
 ];
 
@@ -106,7 +111,8 @@ fn every_replacement_is_linked_and_called() {
     }
     // Calls are counted by the thread that starts a graph: this one.
     let before = llama::kernel_calls();
-    let params = llama::ModelParams::new(model("target"));
+    // Otherwise the panels may not be made yet.
+    let params = llama::ModelParams { repack: Some(true), ..llama::ModelParams::new(model("target")) };
     let target = std::sync::Arc::new(llama::Model::load(&params, |_| true).expect("it loads"));
     let threads = std::sync::Arc::new(llama::ThreadPool::new(2).expect("threads"));
     let context = llama::ContextParams { n_threads: 2, n_threads_batch: 2, ..llama::ContextParams::default() };
@@ -335,6 +341,31 @@ fn status_says_which_layout_weights_have_and_why() {
         json!({"target": of("file", "init"), "draft": null})
     );
     assert_eq!(layout(json!({"model": quantized("layout-f16", sys::LLAMA_FTYPE_MOSTLY_F16)}))["target"], json!({}));
+}
+
+/// Weights are in the mapped file until panels have been made of them, while the model is in use.
+#[test]
+fn panels_made_after_the_load_change_no_output() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "n_probs": 2});
+    let run = |engine: &JsonEngine| complete(engine, Completion, &request)["completion_probabilities"].clone();
+    let pending = |engine: &JsonEngine| engine.status()["pending_panel_bytes"].as_u64().expect("a number");
+    let at_once = start(json!({"repack": true}));
+    assert_eq!(pending(&at_once), 0);
+    let expected = run(&at_once);
+    drop(at_once);
+    // Unloaded while they are made, too.
+    for _ in 0..20 {
+        drop(start(json!({"warmup": false})));
+    }
+    let later = start(json!({"warmup": false}));
+    assert!(run(&later) == expected, "some weights may be in panels, others in the file");
+    let until = Instant::now() + Duration::from_secs(60);
+    while pending(&later) > 0 {
+        assert!(Instant::now() < until, "{}", pending(&later));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(run(&later) == expected, "in panels");
+    assert_eq!(pending(&start(json!({"repack": false}))), 0);
 }
 
 /// SmolLM2, whose weights are more than caches hold.

@@ -486,6 +486,7 @@ export interface Status {
   attention: { [key: string]: unknown } | null;
   n_threads_now: number;
   paused: boolean;
+  pending_panel_bytes: number;
   cpu: { [key: string]: unknown } | null;
   devices: Array<{
     name: string;

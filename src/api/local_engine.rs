@@ -171,7 +171,7 @@ impl LocalEngine {
     }
 
     pub(super) fn status(&self) -> EngineStatus {
-        self.status.with_engine(&self.engine_status())
+        self.status.now(&self.models, &self.engine_status())
     }
 
     /// Adds a request to the registry.

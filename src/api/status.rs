@@ -1,5 +1,7 @@
 //! The answer of `poll_system_status` and `foredraft_status`.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -65,6 +67,8 @@ pub(super) struct EngineStatus {
     attention: Option<Value>,
     cpu: Option<Value>,
     n_threads_now: usize,
+    /// Of weights that will be in panels, but are in the mapped file yet.
+    pending_panel_bytes: u64,
     devices: Vec<Value>,
     fit: Option<Value>,
     system_info: Option<String>,
@@ -145,10 +149,17 @@ impl EngineStatus {
         }
     }
 
-    /// The same status with the engine's current slots and queue.
-    pub(super) fn with_engine(&self, engine: &engine::WorkerStatus) -> EngineStatus {
+    /// The same status with the engine's current slots and queue, and what the models' panels lack.
+    pub(super) fn now(&self, models: &Models, engine: &engine::WorkerStatus) -> EngineStatus {
+        let pending = |model: &Arc<Model>| model.pending_panel_bytes();
         let slots = engine.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
-        EngineStatus { slots, queue: engine.queue, n_threads_now: engine.n_threads_now, ..self.clone() }
+        EngineStatus {
+            slots,
+            queue: engine.queue,
+            n_threads_now: engine.n_threads_now,
+            pending_panel_bytes: pending(&models.target) + models.draft.as_ref().map_or(0, pending),
+            ..self.clone()
+        }
     }
 
     /// As JSON.

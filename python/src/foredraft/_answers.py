@@ -187,6 +187,7 @@ class Status(IsolationStatus):
     cpu: Optional[Mapping[str, Any]]
     n_threads_now: int
     paused: bool
+    pending_panel_bytes: int
     devices: List[Device]
     fit: Optional[Fit]
     lookups: List[LookupProgress]

@@ -7,7 +7,7 @@
 //   panels      the rows of a panel, `LANES` of them, word by word: a word of every row, then the next word, in the order in which the formats
 //               read them. Blocks follow each other in groups: first the odd scales of a group's blocks, so many that they fill registers, then
 //               the words of each. So memory is read from one end to the other, which processors foresee, and no register has to be put together
-//               from several rows. A panel is as large as its rows are in the file. Loading makes panels (panels.cpp).
+//               from several rows. A panel is as large as its rows are in the file. making.cpp makes them.
 //
 // Both have the functions
 //
@@ -17,7 +17,7 @@
 
 // Of a format whose blocks have `size` bytes: the bytes of the odd scale, how many of them are before the words, and the blocks of a group.
 constexpr int odd_of(int size) { return size % 4; }
-constexpr int before_words(int size) { return size < 64 ? odd_of(size) : 0; }
+constexpr int before_words(int size) { return size <= int(sizeof(block_q8_0)) ? odd_of(size) : 0; }
 constexpr int blocks_of_group(int size) { return odd_of(size) == 0 ? 1 : 4 / odd_of(size); }
 
 // Where a panel has a block's word: the scales come first, and of Q6_K each half's upper bits before its lower ones.

@@ -5,13 +5,19 @@
 //! measured on the machine that runs, when the first model that has much of it is loaded, and the layout is kept for the process.
 
 use std::collections::HashMap;
+#[cfg(own_kernels)]
+use std::ptr::NonNull;
 use std::sync::LazyLock;
+#[cfg(own_kernels)]
+use std::{sync::Arc, thread::JoinHandle};
 
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 #[cfg(own_kernels)]
 use super::level;
+#[cfg(own_kernels)]
+use crate::forks;
 use crate::llama::backend;
 
 /// Weights of a type that are fewer bytes fit into caches, where panels are always faster.
@@ -118,6 +124,12 @@ static KNOWN: LazyLock<Mutex<KnownCosts>> = LazyLock::new(Mutex::default);
 mod linked {
     use std::ffi::c_char;
 
+    /// The C++ class `PendingPanels`.
+    #[repr(C)]
+    pub(super) struct Weights {
+        _opaque: [u8; 0],
+    }
+
     unsafe extern "C" {
         pub(super) fn foredraft_has_panels(format: i32) -> bool;
         pub(super) fn foredraft_layout_cost(
@@ -127,8 +139,12 @@ mod linked {
             why: *mut c_char,
             why_size: usize,
         ) -> bool;
-        pub(super) fn foredraft_load_begin(formats: u64, is_mapped: bool);
-        pub(super) fn foredraft_load_end();
+        pub(super) fn foredraft_load_begin(formats: u64, is_mapped: bool, later: bool);
+        pub(super) fn foredraft_load_end() -> *mut Weights;
+        pub(super) fn foredraft_panels_make(pending: *mut Weights);
+        pub(super) fn foredraft_panels_stop(pending: *mut Weights);
+        pub(super) fn foredraft_panels_left(pending: *const Weights) -> u64;
+        pub(super) fn foredraft_panels_free(pending: *mut Weights);
     }
 }
 
@@ -168,36 +184,105 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
     *KNOWN.lock().entry((0, format)).or_insert(None)
 }
 
-/// Calls `load`, which loads a model on this thread, and puts its weights into panels as `layouts` says. `is_mapped`: the weights are
-/// read from a mapped file.
+/// Calls `load`, which loads a model on this thread, and puts its weights into panels as `layouts` says: while it loads, or, where weights
+/// are read from a mapped file (`is_mapped`) and `later` is set, when [`PendingPanels::begin`] is called.
 pub(in crate::llama) fn with_layouts<R>(
     weights: &[WeightsOfType],
     layouts: &[WeightLayout],
     is_mapped: bool,
+    later: bool,
     load: impl FnOnce() -> R,
-) -> R {
+) -> (R, PendingPanels) {
     let formats = weights.iter().filter(|of| has_panels(of.format)).zip(layouts);
     let in_panels = formats.filter(|(_, layout)| layout.in_panels).fold(0_u64, |all, (of, _)| all | 1 << of.format);
-    begin_load(in_panels, is_mapped);
+    begin_load(in_panels, is_mapped, later);
     let result = load();
-    end_load();
-    result
+    (result, end_load())
 }
 
 #[cfg(own_kernels)]
-fn begin_load(formats: u64, is_mapped: bool) {
+fn begin_load(formats: u64, is_mapped: bool, later: bool) {
     // SAFETY: sets values of the calling thread.
-    unsafe { linked::foredraft_load_begin(formats, is_mapped) }
+    unsafe { linked::foredraft_load_begin(formats, is_mapped, later) }
 }
 #[cfg(own_kernels)]
-fn end_load() {
+fn end_load() -> PendingPanels {
     // SAFETY: sets values of the calling thread, and ends the threads that made panels.
-    unsafe { linked::foredraft_load_end() }
+    let weights = unsafe { linked::foredraft_load_end() };
+    PendingPanels { weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))), thread: None }
 }
 #[cfg(not(own_kernels))]
-fn begin_load(_: u64, _: bool) {}
+fn begin_load(_: u64, _: bool, _: bool) {}
 #[cfg(not(own_kernels))]
-fn end_load() {}
+fn end_load() -> PendingPanels {
+    PendingPanels {}
+}
+
+/// Weights of a loaded model that are in its mapped file until panels have been made of them. Dropped after the model was freed.
+#[derive(Debug)]
+pub(in crate::llama) struct PendingPanels {
+    #[cfg(own_kernels)]
+    weights: Option<Arc<PendingWeights>>,
+    /// Makes the panels.
+    #[cfg(own_kernels)]
+    thread: Option<JoinHandle<()>>,
+}
+
+#[cfg(own_kernels)]
+#[derive(Debug)]
+struct PendingWeights(NonNull<linked::Weights>);
+
+// SAFETY: what is pending is made by one thread. To stop it, and to read what is left, are atomic operations.
+#[cfg(own_kernels)]
+unsafe impl Send for PendingWeights {}
+// SAFETY: as above.
+#[cfg(own_kernels)]
+unsafe impl Sync for PendingWeights {}
+
+#[cfg(own_kernels)]
+impl Drop for PendingWeights {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner.
+        unsafe { linked::foredraft_panels_free(self.0.as_ptr()) }
+    }
+}
+
+#[cfg(own_kernels)]
+impl PendingPanels {
+    /// Begins to make the panels, on a thread of its own. The model must live until [`PendingPanels::stop`].
+    pub(in crate::llama) fn begin(&mut self) {
+        let Some(weights) = self.weights.clone() else { return };
+        // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
+        let make = move || unsafe { linked::foredraft_panels_make(weights.0.as_ptr()) };
+        // Without a thread the weights stay in the file.
+        self.thread = forks::spawn("foredraft-panel", make).ok();
+    }
+
+    /// Waits until no panels are made any more.
+    pub(in crate::llama) fn stop(&mut self) {
+        if let (Some(weights), Some(thread)) = (&self.weights, self.thread.take()) {
+            // SAFETY: sets an atomic value.
+            unsafe { linked::foredraft_panels_stop(weights.0.as_ptr()) }
+            // Its panic would be a message in the log already.
+            let _ = thread.join();
+        }
+    }
+
+    /// The bytes of weights of which panels are still to be made.
+    pub(in crate::llama) fn bytes_left(&self) -> u64 {
+        // SAFETY: reads an atomic value.
+        self.weights.as_ref().map_or(0, |weights| unsafe { linked::foredraft_panels_left(weights.0.as_ptr()) })
+    }
+}
+
+#[cfg(not(own_kernels))]
+impl PendingPanels {
+    pub(in crate::llama) fn begin(&mut self) {}
+    pub(in crate::llama) fn stop(&mut self) {}
+    pub(in crate::llama) fn bytes_left(&self) -> u64 {
+        0
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,8 @@ struct Product {
     // NULL: floats.
     const Format * format;
     bool in_panels;
+    // The first row, in the layout that `in_panels` says.
+    const uint8_t * first_row;
     int64_t n_blocks, slot_size;
     uint8_t * packed;
 
@@ -33,7 +35,7 @@ struct Product {
 
     int64_t first_of(int64_t matrix) const { return ids == nullptr ? matrix * (n_slots / n_matrices) : first_slots[matrix]; }
     const uint8_t * matrix(int64_t index) const {
-        return static_cast<const uint8_t *>(weights->data) + index % weights->ne[2] * weights->nb[2] + index / weights->ne[2] * weights->nb[3];
+        return first_row + index % weights->ne[2] * weights->nb[2] + index / weights->ne[2] * weights->nb[3];
     }
     void indices(int64_t matrix, int64_t slot, int64_t & i1, int64_t & i2, int64_t & i3) const {
         if (ids != nullptr) {
@@ -74,6 +76,14 @@ void blocks_of_panels(ggml_type type, const uint8_t * panels, int64_t row, int64
 
 bool multiplies(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr; }
 
+// Finds out where the weights are. Panels may be made meanwhile, so threads of the same graph may find different layouts, which give the same bits.
+inline void locate(const ggml_tensor * weights, Product & product) {
+    const PanelState * state = panel_state(weights);
+    const uint8_t * in_file = state == nullptr ? nullptr : rows_in_file(*state);
+    product.in_panels = state != nullptr && in_file == nullptr;
+    product.first_row = in_file != nullptr ? in_file : static_cast<const uint8_t *>(weights->data);
+}
+
 // Whether the operation is one that this file computes; then describes it.
 inline bool describe(const ggml_tensor * dst, Product & product) {
     const ggml_tensor *weights = dst->src[0], *tokens = dst->src[1];
@@ -83,7 +93,7 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
     }
     const ggml_type type = weights->type;
     product.format = format_of(type);
-    product.in_panels = weights->extra == &IN_PANELS;
+    locate(weights, product);
     if (!multiplies(type) || tokens->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32) {
         return false;
     }

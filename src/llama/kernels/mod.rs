@@ -15,7 +15,8 @@
 //! | `pairs.h` | pairs of tokens, for AArch64's I8MM |
 //! | `quantized.h`, `floats.h` | products of rows of weights, quantized and floats, with tokens |
 //! | `matmul.h`, `attention.h` | the operations, divided among threads |
-//! | `panels.cpp` | puts weights into panels when a model is loaded |
+//! | `panels.cpp` | weights in panels: the type of buffers that ggml sees |
+//! | `making.cpp` | makes panels, during a load or after it, while the model is in use |
 //! | `layouts.rs`, `layout_cost.cpp` | which layout each type of weights gets, by measuring both |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |

@@ -3,119 +3,34 @@
 // where it was, so rows of embeddings are still read from the mapped file.
 //
 // Panels are made for the level that is chosen when a model is loaded. It cannot be changed while models are loaded.
-#include "panels.h"
+#include "making.h"
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <exception>
-#include <functional>
+#include <deque>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
-#include <unistd.h>
 #endif
 
 namespace foredraft {
 
-const char IN_PANELS = 0;
-
 namespace {
 
-// Threads that make panels, at most. They wait less for memory than for the system, which clears the pages that they write to.
-constexpr int64_t MOST_THREADS = 16;
-// Bytes of rows that a thread takes at once.
-constexpr int64_t PIECE = 1 << 20;
-// Bytes of rows that are worth a second thread.
-constexpr int64_t WORTH_A_THREAD = 4 * PIECE;
-
-// The calling thread's load of a model: the types that may be in panels, as bits, and whether it reads a mapped file.
-struct Load {
-    uint64_t formats = UINT64_MAX;
-    bool is_mapped = false;
+struct Free {
+    void operator()(ggml_backend_buffer * buffer) const { ggml_backend_buffer_free(buffer); }
 };
-thread_local Load load;
 
-// Threads that wait for work during a load.
-class Makers {
-public:
-    // Calls `work` on this thread and the others, until it has returned on all of them.
-    void run(const std::function<void()> & work) {
-        start();
-        {
-            const std::lock_guard<std::mutex> lock(mutex);
-            current = &work;
-            n_running = threads.size();
-            ++round;
-        }
-        begins.notify_all();
-        work();
-        std::unique_lock<std::mutex> lock(mutex);
-        ends.wait(lock, [&] { return n_running == 0; });
-    }
-    ~Makers() {
-        {
-            const std::lock_guard<std::mutex> lock(mutex);
-            current = nullptr;
-            ++round;
-        }
-        begins.notify_all();
-        for (std::thread & thread : threads) {
-            thread.join();
-        }
-    }
-
-private:
-    void start() {
-        const int64_t most = std::min<int64_t>(MOST_THREADS, std::thread::hardware_concurrency());
-        if (has_started) {
-            return;
-        }
-        has_started = true;
-        try {
-            threads.reserve(size_t(std::max<int64_t>(most, 1)));
-            while (int64_t(threads.size()) + 1 < most) {
-                threads.emplace_back([this]() noexcept { wait(); });
-            }
-        } catch (const std::exception &) {
-            // Fewer threads do the same.
-        }
-    }
-    void wait() {
-        uint64_t seen = 0;
-        for (;;) {
-            const std::function<void()> * work;
-            {
-                std::unique_lock<std::mutex> lock(mutex);
-                begins.wait(lock, [&] { return round != seen; });
-                seen = round;
-                work = current;
-            }
-            if (work == nullptr) {
-                return;
-            }
-            (*work)();
-            const std::lock_guard<std::mutex> lock(mutex);
-            if (--n_running == 0) {
-                ends.notify_one();
-            }
-        }
-    }
-
-    std::vector<std::thread> threads;
-    std::mutex mutex;
-    std::condition_variable begins, ends;
-    const std::function<void()> * current = nullptr;
-    size_t n_running = 0;
-    uint64_t round = 0;
-    bool has_started = false;
+// The context of a buffer.
+struct Buffer {
+    // ggml's buffer that has the memory.
+    std::unique_ptr<ggml_backend_buffer, Free> memory;
+    // Of its tensors.
+    std::deque<PanelState> states;
 };
-thread_local std::unique_ptr<Makers> makers;
+
+Buffer & context_of(ggml_backend_buffer_t buffer) { return *static_cast<Buffer *>(buffer->context); }
 
 size_t row_size(const ggml_tensor * tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
 int64_t n_matrices(const ggml_tensor * tensor) { return tensor->ne[2] * tensor->ne[3]; }
@@ -129,83 +44,61 @@ size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * tensor) {
     return row_size(tensor) * n_rows * n_matrices(tensor);
 }
 
-ggml_status init_tensor(ggml_backend_buffer_t, ggml_tensor * tensor) {
-    tensor->extra = const_cast<char *>(&IN_PANELS);
+// `n` blocks of a row of a matrix, from the block `first` on, as in the file. `matrix`: where its first row is.
+void read_blocks(const ggml_tensor * weights, size_t matrix, int64_t row, int64_t first, int64_t n, uint8_t * to) {
+    const uint8_t * in_file = rows_in_file(*panel_state(weights));
+    if (in_file != nullptr) {
+        const size_t of_block = ggml_type_size(weights->type);
+        memcpy(to, in_file + matrix + row * row_size(weights) + first * of_block, n * of_block);
+    } else {
+        kernels()->blocks_of_panels(weights->type, static_cast<const uint8_t *>(weights->data) + matrix, row, weights->ne[0], first, n, to);
+    }
+}
+
+void free_buffer(ggml_backend_buffer_t buffer) { delete &context_of(buffer); }
+
+void * get_base(ggml_backend_buffer_t buffer) { return ggml_backend_buffer_get_base(context_of(buffer).memory.get()); }
+
+ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor) {
+    tensor->extra = tensor->view_src != nullptr ? tensor->view_src->extra : &context_of(buffer).states.emplace_back();
     return GGML_STATUS_SUCCESS;
 }
 
-// Gives the whole pages of a mapped file back that were copied, so that a load never has the weights twice in memory.
-void give_back(const uint8_t * from, size_t size) {
-#if defined(__linux__)
-    const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
-    const uintptr_t at = reinterpret_cast<uintptr_t>(from), first = (at + page - 1) / page * page, last = (at + size) / page * page;
-    if (first < last) {
-        madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
-    }
-#else
-    (void) from;
-    (void) size;
-#endif
-}
-
-// llama.cpp writes whole tensors. Rows of several matrices follow each other without a gap, so they are like those of one.
+// llama.cpp writes whole tensors.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
-    const int64_t n_rows = ggml_nrows(tensor);
-    const size_t of_row = row_size(tensor);
-    const bool is_mapped = load.is_mapped;
-    const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
-    std::atomic<int64_t> next { 0 };
-    const LoadPausePoint pause;
-    const auto work = [&]() noexcept {
-        for (int64_t row; (row = next.fetch_add(at_once)) < n_rows;) {
-            pause.pass();
-            const auto * from = static_cast<const uint8_t *>(data) + row * of_row;
-            const int64_t n = std::min(at_once, n_rows - row);
-            kernels()->make_panels(tensor->type, from, n, tensor->ne[0], static_cast<uint8_t *>(tensor->data) + row * of_row);
-            if (is_mapped) {
-                give_back(from, n * of_row);
-            }
-        }
-    };
-    if (int64_t(size) < WORTH_A_THREAD) {
-        work();
-    } else if (makers) {
-        makers->run(work);
-    } else {
-        Makers().run(work);
-    }
+    make_now_or_later(tensor, *static_cast<PanelState *>(tensor->extra), static_cast<const uint8_t *>(data));
 }
 
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset % row_size(tensor) == 0 && size % row_size(tensor) == 0);
-    const int64_t first = offset / row_size(tensor);
+    const int64_t first = offset / row_size(tensor), n_blocks = tensor->ne[0] / ggml_blck_size(tensor->type);
     for (size_t row = 0; row < size / row_size(tensor); ++row) {
-        kernels()->blocks_of_panels(tensor->type, static_cast<const uint8_t *>(tensor->data), first + row, tensor->ne[0], 0,
-            tensor->ne[0] / ggml_blck_size(tensor->type), static_cast<uint8_t *>(data) + row * row_size(tensor));
+        read_blocks(tensor, 0, first + row, 0, n_blocks, static_cast<uint8_t *>(data) + row * row_size(tensor));
     }
 }
 
+void clear(ggml_backend_buffer_t buffer, uint8_t value) { ggml_backend_buffer_clear(context_of(buffer).memory.get(), value); }
+
+constexpr ggml_backend_buffer_i FUNCTIONS
+    = { free_buffer, get_base, init_tensor, nullptr, set_tensor, get_tensor, nullptr, nullptr, nullptr, clear, nullptr };
+
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
-    const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
-    if (buffer == nullptr) {
+    std::unique_ptr<Buffer> buffer(new Buffer);
+    buffer->memory.reset(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size));
+    if (!buffer->memory) {
         return nullptr;
     }
-    buffer->buft = type;
-    buffer->iface.init_tensor = init_tensor;
-    buffer->iface.set_tensor = set_tensor;
-    buffer->iface.get_tensor = get_tensor;
-    buffer->iface.cpy_tensor = nullptr;
 #if defined(__linux__)
     // Processors foresee reads inside a page only, so large pages read up to a half faster. They are a wish: nothing fails without them.
     constexpr uintptr_t PAGE = 2 << 20;
-    const auto base = reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer));
+    const auto base = reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer->memory.get()));
     const uintptr_t first = (base + PAGE - 1) / PAGE * PAGE, last = (base + size) / PAGE * PAGE;
     if (first < last) {
         madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);
     }
 #endif
-    return buffer;
+    return ggml_backend_buffer_init(type, FUNCTIONS, buffer.release(), size);
 }
 
 struct Panels : ggml::cpu::extra_buffer_type {
@@ -219,7 +112,7 @@ struct Panels : ggml::cpu::extra_buffer_type {
         if (op->op == GGML_OP_GET_ROWS) {
             return !is_load;
         }
-        if (is_load && (load.formats >> weights->type & 1) == 0) {
+        if (is_load && !is_wanted(weights->type)) {
             return false;
         }
         // Several matrices follow each other without a gap. A product without tokens is not computed.
@@ -239,6 +132,11 @@ ggml_backend_buffer_type_t panels() {
     return &type;
 }
 
+const PanelState * panel_state(const ggml_tensor * weights) {
+    const bool is_ours = weights->buffer != nullptr && weights->buffer->buft == panels();
+    return is_ours ? static_cast<const PanelState *>(weights->extra) : nullptr;
+}
+
 void offer_panels() { ggml_backend_cpu_get_extra_buffer_types() = { panels() }; }
 
 void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
@@ -254,11 +152,11 @@ void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
         int32_t id;
         memcpy(&id, static_cast<const char *>(ids->data) + i0 * ids->nb[0] + i1 * ids->nb[1] + i2 * ids->nb[2], sizeof id);
         GGML_ASSERT(id >= 0 && id < weights->ne[1]);
-        const auto * matrix = static_cast<const uint8_t *>(weights->data) + i1 * weights->nb[2] + i2 * weights->nb[3];
+        const size_t matrix = i1 * weights->nb[2] + i2 * weights->nb[3];
         auto * to = reinterpret_cast<float *>(static_cast<char *>(dst->data) + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3]);
         for (int64_t first = 0; first < n_blocks; first += AT_ONCE) {
             const int64_t n = std::min(AT_ONCE, n_blocks - first), n_floats = n * ggml_blck_size(weights->type);
-            kernels()->blocks_of_panels(weights->type, matrix, id, weights->ne[0], first, n, blocks);
+            read_blocks(weights, matrix, id, first, n, blocks);
             to_float(blocks, to, n_floats);
             to += n_floats;
         }
@@ -266,18 +164,3 @@ void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
 }
 
 }  // namespace foredraft
-
-extern "C" {
-
-// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
-// file.
-void foredraft_load_begin(uint64_t formats, bool is_mapped) {
-    foredraft::load = { formats, is_mapped };
-    foredraft::makers.reset(new (std::nothrow) foredraft::Makers);
-}
-
-void foredraft_load_end(void) {
-    foredraft::makers.reset();
-    foredraft::load = {};
-}
-}

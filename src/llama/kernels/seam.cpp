@@ -26,12 +26,15 @@ std::atomic<const Kernels *> chosen { nullptr };
 // Calls in graphs that this thread started; the starting thread is the first thread of a graph.
 thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0;
 
-bool is_in_panels(const ggml_tensor * weights) { return weights->extra == &foredraft::IN_PANELS; }
+bool is_in_panels(const ggml_tensor * weights) {
+    const foredraft::PanelState * state = foredraft::panel_state(weights);
+    return state != nullptr && foredraft::rows_in_file(*state) == nullptr;
+}
 
 // Whether the weights are in panels or as in the file. ggml's special buffers have other layouts.
 bool is_readable(const ggml_tensor * weights) {
     const ggml_backend_buffer_t buffer = weights->view_src != nullptr ? weights->view_src->buffer : weights->buffer;
-    return is_in_panels(weights) || buffer == nullptr || ggml_backend_buffer_is_host(buffer);
+    return foredraft::panel_state(weights) != nullptr || buffer == nullptr || ggml_backend_buffer_is_host(buffer);
 }
 
 bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_readable(op->src[0]); }
@@ -45,7 +48,7 @@ struct SeamTraits final : ggml::cpu::tensor_traits {
             n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
             return true;
         }
-        if (op->op == GGML_OP_GET_ROWS && is_in_panels(op->src[0])) {
+        if (op->op == GGML_OP_GET_ROWS && foredraft::panel_state(op->src[0]) != nullptr) {
             foredraft::get_rows(params, op);
             return true;
         }

@@ -15,8 +15,16 @@ struct CellOrder {
     const int32_t * cells;
 };
 
-// `extra` of weights that are in panels points here (panels.cpp).
-extern const char IN_PANELS;
+// The state of weights in a buffer for panels (panels.cpp).
+struct PanelState {
+    // The rows as in the file, until panels have been made of them; then NULL. It changes once, while other threads compute products.
+    const uint8_t * file;
+};
+
+// NULL: the weights are in another buffer.
+const PanelState * panel_state(const ggml_tensor * weights);
+
+inline const uint8_t * rows_in_file(const PanelState & state) { return __atomic_load_n(&state.file, __ATOMIC_ACQUIRE); }
 
 // The functions compute an operation with all threads of a graph, like ggml's: each thread calls them. They return false, in all threads, if
 // they do not support the operation.

@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::backend::rpc::UsedServers;
 use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_metadata, foredraft_model_load};
-use crate::llama::kernels::layouts::{self, LayoutReason, WeightLayout};
+use crate::llama::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLayout};
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
@@ -51,6 +51,7 @@ pub struct Model {
     files: Files,
     fallback_weights: Vec<(String, u32)>,
     weight_layouts: Vec<WeightLayout>,
+    pending_panels: PendingPanels,
     /// The RPC servers that have parts of it.
     servers: UsedServers,
     /// No other level is used while the model is loaded.
@@ -156,7 +157,9 @@ impl Model {
         raw.load_mtp = params.mtp;
 
         let reads_ahead = maps && !params.vocab_only && !backend::uses_numa();
-        let copies = weight_layouts.iter().any(|layout| layout.in_panels);
+        // Where the host asks for panels, the load has made them when it ends.
+        let makes_later = repack.is_none();
+        let copies = !makes_later && weight_layouts.iter().any(|layout| layout.in_panels);
         let ahead = match (reads_ahead, copies) {
             (false, _) => 0.0,
             (true, false) => READ_AHEAD,
@@ -187,7 +190,8 @@ impl Model {
         let mut load = || unsafe {
             foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
         };
-        let (ptr, errors) = log::collecting(|| layouts::with_layouts(&weights, &weight_layouts, maps, &mut load));
+        let ((ptr, pending_panels), errors) =
+            log::collecting(|| layouts::with_layouts(&weights, &weight_layouts, maps, makes_later, &mut load));
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
                 return Err(aborted(params));
@@ -227,6 +231,7 @@ impl Model {
             files,
             fallback_weights,
             weight_layouts,
+            pending_panels,
             servers,
             _level: level,
         };
@@ -237,10 +242,11 @@ impl Model {
         }
         // SAFETY: the model is alive.
         model.adapter_placement = unsafe { DevicePlacement::of_adapters(model.as_ptr(), &adapters) };
-        match model.servers.loss() {
-            Some(loss) => Err(Error::model(loss)),
-            None => Ok(model),
+        if let Some(loss) = model.servers.loss() {
+            return Err(Error::model(loss));
         }
+        model.pending_panels.begin();
+        Ok(model)
     }
 
     fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
@@ -270,6 +276,11 @@ impl Model {
     /// The layout of each type of weights that can be in panels.
     pub fn weight_layouts(&self) -> &[WeightLayout] {
         &self.weight_layouts
+    }
+
+    /// The bytes of weights that are still as in the file, while panels are made of them.
+    pub fn pending_panel_bytes(&self) -> u64 {
+        self.pending_panels.bytes_left()
     }
 
     /// The RPC servers that have parts of it.
@@ -460,7 +471,8 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: this is the only owner. Contexts hold an `Arc` of it, so there are none.
+        self.pending_panels.stop();
+        // SAFETY: this is the only owner, and no thread makes panels. Contexts hold an `Arc` of it, so there are none.
         unsafe { sys::llama_model_free(self.ptr.as_ptr()) }
     }
 }

@@ -1,0 +1,293 @@
+// Makes panels of weights. A load either makes them while it runs, or leaves weights in the mapped file and hands them to a thread that makes panels
+// while the model is already in use. Both layouts give the same bits, so a product uses whichever its weights have.
+//
+// On machines that clear memory slowly, most of a load's time is spent on the pages of panels: several times what a mapped load takes.
+#include "making.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
+
+namespace foredraft {
+
+namespace {
+
+// Threads that make panels, at most. They wait less for memory than for the system, which clears the pages that they write to.
+constexpr int64_t MOST_THREADS = 16;
+// Bytes of rows that a thread takes at once.
+constexpr int64_t PIECE = 1 << 20;
+// Bytes of rows that are worth a second thread.
+constexpr int64_t WORTH_A_THREAD = 4 * PIECE;
+// The nice value of threads that make panels while the model is in use: they get a tenth of a core from a thread that computes.
+[[maybe_unused]] constexpr int NICE = 10;
+
+// Threads that wait for work.
+class Makers {
+public:
+    explicit Makers(int64_t most_threads) : most(most_threads) {}
+    // Calls `work` on this thread and the others, until it has returned on all of them.
+    void run(const std::function<void()> & work) {
+        start();
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            current = &work;
+            n_running = threads.size();
+            ++round;
+        }
+        begins.notify_all();
+        work();
+        std::unique_lock<std::mutex> lock(mutex);
+        ends.wait(lock, [&] { return n_running == 0; });
+    }
+    ~Makers() {
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            current = nullptr;
+            ++round;
+        }
+        begins.notify_all();
+        for (std::thread & thread : threads) {
+            thread.join();
+        }
+    }
+
+private:
+    void start() {
+        if (has_started) {
+            return;
+        }
+        has_started = true;
+        try {
+            threads.reserve(size_t(std::max<int64_t>(most, 1)));
+            while (int64_t(threads.size()) + 1 < most) {
+                threads.emplace_back([this]() noexcept { wait(); });
+            }
+        } catch (const std::exception &) {
+            // Fewer threads do the same.
+        }
+    }
+    void wait() {
+        uint64_t seen = 0;
+        for (;;) {
+            const std::function<void()> * work;
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                begins.wait(lock, [&] { return round != seen; });
+                seen = round;
+                work = current;
+            }
+            if (work == nullptr) {
+                return;
+            }
+            (*work)();
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (--n_running == 0) {
+                ends.notify_one();
+            }
+        }
+    }
+
+    const int64_t most;
+    std::vector<std::thread> threads;
+    std::mutex mutex;
+    std::condition_variable begins, ends;
+    const std::function<void()> * current = nullptr;
+    size_t n_running = 0;
+    uint64_t round = 0;
+    bool has_started = false;
+};
+
+// Gives the whole pages of a mapped file back that were copied, so that a process never has the weights twice in memory.
+void give_back(const uint8_t * from, size_t size) {
+#if defined(__linux__)
+    const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+    const uintptr_t at = reinterpret_cast<uintptr_t>(from), first = (at + page - 1) / page * page, last = (at + size) / page * page;
+    if (first < last) {
+        madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
+    }
+#else
+    (void) from;
+    (void) size;
+#endif
+}
+
+// Makes panels of the rows at `rows`, which are mapped or in memory, on this thread and the makers. Rows of several matrices follow each other
+// without a gap, so they are like those of one. Returns false if it was stopped.
+bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Makers & makers, const std::atomic<bool> & stops) {
+    const int64_t n_rows = ggml_nrows(tensor);
+    const size_t of_row = ggml_row_size(tensor->type, tensor->ne[0]);
+    const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
+    std::atomic<int64_t> next { 0 };
+    const LoadPausePoint pause;
+    const auto work = [&]() noexcept {
+        for (int64_t row; !stops.load(std::memory_order_relaxed) && (row = next.fetch_add(at_once)) < n_rows;) {
+            pause.pass();
+            const uint8_t * from = rows + row * of_row;
+            const int64_t n = std::min(at_once, n_rows - row);
+            kernels()->make_panels(tensor->type, from, n, tensor->ne[0], static_cast<uint8_t *>(tensor->data) + row * of_row);
+            if (is_mapped) {
+                give_back(from, n * of_row);
+            }
+        }
+    };
+    if (int64_t(ggml_nbytes(tensor)) < WORTH_A_THREAD) {
+        work();
+    } else {
+        makers.run(work);
+    }
+    return next.load(std::memory_order_relaxed) >= n_rows;
+}
+
+int64_t n_cores() { return std::thread::hardware_concurrency(); }
+
+}  // namespace
+
+// Weights that are in the mapped file until panels have been made of them.
+class PendingPanels {
+public:
+    PendingPanels() = default;
+    PendingPanels(const PendingPanels &) = delete;
+    PendingPanels & operator=(const PendingPanels &) = delete;
+    ~PendingPanels() {
+#if defined(__linux__)
+        for (const Weights & of : weights) {
+            munmap(of.mapping, of.mapped);
+        }
+#endif
+    }
+
+    // Returns false if the rows cannot stay in the file.
+    bool add(const ggml_tensor * tensor, PanelState & state, const uint8_t * rows) {
+#if defined(__linux__)
+        // llama.cpp unmaps what it does not use after a load, so this is a second mapping of the same pages. Only a shared one can be had this way.
+        const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+        const uintptr_t at = reinterpret_cast<uintptr_t>(rows), first = at / page * page;
+        const size_t size = at + ggml_nbytes(tensor) - first;
+        Weights & of = weights.emplace_back();
+        void * mapping = mremap(reinterpret_cast<void *>(first), 0, size, MREMAP_MAYMOVE);
+        if (mapping == MAP_FAILED) {
+            weights.pop_back();
+            return false;
+        }
+        state.file = static_cast<const uint8_t *>(mapping) + (at - first);
+        of = { tensor, &state, state.file, mapping, size };
+        bytes_left.fetch_add(ggml_nbytes(tensor), std::memory_order_relaxed);
+        return true;
+#else
+        (void) tensor;
+        (void) state;
+        (void) rows;
+        return false;
+#endif
+    }
+
+    bool is_empty() const { return weights.empty(); }
+    uint64_t left() const { return bytes_left.load(std::memory_order_relaxed); }
+    void stop() { stops.store(true, std::memory_order_relaxed); }
+
+    // Makes the panels on half of the cores, until it is stopped. Called once, on a thread of its own.
+    void make_all() {
+#if defined(__linux__)
+        // Of the calling thread, and so of those that it starts.
+        setpriority(PRIO_PROCESS, 0, NICE);
+#endif
+        Makers makers(std::min(MOST_THREADS, n_cores() / 2));
+        for (const Weights & of : weights) {
+            if (!make(of.tensor, of.rows, false, makers, stops)) {
+                return;
+            }
+            __atomic_store_n(&of.state->file, nullptr, __ATOMIC_RELEASE);
+            const size_t size = ggml_nbytes(of.tensor);
+            give_back(of.rows, size);
+            bytes_left.fetch_sub(size, std::memory_order_relaxed);
+        }
+    }
+
+private:
+    struct Weights {
+        const ggml_tensor * tensor;
+        PanelState * state;
+        const uint8_t * rows;
+        void * mapping;
+        size_t mapped;
+    };
+    std::vector<Weights> weights;
+    std::atomic<uint64_t> bytes_left { 0 };
+    std::atomic<bool> stops { false };
+};
+
+namespace {
+
+// The calling thread's load of a model: the types that may be in panels, as bits, and whether it reads a mapped file.
+struct Load {
+    uint64_t formats = UINT64_MAX;
+    bool is_mapped = false;
+    // NULL: panels are made now.
+    std::unique_ptr<PendingPanels> pending;
+    std::unique_ptr<Makers> makers;
+};
+thread_local Load load;
+
+}  // namespace
+
+bool is_wanted(ggml_type type) { return (load.formats >> type & 1) != 0; }
+
+void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t * rows) {
+    if (load.pending && load.pending->add(tensor, state, rows)) {
+        return;
+    }
+    // Outside of a load there are none that wait.
+    Makers makers(std::min(MOST_THREADS, n_cores()));
+    const std::atomic<bool> never { false };
+    make(tensor, rows, load.is_mapped, load.makers ? *load.makers : makers, never);
+}
+
+}  // namespace foredraft
+
+extern "C" {
+
+using foredraft::PendingPanels;
+
+// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
+// file. `later`: weights may stay in the mapped file until the load has ended.
+void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later) {
+    using namespace foredraft;
+    load = { formats, is_mapped, nullptr, std::unique_ptr<Makers>(new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores()))) };
+    if (is_mapped && later) {
+        load.pending.reset(new (std::nothrow) PendingPanels);
+    }
+}
+
+// Ends it. Returns the weights of which panels are still to be made. NULL: none.
+PendingPanels * foredraft_load_end(void) {
+    PendingPanels * pending = foredraft::load.pending.release();
+    foredraft::load = {};
+    if (pending != nullptr && pending->is_empty()) {
+        delete pending;
+        return nullptr;
+    }
+    return pending;
+}
+
+// Makes the panels, on the calling thread and others, until it is stopped. Called once.
+void foredraft_panels_make(PendingPanels * pending) { pending->make_all(); }
+// Stops that within milliseconds.
+void foredraft_panels_stop(PendingPanels * pending) { pending->stop(); }
+// The bytes of weights of which panels are still to be made.
+uint64_t foredraft_panels_left(const PendingPanels * pending) { return pending->left(); }
+// After the model was freed.
+void foredraft_panels_free(PendingPanels * pending) { delete pending; }
+}
