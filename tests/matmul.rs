@@ -12,7 +12,7 @@ mod ggml;
 use ggml::noise;
 use llama_cpp_sys_2 as sys;
 
-const FORMATS: [sys::ggml_type; 16] = [
+const FORMATS: [sys::ggml_type; 20] = [
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_1,
@@ -26,6 +26,10 @@ const FORMATS: [sys::ggml_type; 16] = [
     sys::GGML_TYPE_Q5_K,
     sys::GGML_TYPE_Q6_K,
     sys::GGML_TYPE_IQ4_XS,
+    sys::GGML_TYPE_Q1_0,
+    sys::GGML_TYPE_Q2_0,
+    sys::GGML_TYPE_TQ1_0,
+    sys::GGML_TYPE_TQ2_0,
     sys::GGML_TYPE_F16,
     sys::GGML_TYPE_BF16,
     sys::GGML_TYPE_F32,
@@ -212,9 +216,9 @@ fn weights_in_panels_give_the_same_bits() {
     let panels = Some(ggml::extra_buffers().expect("panels"));
     for format in FORMATS.into_iter().filter(|format| !FLOATS.contains(format)) {
         // SAFETY: returns a number.
-        let is_long = unsafe { sys::ggml_blck_size(format) } == 256;
+        let of_block = usize::try_from(unsafe { sys::ggml_blck_size(format) }).expect("a size");
         // Groups of blocks that are whole and not; panels that are.
-        for (width, n_rows) in [(WIDTH, 37), (if is_long { 256 } else { 160 }, 32), (WIDTH, 130)] {
+        for (width, n_rows) in [(WIDTH, 37), (if of_block == 256 { 256 } else { 5 * of_block }, 32), (WIDTH, 130)] {
             let weights = Weights::with_width(format, width, n_rows);
             for n_tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 150] {
                 let tokens = noise(n_tokens as u64, n_tokens * width);

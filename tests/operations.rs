@@ -200,7 +200,7 @@ fn softmax(hashes: &mut Hashes) {
     }
 }
 
-const FORMATS: [(&str, sys::ggml_type); 16] = [
+const FORMATS: [(&str, sys::ggml_type); 20] = [
     ("f16", sys::GGML_TYPE_F16),
     ("bf16", sys::GGML_TYPE_BF16),
     ("q8_0", sys::GGML_TYPE_Q8_0),
@@ -216,6 +216,10 @@ const FORMATS: [(&str, sys::ggml_type); 16] = [
     ("q5_k", sys::GGML_TYPE_Q5_K),
     ("q6_k", sys::GGML_TYPE_Q6_K),
     ("iq4_xs", sys::GGML_TYPE_IQ4_XS),
+    ("q1_0", sys::GGML_TYPE_Q1_0),
+    ("q2_0", sys::GGML_TYPE_Q2_0),
+    ("tq1_0", sys::GGML_TYPE_TQ1_0),
+    ("tq2_0", sys::GGML_TYPE_TQ2_0),
     ("f32", sys::GGML_TYPE_F32),
 ];
 /// Two of the longest blocks.
@@ -236,6 +240,8 @@ fn weights(format: sys::ggml_type, n_rows: i64) -> Vec<u8> {
         sys::GGML_TYPE_Q2_K => &[80, 82],
         sys::GGML_TYPE_Q3_K => &[108],
         sys::GGML_TYPE_Q6_K => &[208],
+        sys::GGML_TYPE_TQ1_0 => &[52],
+        sys::GGML_TYPE_TQ2_0 => &[64],
         sys::GGML_TYPE_MXFP4 => &[],
         _ => &[0],
     };

@@ -20,7 +20,7 @@ namespace foredraft {
 ggml_backend_buffer_type_t panels();
 }
 // Replaced in the library; here there is one thread.
-extern "C" void foredraft_barrier(void *) { }
+extern "C" void foredraft_barrier(void *) {}
 extern "C" bool foredraft_elementary_is_linked() { return true; }
 // Nothing is paused.
 extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
@@ -53,7 +53,8 @@ int main(int n_args, char ** args) {
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(cpu, 1);
     for (const ggml_type type : { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
-             GGML_TYPE_IQ4_XS, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
+             GGML_TYPE_IQ4_XS, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q1_0, GGML_TYPE_Q2_0, GGML_TYPE_TQ1_0, GGML_TYPE_TQ2_0, GGML_TYPE_F16,
+             GGML_TYPE_BF16, GGML_TYPE_F32 }) {
         const bool has_panels = ggml_is_quantized(type);
         uint32_t state = 1;
         const auto noise = [&] {

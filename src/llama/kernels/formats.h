@@ -2,12 +2,15 @@
 //
 // A format unpacks a block of `LANES` rows, a row in each lane. A word is four weights of each row. What it unpacks to is exact:
 //
-//   short formats: blocks of 32 weights. weight = scale * (number - OFFSET), or scale * number + least.
+//   short formats: blocks of 32 weights, or of a multiple: PARTS times 32. weight = scale * (number - OFFSET), or scale * number + least.
 //   long formats: blocks of 256 weights in PARTS parts. weight = scale * part's scale * (number - OFFSET), or
 //                 scale * part's scale * number - least * part's minimum.
 //
 // BITS says how large the numbers are: unsigned with 4, 5 or 6 bits; with 8 bits they are signed, and those levels whose instruction multiplies
 // unsigned numbers add 128 to them, which OFFSET takes away again.
+//
+// ORDER says which weights a word has: four that follow each other (1), or, where a byte has 4 or 8 weights that follow each other, one of each of
+// the four bytes of a packed word, because their bits are at the same places. The tokens' numbers are put into the same order (`pack`).
 
 // FOREDRAFT_DOT: the level sums four products of bytes as 32-bit numbers at once.
 #if defined(FOREDRAFT_AVX512_VNNI) || defined(FOREDRAFT_AVX_VNNI)
@@ -81,6 +84,7 @@ inline void look_up(const int8_t * table, Ints * words, int n, int offset) {
 struct Q4_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q4_0;
     static constexpr int SIZE = sizeof(block_q4_0), BITS = 4, OFFSET = 8;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
@@ -94,6 +98,7 @@ struct Q4_0 {
 struct Q4_1 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q4_1;
     static constexpr int SIZE = sizeof(block_q4_1), BITS = 4, OFFSET = 0;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
@@ -107,6 +112,7 @@ struct Q4_1 {
 struct Q5_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q5_0;
     static constexpr int SIZE = sizeof(block_q5_0), BITS = 5, OFFSET = 16;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
@@ -122,6 +128,7 @@ struct Q5_0 {
 struct Q5_1 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q5_1;
     static constexpr int SIZE = sizeof(block_q5_1), BITS = 5, OFFSET = 0;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = true;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
@@ -137,6 +144,7 @@ struct Q5_1 {
 struct Q8_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q8_0;
     static constexpr int SIZE = sizeof(block_q8_0), BITS = 8, OFFSET = OF_SIGNED;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
@@ -153,6 +161,7 @@ struct Q8_0 {
 struct IQ4_NL {
     static constexpr ggml_type TYPE = GGML_TYPE_IQ4_NL;
     static constexpr int SIZE = sizeof(block_iq4_nl), BITS = 8, OFFSET = OF_SIGNED;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
@@ -168,6 +177,7 @@ struct MXFP4 {
     static constexpr ggml_type TYPE = GGML_TYPE_MXFP4;
     // The numbers are -12 to 12.
     static constexpr int SIZE = sizeof(block_mxfp4), BITS = 5, OFFSET = 12;
+    static constexpr int PARTS = 1, ORDER = 1;
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) {
@@ -181,6 +191,66 @@ struct MXFP4 {
         unpack_16_bytes(from, offsetof(block_mxfp4, qs), words);
         look_up(kvalues_mxfp4, words, 8, OFFSET);
         use(0, words);
+    }
+};
+
+// Weights of one bit: scale or -scale.
+struct Q1_0 {
+    static constexpr ggml_type TYPE = GGML_TYPE_Q1_0;
+    // The numbers are 0 and 2.
+    static constexpr int SIZE = sizeof(block_q1_0), BITS = 4, OFFSET = 1;
+    static constexpr int PARTS = QK1_0 / 32, ORDER = 8;
+    static constexpr bool IS_LONG = false, MINIMA = false;
+
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        Ints packed[PARTS];
+        from.load_4(offsetof(block_q1_0, qs), packed);
+        const Ints two = all_bytes(0x02);
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; ++part) {
+            const Ints bits = packed[part];
+            const Ints words[8] = {
+                both_bits(left_16<1>(bits), two),
+                both_bits(bits, two),
+                both_bits(right_16<1>(bits), two),
+                both_bits(right_16<2>(bits), two),
+                both_bits(right_16<3>(bits), two),
+                both_bits(right_16<4>(bits), two),
+                both_bits(right_16<5>(bits), two),
+                both_bits(right_16<6>(bits), two),
+            };
+            use(part, words);
+        }
+    }
+};
+
+// Four numbers of 2 bits of each byte.
+inline void unpack_2_bits(Ints packed, Ints * words) {
+    const Ints two = all_bytes(0x03);
+    words[0] = both_bits(packed, two);
+    words[1] = both_bits(right_16<2>(packed), two);
+    words[2] = both_bits(right_16<4>(packed), two);
+    words[3] = both_bits(right_16<6>(packed), two);
+}
+
+struct Q2_0 {
+    static constexpr ggml_type TYPE = GGML_TYPE_Q2_0;
+    static constexpr int SIZE = sizeof(block_q2_0), BITS = 4, OFFSET = 1;
+    static constexpr int PARTS = QK2_0 / 32, ORDER = 4;
+    static constexpr bool IS_LONG = false, MINIMA = false;
+
+    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        Ints packed[4];
+        from.load_4(offsetof(block_q2_0, qs), packed);
+#pragma GCC unroll 2
+        for (int part = 0; part < PARTS; ++part) {
+            Ints words[8];
+            unpack_2_bits(packed[2 * part], words);
+            unpack_2_bits(packed[2 * part + 1], words + 4);
+            use(part, words);
+        }
     }
 };
 
@@ -212,7 +282,7 @@ template <typename From> inline void long_scales(const From & from, LongScales &
 
 struct Q4_K {
     static constexpr ggml_type TYPE = GGML_TYPE_Q4_K;
-    static constexpr int SIZE = sizeof(block_q4_K), BITS = 4, OFFSET = 0, PARTS = 8;
+    static constexpr int SIZE = sizeof(block_q4_K), BITS = 4, OFFSET = 0, PARTS = 8, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
@@ -226,7 +296,7 @@ struct Q4_K {
 
 struct Q5_K {
     static constexpr ggml_type TYPE = GGML_TYPE_Q5_K;
-    static constexpr int SIZE = sizeof(block_q5_K), BITS = 5, OFFSET = 0, PARTS = 8;
+    static constexpr int SIZE = sizeof(block_q5_K), BITS = 5, OFFSET = 0, PARTS = 8, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
@@ -248,7 +318,7 @@ struct Q5_K {
 
 struct IQ4_XS {
     static constexpr ggml_type TYPE = GGML_TYPE_IQ4_XS;
-    static constexpr int SIZE = sizeof(block_iq4_xs), BITS = 8, OFFSET = OF_SIGNED, PARTS = 8;
+    static constexpr int SIZE = sizeof(block_iq4_xs), BITS = 8, OFFSET = OF_SIGNED, PARTS = 8, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
@@ -284,7 +354,7 @@ struct IQ4_XS {
 
 struct Q6_K {
     static constexpr ggml_type TYPE = GGML_TYPE_Q6_K;
-    static constexpr int SIZE = sizeof(block_q6_K), BITS = 6, OFFSET = 32, PARTS = 16;
+    static constexpr int SIZE = sizeof(block_q6_K), BITS = 6, OFFSET = 32, PARTS = 16, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
@@ -316,7 +386,7 @@ struct Q6_K {
 
 struct Q2_K {
     static constexpr ggml_type TYPE = GGML_TYPE_Q2_K;
-    static constexpr int SIZE = sizeof(block_q2_K), BITS = 4, OFFSET = 0, PARTS = 16;
+    static constexpr int SIZE = sizeof(block_q2_K), BITS = 4, OFFSET = 0, PARTS = 16, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
@@ -346,7 +416,7 @@ struct Q2_K {
 
 struct Q3_K {
     static constexpr ggml_type TYPE = GGML_TYPE_Q3_K;
-    static constexpr int SIZE = sizeof(block_q3_K), BITS = 4, OFFSET = 4, PARTS = 16;
+    static constexpr int SIZE = sizeof(block_q3_K), BITS = 4, OFFSET = 4, PARTS = 16, ORDER = 1;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
@@ -375,6 +445,83 @@ struct Q3_K {
                 use(8 * half + 2 * quarter, words);
                 use(8 * half + 2 * quarter + 1, words + 4);
             }
+        }
+    }
+};
+
+// The scales of a long format without scales of parts.
+template <typename From> inline void only_scale(const From & from, LongScales & to) {
+    to.scale = from.odd_halves();
+    to.scales[0] = to.scales[1] = all_bytes(1);
+}
+
+struct TQ2_0 {
+    static constexpr ggml_type TYPE = GGML_TYPE_TQ2_0;
+    static constexpr int SIZE = sizeof(block_tq2_0), BITS = 4, OFFSET = 1, PARTS = 8, ORDER = 1;
+    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
+
+    template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        for (int half = 0; half < 2; ++half) {
+            Ints packed[8], words[8];
+            from.load_8(offsetof(block_tq2_0, qs) + 32 * half, packed);
+            for (int quarter = 0; quarter < 4; ++quarter) {
+                for (int word = 0; word < 8; ++word) {
+                    words[word] = both_bits(packed[word], all_bytes(0x03));
+                    packed[word] = right_16<2>(packed[word]);
+                }
+                use(4 * half + quarter, words);
+            }
+        }
+    }
+};
+
+// Bytes with five digits of base 3 each, as fractions: three times a byte has its next digit above the lower eight bits. The bytes with even and those
+// with odd places are in the lower halves of 16-bit numbers.
+struct Digits {
+    Ints even, odd;
+
+    explicit Digits(Ints packed) : even(both_bits(packed, all(0x00ff00ff))), odd(right_16<8>(packed)) {}
+    Ints next() {
+        const Ints low = all(0x00ff00ff), of_even = add_32(even, left_16<1>(even)), of_odd = add_32(odd, left_16<1>(odd));
+        even = both_bits(of_even, low);
+        odd = both_bits(of_odd, low);
+        return any_bits(right_16<8>(of_even), both_bits(of_odd, all(0x03000300)));
+    }
+};
+
+struct TQ1_0 {
+    static constexpr ggml_type TYPE = GGML_TYPE_TQ1_0;
+    static constexpr int SIZE = sizeof(block_tq1_0), BITS = 4, OFFSET = 1, PARTS = 8, ORDER = 1;
+    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
+
+    template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        static_assert(sizeof(block_tq1_0::qs) == 48 && offsetof(block_tq1_0, qh) == 48, "32 bytes, 16 bytes, and 4 bytes with 4 digits");
+        Ints packed[8], words[24];
+        from.load_8(0, packed);
+        Digits first[8] = { Digits(packed[0]), Digits(packed[1]), Digits(packed[2]), Digits(packed[3]), Digits(packed[4]), Digits(packed[5]),
+            Digits(packed[6]), Digits(packed[7]) };
+        for (int part = 0; part < 5; ++part) {
+            for (int word = 0; word < 8; ++word) {
+                words[word] = first[word].next();
+            }
+            use(part, words);
+        }
+        from.load_4(32, packed);
+        from.template load_few<48, 1>(packed + 4);
+        for (int word = 0; word < 4; ++word) {
+            Digits digits(packed[word]);
+            for (int digit = 0; digit < 5; ++digit) {
+                words[4 * digit + word] = digits.next();
+            }
+        }
+        Digits last(packed[4]);
+        for (int digit = 0; digit < 4; ++digit) {
+            words[20 + digit] = last.next();
+        }
+        for (int part = 5; part < 8; ++part) {
+            use(part, words + 8 * (part - 5));
         }
     }
 };

@@ -109,9 +109,8 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
     product.n_rows = weights->ne[1];
     product.n_matrices = weights->ne[2] * weights->ne[3];
     product.n_slots = chooses ? product.ids->ne[0] * product.ids->ne[1] : tokens->ne[1] * tokens->ne[2] * tokens->ne[3];
-    const bool is_long = product.format != nullptr && product.format->is_long;
-    product.n_blocks = product.width / (is_long ? 256 : 32);
-    product.slot_size = product.format == nullptr ? 0 : product.n_blocks * (is_long ? LONG_SIZE : SHORT_SIZE);
+    product.n_blocks = product.width / ggml_blck_size(type);
+    product.slot_size = product.format == nullptr ? 0 : product.n_blocks * token_blocks(*product.format) * token_size(*product.format);
     return true;
 }
 
@@ -161,14 +160,15 @@ inline Tile tile_at(int64_t first_of_matrix, int64_t end_of_matrix, int64_t slot
 // Packs the calling thread's part of all tokens.
 inline void pack_tokens(const Product & product, int thread, int n_threads, const PausePoint & pause) {
     const Format & format = *product.format;
-    const int64_t n_slots = product.first_of(product.n_matrices), all_blocks = n_slots * product.n_blocks;
+    const int64_t n_blocks = product.n_blocks * token_blocks(format);
+    const int64_t n_slots = product.first_of(product.n_matrices), all_blocks = n_slots * n_blocks;
     const int64_t begin = all_blocks * thread / n_threads, end = all_blocks * (thread + 1) / n_threads;
-    const int block_width = format.is_long ? 256 : 32, block_size = format.is_long ? LONG_SIZE : SHORT_SIZE;
+    const int block_width = token_width(format), block_size = token_size(format);
     int64_t matrix = 0, last_slot = -1;
     Tile tile = {};
     const float * from = nullptr;
     for (int64_t at = begin; at < end; ++at) {
-        const int64_t slot = at / product.n_blocks, block = at % product.n_blocks;
+        const int64_t slot = at / n_blocks, block = at % n_blocks;
         if (slot != last_slot) {
             pause.pass();
             while (slot >= product.first_of(matrix + 1)) {
@@ -189,7 +189,7 @@ inline void multiply_panels(
     const Format & format = *product.format;
     const uint8_t * weights = product.matrix(matrix);
     const size_t row_size = product.weights->nb[1];
-    const int block_size = format.is_long ? LONG_SIZE : SHORT_SIZE;
+    const int block_size = token_blocks(format) * token_size(format);
     alignas(64) uint8_t unpacked[sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart)];
     alignas(64) Floats sums[TOKENS];
     // A stretch of the rows of the last panel: those behind the last row are not ours to read.
@@ -215,7 +215,7 @@ inline void multiply_panels(
             for (int64_t slot = 0; slot < end - first; ++slot) {
                 sums[slot] = zero();
             }
-            const int at_once = format.is_long ? 1 : STRETCH;
+            const int at_once = format.is_long ? 1 : STRETCH / format.n_parts;
             for (int64_t block = 0; block < product.n_blocks; block += at_once) {
                 const int n = int(min_of(int64_t(at_once), product.n_blocks - block));
                 if (is_whole) {
@@ -230,7 +230,7 @@ inline void multiply_panels(
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
                     const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
-                    format.multiply[tile.n - 1](unpacked, format.is_long ? format.offset : n, numbers, sums + (slot - first));
+                    format.multiply[tile.n - 1](unpacked, format.is_long ? format.offset : n * format.n_parts, numbers, sums + (slot - first));
                     slot += tile.n;
                 }
             }

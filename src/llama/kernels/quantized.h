@@ -6,7 +6,7 @@
 //   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
 // pairs.h says how the numbers of two tokens lie with I8MM.
 constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
-// Short blocks that are unpacked together.
+// Parts of short blocks that are unpacked together.
 constexpr int STRETCH = 8;
 
 struct ShortPart {
@@ -340,7 +340,7 @@ template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, P
     }
 };
 
-// Unpacks `n` blocks from block `first` on: at most STRETCH short ones, one long one.
+// Unpacks `n` blocks from block `first` on: short ones with at most STRETCH parts, one long one.
 template <typename Format, typename Layout> void unpack(const Rows & rows, int64_t first, int n, void * to) {
     for (int at = 0; at < n; ++at) {
         const auto block = Layout::template block<Format>(rows, first + at);
@@ -357,11 +357,15 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
                     arrange<WORDS>(words, unpacked.words + part * WORDS);
                 });
         } else {
-            auto & unpacked = static_cast<ShortPart *>(to)[at];
+            ShortPart * unpacked = static_cast<ShortPart *>(to) + at * Format::PARTS;
             Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
-            Format::scales(block, unpacked.scales);
+            ShortScales scales;
+            Format::scales(block, scales);
             Format::unpack(
-                block, [&](int, const Ints * words) __attribute__((always_inline)) { arrange<8>(words, unpacked.words); });
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    unpacked[part].scales = scales;
+                    arrange<8>(words, unpacked[part].words);
+                });
         }
     }
 }
@@ -405,8 +409,9 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int, const Ints * words) __attribute__((always_inline)) {
-                    add_short<Format::BITS, Format::MINIMA, N, false>(words, scales, numbers + at * N * SHORT_SIZE, sums);
+                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    const uint8_t * of_tile = numbers + (at * Format::PARTS + part) * N * SHORT_SIZE;
+                    add_short<Format::BITS, Format::MINIMA, N, false>(words, scales, of_tile, sums);
                 });
         }
     }
@@ -425,7 +430,7 @@ using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, F
 
 struct Format {
     ggml_type type;
-    int size, offset, n_parts;
+    int size, offset, n_parts, order;
     bool is_long, minima;
     // For weights as in the file, and in panels.
     void (*unpack[2])(const Rows &, int64_t, int, void *);
@@ -472,21 +477,19 @@ template <typename F> struct Functions {
     };
     static_assert(sizeof MULTIPLY / sizeof MULTIPLY[0] == TILE, "a function for each number of tokens");
 
-    static constexpr int parts() {
-        if constexpr (F::IS_LONG) {
-            return F::PARTS;
-        } else {
-            return 1;
-        }
-    }
     static constexpr Format make() {
-        return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
+        return { F::TYPE, F::SIZE, F::OFFSET, F::PARTS, F::ORDER, F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
             { { multiply_few<F, OfFile, 1> },
                 { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
                     multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
             MULTIPLY };
     }
 };
+
+// Blocks of a token's numbers that a block of weights is multiplied with, and their width and size.
+inline int token_blocks(const Format & format) { return format.is_long ? 1 : format.n_parts; }
+inline int token_width(const Format & format) { return format.is_long ? 256 : 32; }
+inline int token_size(const Format & format) { return format.is_long ? LONG_SIZE : SHORT_SIZE; }
 
 const Format FORMATS[] = {
     Functions<Q8_0>::make(),
@@ -502,6 +505,10 @@ const Format FORMATS[] = {
     Functions<Q5_K>::make(),
     Functions<Q6_K>::make(),
     Functions<IQ4_XS>::make(),
+    Functions<Q1_0>::make(),
+    Functions<Q2_0>::make(),
+    Functions<TQ1_0>::make(),
+    Functions<TQ2_0>::make(),
 };
 
 // NULL: another type.
@@ -536,6 +543,19 @@ inline float round_to_bytes(const float * from, int n, int8_t * to) {
     return is_nan || amount == INFINITY ? NAN : is_zero ? 0.0f : amount / 127.0f;
 }
 
+// Puts 32 numbers into a format's order of weights.
+inline void put_in_order(int order, int8_t * numbers) {
+    if (order == 1) {
+        return;
+    }
+    int8_t as_they_come[32];
+    memcpy(as_they_come, numbers, 32);
+    for (int at = 0; at < 32; ++at) {
+        const int in_group = at % (4 * order), word = in_group / 4, byte = in_group % 4;
+        numbers[at] = as_they_come[at - in_group + byte * order + word];
+    }
+}
+
 // Prepares a block of token `token` of a tile of `n` tokens. `to` is the tile's block.
 inline void pack(const Format & format, const float * from, int token, int n, uint8_t * to) {
     const bool in_pair = HAS_PAIRS && (token | 1) < n;
@@ -543,6 +563,7 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
     if (!format.is_long) {
         int8_t * numbers = in_pair ? together : reinterpret_cast<int8_t *>(to) + token * 32;
         const float scale = round_to_bytes(from, 32, numbers);
+        put_in_order(format.order, numbers);
         if (in_pair) {
             put_in_pair(numbers, 32, token, to);
         }
