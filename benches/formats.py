@@ -23,7 +23,7 @@ import subprocess
 
 from slots import ROOT, Library
 
-FORMATS = "Q8_0,Q4_0,Q4_1,Q4_K_M,Q5_K_M,Q6_K,IQ4_XS"
+FORMATS = "Q8_0,Q4_0,Q4_1,Q4_K_M,Q5_K_M,Q6_K,IQ4_XS,Q2_0"
 # Tokens of each request when several are decoded at once.
 IN_SLOTS = 32
 SOURCE = os.path.join(ROOT, "target/models/smollm2-135m-q4_1.gguf")

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(ROOT, "benches"))
 from formats import quantized  # noqa: E402
 from slots import Library  # noqa: E402
 
-FORMATS = "Q4_K_M,Q6_K,Q5_1,BF16,IQ4_XS,Q2_K"
+FORMATS = "Q4_K_M,Q6_K,Q5_1,BF16,IQ4_XS,Q2_K,Q2_0"
 PLACES = ["a harbour", "the moon", "a school", "an old library", "a train", "a small kitchen", "the desert", "a museum"]
 ORDERS = ["Write a story about", "Explain what one does in", "List five things in", "Describe", "Write Python code that models"]
 

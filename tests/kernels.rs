@@ -33,7 +33,7 @@ const LEVELS: &[&str] = if cfg!(target_arch = "aarch64") {
     &["avx2", "avx_vnni", "avx512_vnni"]
 };
 
-/// The types of files that people download, and one whose weights ggml multiplies (IQ3_S).
+/// The types of files that people download.
 const FILE_TYPES: [(&str, sys::llama_ftype); 19] = [
     ("f32", sys::LLAMA_FTYPE_ALL_F32),
     ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
@@ -219,9 +219,8 @@ fn all_levels_compute_the_same_bits_in_every_format() {
             let engine = start(init.clone());
             let status = engine.status();
             assert_eq!(status["cpu"]["level"], *level);
-            let falls_back = name == "iq3_s" || !HAS_KERNELS;
             let fallback = status["cpu"]["fallback_tensors"].as_object().expect("an object");
-            assert_eq!(fallback.is_empty(), !falls_back, "{name}: {fallback:?}");
+            assert_eq!(fallback.is_empty(), HAS_KERNELS, "{name}: {fallback:?}");
             let plain = outputs(&engine, Completion);
             if HAS_KERNELS {
                 assert!(plain == outputs(&engine, Speculative), "{name} at {level}: with a draft");

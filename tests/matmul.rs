@@ -12,7 +12,7 @@ mod ggml;
 use ggml::noise;
 use llama_cpp_sys_2 as sys;
 
-const FORMATS: [sys::ggml_type; 20] = [
+const FORMATS: [sys::ggml_type; 25] = [
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_1,
@@ -30,6 +30,11 @@ const FORMATS: [sys::ggml_type; 20] = [
     sys::GGML_TYPE_Q2_0,
     sys::GGML_TYPE_TQ1_0,
     sys::GGML_TYPE_TQ2_0,
+    sys::GGML_TYPE_IQ2_XXS,
+    sys::GGML_TYPE_IQ2_XS,
+    sys::GGML_TYPE_IQ2_S,
+    sys::GGML_TYPE_IQ3_XXS,
+    sys::GGML_TYPE_IQ3_S,
     sys::GGML_TYPE_F16,
     sys::GGML_TYPE_BF16,
     sys::GGML_TYPE_F32,
@@ -37,6 +42,8 @@ const FORMATS: [sys::ggml_type; 20] = [
 const FLOATS: [sys::ggml_type; 3] = [sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_F32];
 /// Weights in a row: an odd number of the longest blocks.
 const WIDTH: usize = 768;
+/// Rows that are quantized. More are the same again, because i-quants take long to find.
+const MOST_DIFFERENT: usize = 160;
 
 /// Weights of a format.
 struct Weights {
@@ -52,13 +59,16 @@ impl Weights {
     }
 
     fn with_width(format: sys::ggml_type, width: usize, n_rows: usize) -> Weights {
-        let values = noise(u64::from(format) + 1, n_rows * width);
-        // SAFETY: returns a number.
-        let row_size = unsafe { sys::ggml_row_size(format, width as i64) };
-        let mut data = vec![0_u8; row_size * n_rows];
+        let n_different = n_rows.min(MOST_DIFFERENT);
+        let values = noise(u64::from(format) + 1, n_different * width);
+        // SAFETY: both return what a format is.
+        let (row_size, needs_importance) =
+            unsafe { (sys::ggml_row_size(format, width as i64), sys::ggml_quantize_requires_imatrix(format)) };
+        let mut data = vec![0_u8; row_size * n_different];
+        let importance = needs_importance.then(|| vec![1.0_f32; width]);
         // SAFETY: the arrays have these sizes.
         let written = unsafe {
-            let (rows, width) = (n_rows as i64, width as i64);
+            let (rows, width) = (n_different as i64, width as i64);
             sys::ggml_quantize_chunk(
                 format,
                 values.as_ptr(),
@@ -66,10 +76,11 @@ impl Weights {
                 0,
                 rows,
                 width,
-                std::ptr::null(),
+                importance.as_ref().map_or(std::ptr::null(), |of_columns| of_columns.as_ptr()),
             )
         };
         assert_eq!(written, data.len());
+        let data = data.into_iter().cycle().take(row_size * n_rows).collect();
         Weights { format, width, n_rows, data }
     }
 

@@ -200,7 +200,7 @@ fn softmax(hashes: &mut Hashes) {
     }
 }
 
-const FORMATS: [(&str, sys::ggml_type); 20] = [
+const FORMATS: [(&str, sys::ggml_type); 25] = [
     ("f16", sys::GGML_TYPE_F16),
     ("bf16", sys::GGML_TYPE_BF16),
     ("q8_0", sys::GGML_TYPE_Q8_0),
@@ -220,6 +220,11 @@ const FORMATS: [(&str, sys::ggml_type); 20] = [
     ("q2_0", sys::GGML_TYPE_Q2_0),
     ("tq1_0", sys::GGML_TYPE_TQ1_0),
     ("tq2_0", sys::GGML_TYPE_TQ2_0),
+    ("iq2_xxs", sys::GGML_TYPE_IQ2_XXS),
+    ("iq2_xs", sys::GGML_TYPE_IQ2_XS),
+    ("iq2_s", sys::GGML_TYPE_IQ2_S),
+    ("iq3_xxs", sys::GGML_TYPE_IQ3_XXS),
+    ("iq3_s", sys::GGML_TYPE_IQ3_S),
     ("f32", sys::GGML_TYPE_F32),
 ];
 /// Two of the longest blocks.

@@ -57,19 +57,28 @@ template <typename From> inline void unpack_16_bytes(const From & from, int offs
     }
 }
 
-// Sets bit 4 of 32 numbers to the bits of a 32-bit word.
-inline void add_fifth_bits(Ints bits, Ints * words) {
+// One byte of a word in all four.
+inline Ints spread_byte(Ints words, int byte) {
     alignas(16) static const uint8_t PICK[4][16] = {
         { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 },
         { 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13 },
         { 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14 },
         { 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15 },
     };
+    return shuffle(words, repeat_16(PICK[byte]));
+}
+
+// Bits 0 to 3, and 4 to 7, of a byte that is in all four of a word: `value` in the bytes whose bit is set.
+inline Ints where_low_bits(Ints spread, Ints value) { return where_bits(spread, all(0x08040201), value); }
+inline Ints where_high_bits(Ints spread, Ints value) { return where_bits(spread, all(int32_t(0x80402010)), value); }
+
+// Sets bit 4 of 32 numbers to the bits of a 32-bit word.
+inline void add_fifth_bits(Ints bits, Ints * words) {
 #pragma GCC unroll 4
     for (int byte = 0; byte < 4; ++byte) {
-        const Ints eight = shuffle(bits, repeat_16(PICK[byte]));
-        words[2 * byte] = any_bits(words[2 * byte], where_bits(eight, all(0x08040201), all_bytes(0x10)));
-        words[2 * byte + 1] = any_bits(words[2 * byte + 1], where_bits(eight, all(int32_t(0x80402010)), all_bytes(0x10)));
+        const Ints eight = spread_byte(bits, byte);
+        words[2 * byte] = any_bits(words[2 * byte], where_low_bits(eight, all_bytes(0x10)));
+        words[2 * byte + 1] = any_bits(words[2 * byte + 1], where_high_bits(eight, all_bytes(0x10)));
     }
 }
 
@@ -522,6 +531,236 @@ struct TQ1_0 {
         }
         for (int part = 5; part < 8; ++part) {
             use(part, words + 8 * (part - 5));
+        }
+    }
+};
+
+// Numbers of i-quants are entries of a table, with signs. A table's entry is 4 or 8 unsigned bytes. Each 32 numbers have a word of signs: a byte for
+// each 8. All scales are odd: twice a number of 4 bits, and 1.
+
+// A byte of each word.
+inline Ints one_byte(Ints words, int byte) {
+    alignas(16) static const uint8_t PICK[4][16] = {
+        { 0, 255, 255, 255, 4, 255, 255, 255, 8, 255, 255, 255, 12, 255, 255, 255 },
+        { 1, 255, 255, 255, 5, 255, 255, 255, 9, 255, 255, 255, 13, 255, 255, 255 },
+        { 2, 255, 255, 255, 6, 255, 255, 255, 10, 255, 255, 255, 14, 255, 255, 255 },
+        { 3, 255, 255, 255, 7, 255, 255, 255, 11, 255, 255, 255, 15, 255, 255, 255 },
+    };
+    return shuffle(words, repeat_16(PICK[byte]));
+}
+
+// Completes signs of 7 bits: the eighth of each byte makes their number even.
+inline Ints with_eighth_sign(Ints signs) {
+    Ints parity = flip_bits(signs, right_16<4>(signs));
+    parity = flip_bits(parity, right_16<2>(parity));
+    parity = flip_bits(parity, right_16<1>(parity));
+    return any_bits(signs, both_bits(left_16<7>(parity), all_bytes(0x80)));
+}
+
+// Four times 7 bits of a word, each in a byte.
+inline Ints spread_signs(Ints packed) {
+    const Ints low = any_bits(both_bits(packed, all(0x7f)), both_bits(left_32<1>(packed), all(0x7f00)));
+    const Ints high = any_bits(both_bits(left_32<2>(packed), all(0x7f0000)), both_bits(left_32<3>(packed), all(0x7f000000)));
+    return with_eighth_sign(any_bits(low, high));
+}
+
+// Gives 8 numbers the signs of a byte.
+inline void apply_signs(Ints signs, int eight, Ints * words) {
+    const Ints spread = spread_byte(signs, eight), ones = all_bytes(0xff);
+    const Ints negative[2] = { where_low_bits(spread, ones), where_high_bits(spread, ones) };
+    for (int word = 0; word < 2; ++word) {
+        words[word] = of_signed(sub_8(flip_bits(words[word], negative[word]), negative[word]));
+    }
+}
+
+// 8 numbers of a table with entries of 8 bytes.
+inline void look_up_8(const uint64_t * table, Ints indices, Ints * words) {
+    const auto * halves = reinterpret_cast<const uint32_t *>(table);
+    const Ints first = left_32<1>(indices);
+    words[0] = gather(halves, first);
+    words[1] = gather(halves + 1, first);
+}
+
+// Scales of the 4 bits that end each of 8 words.
+inline void scales_of_ends(const Ints * words, Ints * scales) {
+    const Ints ones = all_bytes(1);
+    for (int four = 0; four < 2; ++four, words += 4) {
+        const Ints low = any_bits(both_bits(right_32<27>(words[0]), all(0x1e)), both_bits(right_32<19>(words[1]), all(0x1e00)));
+        const Ints high = any_bits(both_bits(right_32<11>(words[2]), all(0x1e0000)), both_bits(right_32<3>(words[3]), all(0x1e000000)));
+        scales[four] = any_bits(any_bits(low, high), ones);
+    }
+}
+
+// Eight scales of a word of 4 bits each.
+inline void scales_of_halves(Ints packed, Ints * scales) {
+    alignas(16) static const uint8_t TWICE[2][16] = {
+        { 0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13 },
+        { 2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15 },
+    };
+    for (int half = 0; half < 2; ++half) {
+        const Ints twice = shuffle(packed, repeat_16(TWICE[half]));
+        const Ints even = both_bits(left_16<1>(twice), all(0x001e001e)), odd = both_bits(right_16<3>(twice), all(0x1e001e00));
+        scales[half] = any_bits(any_bits(even, odd), all_bytes(1));
+    }
+}
+
+// `BITS` and the rest are those of all i-quants that have tables.
+template <ggml_type TYPE_OF, int SIZE_OF, int PARTS_OF> struct IQuant {
+    static constexpr ggml_type TYPE = TYPE_OF;
+    static constexpr int SIZE = SIZE_OF, BITS = 8, OFFSET = OF_SIGNED, PARTS = PARTS_OF, ORDER = 1;
+    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
+};
+
+// The scale of two-bit formats is an eighth of the file's, because parts' scales are twice as large, and a quarter is part of the format.
+template <typename From> inline Floats part_of_scale(const From & from, float part) { return mul(from.odd_halves(), all_floats(part)); }
+
+struct IQ2_XXS : IQuant<GGML_TYPE_IQ2_XXS, sizeof(block_iq2_xxs), 8> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints words[16], ends[8];
+        from.load_8(2, words);
+        from.load_8(34, words + 8);
+        for (int part = 0; part < PARTS; ++part) {
+            ends[part] = words[2 * part + 1];
+        }
+        to.scale = part_of_scale(from, 0.125f);
+        scales_of_ends(ends, to.scales);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        for (int pair = 0; pair < 4; ++pair) {
+            Ints packed[4];
+            from.load_4(2 + 16 * pair, packed);
+            for (int half = 0; half < 2; ++half) {
+                Ints words[8];
+                const Ints indices = packed[2 * half], signs = spread_signs(packed[2 * half + 1]);
+                for (int eight = 0; eight < 4; ++eight) {
+                    look_up_8(iq2xxs_grid, one_byte(indices, eight), words + 2 * eight);
+                    apply_signs(signs, eight, words + 2 * eight);
+                }
+                use(2 * pair + half, words);
+            }
+        }
+    }
+};
+
+struct IQ2_XS : IQuant<GGML_TYPE_IQ2_XS, sizeof(block_iq2_xs), 16> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints packed[2];
+        from.template load_few<offsetof(block_iq2_xs, scales), 2>(packed);
+        to.scale = part_of_scale(from, 0.125f);
+        scales_of_halves(packed[0], to.scales);
+        scales_of_halves(packed[1], to.scales + 2);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        // 16 bits: an index of 9, and signs.
+        const Ints index = all(0x1ff);
+        for (int four = 0; four < 4; ++four) {
+            Ints packed[4];
+            from.load_4(2 + 16 * four, packed);
+            for (int half = 0; half < 2; ++half) {
+                Ints words[8];
+                const Ints first = packed[2 * half], last = packed[2 * half + 1];
+                const Ints low = any_bits(both_bits(right_32<9>(first), all(0x7f)), both_bits(right_32<17>(first), all(0x7f00)));
+                const Ints high = any_bits(both_bits(left_32<7>(last), all(0x7f0000)), both_bits(right_32<1>(last), all(0x7f000000)));
+                const Ints signs = with_eighth_sign(any_bits(low, high));
+                const Ints indices[4] = { both_bits(first, index), both_bits(right_32<16>(first), index), both_bits(last, index),
+                    both_bits(right_32<16>(last), index) };
+                for (int eight = 0; eight < 4; ++eight) {
+                    look_up_8(iq2xs_grid, indices[eight], words + 2 * eight);
+                    apply_signs(signs, eight, words + 2 * eight);
+                }
+                use(4 * four + 2 * half, words);
+                use(4 * four + 2 * half + 1, words + 4);
+            }
+        }
+    }
+};
+
+struct IQ2_S : IQuant<GGML_TYPE_IQ2_S, sizeof(block_iq2_s), 16> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints packed[2];
+        from.template load_few<offsetof(block_iq2_s, scales), 2>(packed);
+        to.scale = part_of_scale(from, 0.125f);
+        scales_of_halves(packed[0], to.scales);
+        scales_of_halves(packed[1], to.scales + 2);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        constexpr int INDICES = offsetof(block_iq2_s, qs), SIGNS = INDICES + 32;
+        Ints upper[2];
+        from.template load_few<offsetof(block_iq2_s, qh), 2>(upper);
+        for (int half = 0; half < 2; ++half) {
+            Ints indices[4], signs[4];
+            from.load_4(INDICES + 16 * half, indices);
+            from.load_4(SIGNS + 16 * half, signs);
+            for (int byte = 0; byte < 4; ++byte) {
+                Ints words[8], two = left_32<8>(one_byte(upper[half], byte));
+                for (int eight = 0; eight < 4; ++eight) {
+                    look_up_8(iq2s_grid, any_bits(one_byte(indices[byte], eight), both_bits(two, all(0x300))), words + 2 * eight);
+                    apply_signs(signs[byte], eight, words + 2 * eight);
+                    two = right_32<2>(two);
+                }
+                use(8 * half + 2 * byte, words);
+                use(8 * half + 2 * byte + 1, words + 4);
+            }
+        }
+    }
+};
+
+struct IQ3_XXS : IQuant<GGML_TYPE_IQ3_XXS, sizeof(block_iq3_xxs), 8> {
+    static constexpr int INDICES = offsetof(block_iq3_xxs, qs), SIGNS = INDICES + 64;
+
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints ends[8];
+        from.load_8(SIGNS, ends);
+        to.scale = part_of_scale(from, 0.25f);
+        scales_of_ends(ends, to.scales);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        for (int half = 0; half < 2; ++half) {
+            Ints indices[8], packed[4];
+            from.load_8(INDICES + 32 * half, indices);
+            from.load_4(SIGNS + 16 * half, packed);
+            for (int part = 0; part < 4; ++part) {
+                Ints words[8];
+                const Ints signs = spread_signs(packed[part]);
+                for (int word = 0; word < 8; ++word) {
+                    words[word] = gather(iq3xxs_grid, one_byte(indices[2 * part + word / 4], word % 4));
+                }
+                for (int eight = 0; eight < 4; ++eight) {
+                    apply_signs(signs, eight, words + 2 * eight);
+                }
+                use(4 * half + part, words);
+            }
+        }
+    }
+};
+
+struct IQ3_S : IQuant<GGML_TYPE_IQ3_S, sizeof(block_iq3_s), 8> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        Ints packed[1];
+        from.template load_few<offsetof(block_iq3_s, scales), 1>(packed);
+        to.scale = from.odd_halves();
+        scales_of_halves(packed[0], to.scales);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        constexpr int INDICES = offsetof(block_iq3_s, qs), SIGNS = offsetof(block_iq3_s, signs);
+        Ints upper[2];
+        from.template load_few<offsetof(block_iq3_s, qh), 2>(upper);
+        for (int half = 0; half < 2; ++half) {
+            Ints indices[8], signs[4];
+            from.load_8(INDICES + 32 * half, indices);
+            from.load_4(SIGNS + 16 * half, signs);
+            for (int part = 0; part < 4; ++part) {
+                Ints words[8], bits = left_32<8>(one_byte(upper[half], part));
+                for (int word = 0; word < 8; ++word) {
+                    const Ints low = one_byte(indices[2 * part + word / 4], word % 4);
+                    words[word] = gather(iq3s_grid, any_bits(low, both_bits(bits, all(0x100))));
+                    bits = right_32<1>(bits);
+                }
+                for (int eight = 0; eight < 4; ++eight) {
+                    apply_signs(signs[part], eight, words + 2 * eight);
+                }
+                use(4 * half + part, words);
+            }
         }
     }
 };

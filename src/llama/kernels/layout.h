@@ -1,6 +1,6 @@
 // How blocks of rows lie in memory. Included by level.cpp only.
 //
-// A block of `SIZE` bytes is words of four bytes, and perhaps an odd scale of one or two bytes: first in the short formats, last in the long ones.
+// A block of `SIZE` bytes is words of four bytes, and perhaps an odd scale of one or two bytes, first or last.
 // Its rows are read from one of two layouts:
 //
 //   the file's  row after row.
@@ -17,20 +17,23 @@
 
 // Of a format whose blocks have `size` bytes: the bytes of the odd scale, how many of them are before the words, and the blocks of a group.
 constexpr int odd_of(int size) { return size % 4; }
-constexpr int before_words(int size) { return size <= int(sizeof(block_q8_0)) ? odd_of(size) : 0; }
+constexpr int before_words(ggml_type type, int size) {
+    const bool is_last = type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_TQ1_0 || type == GGML_TYPE_TQ2_0;
+    return is_last ? 0 : odd_of(size);
+}
 constexpr int blocks_of_group(int size) { return odd_of(size) == 0 ? 1 : 4 / odd_of(size); }
 
 // Where a panel has a block's word: the scales come first, and of Q6_K each half's upper bits before its lower ones.
-constexpr int place_of_word(int size, int word) {
-    switch (size) {
-        case sizeof(block_q2_K): return word == 20 ? 0 : word + 1;
-        case sizeof(block_q3_K): return word >= 24 ? word - 24 : word + 3;
-        case sizeof(block_q6_K): return word >= 48 ? word - 48 : word >= 32 ? 4 + (word - 32) / 8 * 24 + word % 8 : 12 + word / 16 * 24 + word % 16;
+constexpr int place_of_word(ggml_type type, int word) {
+    switch (type) {
+        case GGML_TYPE_Q2_K: return word == 20 ? 0 : word + 1;
+        case GGML_TYPE_Q3_K: return word >= 24 ? word - 24 : word + 3;
+        case GGML_TYPE_Q6_K: return word >= 48 ? word - 48 : word >= 32 ? 4 + (word - 32) / 8 * 24 + word % 8 : 12 + word / 16 * 24 + word % 16;
         default: return word;
     }
 }
 
-template <int SIZE> struct InFile {
+template <ggml_type TYPE, int SIZE> struct InFile {
     const uint8_t * at;
     size_t stride;
 
@@ -52,8 +55,8 @@ template <int SIZE> struct InFile {
     }
     Floats odd_halves() const {
         Ints words[2];
-        load_2_words(before_words(SIZE) != 0 ? at : at + SIZE - 8, stride, words);
-        return before_words(SIZE) != 0 ? low_halves(words[0]) : high_halves(words[1]);
+        load_2_words(before_words(TYPE, SIZE) != 0 ? at : at + SIZE - 8, stride, words);
+        return before_words(TYPE, SIZE) != 0 ? low_halves(words[0]) : high_halves(words[1]);
     }
     Ints odd_bytes() const {
         Ints words[2];
@@ -62,7 +65,7 @@ template <int SIZE> struct InFile {
     }
 };
 
-template <int SIZE> struct InPanel {
+template <ggml_type TYPE, int SIZE> struct InPanel {
     // Of the block.
     const uint8_t *odd_at, *words_at;
 
@@ -74,7 +77,7 @@ template <int SIZE> struct InPanel {
 
 private:
     template <int N> void load_n(int offset, Ints * words) const {
-        const uint8_t * at = words_at + place_of_word(SIZE, (offset - before_words(SIZE)) / 4) * 4 * LANES;
+        const uint8_t * at = words_at + place_of_word(TYPE, (offset - before_words(TYPE, SIZE)) / 4) * 4 * LANES;
         for (int word = 0; word < N; ++word) {
             words[word] = load(at + word * 4 * LANES);
         }
@@ -93,8 +96,8 @@ inline PanelBlock block_of_panel(int size, int64_t n_blocks, int64_t block) {
 }
 
 // Makes panels of a matrix's rows. The lanes of the last panel that have no rows become zeros.
-inline void make_panels(const uint8_t * from, int64_t n_rows, int64_t n_blocks, int size, uint8_t * to) {
-    const int odd = odd_of(size), before = before_words(size), n_words = size / 4;
+inline void make_panels(ggml_type type, int size, const uint8_t * from, int64_t n_rows, int64_t n_blocks, uint8_t * to) {
+    const int odd = odd_of(size), before = before_words(type, size), n_words = size / 4;
     const size_t stride = size * n_blocks;
     for (int64_t row = 0; row < n_rows; row += LANES, from += LANES * stride, to += LANES * stride) {
         const int n = int(n_rows - row < LANES ? n_rows - row : LANES);
@@ -109,13 +112,13 @@ inline void make_panels(const uint8_t * from, int64_t n_rows, int64_t n_blocks, 
                 Ints words[4];
                 load_4_words(of_block + before + 4 * word, stride, words);
                 for (int i = 0; i < 4; ++i) {
-                    store(to + at.words + place_of_word(size, word + i) * 4 * LANES, words[i]);
+                    store(to + at.words + place_of_word(type, word + i) * 4 * LANES, words[i]);
                 }
             }
             for (int lane = 0; lane < n; ++lane) {
                 const uint8_t * of_lane = of_block + lane * stride;
                 for (int left = word; left < n_words; ++left) {
-                    memcpy(to + at.words + (place_of_word(size, left) * LANES + lane) * 4, of_lane + before + 4 * left, 4);
+                    memcpy(to + at.words + (place_of_word(type, left) * LANES + lane) * 4, of_lane + before + 4 * left, 4);
                 }
                 // Two bytes at once: a copy of unknown size takes longer than all else.
                 const uint8_t * odd_scale = of_lane + (before != 0 ? 0 : size - odd);
@@ -130,14 +133,15 @@ inline void make_panels(const uint8_t * from, int64_t n_rows, int64_t n_blocks, 
 }
 
 // `n` blocks of a row of panels, from the block `first` on, as the file had them.
-inline void blocks_of_panels(const uint8_t * panels, int64_t row, int64_t n_blocks, int size, int64_t first, int64_t n, uint8_t * to) {
-    const int odd = odd_of(size), before = before_words(size), n_words = size / 4;
+inline void blocks_of_panels(
+    ggml_type type, int size, const uint8_t * panels, int64_t row, int64_t n_blocks, int64_t first, int64_t n, uint8_t * to) {
+    const int odd = odd_of(size), before = before_words(type, size), n_words = size / 4;
     const int64_t lane = row % LANES;
     const uint8_t * panel = panels + (row - lane) * size * n_blocks;
     for (int64_t block = first; block < first + n; ++block, to += size) {
         const PanelBlock at = block_of_panel(size, n_blocks, block);
         for (int word = 0; word < n_words; ++word) {
-            memcpy(to + before + 4 * word, panel + at.words + (place_of_word(size, word) * LANES + lane) * 4, 4);
+            memcpy(to + before + 4 * word, panel + at.words + (place_of_word(type, word) * LANES + lane) * 4, 4);
         }
         memcpy(to + (before != 0 ? 0 : size - odd), panel + at.odd + lane * odd, odd);
     }

@@ -67,11 +67,11 @@ struct Product {
 bool has_panels(ggml_type type) { return format_of(type) != nullptr; }
 
 void make_panels(ggml_type type, const uint8_t * from, int64_t n_rows, int64_t width, uint8_t * to) {
-    make_panels(from, n_rows, width / ggml_blck_size(type), int(ggml_type_size(type)), to);
+    make_panels(type, int(ggml_type_size(type)), from, n_rows, width / ggml_blck_size(type), to);
 }
 
 void blocks_of_panels(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, int64_t first, int64_t n, uint8_t * to) {
-    blocks_of_panels(panels, row, width / ggml_blck_size(type), int(ggml_type_size(type)), first, n, to);
+    blocks_of_panels(type, int(ggml_type_size(type)), panels, row, width / ggml_blck_size(type), first, n, to);
 }
 
 bool multiplies(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr; }

@@ -262,12 +262,12 @@ constexpr size_t FEW = 12 << 10;
 
 // Where a format's blocks are, in each layout.
 struct OfFile {
-    template <typename Format> static InFile<Format::SIZE> block(const Rows & rows, int64_t at) {
+    template <typename Format> static InFile<Format::TYPE, Format::SIZE> block(const Rows & rows, int64_t at) {
         return { rows.weights + at * Format::SIZE, rows.stride };
     }
 };
 struct OfPanel {
-    template <typename Format> static InPanel<Format::SIZE> block(const Rows & rows, int64_t at) {
+    template <typename Format> static InPanel<Format::TYPE, Format::SIZE> block(const Rows & rows, int64_t at) {
         const PanelBlock block = block_of_panel(Format::SIZE, rows.n_blocks, at);
         return { rows.weights + block.odd, rows.weights + block.words };
     }
@@ -509,6 +509,11 @@ const Format FORMATS[] = {
     Functions<Q2_0>::make(),
     Functions<TQ1_0>::make(),
     Functions<TQ2_0>::make(),
+    Functions<IQ2_XXS>::make(),
+    Functions<IQ2_XS>::make(),
+    Functions<IQ2_S>::make(),
+    Functions<IQ3_XXS>::make(),
+    Functions<IQ3_S>::make(),
 };
 
 // NULL: another type.

@@ -38,6 +38,8 @@ template <int N> inline Ints right_32(Ints a) { return _mm512_srli_epi32(a, N); 
 template <int N> inline Ints left_32(Ints a) { return _mm512_slli_epi32(a, N); }
 template <int N> inline Ints signed_right_32(Ints a) { return _mm512_srai_epi32(a, N); }
 inline Ints shuffle(Ints a, Ints by) { return _mm512_shuffle_epi8(a, by); }
+// The words of a table at these indices.
+inline Ints gather(const uint32_t * table, Ints indices) { return _mm512_i32gather_epi32(indices, table, 4); }
 // `value` in the bytes in which `a` and `bits` share a bit.
 inline Ints where_bits(Ints a, Ints bits, Ints value) { return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(a, bits), value); }
 inline Ints select_less(Ints a, Ints than, Ints yes, Ints no) { return _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(a, than), no, yes); }
@@ -195,6 +197,7 @@ template <int N> inline Ints right_32(Ints a) { return _mm256_srli_epi32(a, N); 
 template <int N> inline Ints left_32(Ints a) { return _mm256_slli_epi32(a, N); }
 template <int N> inline Ints signed_right_32(Ints a) { return _mm256_srai_epi32(a, N); }
 inline Ints shuffle(Ints a, Ints by) { return _mm256_shuffle_epi8(a, by); }
+inline Ints gather(const uint32_t * table, Ints indices) { return _mm256_i32gather_epi32(reinterpret_cast<const int *>(table), indices, 4); }
 inline Ints where_bits(Ints a, Ints bits, Ints value) { return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(a, bits), bits), value); }
 inline Ints select_less(Ints a, Ints than, Ints yes, Ints no) { return _mm256_blendv_epi8(no, yes, _mm256_cmpgt_epi32(than, a)); }
 inline Ints madd_16(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }

@@ -22,6 +22,7 @@ inline Ints all_bytes(int x) { return ints(vdupq_n_u8(static_cast<uint8_t>(x)));
 inline Ints repeat_16(const void * at) { return load(at); }
 inline Ints both_bits(Ints a, Ints b) { return vandq_s32(a, b); }
 inline Ints any_bits(Ints a, Ints b) { return vorrq_s32(a, b); }
+inline Ints flip_bits(Ints a, Ints b) { return veorq_s32(a, b); }
 inline Ints add_32(Ints a, Ints b) { return vaddq_s32(a, b); }
 inline Ints sub_32(Ints a, Ints b) { return vsubq_s32(a, b); }
 inline Ints mul_32(Ints a, Ints b) { return vmulq_s32(a, b); }
@@ -33,6 +34,11 @@ template <int N> inline Ints right_32(Ints a) { return ints(vshrq_n_u32(words(a)
 template <int N> inline Ints left_32(Ints a) { return vshlq_n_s32(a, N); }
 template <int N> inline Ints signed_right_32(Ints a) { return vshrq_n_s32(a, N); }
 inline Ints shuffle(Ints a, Ints by) { return ints(vqtbl1q_u8(bytes(a), bytes(by))); }
+inline Ints gather(const uint32_t * table, Ints indices) {
+    const uint32_t words[4] = { table[vgetq_lane_s32(indices, 0)], table[vgetq_lane_s32(indices, 1)], table[vgetq_lane_s32(indices, 2)],
+        table[vgetq_lane_s32(indices, 3)] };
+    return ints(vld1q_u32(words));
+}
 inline Ints where_bits(Ints a, Ints bits, Ints value) { return vandq_s32(ints(vtstq_u8(bytes(a), bytes(bits))), value); }
 inline Ints select_less(Ints a, Ints than, Ints yes, Ints no) { return vbslq_s32(vcltq_s32(a, than), yes, no); }
 inline Ints dot_16(Ints sum, Ints a, Ints b) {
