@@ -176,6 +176,10 @@ fn attention_is_what_it_is_defined_as() {
         Shape { n_key: 72, n_value: 72, n_head: 4, n_head_kv: 4, n_tokens: 5, ..PLAIN },
         Shape { n_key: 192, n_value: 128, n_head: 5, n_head_kv: 5, n_tokens: 5, ..PLAIN },
         Shape { n_key: 256, n_value: 256, n_head: 4, n_head_kv: 1, n_cells: 1280, ..PLAIN },
+        // As many cells as tokens, where there is no cache.
+        Shape { n_cells: 41, n_tokens: 41, n_head_kv: 6, ..PLAIN },
+        Shape { n_cells: 67, n_tokens: 9, has_sinks: true, ..PLAIN },
+        Shape { n_cells: 501, n_tokens: 2, softcap: 2.0, ..PLAIN },
         Shape { n_tokens: 4, n_streams: 3, ..PLAIN },
         Shape { softcap: 2.0, n_tokens: 2, ..PLAIN },
         Shape { max_bias: 8.0, n_tokens: 2, ..PLAIN },

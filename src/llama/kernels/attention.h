@@ -151,17 +151,22 @@ constexpr int64_t MAX_CHUNKS = 4096;
 
 inline float power_of(float x) { return first_of(powers_of(sixteen(x))); }
 
-// Computes the weights of the chunk that begins at cell `from` and has `n` cells, a multiple of 16.
-template <int R> void weigh_chunk(const Attention & of, const Block & block, const Cells & cells, int64_t from, int n) {
+// Computes the weights of the chunk that begins at cell `from` and has `n_cells` cells. Those after it, up to a multiple of 16, are 0.
+template <int R> void weigh_chunk(const Attention & of, const Block & block, const Cells & cells, int64_t from, int n_cells) {
+    constexpr uint16_t HIDDEN = 0xfc00;
+    const int n = int(padded(n_cells, 16));
     uint16_t ordered[R][CHUNK];
     const uint16_t * masks[R];
     // Which sixteens some row sees.
     bool is_seen[CHUNK / 16] = {};
     for (int r = 0; r < R; ++r) {
         masks[r] = block.masks[r] == nullptr ? nullptr : block.masks[r] + from;
-        if (masks[r] != nullptr && cells.order != nullptr) {
-            for (int j = 0; j < n; ++j) {
-                ordered[r][j] = block.masks[r][cells.order[from + j]];
+        if (n > n_cells || (masks[r] != nullptr && cells.order != nullptr)) {
+            for (int j = 0; j < n_cells; ++j) {
+                ordered[r][j] = block.masks[r] == nullptr ? 0 : block.masks[r][cells.cell(from + j)];
+            }
+            for (int j = n_cells; j < n; ++j) {
+                ordered[r][j] = HIDDEN;
             }
             masks[r] = ordered[r];
         }
@@ -171,7 +176,7 @@ template <int R> void weigh_chunk(const Attention & of, const Block & block, con
     }
     const char * keys[CHUNK];
     for (int j = 0; j < n; ++j) {
-        keys[j] = cells.key(from + j);
+        keys[j] = cells.key(from + min_of(j, n_cells - 1));
     }
     float scores[R][CHUNK];
     for (int begin = 0; begin < n;) {
@@ -380,11 +385,12 @@ bool can_attend(const ggml_tensor * dst) {
     const bool has_heads = k->ne[0] <= MAX_HEAD && v->ne[0] <= MAX_HEAD && q->ne[0] == k->ne[0];
     const bool shares
         = k->ne[2] > 0 && k->ne[2] == v->ne[2] && k->ne[3] > 0 && k->ne[3] == v->ne[3] && q->ne[2] % k->ne[2] == 0 && q->ne[3] % k->ne[3] == 0;
-    return has_types && has_heads && shares && k->ne[1] % 16 == 0 && k->ne[1] == v->ne[1];
+    return has_types && has_heads && shares && k->ne[1] > 0 && k->ne[1] == v->ne[1];
 }
 
-// The numbers that a row's weights and powers of two take.
-inline int64_t row_size(int64_t n_cells) { return padded(n_cells + (n_cells + CHUNK - 1) / CHUNK, 16); }
+// The numbers that a row's weights take, and with its powers of two.
+inline int64_t weights_size(int64_t n_cells) { return padded(n_cells, 16); }
+inline int64_t row_size(int64_t n_cells) { return padded(weights_size(n_cells) + (n_cells + CHUNK - 1) / CHUNK, 16); }
 
 // Rows that are divided among threads take no more memory than this.
 constexpr size_t MAX_DIVIDED = size_t(64) << 20;
@@ -473,7 +479,7 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
             block.slopes[r] = slope(heads[r]);
             block.sinks[r] = sinks == nullptr ? 0.0f : static_cast<const float *>(sinks->data)[heads[r]];
             block.weights[r] = weights + r * row_size(of.n_cells);
-            block.powers[r] = block.weights[r] + of.n_cells;
+            block.powers[r] = block.weights[r] + weights_size(of.n_cells);
         }
         cells.keys = static_cast<const char *>(k->data) + key_head * k->nb[2] + key_stream * k->nb[3];
         cells.values = static_cast<const char *>(v->data) + key_head * v->nb[2] + key_stream * v->nb[3];

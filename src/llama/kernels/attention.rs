@@ -19,7 +19,6 @@ pub(in crate::llama) fn may_use_flash_attention(params: &ContextParams) -> bool 
     are_used()
         && params.uses_flash_attn() != Some(false)
         && [params.type_k, params.type_v].iter().all(has_type)
-        && !params.embeddings
         && !devices::supports_offload()
 }
 
