@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::event::DecisionScores;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::llama::Token;
 
 /// The tokens of each choice; none is empty.
@@ -73,7 +73,7 @@ impl ChoiceDecision {
             let what = format!(
                 "choices[{index}]: its {n} tokens and the prompt's {n_prompt} do not fit into the context of {n_ctx}"
             );
-            return Err(Error::new(Code::ContextFull, what));
+            return Err(Error::context_full(what, n_prompt + n, n_ctx));
         }
         let root = ChoiceNode { parent: 0, token: 0, children: Vec::new(), is_read: false, logprob: 0.0 };
         let (mut nodes, mut ends) = (vec![root], vec![0; choices.len()]);

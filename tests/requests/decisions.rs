@@ -171,6 +171,8 @@ fn bad_choices_are_refused_or_warned_of() {
     let request = json!({"prompt": "a", "choices": ["yes", long]});
     let answer = failed(&engine, &request);
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
+    assert_eq!(answer["n_ctx"], 128, "{answer}");
+    assert!(answer["n_prompt_tokens"].as_u64() > Some(128), "{answer}");
     assert!(answer["error"].as_str().expect("why").starts_with("choices[1]: its "), "{answer}");
     // Prefixes are allowed: the shorter text is at least as probable, because the longer one begins with it.
     let request = json!({"prompt": "She said", "choices": [" no", " no one", " yes", " nobody"], "n_probs": 3});
