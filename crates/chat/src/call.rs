@@ -420,9 +420,14 @@ impl CallReader {
                         whole.push_str(text.get(..end).unwrap_or_default());
                         let value = without_space(&whole, &close);
                         let raw = tool.raw.pointer("/properties").and_then(|properties| properties.get(&key));
+                        let parameter = tool.parameter(&key);
+                        let python = || python_container(value).filter(|_| tags.prints_python);
                         let read = match tags.has_elements {
                             true => elements::read(value, tags.before_key.trim(), raw.unwrap_or(&Value::Null)),
-                            false => tool.parameter(&key).and_then(|it| it.schema.read_argument(it.kind, value)),
+                            false => parameter.and_then(|it| {
+                                let container = python().filter(|container| it.schema.is_valid(container));
+                                container.or_else(|| it.schema.read_argument(it.kind, value))
+                            }),
                         };
                         let Some(read) = read else { return Progress::Bad };
                         self.arguments.push_str(&read.to_string());
@@ -562,6 +567,15 @@ fn number(text: &str, is_final: bool) -> Progress {
         true if n_digits > MAX_NAME => Progress::Bad,
         true => Progress::More,
         false => Progress::Read(n_digits),
+    }
+}
+
+/// An object or array that is a literal of Python or JSON.
+fn python_container(text: &str) -> Option<Value> {
+    let mut json = String::new();
+    match ValueScanner::new(Notation::Python).scan(text, true, &mut json) {
+        (end, Scan::Done) if end == text.len() && text.starts_with(['{', '[']) => serde_json::from_str(&json).ok(),
+        _ => None,
     }
 }
 

@@ -232,7 +232,12 @@ fn named_sections() -> ChatFormat {
 fn cdata() -> ChatFormat {
     let plain = TaggedValue { open: "\">".to_owned(), close: "</param>".to_owned(), kind: TagKind::BySchema };
     let quoted = TaggedValue { open: format!("\"><![{CDATA}["), close: "]]></param>".to_owned(), kind: TagKind::Text };
-    let tags = Tags { before_key: "<param name=\"".to_owned(), values: vec![plain, quoted], ..Tags::default() };
+    let tags = Tags {
+        before_key: "<param name=\"".to_owned(),
+        values: vec![plain, quoted],
+        prints_python: true,
+        ..Tags::default()
+    };
     ChatFormat {
         reasoning: Some(Block::new("<think>", "</think>")),
         calls: vec![Calls {

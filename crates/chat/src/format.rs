@@ -138,8 +138,10 @@ pub struct Tags {
     pub values: Vec<TaggedValue>,
     /// The text between two arguments.
     pub separator: String,
-    /// Values are literals of Python.
+    /// Values are literals of Python, also texts, which are in quotes.
     pub is_python: bool,
+    /// The template prints objects and arrays as literals of Python. Models write these, or JSON.
+    pub prints_python: bool,
     /// Objects and arrays are elements inside of the argument's element: with the key as its name, and `item` for each item.
     pub has_elements: bool,
 }

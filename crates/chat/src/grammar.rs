@@ -11,6 +11,8 @@ use crate::value::GEMMA_QUOTE;
 
 /// Space in JSON.
 const SPACE: &str = "(\" \" | \"\\n\"{1,2} [ \\t]{0,20})?";
+/// Arguments come in any order, and what a grammar cannot enforce is reported.
+const ANY_ORDER: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
 /// Any value in Gemma's notation.
 const GEMMA_NUMBER: &str = "\"-\"? (\"0\" | [1-9] [0-9]{0,15}) (\".\" [0-9]{1,15})? ([eE] [+-]? [0-9]{1,3})?";
 
@@ -113,7 +115,7 @@ impl ChatFormat {
 
     /// The content's block with a document.
     fn document_rule(&self, schema: &Schema, writer: &mut GrammarWriter) -> Result<String> {
-        let options = CompileOptions { drop_unenforceable: false, any_order: false };
+        let options = CompileOptions::default();
         let compiled = schema.compile(&options, &mut writer.rules)?;
         writer.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
         let around = |text: &str| if text.trim().is_empty() { String::new() } else { literal(text.trim_start()) };
@@ -255,8 +257,7 @@ impl GrammarWriter {
     }
 
     fn json(&mut self, tool: &Tool) -> Result<String> {
-        let options = CompileOptions { drop_unenforceable: true, any_order: true };
-        let compiled = tool.schema.compile(&options, &mut self.rules)?;
+        let compiled = tool.schema.compile(&ANY_ORDER, &mut self.rules)?;
         self.note(tool, compiled.unenforced);
         Ok(compiled.rule)
     }
@@ -316,23 +317,12 @@ impl GrammarWriter {
         key: &str,
         schema: &Schema,
     ) -> Result<String> {
-        let options = CompileOptions { drop_unenforceable: true, any_order: true };
+        let options = CompileOptions { python: tags.prints_python, ..ANY_ORDER };
         let before = literal(&tags.before_key);
         let mut forms = Vec::new();
         if tags.is_python {
-            let compiled = schema.compile(&options, &mut self.rules)?;
-            self.note(tool, compiled.unenforced);
             let Some(TaggedValue { open, close, .. }) = tags.values.first() else { return Ok(String::new()) };
-            let mut value = with_python_flags(compiled.rule, raw_of(tool, name));
-            let argument = schema.compile_argument(&["'"], &options, &mut self.rules)?;
-            let text = match argument.kind {
-                ArgumentKind::Text => Some(argument.rule),
-                ArgumentKind::Either => Some(text_until(&["'"], &mut self.rules)),
-                ArgumentKind::Json => None,
-            };
-            if let Some(text) = text {
-                value = format!("({value} | \"'\" {text} \"'\")");
-            }
+            let value = self.python(schema, tool)?;
             return Ok(format!("{before} {key} {} {value} {}", literal(open), literal(close)));
         }
         for value in &tags.values {
@@ -351,7 +341,7 @@ impl GrammarWriter {
                     continue;
                 }
                 (TagKind::Json(_), ArgumentKind::Json | ArgumentKind::Either) => {
-                    schema.compile(&options, &mut self.rules)?.rule
+                    schema.compile(&ANY_ORDER, &mut self.rules)?.rule
                 }
             };
             self.note(tool, argument.unenforced);
@@ -360,10 +350,26 @@ impl GrammarWriter {
         Ok(format!("{before} {key} ({})", forms.join(" | ")))
     }
 
+    /// A literal of Python or JSON. The text of a string in single quotes has no escapes, except inside of objects and arrays.
+    fn python(&mut self, schema: &Schema, tool: &Tool) -> Result<String> {
+        let json = schema.compile(&ANY_ORDER, &mut self.rules)?;
+        let values = schema.compile_values(&CompileOptions { python: true, ..ANY_ORDER }, &mut self.rules)?;
+        let argument = schema.compile_argument(&["'"], &ANY_ORDER, &mut self.rules)?;
+        let text = match argument.kind {
+            ArgumentKind::Text => Some(argument.rule),
+            ArgumentKind::Either => Some(text_until(&["'"], &mut self.rules)),
+            ArgumentKind::Json => None,
+        };
+        self.note(tool, json.unenforced);
+        let text = text.map(|text| format!("\"'\" {text} \"'\""));
+        let forms: Vec<String> =
+            [Some(json.rule), values.map(|values| values.rule), text].into_iter().flatten().collect();
+        Ok(format!("({})", forms.join(" | ")))
+    }
+
     /// An object or array as elements, or another value as JSON. `close`: the end of the element around it. Without a schema for its parts,
     /// an object or array is any text.
     fn elements(&mut self, tags: &Tags, close: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
-        let options = CompileOptions { drop_unenforceable: true, any_order: true };
         let element = |name: &str, value: &str| {
             let open = literal(&format!("{}{name}>", tags.before_key));
             format!("{open} {value} {}", literal(&format!("{}/{name}>", tags.before_key)))
@@ -389,7 +395,7 @@ impl GrammarWriter {
             }
             (Some("object" | "array"), _, _) => Ok(text_until(&[close.trim()], &mut self.rules)),
             _ => {
-                let argument = schema.compile_argument(&[close.trim()], &options, &mut self.rules)?;
+                let argument = schema.compile_argument(&[close.trim()], &ANY_ORDER, &mut self.rules)?;
                 self.note(tool, argument.unenforced);
                 Ok(argument.rule)
             }
@@ -412,8 +418,7 @@ impl GrammarWriter {
 
     /// A value in Gemma's notation. Numbers, constants, texts, and objects and arrays of these obey the schema; others are any value.
     fn gemma_value(&mut self, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
-        let options = CompileOptions { drop_unenforceable: true, any_order: true };
-        let argument = schema.compile_argument(&[GEMMA_QUOTE], &options, &mut self.rules)?;
+        let argument = schema.compile_argument(&[GEMMA_QUOTE], &ANY_ORDER, &mut self.rules)?;
         let quote = literal(GEMMA_QUOTE);
         let value = match (argument.kind, declared_type(raw)) {
             (ArgumentKind::Text, _) => format!("{quote} {} {quote}", argument.rule),

@@ -37,6 +37,8 @@ pub(crate) struct Probes<'a> {
     /// Three calls, and one call.
     pub(crate) calls: Option<String>,
     pub(crate) call: Option<String>,
+    /// A call with an array in its arguments.
+    pub(crate) array: Option<String>,
 }
 
 impl<'a> Probes<'a> {
@@ -49,8 +51,8 @@ impl<'a> Probes<'a> {
             with(Some(&tools)).or_else(|| with(None))
         };
         let after_user = |message: Value| print(&[user.clone(), message], false);
-        let calls = |n: usize| {
-            let calls: Vec<Value> = (0..n).map(probe_call).collect();
+        let called = |calls: Vec<Value>| {
+            let n = calls.len();
             let mut message = json!({"role": "assistant", "content": "", "tool_calls": calls});
             let shows = |prompt: &String| NAMES.iter().take(n).all(|name| after(prompt, "Hello?").contains(name));
             let empty = after_user(message.clone()).filter(shows);
@@ -70,8 +72,9 @@ impl<'a> Probes<'a> {
             text: after_user(json!({"role": "assistant", "content": TEXT})).unwrap_or_default(),
             reasoned: after_user(reasoned).unwrap_or_default(),
             shows_tools: print(std::slice::from_ref(&user), true).is_some_and(|prompt| prompt.contains(NAMES[0])),
-            calls: calls(3),
-            call: calls(1),
+            calls: called((0..3).map(probe_call).collect()),
+            call: called(vec![probe_call(0)]),
+            array: called(vec![call_of(0, &json!({KEYS[0]: [VALUES[0]]}))]),
         }
     }
 
@@ -186,7 +189,9 @@ impl<'a> Probes<'a> {
         let tags = if is_object || arguments_json(turn.get(first.start..first.end)?).is_some() {
             None
         } else {
-            Some(tagged_parts(turn, &spans)?)
+            let prints_python =
+                self.array.as_ref().is_some_and(|prompt| prompt.contains(&format!("['{}']", VALUES[0])));
+            Some(tagged_parts(turn, &spans, prints_python)?)
         };
         let (head, tail, begin, separator, end) = match spans.get(1) {
             Some(second) => {
@@ -315,6 +320,10 @@ fn probe_call(index: usize) -> Value {
         1 => json!({c: second}),
         _ => json!({}),
     };
+    call_of(index, &arguments)
+}
+
+fn call_of(index: usize, arguments: &Value) -> Value {
     json!({"type": "function", "id": IDS.get(index), "function": {"name": NAMES.get(index), "arguments": arguments}})
 }
 
@@ -412,8 +421,8 @@ fn bare_call(turn: &str, index: usize) -> Option<Span> {
 }
 
 /// The parts of calls with arguments between tags, and the text with which a call ends. The first call has two arguments, the second has
-/// one, the third has none.
-fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<CallPart>, String)> {
+/// one, the third has none. `prints_python`: see [`Tags`].
+fn tagged_parts(turn: &str, spans: &[Span], prints_python: bool) -> Option<(Vec<CallPart>, String)> {
     let [first, second, third] = spans else { return None };
     let one = turn.get(first.start..second.start)?;
     let [key_a, key_b, key_c] = KEYS;
@@ -460,7 +469,7 @@ fn tagged_parts(turn: &str, spans: &[Span]) -> Option<(Vec<CallPart>, String)> {
         true => vec![by_schema(&open_text, TagKind::BySchema)],
         false => vec![by_schema(&open_text, TagKind::Text), by_schema(&open_number, TagKind::Json(""))],
     };
-    let tags = Tags { before_key: before_key.to_owned(), values, separator, ..Tags::default() };
+    let tags = Tags { before_key: before_key.to_owned(), values, separator, prints_python, ..Tags::default() };
     let mut parts = vec![CallPart::Name];
     if !after_name.is_empty() {
         parts.push(CallPart::Text(after_name.to_owned()));

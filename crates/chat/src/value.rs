@@ -13,7 +13,8 @@ pub(crate) const GEMMA_QUOTE: &str = "<|\"|>";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notation {
     Json,
-    /// JSON, or literals of Python, whose strings have single quotes and no escapes but `\'` and `\\'`.
+    /// JSON, or literals of Python. Inside of objects and arrays, strings have Python's escapes. Outside, strings in single quotes have no
+    /// escapes but `\'` and `\\'`, because templates print them as they are.
     Python,
     /// Bare keys, and strings between [`GEMMA_QUOTE`].
     Gemma,
@@ -216,6 +217,9 @@ impl ValueScanner {
         }
         let mut chars = rest.chars();
         match (chars.next()?, quote) {
+            ('\\', _) if self.notation == Notation::Python && !self.open.is_empty() => {
+                python_escape(chars.as_str(), is_final, out).map(|n| 1 + n)
+            }
             ('\\', "\"") => {
                 let escaped = chars.next()?;
                 // Escapes that JSON does not know mean the character itself.
@@ -272,6 +276,34 @@ impl ValueScanner {
     }
 }
 
+/// Reads an escape of Python behind its backslash, and writes it as JSON. `None`: more text is needed.
+fn python_escape(text: &str, is_final: bool, out: &mut String) -> Option<usize> {
+    let escaped = text.chars().next()?;
+    let n_digits = match escaped {
+        'x' => 2,
+        'u' => 4,
+        'U' => 8,
+        _ => 0,
+    };
+    if text.len() <= n_digits && !is_final {
+        return None;
+    }
+    let digits = text.get(1..=n_digits).unwrap_or_default();
+    match (u32::from_str_radix(digits, 16), escaped) {
+        (Ok(code), 'x' | 'u') => _ = write!(out, "\\u{code:04x}"),
+        (Ok(code), _) => {
+            let char = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+            escape(char.encode_utf8(&mut [0; 4]), out);
+        }
+        (Err(_), 'b' | 'f' | 'n' | 'r' | 't') => out.extend(['\\', escaped]),
+        (Err(_), other) => {
+            escape(other.encode_utf8(&mut [0; 4]), out);
+            return Some(other.len_utf8());
+        }
+    }
+    Some(escaped.len_utf8() + n_digits)
+}
+
 enum Quote {
     Found(&'static str),
     None,
@@ -316,4 +348,42 @@ pub(crate) fn escape(text: &str, out: &mut String) {
         }
     }
     out.push_str(text.get(plain..).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The JSON of a literal of Python, read whole and byte by byte.
+    fn json_of(text: &str) -> String {
+        let mut whole = String::new();
+        let mut scanner = ValueScanner::new(Notation::Python);
+        assert_eq!(scanner.scan(text, true, &mut whole), (text.len(), Scan::Done), "{text}");
+        for cut in (0..text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+            let (mut scanner, mut out) = (ValueScanner::new(Notation::Python), String::new());
+            let (first, _) = scanner.scan(&text[..cut], false, &mut out);
+            assert_eq!(
+                scanner.scan(&text[first..], true, &mut out),
+                (text.len() - first, Scan::Done),
+                "{text} at {cut}"
+            );
+            assert_eq!(out, whole, "{text} at {cut}");
+        }
+        whole
+    }
+
+    #[test]
+    fn literals_of_python_are_read_as_json() {
+        for (python, json) in [
+            (r"['a', 1, True, None]", r#"["a", 1, true, null]"#),
+            (r#"{'k': "it's", "j": 'say "x"'}"#, r#"{"k": "it's", "j": "say \"x\""}"#),
+            (r#"['\n\t\\\'\"']"#, r#"["\n\t\\'\""]"#),
+            (r"['\x1b\u00e9\U0001f600\a']", "[\"\\u001b\\u00e9\u{1f600}a\"]"),
+            (r#"["\ud83d\ude00", "\/"]"#, r#"["\ud83d\ude00", "/"]"#),
+            // A text alone is as the template prints it.
+            (r"'C:\new'", r#""C:\\new""#),
+        ] {
+            assert_eq!(json_of(python), json, "{python}");
+        }
+    }
 }

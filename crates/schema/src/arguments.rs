@@ -9,12 +9,13 @@ use foredraft_base::error::{Error, Result};
 
 use crate::document::{Document, SchemaResult, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
-use crate::options::{CompileOptions, Unenforced};
+use crate::numbers::NumberRange;
+use crate::options::{CompileOptions, CompiledSchema, Unenforced};
 use crate::reader::{Listed, MAX_PROPERTIES, listed};
 use crate::rules::Rules;
 use crate::schema::Schema;
 use crate::spelling::Spelling;
-use crate::tree::{SchemaNode, SchemaTree, TextNode};
+use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
 use crate::writer::{self, WriterOptions};
 use crate::{formats, merge};
 
@@ -96,6 +97,15 @@ impl Schema {
         rules: &mut Rules,
     ) -> Result<CompiledArgument> {
         compile(self, delimiters, options, rules)
+    }
+
+    /// Adds the rules for the valid values that are no strings, as [`Schema::compile`] does for all. `None`: there are none.
+    /// [`CompileOptions::drop_unenforceable`] is always set here.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`].
+    pub fn compile_values(&self, options: &CompileOptions, rules: &mut Rules) -> Result<Option<CompiledSchema>> {
+        compile_values(self, options, rules)
     }
 
     /// The value that the text of an argument means; see [`ArgumentKind`]. `None`: it must be JSON, and is not. The value can be invalid
@@ -289,14 +299,8 @@ fn compile(
         };
         parts.push(rules.add("text", body));
     }
-    let write = |rules: &mut Rules, dropped: &mut Vec<(&'static str, String)>| -> SchemaResult<String> {
-        let json = Spelling::json(delimiters)?;
-        let writer_options = WriterOptions { spelling: &json, any_order: options.any_order, drops: true };
-        writer::write(&tree, &SchemaNode::Union(values.others.clone()), &writer_options, rules, dropped)
-    };
     if !values.others.is_empty() {
-        let json = write(rules, &mut dropped).or_else(|why| error_at(&schema.at, why)).map_err(Error::invalid)?;
-        parts.push(json);
+        parts.push(write_values(schema, &tree, values.others, delimiters, options, rules, &mut dropped)?);
     }
     if parts.is_empty() {
         let why = format!("{}: every valid text has what ends the argument", schema.at);
@@ -304,6 +308,56 @@ fn compile(
     }
     unenforced.extend(schema.located(dropped));
     Ok(CompiledArgument { rule: rules.add("argument", parts.join(" | ")), kind, unenforced })
+}
+
+/// See [`Schema::compile_values`].
+fn compile_values(schema: &Schema, options: &CompileOptions, rules: &mut Rules) -> Result<Option<CompiledSchema>> {
+    let (tree, mut unenforced) = schema.read(true)?;
+    let mut values = ByKind::default();
+    values.add(&tree, &tree.root, &mut HashSet::new());
+    if values.others.is_empty() {
+        return Ok(None);
+    }
+    let others = values.others.into_iter().map(|node| match node {
+        SchemaNode::Any => any_but_texts(),
+        node => node,
+    });
+    let others = others.collect();
+    let mut dropped = Vec::new();
+    let rule = write_values(schema, &tree, others, &[], options, rules, &mut dropped)?;
+    unenforced.extend(schema.located(dropped));
+    Ok(Some(CompiledSchema { rule, unenforced }))
+}
+
+/// Any value but strings.
+fn any_but_texts() -> SchemaNode {
+    let additional = AdditionalNode { excluded: Vec::new(), names: None, value: SchemaNode::Any };
+    let array = ArrayNode { first: Vec::new(), rest: Some(SchemaNode::Any), least: 0, most: None };
+    SchemaNode::Union(vec![
+        SchemaNode::Object(Box::new(ObjectNode { additional: Some(additional), ..ObjectNode::default() })),
+        SchemaNode::Array(Box::new(array)),
+        SchemaNode::Number(NumberRange::default()),
+        SchemaNode::Boolean,
+        SchemaNode::Null,
+    ])
+}
+
+/// Adds the rules of values that are no strings, in which no delimiter occurs.
+fn write_values(
+    schema: &Schema,
+    tree: &SchemaTree,
+    nodes: Vec<SchemaNode>,
+    delimiters: &[&str],
+    options: &CompileOptions,
+    rules: &mut Rules,
+    dropped: &mut Vec<(&'static str, String)>,
+) -> Result<String> {
+    let write = || {
+        let spellings = Spelling::quoted(delimiters, options.python)?;
+        let writer_options = WriterOptions { spellings: &spellings, any_order: options.any_order, drops: true };
+        writer::write(tree, &SchemaNode::Union(nodes), &writer_options, rules, dropped)
+    };
+    write().or_else(|why| error_at(&schema.at, why)).map_err(Error::invalid)
 }
 
 /// See [`Schema::read_argument`].

@@ -8,6 +8,8 @@ pub struct CompileOptions {
     /// The properties of small objects may come in any order. Otherwise, and in larger objects, they come in the order of the schema, or
     /// the required ones first.
     pub any_order: bool,
+    /// Values can also be literals of Python: strings in single quotes, `True`, `False` and `None`.
+    pub python: bool,
 }
 
 /// A keyword that the grammar does not enforce.

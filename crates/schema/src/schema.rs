@@ -65,8 +65,9 @@ impl Schema {
     /// [`CompileOptions::drop_unenforceable`]: a grammar cannot enforce it.
     pub fn compile(&self, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
         let (tree, mut unenforced) = self.read(options.drop_unenforceable)?;
+        let spellings = Spelling::quoted(&[], options.python).or_else(|why| error_at(&self.at, why));
         let writer_options = WriterOptions {
-            spelling: &Spelling::Json(None),
+            spellings: &spellings.map_err(Error::invalid)?,
             any_order: options.any_order,
             drops: options.drop_unenforceable,
         };

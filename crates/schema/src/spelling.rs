@@ -1,8 +1,10 @@
-//! How strings are spelled: in JSON, or raw between tags.
+//! How strings are spelled: in JSON, in Python, or raw between tags.
 
 use std::collections::BTreeSet;
 
-use crate::classes::class;
+use serde_json::Value;
+
+use crate::classes::{class, class_without};
 use crate::delimiters::Delimiters;
 use crate::pattern::{CharSet, PatternNode, Ranges};
 use crate::rules::{Rules, literal};
@@ -21,75 +23,117 @@ const ESCAPE: &str = concat!(
     r#"[\\] (["\\/bfnrt] | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} | "#,
     r#"[dD] [89abAB] [0-9a-fA-F]{2} [\\] "u" [dD] [c-fC-F] [0-9a-fA-F]{2}))"#,
 );
+/// The escapes that have a letter in a Python string in single quotes.
+const PYTHON_LETTERS: [(u32, char); 5] = [(0x09, 't'), (0x0A, 'n'), (0x0D, 'r'), (0x27, '\''), (0x5C, '\\')];
+/// Characters that a Python string in single quotes has only as escapes, DEL, and surrogates.
+const PYTHON_ESCAPED: [(u32, u32); 5] = [(0, 0x1F), (0x27, 0x27), (0x5C, 0x5C), (0x7F, 0x7F), SURROGATES];
+/// The escapes of a Python string that the reader of calls knows.
+const PYTHON_ESCAPE: &str =
+    r#"[\\] (["'\\nrt] | "x" [0-9a-fA-F]{2} | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))"#;
 /// The maximum length of what a pattern is written to, in bytes.
 const MAX_LEN: usize = 1 << 16;
 /// Characters that JSON has outside of strings, or in escapes. No delimiter is recognized by them.
 const STRUCTURE: &str = " \t\r\n{}[]:,\"\\/+-.0123456789abcdefABCDEFlnrstu";
+
+/// Further characters that Python has outside of strings, or in escapes.
+const PYTHON_WORDS: &str = "'TFNox";
 
 /// How the strings of a value are written.
 #[derive(Debug, Clone)]
 pub(crate) enum Spelling {
     /// As JSON strings, without their quotes. They contain none of the delimiters.
     Json(Option<Delimiters>),
+    /// As Python's strings in single quotes, without these. They contain none of the delimiters.
+    Python(Option<Delimiters>),
     /// As they are. They contain none of the delimiters.
     Raw(Option<Delimiters>),
 }
 
 impl Spelling {
-    /// JSON in which no delimiter occurs. The error names a delimiter that JSON cannot avoid.
-    pub(crate) fn json(delimiters: &[&str]) -> Result<Spelling, String> {
+    /// The ways to write a value outside of tags, in which no delimiter occurs: JSON, and also Python. The error names a delimiter that
+    /// these cannot avoid.
+    pub(crate) fn quoted(delimiters: &[&str], python: bool) -> Result<Vec<Spelling>, String> {
         let mut parts = Vec::new();
         for delimiter in delimiters.iter().filter(|text| !text.is_empty()) {
             // The rest from the first character on that occurs only in strings. To avoid the rest is to avoid the delimiter.
-            match delimiter.trim_start_matches(|char| STRUCTURE.contains(char)) {
+            match delimiter.trim_start_matches(|char| STRUCTURE.contains(char) || python && PYTHON_WORDS.contains(char))
+            {
                 "" => {
                     return Err(format!("the delimiter {delimiter:?} has no character that JSON has only in strings"));
                 }
                 rest => parts.push(rest),
             }
         }
-        Ok(Spelling::Json(Delimiters::new(&parts)))
+        let delimiters = Delimiters::new(&parts);
+        let python = python.then(|| Spelling::Python(delimiters.clone()));
+        Ok(std::iter::once(Spelling::Json(delimiters)).chain(python).collect())
     }
 
     pub(crate) fn raw(delimiters: &[&str]) -> Spelling {
         Spelling::Raw(Delimiters::new(delimiters))
     }
 
-    pub(crate) fn is_raw(&self) -> bool {
-        matches!(self, Spelling::Raw(_))
+    pub(crate) fn is_python(&self) -> bool {
+        matches!(self, Spelling::Python(_))
+    }
+
+    /// A string with this content, in quotes.
+    pub(crate) fn in_quotes(&self, content: &str) -> String {
+        let quote = if self.is_python() { "\"'\"" } else { "\"\\\"\"" };
+        format!("{quote} {content} {quote}")
+    }
+
+    fn letters(&self) -> &'static [(u32, char)] {
+        match self {
+            Spelling::Json(_) => &LETTERS,
+            Spelling::Python(_) => &PYTHON_LETTERS,
+            Spelling::Raw(_) => &[],
+        }
+    }
+
+    /// The characters that are not written as themselves.
+    fn escaped(&self) -> &'static [(u32, u32)] {
+        match self {
+            Spelling::Json(_) => &ESCAPED,
+            Spelling::Python(_) => &PYTHON_ESCAPED,
+            Spelling::Raw(_) => &UNSAYABLE,
+        }
+    }
+
+    /// The rule of an escape, if there are any.
+    fn escape(&self, rules: &mut Rules) -> Option<String> {
+        match self {
+            Spelling::Json(_) => Some(rules.add("escape", ESCAPE)),
+            Spelling::Python(_) => Some(rules.add("escape", PYTHON_ESCAPE)),
+            Spelling::Raw(_) => None,
+        }
     }
 
     fn delimiters(&self) -> Option<&Delimiters> {
         match self {
-            Spelling::Json(delimiters) | Spelling::Raw(delimiters) => delimiters.as_ref(),
+            Spelling::Json(delimiters) | Spelling::Python(delimiters) | Spelling::Raw(delimiters) => {
+                delimiters.as_ref()
+            }
         }
-    }
-
-    /// Identifies the spelling among those of a grammar.
-    pub(crate) fn key(&self) -> String {
-        format!("{} {:?}", self.is_raw(), self.delimiters().map(Delimiters::texts))
     }
 
     /// The GBNF for one character of any kind.
     fn any_char(&self, rules: &mut Rules) -> String {
-        match self {
-            Spelling::Json(_) => {
-                let escape = rules.add("escape", ESCAPE);
-                rules.add("char", format!("[^\"\\\\\\x7F\\x00-\\x1F\\uD800-\\uDFFF] | {escape}"))
-            }
-            Spelling::Raw(_) => rules.add("raw-char", "[^\\x00\\uD800-\\uDFFF]"),
+        let plain = class_without(self.escaped());
+        match self.escape(rules) {
+            Some(escape) => rules.add("char", format!("{plain} | {escape}")),
+            None => rules.add("raw-char", plain),
         }
     }
 
     /// The GBNF for any string. `is_closed`: it does not end with the beginning of a delimiter.
     pub(crate) fn any_text(&self, rules: &mut Rules, is_closed: bool) -> String {
-        match self {
-            Spelling::Json(Some(delimiters)) => {
-                let escape = rules.add("escape", ESCAPE);
-                delimiters.rule(rules, Some(&escape), &ESCAPED, is_closed)
+        match self.delimiters() {
+            Some(delimiters) => {
+                let escape = self.escape(rules);
+                delimiters.rule(rules, escape.as_deref(), self.escaped(), is_closed)
             }
-            Spelling::Raw(Some(delimiters)) => delimiters.rule(rules, None, &UNSAYABLE, is_closed),
-            Spelling::Json(None) | Spelling::Raw(None) => format!("{}*", self.any_char(rules)),
+            None => format!("{}*", self.any_char(rules)),
         }
     }
 
@@ -100,22 +144,31 @@ impl Spelling {
                 let allows = delimiters.as_ref().is_none_or(|delimiters| delimiters.allows(text));
                 (allows && !text.contains('\0')).then(|| literal(text))
             }
-            Spelling::Json(_) => {
-                let json = self.json_literal(&serde_json::Value::from(text));
-                Some(literal(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()))
+            Spelling::Json(_) | Spelling::Python(_) => {
+                let quoted = self.value(&Value::from(text));
+                Some(literal(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()))
             }
         }
     }
 
-    /// The JSON text of a value, with escapes where a string would have a delimiter.
-    pub(crate) fn json_literal(&self, value: &serde_json::Value) -> String {
-        let mut text = value.to_string();
+    /// The text of a value, with escapes where a string would have a delimiter.
+    pub(crate) fn value(&self, value: &Value) -> String {
+        let mut text = match self {
+            Spelling::Python(_) => {
+                let mut text = String::new();
+                write_python(value, &mut text);
+                text
+            }
+            Spelling::Json(_) | Spelling::Raw(_) => value.to_string(),
+        };
         for delimiter in self.delimiters().into_iter().flat_map(Delimiters::texts) {
             let Some((first, rest)) = delimiter.split_first() else { continue };
             let whole: String = delimiter.iter().collect();
             let mut units = [0; 2];
-            let mut escaped: String =
-                first.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+            let mut escaped: String = match self {
+                Spelling::Python(_) if u32::from(*first) > 0xFFFF => format!("\\U{:08x}", u32::from(*first)),
+                _ => first.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+            };
             escaped.extend(rest);
             text = text.replace(&whole, &escaped);
         }
@@ -196,14 +249,14 @@ impl Spelling {
         Ok(())
     }
 
-    /// The JSON spellings of all characters but some: the characters that are not written as themselves, and the letters of escapes.
+    /// The spellings of all characters but some: the characters that are not written as themselves, and the letters of escapes.
     /// Characters with which a delimiter begins have none.
     pub(crate) fn spellings_without(&self, taken: &[(u32, u32)]) -> (Ranges, Ranges) {
-        let mut excluded = ESCAPED.to_vec();
+        let mut excluded = self.escaped().to_vec();
         excluded.extend_from_slice(taken);
         excluded.extend(self.delimiters().map(Delimiters::first_chars).unwrap_or_default());
         let is_taken = |code: u32| taken.iter().any(|(first, last)| (*first..=*last).contains(&code));
-        let letters = LETTERS.iter().filter(|(code, _)| !is_taken(*code));
+        let letters = self.letters().iter().filter(|(code, _)| !is_taken(*code));
         (excluded, letters.map(|(_, letter)| (u32::from(*letter), u32::from(*letter))).collect())
     }
 
@@ -212,12 +265,14 @@ impl Spelling {
         if *set == CharSet::any() {
             return Ok(self.any_char(rules));
         }
-        if self.is_raw() {
+        if let Spelling::Raw(_) = self {
             let plain = set.without(&UNSAYABLE);
             return if plain.is_empty() { Err("an empty class".into()) } else { Ok(class(plain.ranges())) };
         }
         // A character as itself, or an escape with a letter. Escapes by number are used only where nothing else is in the set.
-        let (plain, letters) = json_spellings(set);
+        let letters = self.letters().iter().filter(|(code, _)| set.contains(*code));
+        let letters: Ranges = letters.map(|(_, letter)| (u32::from(*letter), u32::from(*letter))).collect();
+        let plain = set.without(self.escaped());
         let mut spellings = Vec::new();
         if !plain.is_empty() {
             spellings.push(class(plain.ranges()));
@@ -228,7 +283,7 @@ impl Spelling {
         if plain.is_empty() {
             let controls = (0..0x20).chain([0x7F]);
             let by_number =
-                controls.filter(|code| set.contains(*code) && LETTERS.iter().all(|(other, _)| other != code));
+                controls.filter(|code| set.contains(*code) && self.letters().iter().all(|(other, _)| other != code));
             spellings.extend(by_number.map(|code| literal(&format!("\\u{code:04x}"))));
         }
         match spellings.as_slice() {
@@ -239,10 +294,43 @@ impl Spelling {
     }
 }
 
-/// The characters of a set that a JSON string has as themselves, and the letters of escapes for others.
-pub(crate) fn json_spellings(set: &CharSet) -> (CharSet, Ranges) {
-    let letters = LETTERS.iter().filter(|(code, _)| set.contains(*code));
-    (set.without(&ESCAPED), letters.map(|(_, letter)| (u32::from(*letter), u32::from(*letter))).collect())
+/// Writes a value as a literal of Python.
+fn write_python(value: &Value, out: &mut String) {
+    match value {
+        Value::Null => out.push_str("None"),
+        Value::Bool(flag) => out.push_str(if *flag { "True" } else { "False" }),
+        Value::Number(number) => out.push_str(&number.to_string()),
+        Value::String(text) => {
+            out.push('\'');
+            for char in text.chars() {
+                let code = u32::from(char);
+                match PYTHON_LETTERS.iter().find(|(escaped, _)| *escaped == code) {
+                    Some((_, letter)) => out.extend(['\\', *letter]),
+                    None if char.is_control() => out.push_str(&format!("\\x{code:02x}")),
+                    None => out.push(char),
+                }
+            }
+            out.push('\'');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_python(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            out.push('{');
+            for (index, (key, item)) in map.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_python(&Value::from(key.as_str()), out);
+                out.push_str(": ");
+                write_python(item, out);
+            }
+            out.push('}');
+        }
+    }
 }
 
 /// A pattern of which no text has a delimiter, and no text ends with the beginning of one. `None`: there are no such texts.

@@ -32,7 +32,8 @@ struct SchemaWriter<'w> {
 
 /// How a tree is written.
 pub(crate) struct WriterOptions<'w> {
-    pub(crate) spelling: &'w Spelling,
+    /// The ways to write strings, JSON's first. Each string is written in one of them.
+    pub(crate) spellings: &'w [Spelling],
     pub(crate) any_order: bool,
     /// Keywords that cannot be enforced are added to `dropped`. Otherwise they are an error.
     pub(crate) drops: bool,
@@ -67,7 +68,7 @@ impl SchemaWriter<'_> {
             return Err(format!("the grammar takes more than {MAX_SIZE} bytes"));
         }
         Ok(match node {
-            SchemaNode::Any => self.any(),
+            SchemaNode::Any => self.any()?,
             SchemaNode::Definition(id) => self.definition(*id, hint),
             SchemaNode::Union(nodes) => {
                 let mut parts = Vec::new();
@@ -82,14 +83,11 @@ impl SchemaWriter<'_> {
             SchemaNode::Values(values) => self.values(values, hint),
             SchemaNode::Object(object) => self.object(object, hint)?,
             SchemaNode::Array(array) => self.array(array, hint)?,
-            SchemaNode::Text(text) => {
-                let content = self.text(text)?;
-                self.quoted(&content, hint)
-            }
+            SchemaNode::Text(text) => self.text(text, hint)?,
             SchemaNode::Integer(range) => self.rules.add("integer", range.body().ok_or("no integer is valid")?),
             SchemaNode::Number(range) => self.rules.add("number", range.body().ok_or("no number is valid")?),
-            SchemaNode::Boolean => self.rules.add("boolean", "\"true\" | \"false\""),
-            SchemaNode::Null => self.rules.add("null", "\"null\""),
+            SchemaNode::Boolean => self.values(&[true.into(), false.into()], "boolean"),
+            SchemaNode::Null => self.values(&[Value::Null], "null"),
         })
     }
 
@@ -97,27 +95,43 @@ impl SchemaWriter<'_> {
         if !self.options.drops {
             return Err(why);
         }
-        self.dropped.push((keyword, why));
+        if !self.dropped.contains(&(keyword, why.clone())) {
+            self.dropped.push((keyword, why));
+        }
         Ok(())
     }
 
-    fn quoted(&mut self, content: &str, hint: &str) -> String {
-        self.rules.add(hint, format!("\"\\\"\" {content} \"\\\"\""))
+    /// The rule of a string in quotes. `content`: what stands between them, for each spelling.
+    fn quoted(
+        &mut self,
+        hint: &str,
+        mut content: impl FnMut(&mut Self, &Spelling) -> Result<String, String>,
+    ) -> Result<String, String> {
+        let mut forms = Vec::new();
+        for spelling in self.options.spellings {
+            forms.push(spelling.in_quotes(&content(self, spelling)?));
+        }
+        Ok(self.rules.add(hint, forms.join(" | ")))
+    }
+
+    /// The rule of a string in quotes.
+    fn text(&mut self, text: &TextNode, hint: &str) -> Result<String, String> {
+        self.quoted(hint, |this, spelling| this.content(text, spelling))
     }
 
     /// The GBNF for the content of a string.
-    fn text(&mut self, text: &TextNode) -> Result<String, String> {
+    fn content(&mut self, text: &TextNode, spelling: &Spelling) -> Result<String, String> {
         match text {
             TextNode::Format(format) => Ok(formats::rule(format, self.rules)),
             TextNode::Pattern(node) => {
-                let body = match self.options.spelling.pattern(node, self.rules) {
+                let body = match spelling.pattern(node, self.rules) {
                     Ok(body) => body,
                     Err(part) => {
                         self.drop_keyword(
                             "pattern",
                             format!("the pattern has {part}, which a grammar cannot enforce"),
                         )?;
-                        self.options.spelling.any_text(self.rules, false)
+                        spelling.any_text(self.rules, false)
                     }
                 };
                 Ok(if matches!(node, PatternNode::Repeat(..)) && !body.contains('|') {
@@ -133,25 +147,25 @@ impl SchemaWriter<'_> {
         self.rules.add("space", SPACE)
     }
 
-    fn string(&mut self) -> String {
-        let content = self.options.spelling.any_text(self.rules, false);
-        self.quoted(&content, "string")
+    fn string(&mut self) -> Result<String, String> {
+        self.quoted("string", |this, spelling| Ok(spelling.any_text(this.rules, false)))
     }
 
     /// The rule for any value.
-    fn any(&mut self) -> String {
-        let (value, is_new) = self.rules.shared(&format!("value {}", self.options.spelling.key()), "value");
+    fn any(&mut self) -> Result<String, String> {
+        let (value, is_new) = self.rules.shared(&format!("value {:?}", self.options.spellings), "value");
         if is_new {
-            let (space, string) = (self.space(), self.string());
+            let (space, string) = (self.space(), self.string()?);
             let number = self.rules.add("number", crate::numbers::NumberRange::default().body().unwrap_or_default());
             let pair = self.rules.add("pair", format!("{string} {space} \":\" {space} {value}"));
             let object = format!("\"{{\" {space} ({pair} (\",\" {space} {pair})*)? {space} \"}}\"");
             let array = format!("\"[\" {space} ({value} (\",\" {space} {value})*)? {space} \"]\"");
             let (object, array) = (self.rules.add("object", object), self.rules.add("array", array));
-            let body = format!("{object} | {array} | {string} | {number} | \"true\" | \"false\" | \"null\"");
+            let constants = self.values(&[true.into(), false.into(), Value::Null], "constant");
+            let body = format!("{object} | {array} | {string} | {number} | {constants}");
             self.rules.define(&value, body);
         }
-        value
+        Ok(value)
     }
 
     /// The rule of a definition, which is written later.
@@ -168,16 +182,26 @@ impl SchemaWriter<'_> {
     }
 
     fn values(&mut self, values: &[Value], hint: &str) -> String {
-        let literals: Vec<String> =
-            values.iter().map(|value| literal(&self.options.spelling.json_literal(value))).collect();
-        self.rules.add(hint, literals.join(" | "))
+        let forms: Vec<String> = values.iter().flat_map(|value| self.literals(value)).collect();
+        self.rules.add(hint, forms.join(" | "))
+    }
+
+    /// A value in each spelling.
+    fn literals(&self, value: &Value) -> Vec<String> {
+        let mut forms: Vec<String> =
+            self.options.spellings.iter().map(|spelling| literal(&spelling.value(value))).collect();
+        forms.dedup();
+        forms
     }
 
     fn object(&mut self, object: &ObjectNode, hint: &str) -> Result<String, String> {
         let space = self.space();
         let mut items = Vec::new();
         for property in &object.properties {
-            let name = literal(&self.options.spelling.json_literal(&Value::from(property.name.as_str())));
+            let name = match self.literals(&Value::from(property.name.as_str())).as_slice() {
+                [name] => name.clone(),
+                names => format!("({})", names.join(" | ")),
+            };
             let value = self.node(&property.value, &property.name)?;
             let pair = format!("{name} {space} \":\" {space} {value}");
             items.push((self.rules.add(&property.name, pair), property.is_required));
@@ -216,13 +240,10 @@ impl SchemaWriter<'_> {
         let listed = object.properties.iter().map(|property| &property.name);
         let names: Vec<&str> = listed.chain(&additional.excluded).map(String::as_str).collect();
         let name = match &additional.names {
-            Some(text) => {
-                let content = self.text(text)?;
-                self.quoted(&content, "name")
-            }
-            None if names.is_empty() => self.string(),
-            None => match self.other_names(&names) {
-                Some(name) => name,
+            Some(text) => self.text(text, "name")?,
+            None if names.is_empty() => self.string()?,
+            None => match name_tree(&names) {
+                Some(tree) => self.quoted("name", |this, spelling| Ok(this.other_names(&tree, spelling)))?,
                 None => return Ok(None),
             },
         };
@@ -231,38 +252,20 @@ impl SchemaWriter<'_> {
         Ok(Some(self.rules.add("pair", format!("{name} {space} \":\" {space} {value}"))))
     }
 
-    /// The rule for all JSON strings except these.
-    fn other_names(&mut self, names: &[&str]) -> Option<String> {
-        let mut nodes = vec![NameNode::default()];
-        for name in names {
-            let mut at = 0;
-            for char in name.chars() {
-                let new = nodes.len();
-                let node = nodes.get_mut(at)?;
-                at = match node.next.iter().find(|(other, _)| *other == char) {
-                    Some((_, next)) => *next,
-                    None => {
-                        node.next.push((char, new));
-                        nodes.push(NameNode::default());
-                        new
-                    }
-                };
-                if nodes.len() > MAX_NAME_NODES {
-                    return None;
-                }
-            }
-            nodes.get_mut(at)?.is_name = true;
-        }
-        let any = self.options.spelling.any_text(self.rules, false);
+    /// The content of all strings except the names in a tree.
+    fn other_names(&mut self, nodes: &[NameNode], spelling: &Spelling) -> String {
+        let any = spelling.any_text(self.rules, false);
         let rest = self.rules.add("text", any);
         // Leaves stand behind their parents, so their rules are written first.
         let mut written: Vec<String> = vec![String::new(); nodes.len()];
         for (id, node) in nodes.iter().enumerate().rev() {
-            let body = self.options.spelling.beside(&node.next, &written, &rest, !node.is_name);
-            *written.get_mut(id)? = self.rules.add("name", body);
+            let body = spelling.beside(&node.next, &written, &rest, !node.is_name);
+            let name = self.rules.add("name", body);
+            if let Some(place) = written.get_mut(id) {
+                *place = name;
+            }
         }
-        let first = written.first()?.clone();
-        Some(self.quoted(&first, "name"))
+        written.into_iter().next().unwrap_or_default()
     }
 
     fn array(&mut self, array: &ArrayNode, hint: &str) -> Result<String, String> {
@@ -324,8 +327,33 @@ struct NameNode {
     is_name: bool,
 }
 
+/// Names as a tree of characters. `None`: it would be too large.
+fn name_tree(names: &[&str]) -> Option<Vec<NameNode>> {
+    let mut nodes = vec![NameNode::default()];
+    for name in names {
+        let mut at = 0;
+        for char in name.chars() {
+            let new = nodes.len();
+            let node = nodes.get_mut(at)?;
+            at = match node.next.iter().find(|(other, _)| *other == char) {
+                Some((_, next)) => *next,
+                None => {
+                    node.next.push((char, new));
+                    nodes.push(NameNode::default());
+                    new
+                }
+            };
+            if nodes.len() > MAX_NAME_NODES {
+                return None;
+            }
+        }
+        nodes.get_mut(at)?.is_name = true;
+    }
+    Some(nodes)
+}
+
 impl Spelling {
-    /// GBNF for the rest of a JSON string that leaves a tree of names. `next`: the characters that stay in it, with their nodes, whose
+    /// GBNF for the rest of a string that leaves a tree of names. `next`: the characters that stay in it, with their nodes, whose
     /// rules are in `written`. `rest`: the rule for any text. A character that stays in the tree has no other spelling.
     fn beside(&self, next: &[(char, usize)], written: &[String], rest: &str, may_end: bool) -> String {
         let mut parts = Vec::new();

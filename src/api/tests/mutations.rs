@@ -445,7 +445,7 @@ fn schemas_convert_or_fail() {
             let _ = schema::to_grammar(&parsed);
             let mut rules = Rules::new();
             if let Ok(read) = Schema::new(&parsed) {
-                let options = CompileOptions { drop_unenforceable: true, any_order: true };
+                let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
                 let _ = read.compile(&options, &mut rules);
                 let _ = read.compile_argument(&["</parameter>"], &options, &mut rules);
                 let _ = read.parameters();

@@ -38,6 +38,13 @@ const TAGS: &str = r#"{% if tools %}<|im_start|>system
 <think>
 {% endif %}"#;
 
+/// Calls with a tag for each argument, whose values are printed as Python does.
+const PYTHON_TAGS: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}{% for call in message.tool_calls or [] %}<call>
+<function={{ call.function.name }}>
+{% for name, value in call.function.arguments | items %}<parameter={{ name }}>{{ value }}</parameter>
+{% endfor %}</function>
+</call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
+
 /// A name, then JSON.
 const NAME_THEN_JSON: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}{% if message.role == 'user' %}[INST]{{ message.content }}[/INST]
 {%- else %}{{ message.content }}{% for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}{% endfor %}</s>{% endif %}{% endfor %}"#;
@@ -50,9 +57,10 @@ const ARRAY: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor
 const BARE_JSON: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>{% if message.tool_calls %}{% if message.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}{{ '{"name": "' + message.tool_calls[0].function.name + '", "parameters": ' + (message.tool_calls[0].function.arguments | tojson) + '}' }}{% else %}{{ message.content }}{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
 
 /// The templates with their names.
-pub(super) const ALL: [(&str, &str); 5] = [
+pub(super) const ALL: [(&str, &str); 6] = [
     ("JSON in tags", JSON_IN_TAGS),
     ("tags", TAGS),
+    ("Python in tags", PYTHON_TAGS),
     ("name then JSON", NAME_THEN_JSON),
     ("array", ARRAY),
     ("bare JSON", BARE_JSON),

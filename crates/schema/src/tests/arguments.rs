@@ -11,7 +11,7 @@ const TAG: &str = "</parameter>";
 fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, CompiledArgument, Schema) {
     let schema = Schema::new(schema).unwrap();
     let mut rules = Rules::new();
-    let options = CompileOptions { drop_unenforceable: true, any_order: true };
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
     let argument = schema.compile_argument(delimiters, &options, &mut rules).unwrap();
     (rules, argument, schema)
 }
@@ -201,4 +201,65 @@ fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
     let schema = Schema::new(&json!({"type": "array"})).unwrap();
     let error = schema.compile_argument(&["}\n"], &CompileOptions::default(), &mut Rules::new()).unwrap_err();
     assert!(error.message().contains("has no character that JSON has only in strings"), "{error}");
+}
+
+#[test]
+fn values_can_be_literals_of_python() {
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: true };
+    for (schema, allowed, refused) in [
+        (
+            json!({"type": "array", "items": {"type": "string"}}),
+            vec!["['a', \"b\"]", r"['it\'s', '\n\x1b', '\\']", "[\"it's\"]", "['\u{e9}\u{1f600}']"],
+            vec!["['a\"]", "['a'b']", r"['\q']", "['a\nb']", "[a]", r"['\ud83d']", "[1]"],
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "null"}}, "required": ["a"],
+                "additionalProperties": {"type": "integer"}}),
+            vec!["{'a': True, 'b': None}", "{\"a\": false, 'c': 1}", "{'a': true}"],
+            vec!["{'a': TRUE}", "{'b': None}", "{'a': True, 'b': 1}", "{'a': True, 'a': True}", "{'a': 1}"],
+        ),
+        (
+            json!({"type": "array", "items": {"enum": ["it's", "</parameter>", {"k": [true, null, 1.5]}]}}),
+            vec![
+                r"['it\'s', {'k': [True, None, 1.5]}]",
+                r"['\u003c/parameter>']",
+                "[\"it's\", {\"k\":[true,null,1.5]}]",
+            ],
+            vec!["['it', 's']", "['</parameter>']", "[{'k': [True, None]}]"],
+        ),
+        (
+            json!({"type": "array", "items": {"type": "string", "pattern": "^[a']+$"}}),
+            vec![r#"['a\'', "a'"]"#, r"['aa']"],
+            vec!["['a'']", "['b']"],
+        ),
+    ] {
+        let mut rules = Rules::new();
+        let parsed = Schema::new(&schema).unwrap();
+        let argument = parsed.compile_argument(&[TAG], &options, &mut rules).unwrap();
+        let gbnf = followed(rules, &argument.rule, &[TAG]);
+        let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
+        for (texts, is_allowed) in [(allowed, true), (refused, false)] {
+            for text in texts {
+                assert_eq!(accepts(&grammar, &format!("{text}{TAG}")), is_allowed, "{text} under {schema}\n{gbnf}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_alone_are_no_strings() {
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: true };
+    for (schema, allowed, refused) in [
+        (json!({}), vec!["{'a': ['b']}", "1", "None"], vec!["'a'", "\"a\""]),
+        (json!({"type": ["string", "integer"]}), vec!["1"], vec!["'1'", "\"1\"", "1.5"]),
+        (json!({"enum": ["a", 2]}), vec!["2"], vec!["'a'"]),
+    ] {
+        let mut rules = Rules::new();
+        let values = Schema::new(&schema).unwrap().compile_values(&options, &mut rules).unwrap().unwrap();
+        let grammar = automaton(&rules.to_gbnf(&values.rule)).unwrap();
+        allowed.into_iter().for_each(|text| assert!(accepts(&grammar, text), "{text} under {schema}"));
+        refused.into_iter().for_each(|text| assert!(!accepts(&grammar, text), "{text} under {schema}"));
+    }
+    let none = Schema::new(&json!({"type": "string"})).unwrap().compile_values(&options, &mut Rules::new()).unwrap();
+    assert_eq!(none, None);
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{accepts, automaton, grammar_with};
 use crate::{CompileOptions, Rules, Schema, compile};
 
-const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true };
+const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
 
 /// Only the keyword is dropped, its location is said, and the rest of the schema is enforced.
 #[test]

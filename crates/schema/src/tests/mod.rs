@@ -368,7 +368,7 @@ fn deep_values_fit_a_small_stack() {
         |inner, _| json!({"anyOf": [{"type": "array", "items": {}}, inner], "minItems": 1}),
     );
     let value = (0..60).fold(json!(1), |inner, _| json!({ "a": inner }));
-    let options = CompileOptions { drop_unenforceable: true, any_order: true };
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(256 << 10);
         let work = || {
