@@ -305,6 +305,17 @@ impl ChatFormat {
         turn
     }
 
+    /// The texts that end reasoning, the one that the template prints first. `has_tools`: a call ends it, too, because models leave out the
+    /// end there. Only a call that begins with a tag, because reasoning does not have it by chance.
+    #[must_use]
+    pub fn reasoning_ends(&self, has_tools: bool) -> Vec<String> {
+        let ends = self.reasoning.iter().flat_map(|block| &block.ends).map(|end| end.trim().to_owned());
+        let calls = self.calls.iter().filter(|calls| has_tools && !calls.is_anchored);
+        let begins_with_tag = |text: &String| tags_in(text).first().is_some_and(|tag| text.starts_with(tag));
+        let calls = calls.flat_map(Calls::triggers).filter(begins_with_tag);
+        ends.filter(|end| !end.is_empty()).chain(calls).collect()
+    }
+
     /// Whether the prompt's end is inside of reasoning.
     #[must_use]
     pub fn is_reasoning(&self, start: &TurnStart) -> bool {

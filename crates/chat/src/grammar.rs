@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::elements::ITEM;
 use crate::format::{CallArguments, CallObject, CallPart, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart};
 use crate::tool::Tool;
-use crate::value::GEMMA_QUOTE;
+use crate::value::{GEMMA_QUOTE, overlap};
 
 /// Space in JSON.
 const SPACE: &str = "(\" \" | \"\\n\"{1,2} [ \\t]{0,20})?";
@@ -70,7 +70,7 @@ impl ChatFormat {
             return Ok(Some(TurnGrammar { text, triggers, unenforced: writer.unenforced }));
         }
         let document = match request.document.filter(|_| !(request.is_required && has_calls)) {
-            Some(schema) => Some(self.document_rule(schema, &mut writer)?),
+            Some(schema) => Some(self.document_rule(schema, start, &mut writer)?),
             None => None,
         };
         let root = self.root(calls, document, start, &mut writer);
@@ -99,28 +99,38 @@ impl ChatFormat {
                 .collect();
         let after = writer.rules.add("answer", after.join(" | "));
         let Some(block) = &self.reasoning else { return after };
-        let ends: Vec<&str> = block.ends.iter().map(|end| end.trim()).filter(|end| !end.is_empty()).collect();
-        let thought = text_until(&ends, &mut writer.rules);
-        let end = literal(ends.first().copied().unwrap_or_default());
+        let ends = self.reasoning_ends(calls.is_some());
+        let thought = text_until(&ends.iter().map(String::as_str).collect::<Vec<_>>(), &mut writer.rules);
+        let end = literal(block.end().trim());
+        // A call can end reasoning, too.
+        let after_thought = match calls.filter(|_| ends.len() > block.ends.len()) {
+            Some(calls) => format!("({end} {after} | {calls})"),
+            None => format!("{end} {after}"),
+        };
         if self.is_reasoning(start) {
-            return format!("{thought} {end} {after}");
+            return format!("{thought} {after_thought}");
         }
         let is_over = block.ends.iter().any(|end| start.opened.contains(end.trim()));
         if is_over {
             return after;
         }
         // Some templates print the end alone where there is no reasoning.
-        format!("[ \\n]{{0,4}} (({} {thought})? {end})? {after}", literal(block.begin().trim()))
+        let begin = literal(block.begin().trim());
+        format!("[ \\n]{{0,4}} ({begin} {thought} {after_thought} | {end}? {after})")
     }
 
     /// The content's block with a document.
-    fn document_rule(&self, schema: &Schema, writer: &mut GrammarWriter) -> Result<String> {
+    fn document_rule(&self, schema: &Schema, start: &TurnStart, writer: &mut GrammarWriter) -> Result<String> {
         let options = CompileOptions::default();
         let compiled = schema.compile(&options, &mut writer.rules)?;
         writer.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
-        let around = |text: &str| if text.trim().is_empty() { String::new() } else { literal(text.trim_start()) };
         let block = self.content.clone().unwrap_or_default();
-        Ok(format!("{} {} {}", around(block.begin()), compiled.rule, optional(block.end())))
+        // The prompt can have the beginning already, or a part of it.
+        let begin = block.begin();
+        let opened = start.opened.as_str();
+        let n_open = if opened.ends_with(begin) { begin.len() } else { overlap(opened, begin) };
+        let begin = begin.get(n_open..).filter(|rest| !rest.trim().is_empty()).unwrap_or_default();
+        Ok(format!("{} {} {}", literal(begin), compiled.rule, optional(block.end())))
     }
 
     /// The texts from which on calls are written.

@@ -84,8 +84,9 @@ impl MessageReader {
         let mut in_content =
             format.content.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect::<Vec<_>>();
         in_content.extend(outside.clone());
-        let in_reasoning =
-            format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect::<Vec<_>>();
+        let ends = format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End));
+        let all_ends = format.reasoning_ends(true);
+        let in_reasoning = ends.chain(called.into_iter().filter(|(text, _)| all_ends.contains(text))).collect();
         MessageReader { format, tools, options, outside, in_content, in_reasoning }
     }
 
@@ -136,6 +137,8 @@ struct OpenCalls {
     /// Everything since the call's beginning, for the case that it is none.
     raw: String,
     n_calls: usize,
+    /// They began inside of reasoning that has not ended.
+    is_in_reasoning: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -323,14 +326,15 @@ impl MessageParser {
                 let first = self.pending.chars().next().map_or(0, char::len_utf8);
                 let text = self.pending.get(..first).unwrap_or_default().to_owned();
                 self.consume(first);
-                self.add_text(&text, false);
+                self.add_text(&text, is_reasoning);
                 return true;
             }
             mark => *mark,
         };
         match mark {
             TurnMark::Calls(which) => {
-                let calls = OpenCalls { which, phase: CallsPhase::Begin, raw: String::new(), n_calls: 0 };
+                let phase = CallsPhase::Begin;
+                let calls = OpenCalls { which, phase, raw: String::new(), n_calls: 0, is_in_reasoning: is_reasoning };
                 self.state = TurnState::Calls(Box::new(calls));
             }
             TurnMark::Reasoning | TurnMark::Content => {
@@ -491,9 +495,11 @@ impl MessageParser {
         true
     }
 
-    /// Takes what looked like a call as content. `is_open`: a part of the call was reported, so only the rest is content.
+    /// Takes what looked like a call as text. `is_open`: a part of the call was reported, so only the rest is text.
     fn give_up(&mut self, calls: &OpenCalls, is_open: bool, is_final: bool) -> bool {
-        self.state = TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: false };
+        // A valid call before has ended reasoning.
+        let is_reasoning = calls.is_in_reasoning && calls.n_calls == 0 && !is_open;
+        self.state = TurnState::Text { is_reasoning, in_block: is_reasoning, trims_start: false, is_begin: false };
         let is_cut = is_final && self.reader.options.is_enforced;
         if is_open || is_cut {
             if is_final {
@@ -507,7 +513,7 @@ impl MessageParser {
         let first = self.pending.chars().next().map_or(0, char::len_utf8);
         let text = self.pending.get(..first).unwrap_or_default().to_owned();
         self.consume(first);
-        self.add_text(&text, false);
+        self.add_text(&text, is_reasoning);
         true
     }
 }

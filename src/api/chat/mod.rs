@@ -11,6 +11,7 @@ mod probe;
 mod shape;
 mod source;
 mod taint;
+mod tool_shape;
 mod values;
 mod vanished;
 
@@ -126,7 +127,7 @@ impl ChatTemplate {
             ("date_string".to_owned(), strftime("%d %b %Y", seconds).into()),
             ("datetime".to_owned(), strftime("%b %d %Y", seconds).into()),
         ]);
-        if let Some(tools) = tools.map(shape::completed_tools) {
+        if let Some(tools) = tools.map(|tools| self.shape.tools.completed(tools)) {
             // firefunction's template has no `tools`.
             if self.template.uses("functions") {
                 variables.insert("functions".to_owned(), json_text(&tools)?.into());

@@ -1,10 +1,11 @@
 //! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
 
-use foredraft_jinja::{FaultKind, MAX_DEPTH, RenderLimits};
-use serde_json::{Map, Value as Json, json};
+use foredraft_jinja::{FaultKind, MAX_DEPTH, RenderLimits, TemplateResult};
+use serde_json::{Value as Json, json};
 
 use super::shape::{ContentForm, ContentForms, MessageShape};
-use super::values::{MEMORY, PROBE_STEPS, failure};
+use super::tool_shape::ToolShape;
+use super::values::{MEMORY, PROBE_STEPS, failure, json_text};
 use super::{ChatTemplate, RenderInput};
 use crate::error::Result;
 
@@ -58,7 +59,16 @@ impl ChatTemplate {
         let (arguments_object, null_content) = self.probe_calls(forms)?;
         let tool = |content: Json| calls(forms, Json::from("{}"), null_content, content, arguments_object);
         forms.tool = or_user(self.form(tool)?);
-        Ok(MessageShape { forms, developer: knows_developer, one_system, no_system, arguments_object, null_content })
+        let tools = self.probe_tools(user());
+        Ok(MessageShape {
+            forms,
+            developer: knows_developer,
+            one_system,
+            no_system,
+            arguments_object,
+            null_content,
+            tools,
+        })
     }
 
     /// The form of a content whose messages are made by `messages`. None: its text never arrives.
@@ -108,24 +118,42 @@ impl ChatTemplate {
         Ok((None, false))
     }
 
+    /// What the template needs in tools, before a user's message with this content.
+    fn probe_tools(&self, user: Json) -> ToolShape {
+        if !["tools", "functions"].iter().any(|name| self.template.uses(name)) {
+            return ToolShape::default();
+        }
+        let messages = json!([{"role": "user", "content": user}]);
+        ToolShape::find(|tools| {
+            let Ok(text) = json_text(tools) else { return false };
+            let more = [("tools", tools.clone()), ("functions", text.into())];
+            self.run_probe(messages.clone(), more).is_ok_and(|prompt| prompt.is_ok())
+        })
+    }
+
     fn prints(&self, mark: &str, messages: Json) -> Result<bool> {
         Ok(self.probe_prompt(messages)?.contains(mark))
     }
 
     /// The prompt of probe messages. "" if the template refuses them.
     fn probe_prompt(&self, messages: Json) -> Result<String> {
+        match self.run_probe(messages, [])? {
+            Err(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Depth) => Err(failure(&fault)),
+            prompt => Ok(prompt.unwrap_or_default()),
+        }
+    }
+
+    /// Renders probe messages. `more`: further variables.
+    fn run_probe<const N: usize>(&self, messages: Json, more: [(&str, Json); N]) -> Result<TemplateResult<String>> {
         let variables = [
             ("messages", messages),
             ("bos_token", "".into()),
             ("eos_token", "".into()),
             ("add_generation_prompt", true.into()),
         ];
-        let variables = Map::from_iter(variables.map(|(name, value)| (name.to_owned(), value)));
+        let variables = variables.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect();
         let limits = RenderLimits { steps: PROBE_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
-        match self.run(&variables, 0, &limits)? {
-            Err(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Depth) => Err(failure(&fault)),
-            prompt => Ok(prompt.unwrap_or_default()),
-        }
+        self.run(&variables, 0, &limits)
     }
 }
 

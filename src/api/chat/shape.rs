@@ -1,7 +1,8 @@
 //! Adapts messages to the form that a template expects.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
+use super::tool_shape::ToolShape;
 use super::values::json_text;
 use crate::api::fields::check_memory;
 use crate::api::fields::unexpected;
@@ -21,6 +22,8 @@ pub(super) struct MessageShape {
     pub(super) one_system: bool,
     /// The template refuses or ignores system messages. Their text is then added to the first user message.
     pub(super) no_system: bool,
+    /// What the template needs in tools.
+    pub(super) tools: ToolShape,
 }
 
 /// The form of `content` that a template expects in the messages of each role. Some templates know parts in user messages only.
@@ -184,28 +187,4 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
         _ => Err(unexpected(&format!("messages[{i}].content[{j}]"), "{\"type\": \"text\", \"text\": ...}", part)),
     });
     Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
-}
-
-/// The tools with the description and the parameters that OpenAI's API lets hosts leave out, filled as llama-server does. Many
-/// templates fail without them.
-pub(super) fn completed_tools(tools: &Json) -> Json {
-    let mut tools = tools.clone();
-    for tool in tools.as_array_mut().into_iter().flatten() {
-        let Some(Json::Object(function)) = tool.get_mut("function") else { continue };
-        let is_missing = |name: &str| function.get(name).is_none_or(Json::is_null);
-        if !is_missing("description") && !is_missing("parameters") {
-            continue;
-        }
-        let mut given = std::mem::take(function);
-        let mut filled = Map::new();
-        for (name, default) in [("name", Json::Null), ("description", "".into()), ("parameters", json!({}))] {
-            let value = given.get_mut(name).map(Json::take).filter(|value| !value.is_null());
-            filled.insert(name.to_owned(), value.unwrap_or(default));
-        }
-        for (name, value) in given {
-            filled.entry(name).or_insert(value);
-        }
-        *function = filled;
-    }
-    tools
 }

@@ -125,7 +125,7 @@ impl AnswerFormat {
         warnings.extend(grammar.iter().flat_map(|grammar| unenforced(grammar, chat)));
         let thinking = format.reasoning.as_ref().map(|block| ThinkingTags {
             start: block.begin().trim().to_owned(),
-            ends: block.ends.iter().map(|end| end.trim().to_owned()).collect(),
+            ends: format.reasoning_ends(!tools.is_empty()),
         });
         let preserved = format.tags();
         let has_frame = format.reasoning.is_some() || format.content.is_some();

@@ -69,6 +69,56 @@ fn completion(template: &ChatTemplate, answer: &Value, generation_prompt: &str) 
     Some(turn.strip_suffix(end).unwrap_or(turn).to_owned())
 }
 
+/// Tools without the parts that OpenAI's API lets hosts leave out reach the model with every template that shows tools.
+#[test]
+#[ignore = "downloads (make templates)"]
+fn templates_take_tools_without_optional_parts() {
+    let with = |schema: Value| json!({"name": "get_it", "parameters": {"type": "object", "properties": {"a": schema}}});
+    let functions = [
+        json!({"name": "get_it"}),
+        json!({"name": "get_it", "description": null, "parameters": null}),
+        json!({"name": "get_it", "parameters": {}}),
+        json!({"name": "get_it", "parameters": {"type": "object"}}),
+        json!({"name": "get_it", "parameters": {"type": "object", "additionalProperties": {"type": "string"}}}),
+        with(json!({})),
+        with(true.into()),
+        with(json!({"type": "string"})),
+        with(json!({"type": ["string", "null"]})),
+        with(json!({"enum": ["x", 1, null]})),
+        with(json!({"anyOf": [{"type": "string"}, {"type": "null"}]})),
+        with(json!({"type": "array", "items": {"type": "string"}})),
+        with(json!({"type": "object", "properties": {"b": {"type": "integer"}}})),
+    ];
+    let (mut n, mut wrong) = (0, Vec::new());
+    for (name, source) in templates() {
+        let Ok(template) = ChatTemplate::parse(&source) else { continue };
+        let prompt = |tools: &Value| {
+            template.render(&RenderInput {
+                messages: &[json!({"role": "user", "content": "Hello?"})],
+                add_generation_prompt: true,
+                bos_token: "<s>",
+                eos_token: "</s>",
+                tools: Some(tools),
+                kwargs: &serde_json::Map::new(),
+                now: std::time::UNIX_EPOCH,
+                interrupt: None,
+            })
+        };
+        if !prompt(&tools()).is_ok_and(|prompt| prompt.contains("get_weather")) {
+            continue;
+        }
+        for function in &functions {
+            n += 1;
+            match prompt(&json!([{"type": "function", "function": function}])) {
+                Ok(prompt) if prompt.contains("get_it") => {}
+                other => wrong.push(format!("{name}: {other:?} with {function}")),
+            }
+        }
+    }
+    println!("{n} prompts");
+    assert!(n > 600 && wrong.is_empty(), "{wrong:#?}");
+}
+
 /// Deltas add up to the message at every cut, and no cut fails, whatever the format. Grammars compile, and accept the end of the prompt.
 #[test]
 #[ignore = "downloads (make templates)"]

@@ -1,7 +1,9 @@
 //! Tests of formats, of the small templates here and of real ones (`make templates` downloads them).
 
 mod broken;
+mod documents;
 mod invalid;
+mod reasoning;
 mod renderer;
 mod round_trip;
 mod templates;

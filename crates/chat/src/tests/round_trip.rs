@@ -114,8 +114,14 @@ pub(super) fn pairs() -> Vec<(Value, Value)> {
     pairs
 }
 
-/// Tools as OpenAI's API has them: the one that is called, and another one.
-fn request_tools(properties: &Value) -> Value {
+/// Tools as OpenAI's API has them: the one that is called, and another one. Each parameter has a description, without which some templates
+/// fail.
+pub(super) fn request_tools(properties: &Value) -> Value {
+    let mut properties = properties.clone();
+    for (_, schema) in properties.as_object_mut().unwrap() {
+        schema["description"] = "d".into();
+    }
+    let properties = &properties;
     let tool = |name: &str, properties: &Value| {
         json!({"type": "function", "function": {"name": name, "description": "d", "parameters":
             {"type": "object", "properties": properties, "required": []}}})
@@ -184,9 +190,15 @@ pub(super) fn completion(
     }
     let marked = render(&[user, json!({"role": "assistant", "content": "a-mark"})], false)?;
     let end = marked.rsplit_once("a-mark").map_or("", |(_, end)| end);
-    let mut turn = match whole.strip_prefix(&prompt) {
-        Some(turn) => turn.to_owned(),
-        None => {
+    let begun = marked.rsplit_once("a-mark").and_then(|(before, _)| whole.strip_prefix(before));
+    let mut turn = match (whole.strip_prefix(&prompt), begun) {
+        (Some(turn), _) => turn.to_owned(),
+        // The template has instructions behind the last message, so what comes before an answer is not the prompt.
+        (None, Some(turn)) if !whole.starts_with(&user_only) => {
+            let same = turn.bytes().rev().zip(user_only.bytes().rev()).take_while(|(one, other)| one == other).count();
+            turn.strip_suffix(end).or_else(|| turn.get(..turn.len() - same)).unwrap_or(turn).to_owned()
+        }
+        (None, _) => {
             let mut n = whole.bytes().zip(prompt.bytes()).take_while(|(one, other)| one == other).count();
             while !whole.is_char_boundary(n) {
                 n -= 1;
@@ -236,7 +248,7 @@ pub(super) fn constraint(format: &ChatFormat, request: &TurnRequest, start: &Tur
     if !triggers.is_empty() {
         constraint = constraint.with_triggers(&triggers).unwrap();
         if let Some(block) = &format.reasoning {
-            let ends = block.ends.iter().map(|end| end.trim().to_owned()).collect();
+            let ends = format.reasoning_ends(!request.tools.is_empty());
             let rules =
                 ReasoningRules { start: block.begin().trim().to_owned(), ends, budget: None, forced: Vec::new() };
             constraint = constraint.with_reasoning(rules, &start.opened);
@@ -444,8 +456,7 @@ fn what_a_template_prints_comes_back() {
 }
 
 /// The answers of real templates that do not come back, each with the reason.
-const KNOWN: [(&str, usize, &str); 7] = [
-    ("CohereForAI-c4ai-command-r-plus-tool_use", 2, "ends each prompt with instructions, also after a text"),
+const KNOWN: [(&str, usize, &str); 6] = [
     ("LFM2.5-8B-A1B", 2, "does not escape quotes in texts"),
     ("NVIDIA-Nemotron-Nano-v2", 4, "prints a text and its calls as two turns, and leaves out the end of reasoning"),
     ("google-gemma-4-31B-it", 2, "prints content behind the calls"),
@@ -453,6 +464,27 @@ const KNOWN: [(&str, usize, &str); 7] = [
     ("openai-gpt-oss-120b", 1, "prints content before a call as reasoning"),
     ("tencent-Hy3", 3, "has ended reasoning in the prompt, and prints it in the history"),
 ];
+
+/// The answers that real templates do not print, each with the reason. Of the 58 answers, 56 have calls.
+const NOT_PRINTED: [(&str, usize, &str); 16] = [
+    ("CohereForAI-c4ai-command-r-plus-tool_use", 2, "never ends with null in a list of types"),
+    ("HuggingFaceTB-SmolLM3-3B", 56, NO_CALLS),
+    ("LFM2-8B-A1B", 56, NO_CALLS),
+    ("LFM2.5-Instruct", 56, NO_CALLS),
+    ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", 2, "never ends with null in a list of types"),
+    ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", 2, "never ends with null in a list of types"),
+    ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", 2, "prints no content before calls"),
+    ("google-gemma-2-2b-it", 56, NO_CALLS),
+    ("ibm-granite-granite-3.3-2B-Instruct", 56, NO_CALLS),
+    ("llama-cpp-deepseek-r1", 2, "prints no content before calls"),
+    ("llama-cpp-rwkv-world", 56, NO_CALLS),
+    ("meta-llama-Llama-3.1-8B-Instruct", 3, "refuses two calls"),
+    ("meta-llama-Llama-3.2-3B-Instruct", 3, "refuses two calls"),
+    ("meta-llama-Llama-3.3-70B-Instruct", 3, "refuses two calls"),
+    ("microsoft-Phi-3.5-mini-instruct", 56, NO_CALLS),
+    ("openai-gpt-oss-120b", 1, "refuses content beside reasoning before a call"),
+];
+const NO_CALLS: &str = "prints no calls of the history";
 
 #[test]
 #[ignore = "downloads (make templates)"]
@@ -465,8 +497,11 @@ fn what_real_templates_print_comes_back() {
         let known = KNOWN.iter().find(|(known, _, _)| *known == name).map_or(0, |(_, n, _)| *n);
         n_known += known;
         n_not_printed += n_without;
+        if n_without != NOT_PRINTED.iter().find(|(known, _, _)| *known == name).map_or(0, |(_, n, _)| *n) {
+            wrong.entry(name.clone()).or_insert_with(Vec::new).push(format!("does not print {n_without} answers"));
+        }
         if faults.len() != known {
-            wrong.insert(name, faults);
+            wrong.entry(name).or_insert_with(Vec::new).extend(faults);
         }
     }
     println!("{n_all} answers, {n_known} known faults; {n_not_printed} answers that templates do not print");

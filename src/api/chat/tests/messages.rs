@@ -119,6 +119,25 @@ fn tools_get_the_fields_that_hosts_may_leave_out() {
     );
 }
 
+#[test]
+fn schemas_get_what_the_template_needs() {
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+        "properties": {"a": {"type": ["string", "null"]}, "b": true}}}}, {"type": "function", "function": {"name": "g"}}]);
+    let input = json!({"messages": [], "tools": tools});
+    // What needs nothing gets the schemas as they are.
+    check(
+        "{{ tools[0].function.parameters | tojson }}",
+        input.clone(),
+        r#"{"type": "object", "properties": {"a": {"type": ["string", "null"]}, "b": true}}"#,
+    );
+    let needy = "{% for t in tools %}{{ t.function.name }}({% for name, p in t.function.parameters.properties.items() %}\
+        {{ name + ' ' + p.description + (p.type | join('/')) + ' ' }}{% endfor %});{% endfor %}";
+    check(needy, input.clone(), "f(a string/null b  );g();");
+    let one_type = "{% for name, p in tools[0].function.parameters.properties | items %}{{ name }}:\
+        {% if p.type is not string and 'null' in p.type %}{{ raise_exception('null') }}{% endif %}{{ p.get('type', '-') }};{% endfor %}";
+    check(one_type, input, "a:['string'];b:-;");
+}
+
 /// The probe for the form of arguments gets through a template that asks undefined values for attributes.
 #[test]
 fn arguments_are_not_encoded_twice() {

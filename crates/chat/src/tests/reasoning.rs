@@ -1,0 +1,100 @@
+//! Calls that begin inside of reasoning that has not ended: models leave out its end there.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::renderer::{TestTemplate, real_templates};
+use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
+use super::templates;
+use crate::{ChatFormat, MessageReader, ReaderOptions, TurnRequest, TurnStart};
+
+const THOUGHT: &str = "I call it.";
+
+fn one_tool() -> Value {
+    request_tools(&json!({"t": {"type": "string"}}))
+}
+
+/// The format, where its turn starts, and a turn that calls in reasoning with this argument. `None`: the template prints no reasoning before
+/// a call, or its calls do not begin with a tag.
+fn called_in_reasoning(template: &TestTemplate, argument: &str) -> Option<(ChatFormat, TurnStart, String)> {
+    let format = template.detect();
+    let request = one_tool();
+    let start = start_of(template, &format, &request)?;
+    let calls = [("get_it", &json!({"t": argument}))];
+    let whole = completion(template, &format, &request, &assistant("", THOUGHT, &calls))?;
+    let (thought, rest) = whole.split_once(THOUGHT)?;
+    let is_over =
+        !format.is_reasoning(&start) && format.reasoning_ends(false).iter().any(|end| start.opened.contains(end));
+    if is_over {
+        return None;
+    }
+    let ends = format.reasoning_ends(true);
+    let begin =
+        ends.iter().filter(|end| !format.reasoning_ends(false).contains(end)).find_map(|begin| rest.find(begin))?;
+    let turn = format!("{thought}{THOUGHT}\n{}", &rest[begin..]);
+    Some((format, start, turn))
+}
+
+fn faults(template: &TestTemplate) -> Option<Vec<String>> {
+    let (format, start, text) = called_in_reasoning(template, "x")?;
+    let tools = tools(&one_tool());
+    let mut wrong = Vec::new();
+    for is_required in [false, true] {
+        let request = TurnRequest { tools: &tools, is_required, parallel: true, document: None };
+        wrong.extend(refused(constraint(&format, &request, &start), &text).map(|why| format!("{why} of {text:?}")));
+        let unknown = text.replace("get_it", "get_other");
+        if refused(constraint(&format, &request, &start), &unknown).is_none() {
+            wrong.push(format!("allowed (required: {is_required}) {unknown:?}"));
+        }
+    }
+    for is_enforced in [false, true] {
+        let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
+        let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
+        match read(&reader, &text) {
+            Ok(message) if message.reasoning == THOUGHT && message.content.is_empty() && message.calls.len() == 1 => {}
+            other => wrong.push(format!("read {other:?} from {text:?}")),
+        }
+    }
+    Some(wrong)
+}
+
+#[test]
+fn call_ends_reasoning() {
+    let checked: Vec<&str> = templates::ALL
+        .iter()
+        .filter_map(|(name, source)| {
+            assert_eq!(faults(&TestTemplate::new(source))?, Vec::<String>::new(), "{name}");
+            Some(*name)
+        })
+        .collect();
+    assert_eq!(checked, ["JSON in tags", "tags"]);
+}
+
+#[test]
+#[ignore = "downloads (make templates)"]
+fn call_ends_reasoning_of_real_templates() {
+    let (mut n, mut all) = (0, Vec::new());
+    for (name, source) in real_templates() {
+        let Some(wrong) = faults(&TestTemplate::new(&source)) else { continue };
+        n += 1;
+        all.extend(wrong.into_iter().map(|fault| format!("{name}: {fault}")));
+    }
+    println!("{n} templates");
+    assert!(all.is_empty() && n > 15, "{all:#?}");
+}
+
+#[test]
+fn reasoning_about_calls_stays_reasoning() {
+    let (_, source) = templates::ALL[0];
+    let tools = tools(&one_tool());
+    let reader = Arc::new(MessageReader::new(TestTemplate::new(source).detect(), tools, ReaderOptions::default()));
+    for thought in [
+        "I could write <tool_call> here.",
+        "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": 1}}\n</tool_call> is wrong",
+    ] {
+        let message = read(&reader, &format!("<think>\n{thought}\n</think>\n\nok")).unwrap();
+        assert_eq!((message.reasoning.as_str(), message.content.as_str(), message.calls.len()), (thought, "ok", 0));
+    }
+}
