@@ -109,7 +109,7 @@ impl AnswerFormat {
                 describe_in_system(&chat.tools, parallel, &mut described);
                 messages = Some(described);
                 format.calls = vec![described_calls(parallel)];
-            } else {
+            } else if known.is_generic {
                 tools.clear();
             }
         } else if !tools.is_empty() && known.is_generic {

@@ -65,8 +65,11 @@ fn completion(template: &ChatTemplate, answer: &Value, generation_prompt: &str) 
     let turn = whole.strip_prefix(before)?;
     // The history may lack a part of what the prompt already begins.
     let n_common = turn.bytes().zip(generation_prompt.bytes()).take_while(|(one, other)| one == other).count();
-    let turn = turn.get(n_common..)?;
-    Some(turn.strip_suffix(end).unwrap_or(turn).to_owned())
+    let open_tag = turn.get(..n_common)?.rfind('<').filter(|open| !turn[*open..n_common].contains('>'));
+    let turn = turn.get(open_tag.unwrap_or(n_common)..)?;
+    // After calls there may be the last token only.
+    let last = end.trim_end().rfind('<').map_or(end, |at| &end[at..]);
+    Some(turn.strip_suffix(end).or_else(|| turn.strip_suffix(last)).unwrap_or(turn).to_owned())
 }
 
 /// Tools without the parts that OpenAI's API lets hosts leave out reach the model with every template that shows tools.

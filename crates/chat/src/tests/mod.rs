@@ -1,5 +1,6 @@
 //! Tests of formats, of the small templates here and of real ones (`make templates` downloads them).
 
+mod attack;
 mod broken;
 mod documents;
 mod invalid;

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{ChatFormat, Conversation, detect};
 
+/// The steps of a rendering that finds a format, as in the library.
+const STEPS: u64 = 400_000;
+
 /// A template with the form of messages that it expects.
 pub(crate) struct TestTemplate {
     source: String,
@@ -15,7 +18,12 @@ pub(crate) struct TestTemplate {
 
 impl TestTemplate {
     pub(crate) fn new(source: &str) -> TestTemplate {
-        let template = Template::parse(source).unwrap();
+        TestTemplate::parse(source).unwrap()
+    }
+
+    /// `None`: it is no template.
+    pub(crate) fn parse(source: &str) -> Option<TestTemplate> {
+        let template = Template::parse(source).ok()?;
         let mut template =
             TestTemplate { source: source.to_owned(), template, arguments_as_text: false, null_content: false };
         for null_content in [false, true] {
@@ -39,12 +47,12 @@ impl TestTemplate {
                         && !prompt.contains("\\\"a_key")
                 };
                 if prompt.as_ref().is_some_and(shows) {
-                    return template;
+                    return Some(template);
                 }
             }
         }
         (template.null_content, template.arguments_as_text) = (false, false);
-        template
+        Some(template)
     }
 
     pub(crate) fn render(&self, conversation: &Conversation) -> Option<String> {
@@ -67,7 +75,7 @@ impl TestTemplate {
     fn run(&self, messages: &[Value], tools: Option<&Value>, add_generation_prompt: bool) -> Option<String> {
         // A test's thread has 2 MiB.
         let depth = foredraft_jinja::depth(1 << 20);
-        let run = Run::new(RenderLimits { steps: 4_000_000, memory: 64 << 20, depth, interrupt: None });
+        let run = Run::new(RenderLimits { steps: STEPS, memory: 64 << 20, depth, interrupt: None });
         let mut variables = vec![
             ("messages", value(&run, &json!(messages))),
             ("add_generation_prompt", JinjaValue::Bool(add_generation_prompt)),

@@ -236,8 +236,17 @@ pub(super) fn completion(
 }
 
 pub(super) fn constraint(format: &ChatFormat, request: &TurnRequest, start: &TurnStart) -> OutputConstraint {
+    try_constraint(format, request, start).unwrap()
+}
+
+/// The error: the grammar is refused. It panics if what it writes is no grammar.
+pub(super) fn try_constraint(
+    format: &ChatFormat,
+    request: &TurnRequest,
+    start: &TurnStart,
+) -> Result<OutputConstraint> {
     let vocabulary = Bytes::new();
-    let grammar = format.grammar(request, start).unwrap().unwrap();
+    let grammar = format.grammar(request, start)?.unwrap();
     let compiled = Grammar::new(&vocabulary, &grammar.text).unwrap_or_else(|error| panic!("{error}: {}", grammar.text));
     let mut constraint = OutputConstraint::from(compiled);
     let triggers = grammar.triggers.iter().map(|trigger| match trigger {
@@ -247,14 +256,14 @@ pub(super) fn constraint(format: &ChatFormat, request: &TurnRequest, start: &Tur
     let triggers: Vec<Trigger> = triggers.collect();
     if !triggers.is_empty() {
         constraint = constraint.with_triggers(&triggers).unwrap();
-        if let Some(block) = &format.reasoning {
+        if let Some(block) = format.reasoning.as_ref().filter(|block| !block.begin().trim().is_empty()) {
             let ends = format.reasoning_ends(!request.tools.is_empty());
             let rules =
                 ReasoningRules { start: block.begin().trim().to_owned(), ends, budget: None, forced: Vec::new() };
             constraint = constraint.with_reasoning(rules, &start.opened);
         }
     }
-    constraint
+    Ok(constraint)
 }
 
 /// Where the constraint does not allow the text. `None`: it allows all of it, and its end.

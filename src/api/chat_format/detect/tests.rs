@@ -79,7 +79,8 @@ fn formats_are_found() {
     let grammar = format.grammar.unwrap();
     let trigger = GrammarTrigger { kind: TriggerKind::Word, value: "<tool_call>".to_owned(), token: None };
     assert_eq!(grammar.triggers, [trigger]);
-    assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends: vec!["</think>".to_owned()] }));
+    let ends = ["</think>", "<tool_call>"].map(str::to_owned).to_vec();
+    assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends }));
     assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
     assert_eq!(format.preserved, ["</think>", "</tool_call>", "<think>", "<tool_call>"]);
     assert_eq!((format.messages, format.warnings), (None, Vec::new()));
@@ -104,6 +105,18 @@ fn template_without_a_place_for_tools_warns() {
     let warning = "tools: the chat template has no place for them, so the model does not see them";
     assert_eq!((auto.warnings.as_slice(), auto.grammar), (&[warning.to_owned()][..], None));
     assert_eq!(format(PLAIN, tools(), json!({"tool_choice": "none"})).warnings, Vec::<String>::new());
+}
+
+/// Hosts describe tools in the system message, as DeepSeek V3.1 wants it.
+#[test]
+fn calls_are_read_where_the_template_prints_calls_but_no_tools() {
+    let template = THINKING_JSON.replace("{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}", "");
+    let format = format(&template, tools(), json!({}));
+    let warning = "tools: the chat template has no place for them, so the model does not see them";
+    assert_eq!(format.warnings, [warning]);
+    let message = message(&format.reader, "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>");
+    assert_eq!((message.content.as_str(), message.calls.len()), ("", 1));
+    assert!(format.grammar.is_some());
 }
 
 #[test]
