@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
+use crate::unevaluated::UNEVALUATED;
 
 /// The maximum nesting of references and `allOf`s.
 const MAX_DEPTH: usize = 16;
@@ -57,6 +58,11 @@ impl Merge<'_, '_> {
             match key.as_str() {
                 "allOf" | "$ref" => {}
                 name if dropped.contains(&name) => {}
+                // What another part evaluates is unevaluated for this one.
+                name if depth > 0 && UNEVALUATED.contains(&name) => {
+                    let why = format!("{name} in a part of allOf cannot be enforced");
+                    self.document.drop_keyword(self.at, name, why)?;
+                }
                 name if is_assertion(name) || UNENFORCEABLE.contains(&name) => self.keyword(map, name, value)?,
                 // Annotations are not needed.
                 _ => {}

@@ -12,8 +12,9 @@ use crate::pattern::{self, CharSet, PatternNode};
 use crate::rules::Rules;
 use crate::spelling::Spelling;
 use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, PropertyNode, SchemaNode, SchemaTree, TextNode};
+use crate::unevaluated::UNEVALUATED;
 use crate::validate::Validator;
-use crate::{dependents, merge, names};
+use crate::{dependents, merge, names, unevaluated};
 
 /// The maximum number of values in all `enum`s.
 const MAX_VALUES: usize = 4000;
@@ -119,10 +120,39 @@ impl SchemaReader<'_, '_> {
         if let Some(alternatives) = dependents::alternatives(self.document, map, at)? {
             return self.schema(&alternatives, at, depth + 1);
         }
-        for keyword in UNENFORCEABLE.iter().filter(|keyword| map.contains_key(**keyword)) {
+        let others = UNENFORCEABLE.iter().filter(|keyword| !UNEVALUATED.contains(keyword));
+        for keyword in others.filter(|keyword| map.contains_key(**keyword)) {
             self.document.drop_keyword(at, keyword, format!("{keyword} cannot be enforced by a grammar"))?;
         }
+        if let Some((rest, unevaluated)) = unevaluated::split(map) {
+            return self.closed(rest, unevaluated, at, depth);
+        }
         self.asserted(map, &assertions, at, depth)
+    }
+
+    /// Reads a schema with keywords about what it does not evaluate.
+    fn closed(
+        &mut self,
+        rest: Map<String, Value>,
+        unevaluated: Map<String, Value>,
+        at: &str,
+        depth: usize,
+    ) -> SchemaResult<SchemaNode> {
+        self.document.count_steps(VISIT * (rest.len() + unevaluated.len()), at)?;
+        if rest.contains_key("allOf") || rest.contains_key("$ref") {
+            let merged = merge::all_of(self.document, &rest, at)?;
+            return self.schema(&unevaluated::with(&merged, &unevaluated), at, depth + 1);
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(parts) = rest.get(keyword) {
+                let part_at = format!("{at}/{keyword}");
+                let parts = self.distributed(&rest, parts, keyword, &part_at)?;
+                let parts = parts.as_array().into_iter().flatten();
+                let parts = parts.map(|part| unevaluated::with(part, &unevaluated));
+                return self.alternatives(&parts.collect(), "anyOf", &part_at, depth);
+            }
+        }
+        self.schema(&unevaluated::as_rest(rest, unevaluated), at, depth + 1)
     }
 
     /// Reads a schema without a list of values.

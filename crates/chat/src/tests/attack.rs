@@ -132,13 +132,20 @@ fn random_templates_do_no_harm() {
     }
     let (mut n_parsed, mut slowest) = (0, (Duration::ZERO, 0));
     for seed in first..first + count {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let source = random.template(&seeds);
-        let begin = Instant::now();
-        let parsed = std::panic::catch_unwind(AssertUnwindSafe(|| attack(&source, &mut random)));
-        let taken = begin.elapsed();
-        n_parsed +=
-            u64::from(parsed.unwrap_or_else(|_| panic!("FOREDRAFT_FUZZ_SEED={seed} FOREDRAFT_FUZZ=1: {source}")));
+        let run = || {
+            let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let source = random.template(&seeds);
+            let begin = Instant::now();
+            let parsed = std::panic::catch_unwind(AssertUnwindSafe(|| attack(&source, &mut random)));
+            let parsed = parsed.unwrap_or_else(|_| panic!("FOREDRAFT_FUZZ_SEED={seed} FOREDRAFT_FUZZ=1: {source}"));
+            (parsed, begin.elapsed())
+        };
+        let (parsed, mut taken) = run();
+        if taken >= SLOW {
+            // The machine may have been busy.
+            taken = taken.min(run().1);
+        }
+        n_parsed += u64::from(parsed);
         slowest = slowest.max((taken, seed));
     }
     println!(

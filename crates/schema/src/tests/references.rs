@@ -282,3 +282,39 @@ fn pattern_counts_beside_a_format() {
         ),
     ]);
 }
+
+#[test]
+fn unevaluated_properties_and_items_are_those_that_nothing_lists() {
+    let base = json!({"properties": {"a": {"type": "integer"}}});
+    let defs = json!({"base": base});
+    let one = json!({"properties": {"b": {"const": 1}}, "required": ["b"]});
+    check(vec![
+        (
+            json!({"$ref": "#/$defs/base", "properties": {"b": {"type": "integer"}}, "unevaluatedProperties": false, "$defs": defs}),
+            vec![json!({"b": 2, "a": 1}), json!({"b": 2}), json!({})],
+            vec![json!({"c": 1}), json!({"a": 1, "c": 1}), json!({"a": "x"})],
+        ),
+        (
+            json!({"$ref": "#/$defs/base", "unevaluatedProperties": {"type": "string"}, "$defs": defs}),
+            vec![json!({"a": 1, "c": "x"}), json!({"c": "x"})],
+            vec![json!({"c": 1}), json!({"a": "x"})],
+        ),
+        (
+            json!({"type": "object", "anyOf": [one, base], "unevaluatedProperties": false}),
+            vec![json!({"a": 1}), json!({"b": 1})],
+            vec![json!({"b": 1, "c": 1}), json!({"c": 1})],
+        ),
+        (
+            json!({"type": "array", "prefixItems": [{"type": "integer"}], "unevaluatedItems": {"type": "string"}}),
+            vec![json!([1]), json!([1, "x"])],
+            vec![json!([1, 2]), json!(["x"])],
+        ),
+    ]);
+    // What another part lists is unevaluated for a part.
+    let part =
+        json!({"allOf": [{"properties": {"a": true}, "unevaluatedProperties": false}, {"properties": {"b": true}}]});
+    assert_eq!(
+        to_grammar(&part).unwrap_err().message(),
+        "json_schema: #: unevaluatedProperties in a part of allOf cannot be enforced"
+    );
+}
