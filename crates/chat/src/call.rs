@@ -138,6 +138,10 @@ impl CallReader {
         let next = calls.call.get(self.part + 1);
         let progress = match part {
             CallPart::Text(expected) => self.whole(compare(expected, text).into()),
+            CallPart::AnyText(texts) => {
+                let progress = one_of(texts, text, is_final);
+                self.whole(progress)
+            }
             CallPart::Name => {
                 let progress = self.name(tools, text, is_final);
                 self.whole(progress)
@@ -558,6 +562,20 @@ impl CallReader {
         let progress = if safe.is_empty() && !is_first { Progress::More } else { Progress::Read(safe.len()) };
         (TagsExpect::Text { close, is_first: false }, progress)
     }
+}
+
+/// The longest of these texts with which a text begins, once it is known.
+fn one_of(texts: &[String], text: &str, is_final: bool) -> Progress {
+    let mut best = Progress::Bad;
+    for expected in texts {
+        match (compare(expected, text), best) {
+            (TextMatch::Partial, _) if !is_final => return Progress::More,
+            (TextMatch::Full(n), Progress::Read(known)) if n <= known => {}
+            (TextMatch::Full(n), _) => best = Progress::Read(n),
+            _ => {}
+        }
+    }
+    best
 }
 
 /// Digits, once their end is known.

@@ -17,6 +17,8 @@ pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) ->
         format.calls.push(generic_calls());
         format.is_generic = true;
     }
+    let without: Vec<Calls> = format.calls.iter().filter_map(without_outer_tag).collect();
+    format.calls.extend(without);
     for calls in &mut format.calls {
         let ends = |prompt: &str| calls.end.trim().is_empty() || after(prompt, "Hello?").contains(calls.end.trim());
         calls.end_is_optional = probes.call.as_deref().is_some_and(|prompt| !ends(prompt));
@@ -26,6 +28,21 @@ pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) ->
     }
     format.shows_tools = probes.shows_tools;
     format
+}
+
+/// A call that begins with two tags, without the first one: Qwen3-Coder's models leave it out.
+fn without_outer_tag(calls: &Calls) -> Option<Calls> {
+    let (CallPart::Text(head), true) = (calls.call.first()?, calls.begin.is_empty()) else { return None };
+    let (outer, inner) = head.split_once("\n<")?;
+    if !(outer.starts_with('<') && outer.ends_with('>')) {
+        return None;
+    }
+    let mut calls = calls.clone();
+    if let Some(first) = calls.call.first_mut() {
+        *first = CallPart::Text(format!("<{inner}"));
+    }
+    calls.separator = format!("{}{outer}\n", calls.separator);
+    Some(calls)
 }
 
 /// Calls as JSON, for templates that show none.

@@ -45,13 +45,27 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
     })
 }
 
-/// gpt-oss: channels with headers.
+/// gpt-oss: channels with headers. Models also call in the channel of reasoning.
 fn harmony() -> ChatFormat {
-    let call = |header: &str, after: &str| Calls {
-        call: vec![text(header), CallPart::Name, text(after), CallPart::Arguments(CallArguments::Json)],
+    let call = |header: &str, after: &[&str]| Calls {
+        call: vec![
+            text(header),
+            CallPart::Name,
+            CallPart::AnyText(texts(after)),
+            CallPart::Arguments(CallArguments::Json),
+        ],
         is_single: true,
         ..Calls::default()
     };
+    let behind = [" <|constrain|>json<|message|>", "<|message|>"];
+    let channel = [
+        "<|channel|>commentary json<|message|>",
+        "<|channel|>commentary <|constrain|>json<|message|>",
+        "<|channel|>commentary<|message|>",
+        "<|channel|>analysis json<|message|>",
+        "<|channel|>analysis <|constrain|>json<|message|>",
+        "<|channel|>analysis<|message|>",
+    ];
     ChatFormat {
         reasoning: Some(Block { begins: texts(&["<|channel|>analysis<|message|>"]), ends: texts(&["<|end|>"]) }),
         content: Some(Block {
@@ -63,12 +77,11 @@ fn harmony() -> ChatFormat {
             ends: texts(&["<|end|>", "<|return|>"]),
         }),
         calls: vec![
-            call("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
-            call(" to=functions.", "<|channel|>commentary json<|message|>"),
-            call(" to=functions.", "<|channel|>commentary <|constrain|>json<|message|>"),
-            call("<|channel|>commentary to=functions.", "<|message|>"),
+            call("<|channel|>commentary to=functions.", &behind),
+            call(" to=functions.", &channel),
+            call("<|channel|>analysis to=functions.", &behind),
         ],
-        between: texts(&["<|start|>assistant", "<|call|>"]),
+        between: texts(&["<|start|>assistant", "<|call|>", "<|channel|>commentary to=assistant"]),
         before_calls: "<|start|>assistant".to_owned(),
         before_content: "<|start|>assistant".to_owned(),
         ..ChatFormat::default()
@@ -197,7 +210,8 @@ fn gemma() -> ChatFormat {
             ],
             ..Calls::default()
         }],
-        between: texts(&["<|tool_response>"]),
+        // Models repeat the tags of reasoning.
+        between: texts(&["<|tool_response>", "<channel|>", "<|channel>"]),
         ..ChatFormat::default()
     }
 }

@@ -82,6 +82,8 @@ pub struct Calls {
 pub enum CallPart {
     /// A fixed text.
     Text(String),
+    /// One of these texts. The template prints the first one.
+    AnyText(Vec<String>),
     /// The tool's name, without quotes. It can occur twice.
     Name,
     /// The call's id, without quotes.
@@ -207,6 +209,7 @@ impl CallPart {
     fn texts(&self) -> Vec<String> {
         match self {
             CallPart::Text(text) => vec![text.clone()],
+            CallPart::AnyText(texts) => texts.clone(),
             CallPart::NumberedName { prefix, separator } => vec![prefix.clone(), separator.clone()],
             CallPart::Arguments(CallArguments::Gemma) => vec![GEMMA_QUOTE.to_owned()],
             CallPart::Arguments(CallArguments::Tags(tags)) => {
@@ -305,15 +308,11 @@ impl ChatFormat {
         turn
     }
 
-    /// The texts that end reasoning, the one that the template prints first. `has_tools`: a call ends it, too, because models leave out the
-    /// end there. Only a call that begins with a tag, because reasoning does not have it by chance.
+    /// The texts that end reasoning. The template prints the first one.
     #[must_use]
-    pub fn reasoning_ends(&self, has_tools: bool) -> Vec<String> {
+    pub fn reasoning_ends(&self) -> Vec<String> {
         let ends = self.reasoning.iter().flat_map(|block| &block.ends).map(|end| end.trim().to_owned());
-        let calls = self.calls.iter().filter(|calls| has_tools && !calls.is_anchored);
-        let begins_with_tag = |text: &String| tags_in(text).first().is_some_and(|tag| text.starts_with(tag));
-        let calls = calls.flat_map(Calls::triggers).filter(begins_with_tag);
-        ends.filter(|end| !end.is_empty()).chain(calls).collect()
+        ends.filter(|end| !end.is_empty()).collect()
     }
 
     /// Whether the prompt's end is inside of reasoning.

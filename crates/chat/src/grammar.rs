@@ -99,24 +99,18 @@ impl ChatFormat {
                 .collect();
         let after = writer.rules.add("answer", after.join(" | "));
         let Some(block) = &self.reasoning else { return after };
-        let ends = self.reasoning_ends(calls.is_some());
+        let ends = self.reasoning_ends();
         let thought = text_until(&ends.iter().map(String::as_str).collect::<Vec<_>>(), &mut writer.rules);
         let end = literal(block.end().trim());
-        // A call can end reasoning, too.
-        let after_thought = match calls.filter(|_| ends.len() > block.ends.len()) {
-            Some(calls) => format!("({end} {after} | {calls})"),
-            None => format!("{end} {after}"),
-        };
         if self.is_reasoning(start) {
-            return format!("{thought} {after_thought}");
+            return format!("{thought} {end} {after}");
         }
         let is_over = block.ends.iter().any(|end| start.opened.contains(end.trim()));
         if is_over {
             return after;
         }
         // Some templates print the end alone where there is no reasoning.
-        let begin = literal(block.begin().trim());
-        format!("[ \\n]{{0,4}} ({begin} {thought} {after_thought} | {end}? {after})")
+        format!("[ \\n]{{0,4}} (({} {thought})? {end})? {after}", literal(block.begin().trim()))
     }
 
     /// The content's block with a document.
@@ -245,6 +239,10 @@ impl GrammarWriter {
         for (index, part) in parts.iter().enumerate() {
             out.push(match part {
                 CallPart::Text(text) => literal(text),
+                CallPart::AnyText(texts) => {
+                    let forms: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+                    format!("({})", forms.join(" | "))
+                }
                 CallPart::Name => literal(&tool.name),
                 CallPart::Id => "[a-zA-Z0-9] [a-zA-Z0-9_.:-]{0,63}".to_owned(),
                 CallPart::Number => "[0-9]{1,4}".to_owned(),

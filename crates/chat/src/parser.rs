@@ -84,9 +84,15 @@ impl MessageReader {
         let mut in_content =
             format.content.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect::<Vec<_>>();
         in_content.extend(outside.clone());
-        let ends = format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End));
-        let all_ends = format.reasoning_ends(true);
-        let in_reasoning = ends.chain(called.into_iter().filter(|(text, _)| all_ends.contains(text))).collect();
+        let mut in_reasoning: Vec<_> =
+            format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect();
+        if !options.is_required {
+            let anchored = |index: usize| format.calls.get(index).is_some_and(|calls| calls.is_anchored);
+            in_reasoning.extend(called.into_iter().filter(|(_, mark)| match mark {
+                TurnMark::Calls(index) => !anchored(*index),
+                _ => false,
+            }));
+        }
         MessageReader { format, tools, options, outside, in_content, in_reasoning }
     }
 
@@ -136,9 +142,9 @@ struct OpenCalls {
     phase: CallsPhase,
     /// Everything since the call's beginning, for the case that it is none.
     raw: String,
-    n_calls: usize,
-    /// They began inside of reasoning that has not ended.
-    is_in_reasoning: bool,
+    /// They began inside of reasoning that has not ended. They are calls only if the turn ends with them, because models also reason about
+    /// calls: the calls so far.
+    in_reasoning: Option<Vec<ToolCall>>,
 }
 
 #[derive(Debug, Clone)]
@@ -147,6 +153,8 @@ enum CallsPhase {
     /// A call, and whether it was reported.
     Call(Box<CallReader>, bool),
     After,
+    /// After all calls in reasoning.
+    End,
 }
 
 impl MessageParser {
@@ -334,7 +342,8 @@ impl MessageParser {
         match mark {
             TurnMark::Calls(which) => {
                 let phase = CallsPhase::Begin;
-                let calls = OpenCalls { which, phase, raw: String::new(), n_calls: 0, is_in_reasoning: is_reasoning };
+                let in_reasoning = is_reasoning.then(Vec::new);
+                let calls = OpenCalls { which, phase, raw: String::new(), in_reasoning };
                 self.state = TurnState::Calls(Box::new(calls));
             }
             TurnMark::Reasoning | TurnMark::Content => {
@@ -411,7 +420,8 @@ impl MessageParser {
             CallsPhase::Call(call, is_open) => match call.step(format, &reader.tools, rest, is_final) {
                 Progress::Read(n) => {
                     took = n;
-                    if reader.options.is_enforced && !*is_open && call.has_id && call.tool.is_some() {
+                    let may_open = reader.options.is_enforced && calls.in_reasoning.is_none();
+                    if may_open && !*is_open && call.has_id && call.tool.is_some() {
                         *is_open = true;
                         self.message.calls.push(ToolCall {
                             name: tool_name(&reader, call),
@@ -431,19 +441,21 @@ impl MessageParser {
                 Progress::Done => {
                     let (is_open, name) = (*is_open, tool_name(&reader, call));
                     let is_valid = is_valid_call(&reader, call);
-                    if !is_valid {
+                    if !is_valid && calls.in_reasoning.is_none() {
                         self.warnings
                             .push(format!("tool_calls: the arguments of {name} are not valid under its parameters"));
-                        if !is_open {
-                            return self.give_up(&calls, false, is_final);
-                        }
+                    }
+                    if !is_valid && !is_open {
+                        return self.give_up(&calls, false, is_final);
                     }
                     if !is_open {
                         let arguments = std::mem::take(&mut call.arguments);
-                        self.message.calls.push(ToolCall { name, arguments, id: std::mem::take(&mut call.id) });
+                        let call = ToolCall { name, arguments, id: std::mem::take(&mut call.id) };
+                        calls.in_reasoning.as_mut().unwrap_or(&mut self.message.calls).push(call);
                     }
-                    calls.n_calls += 1;
-                    calls.raw.clear();
+                    if calls.in_reasoning.is_none() {
+                        calls.raw.clear();
+                    }
                     calls.phase = CallsPhase::After;
                 }
             },
@@ -455,19 +467,16 @@ impl MessageParser {
                 let another = format!("{}{next}", format.separator);
                 if !format.end.trim().is_empty() {
                     match (compare(&format.end, rest), compare(&format.separator, rest)) {
-                        (TextMatch::Full(n), _) => {
-                            self.consume(n);
-                            return self.leave_calls();
-                        }
+                        (TextMatch::Full(n), _) => return self.leave_calls(calls, n),
                         (TextMatch::Partial, _) | (_, TextMatch::Partial) if !is_final => more = false,
                         (_, TextMatch::Full(n)) if !rest.trim().is_empty() => {
                             took = n;
                             calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
                         }
-                        _ => return self.leave_calls(),
+                        _ => return self.leave_calls(calls, 0),
                     }
                 } else if another.trim().is_empty() {
-                    return self.leave_calls();
+                    return self.leave_calls(calls, 0);
                 } else {
                     match compare(&another, rest) {
                         TextMatch::Full(_) => {
@@ -477,9 +486,25 @@ impl MessageParser {
                             calls.phase = CallsPhase::Call(Box::new(CallReader::new(format)), false);
                         }
                         TextMatch::Partial if !is_final => more = false,
-                        _ => return self.leave_calls(),
+                        _ => return self.leave_calls(calls, 0),
                     }
                 }
+            }
+            CallsPhase::End => {
+                let turn_end = match compare(&reader.format.turn_end, rest) {
+                    TextMatch::Full(n) => n,
+                    TextMatch::Partial if !is_final => rest.len(),
+                    _ => 0,
+                };
+                if rest.get(turn_end..).is_some_and(|rest| !rest.trim().is_empty()) {
+                    return self.give_up(&calls, false, is_final);
+                }
+                if is_final {
+                    self.message.calls.extend(calls.in_reasoning.take().unwrap_or_default());
+                    let n = rest.len();
+                    return self.leave_calls(calls, n);
+                }
+                more = false;
             }
         }
         calls.raw.push_str(self.pending.get(..took).unwrap_or_default());
@@ -488,8 +513,16 @@ impl MessageParser {
         more
     }
 
-    /// Goes on with text after calls.
-    fn leave_calls(&mut self) -> bool {
+    /// Goes on with text after calls, whose end has `n` bytes. Calls in reasoning wait for the end of the turn.
+    fn leave_calls(&mut self, mut calls: Box<OpenCalls>, n: usize) -> bool {
+        if calls.in_reasoning.is_some() {
+            calls.raw.push_str(self.pending.get(..n).unwrap_or_default());
+            self.consume(n);
+            calls.phase = CallsPhase::End;
+            self.state = TurnState::Calls(calls);
+            return true;
+        }
+        self.consume(n);
         self.space.clear();
         self.state = TurnState::Text { is_reasoning: false, in_block: false, trims_start: true, is_begin: false };
         true
@@ -497,10 +530,9 @@ impl MessageParser {
 
     /// Takes what looked like a call as text. `is_open`: a part of the call was reported, so only the rest is text.
     fn give_up(&mut self, calls: &OpenCalls, is_open: bool, is_final: bool) -> bool {
-        // A valid call before has ended reasoning.
-        let is_reasoning = calls.is_in_reasoning && calls.n_calls == 0 && !is_open;
+        let is_reasoning = calls.in_reasoning.is_some();
         self.state = TurnState::Text { is_reasoning, in_block: is_reasoning, trims_start: false, is_begin: false };
-        let is_cut = is_final && self.reader.options.is_enforced;
+        let is_cut = is_final && self.reader.options.is_enforced && !is_reasoning;
         if is_open || is_cut {
             if is_final {
                 self.pending.clear();

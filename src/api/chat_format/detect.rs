@@ -123,10 +123,10 @@ impl AnswerFormat {
             false => format.grammar(&wanted, &start)?,
         };
         warnings.extend(grammar.iter().flat_map(|grammar| unenforced(grammar, chat)));
-        let thinking = format.reasoning.as_ref().map(|block| ThinkingTags {
-            start: block.begin().trim().to_owned(),
-            ends: format.reasoning_ends(!tools.is_empty()),
-        });
+        let thinking = format
+            .reasoning
+            .as_ref()
+            .map(|block| ThinkingTags { start: block.begin().trim().to_owned(), ends: format.reasoning_ends() });
         let preserved = format.tags();
         let has_frame = format.reasoning.is_some() || format.content.is_some();
         if options.reasoning_format == ReasoningFormat::Inline {

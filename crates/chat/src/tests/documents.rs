@@ -28,7 +28,7 @@ fn faults(template: &TestTemplate) -> (usize, Vec<String>) {
     let print = |answer: &Value| {
         let text = completion(template, &format, &request, answer)?;
         // The history of some templates lacks the end of reasoning that the prompt has begun.
-        let ends = format.reasoning_ends(false);
+        let ends = format.reasoning_ends();
         let has_end = |text: &str| ends.iter().any(|end| text.contains(end.as_str()));
         // Others have ended it.
         let is_over = !format.is_reasoning(&start) && has_end(&start.opened) && has_end(&text);

@@ -1,13 +1,13 @@
-//! Calls that begin inside of reasoning that has not ended: models leave out its end there.
+//! Calls inside of reasoning: models leave out its end before a call, and they reason about calls.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::renderer::{TestTemplate, real_templates};
-use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
+use super::round_trip::{assistant, completion, read, request_tools, start_of, tools};
 use super::templates;
-use crate::{ChatFormat, MessageReader, ReaderOptions, TurnRequest, TurnStart};
+use crate::{Calls, ChatFormat, MessageReader, ReaderOptions, TurnStart};
 
 const THOUGHT: &str = "I call it.";
 
@@ -24,14 +24,12 @@ fn called_in_reasoning(template: &TestTemplate, argument: &str) -> Option<(ChatF
     let calls = [("get_it", &json!({"t": argument}))];
     let whole = completion(template, &format, &request, &assistant("", THOUGHT, &calls))?;
     let (thought, rest) = whole.split_once(THOUGHT)?;
-    let is_over =
-        !format.is_reasoning(&start) && format.reasoning_ends(false).iter().any(|end| start.opened.contains(end));
+    let is_over = !format.is_reasoning(&start) && format.reasoning_ends().iter().any(|end| start.opened.contains(end));
     if is_over {
         return None;
     }
-    let ends = format.reasoning_ends(true);
-    let begin =
-        ends.iter().filter(|end| !format.reasoning_ends(false).contains(end)).find_map(|begin| rest.find(begin))?;
+    let triggers = format.calls.iter().filter(|calls| !calls.is_anchored).flat_map(Calls::triggers);
+    let begin = triggers.filter_map(|trigger| rest.find(trigger.as_str())).min()?;
     let turn = format!("{thought}{THOUGHT}\n{}", &rest[begin..]);
     Some((format, start, turn))
 }
@@ -40,14 +38,7 @@ fn faults(template: &TestTemplate) -> Option<Vec<String>> {
     let (format, start, text) = called_in_reasoning(template, "x")?;
     let tools = tools(&one_tool());
     let mut wrong = Vec::new();
-    for is_required in [false, true] {
-        let request = TurnRequest { tools: &tools, is_required, parallel: true, document: None };
-        wrong.extend(refused(constraint(&format, &request, &start), &text).map(|why| format!("{why} of {text:?}")));
-        let unknown = text.replace("get_it", "get_other");
-        if refused(constraint(&format, &request, &start), &unknown).is_none() {
-            wrong.push(format!("allowed (required: {is_required}) {unknown:?}"));
-        }
-    }
+    let end = format.reasoning_ends().into_iter().next()?;
     for is_enforced in [false, true] {
         let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
         let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
@@ -55,12 +46,20 @@ fn faults(template: &TestTemplate) -> Option<Vec<String>> {
             Ok(message) if message.reasoning == THOUGHT && message.content.is_empty() && message.calls.len() == 1 => {}
             other => wrong.push(format!("read {other:?} from {text:?}")),
         }
+        // Reasoning that goes on is about calls.
+        for more in [format!(" hm\n{end}"), end.clone()] {
+            let text = format!("{text}{more}");
+            match read(&reader, &text) {
+                Ok(message) if message.reasoning.contains("get_it") && message.calls.is_empty() => {}
+                other => wrong.push(format!("read {other:?} from {text:?}")),
+            }
+        }
     }
     Some(wrong)
 }
 
 #[test]
-fn call_ends_reasoning() {
+fn call_at_the_end_of_a_turn_ends_reasoning() {
     let checked: Vec<&str> = templates::ALL
         .iter()
         .filter_map(|(name, source)| {
@@ -73,7 +72,7 @@ fn call_ends_reasoning() {
 
 #[test]
 #[ignore = "downloads (make templates)"]
-fn call_ends_reasoning_of_real_templates() {
+fn call_ends_turns_of_real_templates_in_reasoning() {
     let (mut n, mut all) = (0, Vec::new());
     for (name, source) in real_templates() {
         let Some(wrong) = faults(&TestTemplate::new(&source)) else { continue };

@@ -257,7 +257,7 @@ pub(super) fn try_constraint(
     if !triggers.is_empty() {
         constraint = constraint.with_triggers(&triggers).unwrap();
         if let Some(block) = format.reasoning.as_ref().filter(|block| !block.begin().trim().is_empty()) {
-            let ends = format.reasoning_ends(!request.tools.is_empty());
+            let ends = format.reasoning_ends();
             let rules =
                 ReasoningRules { start: block.begin().trim().to_owned(), ends, budget: None, forced: Vec::new() };
             constraint = constraint.with_reasoning(rules, &start.opened);

@@ -79,8 +79,7 @@ fn formats_are_found() {
     let grammar = format.grammar.unwrap();
     let trigger = GrammarTrigger { kind: TriggerKind::Word, value: "<tool_call>".to_owned(), token: None };
     assert_eq!(grammar.triggers, [trigger]);
-    let ends = ["</think>", "<tool_call>"].map(str::to_owned).to_vec();
-    assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends }));
+    assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends: vec!["</think>".to_owned()] }));
     assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
     assert_eq!(format.preserved, ["</think>", "</tool_call>", "<think>", "<tool_call>"]);
     assert_eq!((format.messages, format.warnings), (None, Vec::new()));
