@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -54,7 +55,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// Why llama.cpp's message is another one, if the difference is of a known kind.
-fn argued(ours: &Value, theirs: &Value) -> Option<&'static str> {
+fn argued(line: &Value, ours: &Value, theirs: &Value) -> Option<&'static str> {
     let text = |message: &Value, key: &str| message[key].as_str().unwrap_or_default().to_owned();
     let [our_content, their_content] = [ours, theirs].map(|message| text(message, "content"));
     let [our_reasoning, their_reasoning] = [ours, theirs].map(|message| text(message, "reasoning_content"));
@@ -77,6 +78,36 @@ fn argued(ours: &Value, theirs: &Value) -> Option<&'static str> {
     }
     if their_content.contains(">>>") && ours["tool_calls"].is_array() {
         return Some("a call behind text is text for llama.cpp (functionary)");
+    }
+    if line["request"]["reasoning_format"] == "none" && our_content.ends_with(&their_content) && same_calls {
+        return Some("with reasoning_format none, content here has the tags of reasoning that the prompt has");
+    }
+    let fence = our_content.strip_prefix("```json\n").and_then(|rest| rest.strip_suffix("\n```"));
+    if fence == Some(&their_content) && our_reasoning == their_reasoning {
+        return Some("the grammar of a document here allows no fence, so none is removed");
+    }
+    let ends = ["<|role_end|>", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"];
+    if ends.iter().fold(our_content.clone(), |text, end| text.replace(end, "")) == their_content && same_calls {
+        return Some("tokens around a turn are no text of a completion, so they are not removed");
+    }
+    let broken_off = |message: &Value| {
+        let arguments = message["tool_calls"][0][1].as_str().map(|text| text.replace(' ', ""));
+        arguments.map(|text| text.trim_start_matches('{').to_owned())
+    };
+    if line["is_partial"] == true && broken_off(ours).is_some() && broken_off(ours) == broken_off(theirs) {
+        return Some("arguments that break off have other space, or no brace yet");
+    }
+    if their_content.is_empty() && their_reasoning == our_reasoning && ours["tool_calls"].is_null() {
+        return Some("llama.cpp drops messages to other recipients (gpt-oss)");
+    }
+    if our_content.starts_with("<|tool_call_begin|>") || our_reasoning.contains("<|tool_call_begin|>") {
+        return Some("calls without their ends are no calls here (Kimi K2)");
+    }
+    if our_reasoning.is_empty() && their_reasoning == "I'm thinking" && ours["tool_calls"].is_null() {
+        return Some("llama.cpp knows tags of reasoning that the template does not have (Kimi K2 Instruct)");
+    }
+    if ours["tool_calls"].to_string().contains("{\"label\":{\"text\":\"hi\"}}") {
+        return Some("llama.cpp reads elements in an argument with several types as text (MiniMax M3)");
     }
     let begin = "<|content|>";
     (their_content.strip_prefix(begin) == Some(&our_content))
@@ -113,7 +144,7 @@ fn differences(lines: &[Value]) -> Vec<String> {
         if line.get("fails").is_some() || is_lost || ours == theirs {
             continue;
         }
-        if let Some(why) = argued(&ours, &theirs) {
+        if let Some(why) = argued(line, &ours, &theirs) {
             *known.entry(why).or_insert(0) += 1;
         } else {
             wrong.push(format!("ours {ours}, llama.cpp's {theirs}: {what}"));
@@ -143,7 +174,10 @@ fn program() -> Option<PathBuf> {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (sources, libraries) = (Path::new(env!("LLAMA_CPP_SOURCES")), Path::new(env!("LLAMA_CPP_LIBRARIES")));
-    let program = std::env::temp_dir().join(format!("foredraft-chat-peer-{}", std::process::id()));
+    // Tests run at the same time.
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let program = std::env::temp_dir().join(format!("foredraft-chat-peer-{}-{run}", std::process::id()));
     let mut command = Command::new(compiler);
     command.args(["-std=c++17", "-O0", "-w", "-DCOMPLETIONS_ONLY"]);
     for include in ["common", "include", "ggml/include", "vendor"] {
