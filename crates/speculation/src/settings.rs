@@ -27,7 +27,7 @@ pub enum DrafterKind {
     Suffix,
     /// The output that the request predicts.
     Prediction,
-    /// What the request's grammar allows as the only continuation.
+    /// The only continuation that the request's grammar allows.
     Grammar,
 }
 
@@ -76,7 +76,7 @@ impl Verify {
         }
     }
 
-    /// Whether it compares probabilities (stochastic verification). Then drafts are drawn from q.
+    /// Returns whether verification compares probabilities (stochastic verification). Then drafts are drawn from q.
     pub fn draws(self) -> bool {
         matches!(self, Verify::Rejection | Verify::Block)
     }

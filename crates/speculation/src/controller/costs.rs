@@ -39,11 +39,11 @@ pub struct Costs {
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, relative to the table.
     scale: f64,
-    /// What a thousand tokens of context cost, in forward passes of one token: for each slot of a batch, and for each of its tokens.
+    /// The cost of a thousand tokens of context, in forward passes of one token: for each slot of a batch, and for each of its tokens.
     attention: [f64; 2],
     /// The errors of ln `scale` and `attention`.
     target_errors: Kalman<3>,
-    /// What a thousand tokens of context cost in a round of drafting for one slot, in forward passes of one token of the target.
+    /// The cost of a thousand tokens of context in a round of drafting for one slot, in forward passes of one token of the target.
     draft_attention: f64,
     draft_errors: Kalman<1>,
     /// The seconds for drafting one token for each of 1, 2, ... slots, at `scale` 1. 0: not measured.
@@ -84,7 +84,7 @@ const NOISE: f64 = 0.05;
 const DRAFT_NOISE: f64 = 0.1;
 /// How far the common factor and the costs of attention move from step to step.
 const DRIFT: [f64; 3] = [0.011, 0.005, 0.003];
-/// What a thousand tokens of context cost is known only after a few steps: the first values, and their standard deviations.
+/// The cost of a thousand tokens of context is known only after a few steps: the first values, and their standard deviations.
 const FIRST_ATTENTION: [f64; 2] = [0.06, 0.02];
 const ATTENTION_DEVIATION: [f64; 2] = [0.12, 0.06];
 const FIRST_DRAFT_ATTENTION: f64 = 0.04;
@@ -275,7 +275,7 @@ impl Costs {
         cost
     }
 
-    /// What `n` tokens of a slot cost because of the `n_past` tokens of context before them, in forward passes of one token.
+    /// The cost that `n_past` tokens of context add to `n` tokens of a slot, in forward passes of one token.
     pub fn attention(&self, n: usize, n_past: usize) -> f64 {
         self.of_contexts(contexts(|_| n, |_| n_past, 1))
     }

@@ -16,10 +16,10 @@ pub struct Exploration {
     since: u32,
 }
 
-/// What a model does in a step.
+/// A model's part in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing.
+    /// It does not draft.
     Rest,
     /// It drafts as long as it pays.
     Pays,

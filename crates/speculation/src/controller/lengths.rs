@@ -28,9 +28,9 @@ pub struct Gain {
 pub struct DraftOptions {
     /// The best of at most 0, 1, ... tokens.
     gains: Vec<Gain>,
-    /// What is decoded whatever it costs: a draft that was drawn, or of a fixed length.
+    /// The draft that is decoded at any cost, because it was drawn or has a fixed length: its drafter and its number of tokens.
     fixed: Option<(usize, usize)>,
-    /// Of a drafter that looks at the text alone: the tokens to expect of the best such draft, for the rate of copied text.
+    /// The tokens to expect of the best draft from the history alone, for the rate of copied text.
     of_text: Vec<f64>,
 }
 
@@ -81,7 +81,7 @@ impl DraftOptions {
         self.gains.get(n).or(self.gains.last()).copied().unwrap_or_default()
     }
 
-    /// What the best draft of at most `n` tokens is worth to a slot, in tokens.
+    /// The value of the best draft of at most `n` tokens to a slot, in tokens.
     pub(super) fn worth(&self, prices: &Prices<'_>, slot: usize, n: usize) -> f64 {
         let Gain { expected, draft, all } = self.best(n);
         prices.worth(slot, draft.map_or(0, |(_, n)| n), expected, all)
@@ -236,13 +236,13 @@ fn decide_run(
     }
 }
 
-/// What a slot gains if its length is raised by so many tokens.
+/// The gain of a slot if its length is raised by `by` tokens.
 fn more(options: &[DraftOptions], slot: usize, length: usize, by: usize) -> f64 {
     let own = options.get(slot).filter(|own| own.fixed.is_none());
     own.map_or(0.0, |own| own.best(length + by).expected - own.best(length).expected)
 }
 
-/// Raises the lengths of neighbours in `run` where their drafts are worth a forward pass of their own. Returns what that gains.
+/// Raises the lengths of neighbours in `run` where their drafts are worth a forward pass of their own. Returns the gain.
 fn raise(prices: &Prices<'_>, options: &[DraftOptions], run: Range<usize>, lengths: &mut [usize]) -> f64 {
     let more = |slot: usize, length: usize, by: usize| {
         more(options, slot, length, by.min(prices.share(slot, usize::MAX).saturating_sub(length)))

@@ -1,13 +1,13 @@
 //! The controller: decides for all slots of a step together whether a model drafts and how many tokens each slot decodes.
 //!
-//! What is measured:
-//! - `costs`: what batches cost, with `batch_split` (how llama.cpp divides them) and `kalman` (the filter that follows them).
+//! Modules that measure:
+//! - `costs`: the costs of batches, with `batch_split` (how llama.cpp divides them) and `kalman` (the filter that follows them).
 //! - `calibration`: how often tokens of a confidence are accepted.
 //!
-//! What is decided from it, by pure functions:
-//! - `prices`: what a step costs. `lengths`: how many tokens each slot decodes. `outlook`: what a model is expected to gain.
-//! - `policy`: what drafted tokens are worth to the drafters that make them, and when a draft stops.
-//! - `exploration`: when to try what does not seem to pay.
+//! Modules that decide from the measurements, by pure functions:
+//! - `prices`: the cost of a step. `lengths`: how many tokens each slot decodes. `outlook`: the gain to expect of a model.
+//! - `policy`: the value of drafted tokens to the drafters that make them, and when a draft stops.
+//! - `exploration`: when to try a model or a length that does not seem to pay.
 //!
 //! [`Controller`] keeps what steps have shown: costs, the rate of tokens, and the time saved up for trials.
 
@@ -36,15 +36,15 @@ use self::exploration::Exploration;
 use self::policy::Rate;
 use super::MAX_DRAFT;
 
-/// What the controller has measured, and its decisions for the current step.
+/// The controller's measurements, and its decisions for the current step.
 #[derive(Default)]
 pub struct Controller {
-    /// What batches cost.
+    /// The costs of batches.
     pub costs: Costs,
     rate: Rate,
     draft_prices: DraftPrices,
     exploration: Exploration,
-    // Of the current step, by sequence id; kept for their memory.
+    // The current step's values by sequence id; kept for their memory.
     options: Vec<DraftOptions>,
     prospects: Vec<Option<Prospect>>,
     lengths: Vec<usize>,
@@ -77,7 +77,7 @@ impl Controller {
         self.draft_prices = draft_prices;
     }
 
-    /// What tokens are worth while a draft is made.
+    /// The values of tokens while a draft is made.
     pub(super) fn draft_prices(&self) -> &DraftPrices {
         &self.draft_prices
     }
@@ -91,13 +91,13 @@ impl Controller {
         self.options.get_mut(slot)
     }
 
-    /// Forgets what was expected of a model.
+    /// Clears the prospects of a model.
     pub(super) fn clear_prospects(&mut self, n_slots: usize) {
         self.prospects.clear();
         self.prospects.resize(n_slots, None);
     }
 
-    /// What a model is expected to draft for a slot.
+    /// Sets the draft to expect of a model for a slot.
     pub(super) fn expect(&mut self, slot: usize, prospect: Prospect) {
         if let Some(place) = self.prospects.get_mut(slot) {
             *place = Some(prospect);
@@ -161,7 +161,7 @@ impl Controller {
         Prices { slots: steps, costs: &self.costs, rate, preferred: preferred_size(&self.draft_prices, steps) }
     }
 
-    /// What plain decoding brings in the step, in the time of one forward pass of one token.
+    /// The tokens that plain decoding generates in the time of one forward pass of one token, with this step's slots.
     fn plain(&self, steps: &[StepSlot]) -> f64 {
         let generating = steps.iter().filter(|step| step.generates).count() as f64;
         let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| step.n_tokens);

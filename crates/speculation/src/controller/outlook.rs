@@ -5,7 +5,7 @@ use super::lengths::DraftOptions;
 use super::prices::Prices;
 use crate::MAX_DRAFT;
 
-/// What a model is expected to draft for a slot.
+/// The draft to expect of a model for a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct Prospect {
     /// The probability that a token is right, and the most that it may be.
@@ -17,7 +17,7 @@ pub struct Prospect {
 }
 
 impl Prospect {
-    /// Of a request with this bias.
+    /// The prospect of a request with this bias.
     pub fn of(calibration: &Calibration, bias: &Bias, lengths: (usize, usize)) -> Prospect {
         Prospect { acceptance: calibration.mean(bias), optimistic: calibration.optimistic_mean(bias), lengths }
     }
@@ -31,15 +31,15 @@ impl Prospect {
 /// Whether a model should draft, and how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outlook {
-    /// What the best lengths gain without it and with it, in tokens.
+    /// The gains of the best lengths without the model and with it, in tokens.
     pub without: f64,
     /// See `without`.
     pub with: f64,
     /// The best length with it.
     pub length: usize,
-    /// Of the other lengths that would be better than `length` if they cost as little as they may, the one that costs least to try.
+    /// The other length that costs least to try, of those that would beat `length` if they cost as little as they may.
     pub other_length: Trial,
-    /// Of the lengths that would be better than no model if costs were as low and acceptance as high as they may be, the same.
+    /// The length that costs least to try, of those that would beat no model if costs were as low and acceptance as high as they may be.
     pub first_length: Trial,
 }
 
@@ -48,9 +48,9 @@ pub struct Outlook {
 pub struct Trial {
     /// The length.
     pub length: usize,
-    /// What it gains at best.
+    /// The gain at best.
     pub optimistic: f64,
-    /// What it is expected to gain.
+    /// The gain to expect.
     pub expected: f64,
 }
 
@@ -60,8 +60,8 @@ impl Default for Trial {
     }
 }
 
-/// What it would bring if a model drafted for the slots that have a prospect, all with the same length.
-/// `draft`: what a round of drafting costs, in tokens.
+/// Estimates the gain if a model drafts for the slots that have a prospect, all with the same length.
+/// `draft`: the cost of a round of drafting, in tokens.
 pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Option<Prospect>], draft: f64) -> Outlook {
     let n = prices.slots.len();
     let text = |slot: usize, length: usize| options.get(slot).map_or(0.0, |own| own.worth(prices, slot, length));

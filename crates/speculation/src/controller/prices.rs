@@ -1,4 +1,4 @@
-//! What a step costs: its slots, and the prices of the tokens that they decode.
+//! The cost of a step: its slots, and the prices of the tokens that they decode.
 
 use std::ops::Range;
 
@@ -22,11 +22,11 @@ pub struct StepSlot {
 pub struct Prices<'a> {
     /// The step's slots, by their sequence ids.
     pub slots: &'a [StepSlot],
-    /// What batches cost.
+    /// The costs of batches.
     pub costs: &'a Costs,
-    /// S.
+    /// S, the engine's tokens in the time of one plain forward pass: see `lengths`.
     pub rate: f64,
-    /// Where one slot alone takes part: the batch size that is best in the long run, if there is one (see [`Costs::next`]).
+    /// The batch size that is best in the long run, if one slot alone takes part and there is such a size (see [`Costs::next`]).
     pub preferred: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Prices<'_> {
         self.slots.get(slot).map_or(0, |slot| slot.n_past)
     }
 
-    /// What so many more tokens of a slot cost because of its context.
+    /// The cost that a slot's context adds to `more` further tokens of the slot.
     pub(super) fn attention_of_more(&self, slot: usize, more: usize) -> f64 {
         let (n, n_past) = (self.n_tokens(slot), self.n_past(slot));
         self.costs.attention(n + more, n_past) - self.costs.attention(n, n_past)
@@ -55,7 +55,7 @@ impl Prices<'_> {
         expected - self.rate * self.repetition(slot, n, expected, all)
     }
 
-    /// What the draft makes the next step of its slot cost more.
+    /// The cost to expect in the slot's next step for decoding accepted tokens again.
     fn repetition(&self, slot: usize, n: usize, expected: f64, all: f64) -> f64 {
         let rejected = 1.0 - all;
         if !self.costs.repeats() || n == 0 || rejected <= 0.0 {
@@ -82,7 +82,7 @@ impl Prices<'_> {
         all.next().filter(|_| all.next().is_none())
     }
 
-    /// What a step costs in which the slots in `range` decode so many tokens more, and no others take part.
+    /// The cost of a step in which only the slots in `range` take part, each with `more(slot)` further tokens.
     pub(super) fn cost(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
         if let Some(only) = self.only() {
             let n = self.n_tokens(only) + more(only);
@@ -95,7 +95,7 @@ impl Prices<'_> {
         self.costs.step_of(n_tokens, |slot| self.n_past(slot), self.slots.len())
     }
 
-    /// What a step of all slots costs where each that generates decodes `length` tokens more.
+    /// The cost of a step of all slots in which each one that generates decodes `length` tokens more.
     pub fn cost_of_all(&self, length: usize) -> f64 {
         self.cost(0..self.slots.len(), |slot| self.share(slot, length))
     }
@@ -120,7 +120,7 @@ impl Prices<'_> {
         })
     }
 
-    /// By how much a step with this length for all may cost less than is known.
+    /// The amount by which a step with this length for all may cost less than its estimate.
     pub(super) fn uncertainty(&self, length: usize) -> f64 {
         let n_tokens = |slot: usize| match self.n_tokens(slot) {
             0 => 0,

@@ -1,10 +1,10 @@
-//! What drafters and controller know of a request that speculates, from one step to the next.
+//! The state that drafters and controller keep for a speculating request from one step to the next.
 
 use crate::controller::Bias;
 use crate::controller::Length;
 use crate::{Adaptive, DrafterKind, Settings};
 
-/// The drafting state of a request. It belongs to the request, and ends with it. What is drafted in a step is in [`SlotDrafts`].
+/// The drafting state of a request. The request owns it. [`SlotDrafts`] has the drafts of a single step.
 ///
 /// [`SlotDrafts`]: super::SlotDrafts
 pub struct DraftingState {
@@ -19,7 +19,7 @@ pub struct DraftingState {
     pub(super) disabled: Option<String>,
 }
 
-/// What is known of one drafter for a request.
+/// The state of one drafter for a request.
 pub(super) struct DrafterState {
     pub(super) kind: DrafterKind,
     pub(super) bias: Bias,

@@ -1,4 +1,4 @@
-//! What drafters and controller learn from a verified step.
+//! Updates drafters and controller after a verified step.
 
 use super::Drafters;
 use super::drafting_state::{DrafterState, DraftingState};

@@ -4,16 +4,16 @@ use crate::DrafterKind;
 use crate::controller::Calibration;
 use crate::drafter::Drafter;
 
-/// A drafter, and what its drafts have been worth.
+/// A drafter, with statistics on its drafts.
 pub(super) struct RegisteredDrafter {
     pub(super) drafter: Box<dyn Drafter + Send>,
-    /// Whether it is model-based: its drafts take time that counts.
+    /// Is true for a model-based drafter: its drafts take time that counts.
     pub(super) is_model_based: bool,
     pub(super) calibration: Calibration,
-    /// Of a history drafter: how often its first token was accepted where a model drafted another one.
+    /// How often a history drafter's first token was accepted where a model drafted another one.
     pub(super) against_models: FadingRatio,
-    /// Of a history drafter: what its chosen drafts bring, relative to what was expected of them. The expectations of all drafts are right on
-    /// average, but drafts are chosen because they are expected to bring much, and those are overestimated more often than underestimated.
+    /// The accepted tokens of a history drafter's chosen drafts, relative to the expected ones. The expectations of all drafts are right on
+    /// average. But drafts are chosen for high expectations, and high ones are overestimates more often than underestimates.
     pub(super) chosen: FadingRatio,
 }
 
@@ -36,7 +36,7 @@ impl RegisteredDrafter {
         RegisteredDrafter { drafter, is_model_based, calibration, against_models, chosen }
     }
 
-    /// What to expect of its drafts if they are chosen, relative to the calibration.
+    /// The factor from calibrated acceptance to the acceptance to expect of its chosen drafts.
     pub(super) fn factor_if_chosen(&self) -> f64 {
         let (least, most) = FACTOR_IF_CHOSEN;
         if self.is_model_based { 1.0 } else { self.chosen.ratio().clamp(least, most) }
@@ -47,17 +47,17 @@ impl RegisteredDrafter {
     }
 }
 
-/// What came true of what was expected, where old observations fade.
+/// The ratio of actual to expected values, where old observations fade.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FadingRatio {
     expected: f64,
     actual: f64,
-    /// How much of what was expected is remembered.
+    /// The sum of expected values above which old observations fade.
     memory: f64,
 }
 
 impl FadingRatio {
-    /// Half of the first tokens, so far.
+    /// Begins with half of the first tokens accepted.
     const AGAINST_MODELS: FadingRatio = FadingRatio { expected: 4.0, actual: 2.0, memory: 64.0 };
     const CHOSEN: FadingRatio = FadingRatio { expected: 10.0, actual: 8.0, memory: 200.0 };
 

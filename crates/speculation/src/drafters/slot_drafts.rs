@@ -1,4 +1,4 @@
-//! What is drafted for a slot in one step: the proposals of all drafters, and the one that is verified.
+//! A slot's drafts in one step: the proposals of all drafters, and the one that is verified.
 
 use super::drafting_state::{DrafterState, DraftingState};
 use super::registered::RegisteredDrafter;
@@ -8,7 +8,7 @@ use crate::verify::SampledDraft;
 use crate::{DrafterKind, MAX_DRAFT, Verify};
 use foredraft_base::Token;
 
-/// What is drafted for a slot in one step. Kept for its memory.
+/// The drafts of a slot in one step. Steps reuse it for its allocations.
 pub struct SlotDrafts {
     /// The draft of each registered drafter that the request uses.
     pub(super) proposals: Vec<Draft>,
@@ -147,7 +147,7 @@ impl<'a> Proposals<'a> {
         for (index, registered, DrafterState { bias, is_free, .. }, draft) in self.of(registered) {
             let accepted =
                 acceptance_of_prefixes(draft, |confidence| registered.calibration.acceptance(bias, confidence));
-            // Of two that disagree one is wrong, however high the confidence of both.
+            // If two drafts disagree, one of them is wrong, however high the confidence of both.
             let disagrees = !registered.is_model_based
                 && first_of_model.is_some_and(|model| draft.tokens.first().is_some_and(|first| *first != model));
             let [_, first, ..] = accepted;

@@ -41,7 +41,7 @@ pub struct DraftingSlot<'a> {
     pub is_padded: bool,
     /// The request's drafting state.
     pub state: &'a mut DraftingState,
-    /// What is drafted in the step.
+    /// The slot's drafts in the step.
     pub drafts: &'a mut SlotDrafts,
 }
 
@@ -56,7 +56,7 @@ impl DraftingSlot<'_> {
         Proposals { state: self.state, drafts: self.drafts }
     }
 
-    /// What a model is expected to draft here; `None`: it may not, or its draft has a fixed length.
+    /// The draft to expect of a model here; `None`: the model may not draft, or its draft has a fixed length.
     fn prospect(&self, index: usize, calibration: &Calibration) -> Option<Prospect> {
         let DraftingState { settings, length, .. } = &*self.state;
         let bias = &self.state.drafter(index)?.bias;
@@ -260,7 +260,7 @@ impl Drafters {
     }
 }
 
-/// What a model drafts for a slot, at most, and whether it stops when more does not pay; `None`: nothing, and it need not keep up.
+/// The most tokens that a model drafts for a slot, and whether it stops when more do not pay; `None`: it neither drafts nor keeps up.
 fn demand_of_model(
     slot: &DraftingSlot<'_>,
     index: usize,

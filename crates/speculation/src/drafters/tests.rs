@@ -15,13 +15,13 @@ thread_local! {
     static NOW: Cell<Instant> = Cell::new(Instant::now());
 }
 
-/// Proposes the tokens of its script.
+/// A fake drafter that proposes the tokens given to `proposes`.
 #[derive(Clone, Default)]
 struct Scripted {
     source: Option<DrafterKind>,
     script: Arc<Mutex<Vec<(Token, f32)>>>,
     log: Arc<Mutex<Vec<String>>>,
-    /// What a token costs, in milliseconds.
+    /// The cost of a drafted token, in milliseconds.
     ms: f64,
 }
 
@@ -356,7 +356,7 @@ fn drafts_shorter_than_n_min_are_not_compared() {
     }
 }
 
-/// What the first has drawn is checked, whatever the second would say.
+/// The first model's drawn draft is verified, whatever the second model would propose.
 #[test]
 fn a_second_model_does_not_draw_behind_the_first() {
     let sources = vec![DrafterKind::Draft, DrafterKind::Mtp];
@@ -385,7 +385,7 @@ fn every_drafter_is_given_every_end_and_none_drafts_after_it() {
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
 }
 
-/// What was drawn may not be dropped for what it is: that would change the distribution of the text.
+/// Dropping a drawn draft because of its tokens would change the distribution of the output.
 #[test]
 fn what_was_drawn_is_checked_whole() {
     for adaptive in [Adaptive::Fixed, Adaptive::Heuristic] {

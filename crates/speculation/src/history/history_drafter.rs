@@ -26,7 +26,7 @@ pub trait HistoryDrafter: Sized {
     /// Drafts tokens that continue `text`, the whole history, which has been passed to [`HistoryDrafter::extend`].
     fn draft(&mut self, shared: &Self::Shared, text: &[Token], limits: Limits<'_>, draft: &mut Draft);
 
-    /// Of the last draft, `drafted` tokens were verified and `accepted` of them accepted.
+    /// Records that `drafted` tokens of the last draft were verified and `accepted` of them accepted.
     fn verified(&mut self, _drafted: usize, _accepted: usize) {}
 
     /// Adds the output of a finished request to the shared state: the tokens of `_context` from index `_output` on.

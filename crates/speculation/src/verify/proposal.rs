@@ -55,7 +55,7 @@ impl ChainProposal {
         self.rows.clear();
     }
 
-    /// Whether it is shorter than its limit.
+    /// Returns whether the draft is shorter than its limit.
     pub fn has_space(&self) -> bool {
         self.tokens.len() < self.limit
     }

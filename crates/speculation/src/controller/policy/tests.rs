@@ -111,7 +111,7 @@ fn drafts_end_where_one_more_does_not_pay() {
     assert!(StopPolicy::All.wants_more(&[0.0; 15], 16));
 }
 
-/// What [`StopPolicy::may_gain`] cuts off is never part of the best draft, and not all is kept.
+/// [`StopPolicy::may_gain`] never cuts off a part of the best draft, and keeps few tokens behind it.
 #[test]
 fn what_cannot_gain_is_not_looked_for() {
     let costs =
@@ -173,7 +173,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
                 let mut length = 0;
                 for _ in 0..400 {
                     draft_prices.update(&prices(&costs, &rate, None), 1);
-                    // What `prospect` looks at, with the length that it is best at.
+                    // Maximizes the gain as `prospect` does.
                     length = (0..=16)
                         .max_by(|a, b| {
                             let gain = |m: usize| expected(m) - draft_prices.verify(m) - draft_prices.draft * m as f64;
@@ -226,7 +226,7 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     assert_eq!(planned(&costs, unlikely).best([0.2].into_iter(), 0).0, 0, "to be left");
 }
 
-/// Two sizes that are worth the same do not take turns.
+/// The preferred size does not alternate between two that gain the same.
 #[test]
 fn preferred_length_is_kept_against_one_that_is_hardly_better() {
     let mut costs = costs(&[(1, 100), (2, 150)], 1e-3);
