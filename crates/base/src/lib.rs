@@ -1,4 +1,4 @@
-//! What every layer of foredraft shares: errors, tokens and vocabularies, how a prompt fits a context, files that are replaced whole.
+//! The leaf that every layer of foredraft shares: errors, tokens, vocabularies, how a prompt fits a context, files replaced whole.
 //!
 //! Nothing here knows llama.cpp, and nothing here knows the layers above it. Types that two of them use belong here, so that they need not
 //! import each other.

@@ -1,4 +1,4 @@
-//! What a completion must follow: a grammar, at once or from a trigger on, and the limit on reasoning.
+//! The constraints on a completion: a grammar, at once or from a trigger on, and the limit on reasoning.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use super::scanner::{ParseError, Scanner, is_word};
 pub(super) const MAX_REPEAT: u64 = 2000;
 /// Most symbols that a grammar may expand to.
 const MAX_SYMBOLS: usize = 1 << 21;
-/// What a rule takes beside its symbols, in symbols.
+/// The size of a rule beside its symbols, in symbols.
 const RULE_SIZE: usize = 8;
 /// Finds the one token that a text in angle brackets is.
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;

@@ -68,7 +68,7 @@ impl Pattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// What is wrong, with the position in bytes.
+    /// The pattern's fault, with the position in bytes.
     pub(crate) fn new(pattern: &str) -> Result<Pattern, String> {
         if pattern.len() > MAX_PATTERN {
             return Err(format!("{} bytes are more than the {MAX_PATTERN} allowed", pattern.len()));

@@ -69,7 +69,7 @@ impl CharClass {
         self.first_range_reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
     }
 
-    /// Whether it has a character from `low` to `high`.
+    /// Returns whether the class has a character from `low` to `high`.
     fn intersects(&self, low: u32, high: u32) -> bool {
         let first_range_reaching = self.first_range_reaching(low);
         let any_matches = if self.negated {

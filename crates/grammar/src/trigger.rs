@@ -13,7 +13,7 @@ const TOKEN_STEPS: usize = 1 << 18;
 /// The most triggers of a grammar.
 const MAX_TRIGGERS: usize = 1 << 13;
 
-/// What begins a lazy grammar.
+/// The trigger of a lazy grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
     /// This text.

@@ -42,7 +42,7 @@ pub(crate) struct ForLoop {
     pub(crate) is_recursive: bool,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 #[derive(Debug)]
 pub(crate) enum Target {
     Name(VariableName),

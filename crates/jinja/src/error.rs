@@ -5,7 +5,7 @@ use std::fmt;
 /// The maximum length of a message, in characters. A template can name things by long texts.
 const MAX_MESSAGE: usize = 4000;
 
-/// What kind of error it is.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// The source is not a template.
@@ -25,15 +25,15 @@ pub enum FaultKind {
 /// An error of a template, with the line where it occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of error it is.
+    /// The kind of the error.
     pub kind: FaultKind,
-    /// What is wrong, in plain words.
+    /// The error in plain words.
     pub message: String,
     /// The line in the source, from 1. None if no line is known.
     pub line: Option<u32>,
 }
 
-/// A result of this crate. The error is boxed, because results of evaluations are returned often.
+/// A result of this crate. The error is boxed, because each evaluated node returns a result.
 pub type TemplateResult<T> = std::result::Result<T, Box<Fault>>;
 
 impl Fault {

@@ -76,7 +76,7 @@ fn expressions_follow_python() {
     check_fault("{{ 2 ** 200 }}", "the number is too large (line 1)");
 }
 
-/// What real writers use and `minijinja` refused or did otherwise.
+/// Checks methods and formats that real templates use and `minijinja` refused or did otherwise.
 #[test]
 fn methods_and_formatting_follow_python() {
     for (expression, expected) in [

@@ -16,7 +16,7 @@ use crate::text::{Text, TextBuilder};
 /// A value.
 #[derive(Clone, Default)]
 pub enum Value {
-    /// What is not defined: it has no text, no items, and all of its attributes are undefined.
+    /// The undefined value: it has no text, no items, and all of its attributes are undefined.
     #[default]
     Undefined,
     /// Python's `None`.
@@ -39,7 +39,7 @@ pub enum Value {
     Loop(Rc<LoopState>),
 }
 
-/// What kind of sequence a list is.
+/// The kind of sequence that a list is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListKind {
     List,
@@ -297,7 +297,7 @@ fn drop_all(mut values: Vec<Value>) {
 /// The variables of a block.
 pub type Variables = Scope<Value>;
 
-/// What can be called.
+/// A callable value.
 pub enum Callable {
     /// A function that every template has, by its number.
     Function(usize),

@@ -153,7 +153,7 @@ impl Cache {
         self.records.len()
     }
 
-    /// Whether it has no n-grams.
+    /// Returns whether the cache has no n-grams.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -14,7 +14,7 @@ pub struct TokenCount {
 pub(super) const MAX_COUNT: u32 = i32::MAX.cast_unsigned();
 
 impl TokenCount {
-    /// Whether it is preferred to `other`: the larger count, then the lower token id.
+    /// Returns whether it is preferred to `other`: the larger count, then the lower token id.
     #[inline]
     pub fn beats(self, other: TokenCount) -> bool {
         self.count > other.count || (self.count == other.count && self.token < other.token)

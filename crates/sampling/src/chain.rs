@@ -55,7 +55,7 @@ impl ChainStage {
         Ok(compiled)
     }
 
-    /// Whether it changes logits without truncating, so that it can edit the row in place.
+    /// Returns whether the stage changes logits without truncating, so that it can edit the row in place.
     fn is_penalty(&self) -> bool {
         matches!(self, ChainStage::Penalties(_) | ChainStage::Dry(_))
     }

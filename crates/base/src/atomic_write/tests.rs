@@ -163,7 +163,7 @@ fn temporary_files_of_killed_processes_are_removed() {
         assert!(left.contains(name), "{name}: {left:?}");
     }
     assert_eq!(left.len(), kept.len() + 1, "{left:?}");
-    // What another machine has left goes after a day.
+    // A temporary file of another machine is removed after a day.
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(25 * 3600);
     let path = folder.path().join(name(elsewhere, 0));
     fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();

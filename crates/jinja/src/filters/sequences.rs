@@ -233,7 +233,7 @@ fn by_attribute(run: &mut Interpreter, item: &Value, attribute: Option<&Value>) 
     }
 }
 
-/// What an item is sorted by. Texts are compared without case.
+/// The key that an item is sorted by. Texts are compared without case unless `is_case_sensitive`.
 fn sort_key(
     run: &mut Interpreter,
     item: &Value,

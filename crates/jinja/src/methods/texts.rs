@@ -319,7 +319,7 @@ fn part<'s>(
 
 fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, count: usize) -> TemplateResult<Value> {
     let mut parts = Items::new(meter)?;
-    // What is left after the last split keeps the whitespace at its other end.
+    // The rest after the last split keeps the whitespace at its other end.
     let trimmed = |rest: &'s str| if from_right { rest.trim_end() } else { rest.trim_start() };
     let mut rest = trimmed(string);
     while !rest.is_empty() {

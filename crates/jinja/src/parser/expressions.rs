@@ -296,7 +296,7 @@ impl TemplateParser {
         }
     }
 
-    /// What may follow a primary expression: attributes, items, calls.
+    /// Parses the attributes, items and calls that follow a primary expression.
     fn postfix(&mut self, mut value: Expr) -> TemplateResult<Expr> {
         loop {
             let line = self.line();

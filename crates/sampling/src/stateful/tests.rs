@@ -64,7 +64,7 @@ fn mirostat_keeps_a_token_when_no_exponent_exists() {
 fn mirostat_updates_mu_by_the_surprise() {
     let mirostat = mirostat(MirostatVersion::V2, 10);
     assert_eq!(mirostat.initial(), 6.0);
-    // Of 1 bit, 3 bits, 5 bits, with tau 3 and eta 1/4.
+    // Surprises of 1 bit, 3 bits, 5 bits and 0 bits, with tau 3 and eta 1/4.
     for (p, expected) in [(0.5, 6.5), (0.125, 6.0), (0.03125, 5.5), (1.0, 6.75)] {
         assert_eq!(mirostat.next(6.0, p), expected, "p = {p}");
     }
