@@ -54,19 +54,19 @@ fn half(values: &[f32]) -> Vec<u16> {
     halves
 }
 
-/// What attention is computed of. Each array has a stream's rows together; a row is a token's or a cell's heads.
+/// The input of attention. Each array has a stream's rows together; a row is a token's or a cell's heads.
 struct Input {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    /// 0 or minus infinity, of each token and cell.
+    /// 0 or minus infinity for each token and cell.
     mask: Vec<f32>,
     sinks: Vec<f32>,
 }
 
 impl Input {
     fn new(shape: &Shape) -> Input {
-        // What F16 holds exactly.
+        // Rounds to numbers that F16 holds exactly.
         let coarse = |values: Vec<f32>| values.into_iter().map(|x| (x * 512.0).round() / 512.0).collect::<Vec<f32>>();
         let n_cells = shape.n_cells * shape.n_streams * shape.n_head_kv;
         let q = noise(1, shape.n_key * shape.n_head * shape.n_tokens * shape.n_streams);
@@ -130,7 +130,7 @@ impl Input {
         out
     }
 
-    /// What ggml, or what takes its place, computes with so many threads.
+    /// Computes attention with ggml, or its replacement, and so many threads.
     fn computed(&self, shape: &Shape, n_threads: i32) -> Vec<f32> {
         let Shape { n_key, n_value, n_head, n_head_kv, n_tokens, n_cells, n_streams, .. } = *shape;
         let [n_key, n_value, n_head, n_head_kv] = [n_key, n_value, n_head, n_head_kv].map(|n| n as i64);

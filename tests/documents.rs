@@ -136,7 +136,7 @@ fn tests_in_the_newcomers_table_are_there() {
     assert!(rows.len() >= 15, "{rows:?}");
 }
 
-/// Nobody sees a release workflow run before there is a release.
+/// A release workflow does not run before there is a release, so this test finds what it would miss.
 #[test]
 fn scripts_and_targets_that_workflows_run_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -453,7 +453,7 @@ fn the_guide_builds() {
         page => {
             let first = Path::new(page).with_file_name("docs").join("first-completion.html");
             let text = std::fs::read_to_string(&first).unwrap_or_else(|error| panic!("{}: {error}", first.display()));
-            // Of the included programs, in each language.
+            // The page includes the programs in each language.
             for code in ["foredraft_submit", "foredraft::engine", "from foredraft import", "for await"] {
                 assert!(text.contains(code), "{code}");
             }

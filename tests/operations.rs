@@ -255,7 +255,7 @@ fn weights(format: sys::ggml_type, n_rows: i64) -> Vec<u8> {
             block[0] = 120 + block[0] % 8;
         }
         for at in halves {
-            // Of any sign, about 1e-3 to 2.
+            // Leaves an F16 of any sign from 2^-7 to 2, or a BF16 from 2^-63 to 2.
             block[at + 1] = block[at + 1] & 0x8f | 0x20 | block[at + 1] & 0x10;
         }
     }

@@ -125,7 +125,7 @@ impl Both {
         }
         let all: Vec<usize> = (1..=text.len()).collect();
         let (ours, theirs) = (tokens(&all), self.tokenize(text, true, text.is_empty()));
-        // What the tokenizer returns for unknown characters may be a control token, which no text spells.
+        // The token for unknown characters may be a control token, which no text spells.
         let is_unknown = |token: Token| self.vocab().piece(token) == b"[UNK]";
         let control = |tokens: &[Token]| {
             tokens.iter().filter(|token| self.vocab().is_control(**token) && !is_unknown(**token)).count()

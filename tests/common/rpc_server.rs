@@ -69,7 +69,7 @@ pub fn address() -> String {
     listener.local_addr().expect("its address").to_string()
 }
 
-/// What happens to a connection.
+/// The fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {

@@ -427,7 +427,7 @@ fn window(model: &mut Writer) {
     }
 }
 
-/// What the multi-token prediction layers of a tiny model predict from.
+/// The input of a tiny model's multi-token prediction layers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum MtpInput {
     /// The token only, which mostly determines the next one.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Jinja2, set up as in Hugging Face's transformers, makes of chat templates: writes templates.txt.
+"""Renders chat templates with Jinja2, set up as in Hugging Face's transformers, and writes templates.txt.
 
     templates.py FOLDER                    all *.jinja in FOLDER; prints templates.txt
     templates.py FOLDER TEMPLATE CASE      one prompt in full
@@ -52,7 +52,7 @@ def raise_exception(message):
 
 
 def as_list(value):
-    """What a lenient Jinja writes as a list."""
+    """Converts a generator to a list, as a lenient Jinja writes it."""
     return list(value) if hasattr(value, "__next__") else str(value)
 
 
@@ -97,7 +97,7 @@ def content_in(content, form):
     return "\n".join(texts) if form == "text" else [{"type": "text", "text": text} for text in texts]
 
 
-# What developers say: as it is, or by the system, or in one message with what the system says, or by the user in front of what the user says.
+# The form of developer messages: as given, or by the system, or joined with the system's message, or put in front of the user's message.
 ROLES = ("given", "system", "joined", "user")
 GROUPS = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -144,7 +144,7 @@ def written(messages, form):
 
 def rendered(template, case, messages):
     variables = {
-        # What a request has not is not defined, as in llama-server; transformers' None fails in some templates.
+        # A key that the request lacks is undefined, as in llama-server; transformers' None fails in some templates.
         **({"tools": completed(case["tools"])} if "tools" in case else {}),
         "bos_token": "<s>", "eos_token": "</s>", "enable_thinking": True,
         "date_string": NOW.strftime("%d %b %Y"), "datetime": NOW.strftime("%b %d %Y"),

@@ -14,7 +14,7 @@ fn a_host_may_exit_while_several_engines_work() {
     for _ in 0..3 {
         let child = Command::new(std::env::current_exe().expect("a test has a path"))
             .args(["--exact", "exit::exit_while_engines_work", "--include-ignored", "--nocapture"])
-            // What is freed is overwritten, so that a late read of it shows.
+            // glibc then overwrites freed memory, so that a late read of it shows.
             .env("MALLOC_PERTURB_", "165")
             .output()
             .expect("a test can be started");

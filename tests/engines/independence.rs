@@ -183,7 +183,7 @@ fn the_new_functions_are_strict_and_brief() {
     assert_eq!(engine.drain(engine.submit(&wanted)).1["prompt"], "Tom");
 }
 
-/// What a status calls the models, at every stage.
+/// A status has the models' names at every stage.
 #[test]
 fn the_models_names_are_strings_at_any_time() {
     let engine = Engine::new();

@@ -12,7 +12,7 @@ use crate::library::{config, exclusive, with_draft};
 /// `SCHED_BATCH`.
 const LOW: u32 = 3;
 
-/// What Linux says about a thread.
+/// A thread as Linux reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Thread {
     name: String,

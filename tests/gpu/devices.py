@@ -21,7 +21,7 @@ ALL = {"n_gpu_layers": 99}
 
 
 class Lines(logging.Handler):
-    """What llama.cpp says of the layers."""
+    """Collects llama.cpp's log lines about the layers."""
 
     def __init__(self):
         super().__init__()

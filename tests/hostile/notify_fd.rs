@@ -87,7 +87,7 @@ fn the_end_of_a_load_is_news() {
         command["notify_fd"] = writer.as_raw_fd().into();
         init_async(Some(command.to_string().as_bytes()));
         sleep_until_news(&mut reader);
-        // What the former engine had to say when it ended is news as well.
+        // The end of the former engine is news as well, so the new one may still be loading.
         wait_until("the end of the load", || status()["state"] == state);
     }
 }

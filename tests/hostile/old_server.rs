@@ -1,4 +1,4 @@
-//! What a host of the old server would notice: its documents (`rpcserver.cpp`) define each of these answers.
+//! The answers that a host of the old server relies on: its documents (`rpcserver.cpp`) define each of them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -212,7 +212,7 @@ fn stop_word_that_has_begun_is_cut_from_get_completion() {
                     assert_eq!((&answer["stop_type"], &answer["stopped_word"]), (&json!("limit"), &json!(false)));
                     assert_eq!(answer["tokens_predicted"], n);
                 }
-                // What is streamed has it, and llama-server's answers as well.
+                // Streams keep the begun stop word, and so does `foredraft_complete`, as llama-server does.
                 submit("async_completion_init", &request(n, stop.clone()));
                 assert_eq!(drain("async_completion").0, whole, "{stop}");
                 assert_eq!(call("foredraft_complete", &request(n, stop.clone()))["content"], whole);
@@ -422,7 +422,7 @@ fn old_names_have_no_limit_without_n_predict() {
     }
 }
 
-/// What is asked for is counted, and half a character is withheld.
+/// Tokens of an incomplete character count, although its text is withheld.
 #[test]
 fn n_predict_is_never_exceeded() {
     let _turn = loaded(json!({}));
@@ -485,7 +485,7 @@ fn logged() -> Vec<String> {
     lines.into_iter().filter(|(level, _)| *level == 1).map(|(_, line)| line.trim_end().to_owned()).collect()
 }
 
-/// What `speculative.cpp` logs: drafted tokens, what became of each, and at the end the counts and the timings of both models.
+/// The log has `speculative.cpp`'s lines: drafted tokens, what became of each, and at the end the counts and the timings of both models.
 #[test]
 fn drafts_and_timings_are_logged_at_debug() {
     let _turn = loaded(json!({"log_level": "debug"}));
@@ -569,7 +569,7 @@ fn special_shows_control_tokens_in_the_text() {
     assert_eq!(call("get_completion", &special)["content"], call("get_completion", &request)["content"]);
 }
 
-/// What belongs into `speculative` is named as what is meant.
+/// The warning about a misplaced key of `speculative` suggests its full name.
 #[test]
 fn speculative_keys_at_the_top_level_are_named() {
     let _turn = loaded(json!({}));

@@ -129,7 +129,7 @@ fn cancelled_requests_leave_the_queue() {
     assert_works();
 }
 
-/// Of unpolled requests, the engine forgets those that ended first, not a long one that has just ended.
+/// The engine forgets the unpolled requests that ended first, not a long one that has just ended.
 #[test]
 fn oldest_unpolled_results_are_dropped() {
     let _guard = loaded(json!({"n_parallel": 2}));
@@ -378,7 +378,7 @@ fn shape(probabilities: &[Value]) -> Vec<(Value, usize)> {
     probabilities.iter().map(|item| (item["id"].clone(), n(item))).collect()
 }
 
-/// What the old server clamped or ignored is clamped or ignored, and named.
+/// The library clamps or ignores what the old server clamped or ignored, with warnings.
 #[test]
 fn values_that_the_old_server_tolerated() {
     let _turn = loaded(json!({}));

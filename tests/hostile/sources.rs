@@ -45,7 +45,7 @@ fn in_memory(bytes: &[u8]) -> Value {
     json!({"address": format!("{:p}", bytes.as_ptr()), "length": bytes.len()})
 }
 
-/// What both models together say.
+/// A completion by both models.
 fn completion() -> Value {
     let request = json!({"prompt": "Once upon a time", "n_predict": 24, "seed": 7, "return_tokens": true});
     let answer = call("speculative_completion", &request);

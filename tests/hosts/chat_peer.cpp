@@ -103,11 +103,11 @@ static common_chat_msg recorded_parse(const common_peg_arena & arena, const std:
     return message;
 }
 
-// Of the server, for a test that is not run.
+// A stub of the server's function, for a test that is not run.
 static json server_chat_convert_responses_to_chatcmpl(const json & body) { return body; }
 #endif
 
-// Of a file that llama.cpp's build writes.
+// Stubs of a file that llama.cpp's build writes.
 int llama_build_number(void) { return 0; }
 const char * llama_commit(void) { return ""; }
 const char * llama_compiler(void) { return ""; }

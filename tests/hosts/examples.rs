@@ -196,7 +196,7 @@ fn transcript(printed: &str) -> (Vec<String>, Vec<String>) {
     (lines, texts)
 }
 
-/// What the old server's host saw, from its source: docs/migration.md has the two side by side.
+/// The expected lines follow from the old server's source: docs/migration.md has the two side by side.
 #[test]
 fn old_host_in_c_works_unchanged() {
     let Some(program) = built("old_host.c", "c99", &[]) else { return };

@@ -1,6 +1,6 @@
 /* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
  * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. With FAULT=all-memory, every allocation after SIGUSR2, with
- * FAULT=one-memory the FAULT_AT-th. With FAULT=marker, what receives the text FAULT_MARKER ends the process. */
+ * FAULT=one-memory the FAULT_AT-th. With FAULT=marker, a recv of the text FAULT_MARKER ends the process. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-//! What a C host survives: its own threads cancelled inside a call, a system without threads or memory; and what it may set.
+//! Checks that a C host survives threads cancelled inside calls and a system without threads or memory, and may set process state.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -51,9 +51,9 @@ fn submits_polls_and_cancels_start_no_thread() {
     assert_eq!(text, "0 from the first thread, 0 from a small one\n");
 }
 
-/// What `host_state.c` prints in a mode.
+/// The output of `host_state.c` in a mode.
 fn host_state(mode: &[&str]) -> String {
-    // Not by several tests at once.
+    // Several tests must not compile it at once.
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("host_state.c", &["-lm"]));
     let output = Command::new(&*PROGRAM).arg(model()).args(mode).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -418,7 +418,7 @@ fn killed_saves_leave_the_old_or_the_new_file() {
             let found = read("file");
             assert!(found == read("0") || found == read("1"), "{kind}, kill {round}: {} bytes", found.len());
         }
-        // What a kill left behind is removed by later saves.
+        // Later saves remove the temporary files of killed ones.
         let n_files = std::fs::read_dir(&folder).expect("a folder").count();
         assert!(n_files <= 7, "{kind}: {n_files} files");
         println!(

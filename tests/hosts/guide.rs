@@ -52,7 +52,7 @@ fn csharp(name: &str, source: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// What a program prints, if it can run here.
+/// The output of a program, if it can run here.
 fn prints(name: &str, arguments: &[&str]) -> Option<String> {
     program(name).map(|mut command| printed(command.args(arguments), ""))
 }

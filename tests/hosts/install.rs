@@ -84,7 +84,7 @@ fn a_cmake_project_uses_both_libraries() {
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     run(&mut configure, "");
     run(Command::new("cmake").arg("--build").arg(&build), "");
-    // What the library that cargo built answers.
+    // The answer of the library that cargo built.
     let expected = plain(&json!({
         "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "n_predict": 64, "speculative": false,
     }));

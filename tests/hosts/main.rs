@@ -1,4 +1,4 @@
-//! What hosts see of the library, in each language: headers, exported symbols, examples and the README.
+//! The library as hosts see it, in each language: headers, exported symbols, examples and the README.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,

@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-// What ngram-cache.cpp needs of ggml and of llama.cpp's log.
+// Stubs of the functions of ggml and of llama.cpp's log that ngram-cache.cpp calls.
 extern "C" int64_t ggml_time_ms(void) { return 0; }
 extern "C" void ggml_abort(const char *, int, const char *, ...) { std::abort(); }
 int common_log_get_verbosity_thold(void) { return -1; }

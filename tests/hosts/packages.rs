@@ -39,7 +39,7 @@ fn check(script: &str) {
     println!("{out}");
 }
 
-/// What `scripts/release.sh` makes is checked by itself: what files need and where they search, tags, checksums, and a completion of each
+/// `scripts/release.sh` checks the packages that it makes: what files need and where they search, tags, checksums, and a completion of each
 /// package in an empty environment. (The C archive is the tree that the tests of the installation use.)
 #[test]
 fn the_packages_of_a_release() {

@@ -1,4 +1,4 @@
-// What foredraft.hpp promises, on the shipped models. Usage: wrapper target.gguf draft.gguf. tests/hosts/install.rs runs it.
+// Tests foredraft.hpp's promises on the shipped models. Usage: wrapper target.gguf draft.gguf. tests/hosts/install.rs runs it.
 #include <foredraft.hpp>
 
 #include <atomic>

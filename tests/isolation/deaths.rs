@@ -43,7 +43,7 @@ fn requests(n: usize, more: &Value) -> Vec<Value> {
     (0..n).map(one).collect()
 }
 
-/// What updates give together.
+/// The joined contents of updates.
 struct Joined {
     text: String,
     tokens: Value,
@@ -280,7 +280,7 @@ fn marker() -> String {
     "this ends the process. ".repeat(20)
 }
 
-/// What ends every process must not be tried forever, and must not take others with it.
+/// A request that ends every process is not retried forever, and other requests complete.
 #[test]
 fn only_the_guilty_request_ends_with_an_error() {
     let requests = requests(3, &json!({}));

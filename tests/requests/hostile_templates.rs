@@ -159,7 +159,7 @@ fn the_prompt_of_apply_template_has_the_tokens_of_the_messages() {
     for key in ["tokens_evaluated", "content"] {
         assert_eq!(by_messages[key], by_prompt[key], "{key}");
     }
-    // What a message says is not the template's BOS, and stays.
+    // A message's text is not the template's BOS, and stays.
     let said = json!({"messages": [{"role": "user", "content": "<|endoftext|>a"}], "chat_template": "{{ messages[0].content }}"});
     let prompt = call(&engine, "apply_template", &said).expect("a prompt")["prompt"].clone();
     assert_eq!(prompt, "<|endoftext|>a");

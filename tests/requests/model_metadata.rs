@@ -1,4 +1,4 @@
-//! What a model file says about its model: suppressed tokens, a template for tool use, an encoder without generation.
+//! Metadata of a model file: suppressed tokens, a template for tool use, an encoder without generation.
 
 use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{Requests as _, complete, n, start, tiny_models, tokens, with};

@@ -117,7 +117,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
         }
         assert_eq!(updates.len(), if request.get("prompts").is_some() { 2 } else { 1 });
     }
-    // What is known at once is in the answer of the submit.
+    // The answer of the submit has errors that are known at once.
     for (request, message) in [
         (json!({"prompt": huge(), "n_predict": "a"}), "n_predict: expected"),
         (json!({"messages": [{"role": 5, "content": huge()}]}), "messages[0].role: expected a string"),

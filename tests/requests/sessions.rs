@@ -220,7 +220,7 @@ fn session_functions_give_up_after_timeout_ms() {
         cancel(&engine, Completion, id);
         drain(&engine, Completion, id);
     }
-    // What was given up was not done: the slot has the last request's tokens, and there is no file.
+    // The calls that timed out did nothing: the slot has the last request's tokens, and there is no file.
     let n = n_past(&engine, 0);
     let after = complete(&engine, Completion, &json!({"prompt": "Tom", "n_predict": 1}));
     assert!(!other.exists() && n != 0, "{n}");

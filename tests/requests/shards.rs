@@ -11,7 +11,7 @@ use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-/// What to do with the last tensor's type.
+/// The type to write for the last tensor.
 #[derive(Clone, Copy, PartialEq)]
 enum Last {
     AsItIs,

@@ -1,4 +1,4 @@
-//! What `poll_system_status` reports about models, draft, slots and queue.
+//! `poll_system_status` reports on models, draft, slots and queue.
 
 use crate::common::Endpoint::Completion;
 use crate::common::changed_vocabulary::ChangedVocabulary;

@@ -4,7 +4,7 @@
 //! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
 //! collection. The features that real templates use are always tested beside `src/api/chat/mod.rs`.
 //!
-//! With the same templates: messages full of the text of control tokens do not become control tokens, and messages without such
+//! With the same templates, messages full of the text of control tokens do not become control tokens, and messages without such
 //! text become the same tokens as without that protection.
 
 use crate::vocabulary::{Kind, byte_level, sentence_piece};
@@ -29,7 +29,7 @@ fn fnv(text: &str) -> String {
     format!("{:016x}", text.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-/// What a template is rendered with.
+/// Calls `render` with the input of a case.
 fn with_input<R>(case: &Value, now: u64, render: impl FnOnce(&RenderInput) -> R) -> R {
     render(&RenderInput {
         messages: case["messages"].as_array().expect("messages"),
@@ -206,7 +206,7 @@ fn templates() -> Vec<Template> {
     collection("jinja").into_iter().map(read).collect()
 }
 
-/// What in a template's source looks like a token's text. With `bars`: those alone that are control tokens in each model's
+/// Finds texts in a template's source that look like tokens. With `bars`: only those that are control tokens in each model's
 /// vocabulary (`<|eot_id|>`, `[INST]`, `<s>`); else also tags (`</think>`).
 fn token_texts(source: &str, bars: bool) -> BTreeSet<String> {
     let sure = r"<\|[^<>|' \n]+\|>|<｜[^<>' \n]+｜>|\[/?[A-Z_]{3,}\]|</?s>|<(start|end)_of_turn>|<bos>|<eos>";

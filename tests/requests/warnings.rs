@@ -1,4 +1,4 @@
-//! What a request or a load does not do, although it looks as if it would, is named in `warnings`.
+//! `warnings` name what a request or a load does not do although it looks as if it would.
 
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};

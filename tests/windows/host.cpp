@@ -1,5 +1,6 @@
-// What a host on Windows sees of foredraft.dll, on the shipped models: life cycle, paths in UTF-8, streaming, speculation, cancel inside a decode,
-// sessions, n-gram files, several engines, update notifications, placement of threads, output, unloading. scripts/windows.sh runs it.
+// Tests foredraft.dll as a host on Windows, on the shipped models: life cycle, paths in UTF-8, streaming, speculation, cancel inside a
+// decode, sessions, n-gram files, several engines, update notifications, placement of threads, output, unloading.
+// scripts/windows.sh runs it.
 //
 //   host TARGET DRAFT FOLDER     all checks; a line "ok NAME" for each. FOLDER is written to.
 //   host exit TARGET DRAFT       leaves main while an engine works

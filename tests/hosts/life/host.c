@@ -1,4 +1,4 @@
-/* What all modes of the host use: loads, calls, streams, and the memory of the process. */
+/* Functions that all modes of the host use: loads, calls, streams, and the memory of the process. */
 #include "host.h"
 
 #include <stdarg.h>

@@ -145,7 +145,7 @@ int scarce(const char *what) {
     n = n_saved(engine);
     printf("%d of 5 saves without %s\n", n, what);
     is_right = is_right && n == 0;
-    /* What needs nothing of it works. */
+    /* A completion does not need what is lacking. */
     is_right = is_right && step("", engine, foredraft_complete, strdup("{\"prompt\": \"Once upon\", \"n_predict\": 3, \"id_slot\": 0}"));
     if (strcmp(what, "descriptors") == 0) {
         load(other, ""); /* Not refused if it shares the open model. */
