@@ -1,4 +1,4 @@
-//! What a process that was forked may call.
+//! Decides which calls a forked process may make.
 //!
 //! A forked child has one thread. A lock that another thread held at the moment of the fork stays locked there, and a wait for another
 //! thread never ends. So the library counts its own threads and the calls that are inside it. If there were any on other threads when the

@@ -1,4 +1,4 @@
-//! What a thread inherits from the thread that started it, and a host may have changed: floating-point control and the signal mask.
+//! The state that a thread inherits from its starter and that a host may have changed: floating-point control and the signal mask.
 //!
 //! A host that rounds upwards, flushes denormals to zero or traps exceptions (`fesetround`, `-ffast-math`, `feenableexcept`) would change
 //! the tokens of a completion, or end the process by SIGFPE in a kernel. And a signal for the process that the host blocks on its own
@@ -12,7 +12,7 @@ pub struct StandardFloats {
 }
 
 impl StandardFloats {
-    /// For the calling thread.
+    /// Sets the standard state on the calling thread.
     pub fn new() -> StandardFloats {
         let before = FloatControl::of_this_thread();
         FloatControl::STANDARD.apply();
@@ -36,9 +36,9 @@ impl Drop for StandardFloats {
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FloatControl {
-    /// Of SSE and AVX, with the flags of exceptions.
+    /// The register of SSE and AVX, with the flags of exceptions.
     mxcsr: u32,
-    /// Of the x87, which glibc asks when it reads and prints numbers.
+    /// The x87's register, which glibc reads when it parses and prints numbers.
     x87: u16,
     /// The x87's flags of exceptions.
     x87_flags: u16,
@@ -46,7 +46,7 @@ struct FloatControl {
 
 #[cfg(target_arch = "x86_64")]
 impl FloatControl {
-    /// As the ABI has them at the start of a process.
+    /// The ABI's values at the start of a process.
     const STANDARD: FloatControl = FloatControl { mxcsr: 0x1F80, x87: 0x037F, x87_flags: 0 };
     /// Flags in the status of the x87, and their summary.
     const X87_FLAGS: u16 = 0x80FF;
@@ -133,8 +133,8 @@ impl FloatControl {
 /// SIGXCPU; Mono and .NET's runtime send real-time signals, which Mono chooses at run time. A thread that blocked one of them would let a
 /// collection wait for ever. Signals for the process are the host's threads'.
 ///
-/// What the calling thread blocks already stays blocked: a host that reads a real-time signal from a `signalfd` blocks it on its threads, and
-/// the signal would end the process on a thread that does not. (glibc keeps its own two, 32 and 33, out of every mask.)
+/// Signals that the calling thread blocks already stay blocked: a host that reads a real-time signal from a `signalfd` blocks it on its
+/// threads, and the signal would end the process on a thread that does not. (glibc keeps its own two, 32 and 33, out of every mask.)
 #[cfg(unix)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
@@ -156,9 +156,9 @@ impl SignalsBlocked {
         libc::SIGPWR,
     ];
 
-    /// For the calling thread.
+    /// Blocks the signals on the calling thread.
     pub fn new() -> SignalsBlocked {
-        // SAFETY: the sets are writable, zeros are valid for these plain structures, and the calls change this thread's mask alone.
+    // SAFETY: the sets are writable, zeros are valid for these plain structures, and the calls change this thread's mask alone.
         unsafe {
             let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut blocked);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a format of weights costs in quality: the divergence of its distributions from those of F32 weights, with this library and with llama.cpp.
+"""Measures the quality of weight formats: how far their distributions diverge from those of F32 weights, here and with llama.cpp.
 
     python3 benches/divergence/divergence.py --llama LLAMA.CPP --build LLAMA.CPP/build [--formats Q8_0,Q4_K_M] [--prompts 64]
 

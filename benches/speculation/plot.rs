@@ -29,7 +29,7 @@ impl Panel {
                     Role::Fixed { ours, n_max } if ours == whose => n_max,
                     _ => continue,
                 };
-                // Of two configurations with the same length, the faster one.
+                // Keeps the faster one of two configurations with the same length.
                 let point = (n_max as f64, row.speed() / plain);
                 match points.iter_mut().find(|other| other.0 == point.0) {
                     Some(other) => other.1 = other.1.max(point.1),

@@ -55,7 +55,7 @@ impl Way {
         Way { name: name.into(), role, how: How::Ours(speculative) }
     }
 
-    /// Whether it is a configuration of this library.
+    /// Returns whether it is a configuration of this library.
     pub fn is_ours(&self) -> bool {
         matches!(self.how, How::Ours(_))
     }

@@ -16,7 +16,7 @@ struct Span {
     std::string origin, text;
 };
 
-// What an answer came to.
+// An answer and its statistics.
 struct Turn {
     std::string text, stop_type;
     bool speculates = false;

@@ -1,4 +1,4 @@
-// What window.cpp draws with: SDL2 and SDL2_ttf. Nothing here knows the library.
+// The screen of window.cpp, drawn with SDL2 and SDL2_ttf. Nothing here knows the library.
 #pragma once
 #include <SDL.h>
 #include <SDL_ttf.h>

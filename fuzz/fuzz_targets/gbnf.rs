@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
     for byte in completion.bytes().take(64) {
         let token = Token::from(byte);
         match grammar.allows(token) {
-            // What is allowed is accepted.
+            // The grammar accepts each token that it allows.
             Ok(true) => grammar.accept(token).expect("an allowed token is accepted"),
             _ => return,
         }

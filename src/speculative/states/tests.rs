@@ -14,7 +14,7 @@ fn add(states: &mut States, context: &[Token], from: usize) {
     }
 }
 
-/// What every token of `context` comes with; 0: nothing.
+/// The token whose state each token of `context` comes with; 0: none.
 fn befores(states: &States, context: &[Token]) -> Vec<Token> {
     (0..context.len())
         .map(|index| {
@@ -65,7 +65,7 @@ fn states_of_other_tokens_do_not_count() {
 
 #[test]
 fn shifts() {
-    // Of the context 0..10 the states from 4 on are known.
+    // The states are known from index 4 on.
     let context: Vec<Token> = (10..20).collect();
     for (keep, dropped, from, len) in
         [(0, 3, 1, 6), (1, 3, 1, 6), (2, 4, 2, 4), (4, 3, 4, 3), (9, 1, 4, 0), (6, 2, 6, 2)]
