@@ -69,7 +69,7 @@ def platform_tag(file):
 
 class BuildPy(build_py):
     def run(self):
-        # What an earlier build left, and the package has no more.
+        # Removes files of an earlier build that the package no longer has.
         shutil.rmtree(Path(self.build_lib, "foredraft"), ignore_errors=True)
         super().run()
         if getattr(self, "editable_mode", False):

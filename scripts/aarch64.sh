@@ -167,7 +167,7 @@ packages() {
     done
     grep -q completion_probabilities "$stage/packaged.true" && cmp "$stage/packaged.false" "$stage/packaged.true" || die "an isolated engine gives another completion"
     passed "a C program with the archive, also with an isolated engine" 2
-    # What the C program asks for, and what it got.
+    # The completion of the C program, which the wheel and the npm package must give as well.
     expected=$(grep -o '"content":"[^"]*"' "$stage/packaged.true" | head -n 1 | cut -d'"' -f4)
     [ -n "$expected" ] || die "the C program prints no completion"
     run_wheel

@@ -118,12 +118,12 @@ def contents(path):
 
 
 def zipped(path):
-    """Whether it is a package, and no file by itself."""
+    """True for a package, false for a file by itself."""
     return path.name.endswith((".whl", ".tgz", ".tar.gz"))
 
 
 def check(path):
-    """What is wrong with a package; prints what it needs."""
+    """Returns the faults of a package, and prints what the package needs."""
     files = contents(path)
     elves = {name: data for name, data in files.items() if data[:4] == b"\x7fELF" and data[16] in (2, 3)}
     dlls = {name: data for name, data in files.items() if Path(name).name == "foredraft.dll" and data[:2] == b"MZ"}

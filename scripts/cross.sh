@@ -1,5 +1,5 @@
-# What scripts/windows.sh, scripts/aarch64.sh and scripts/gpu.sh share. Sourced by them, with `platform` and `root` set, and `triple` where they call
-# add_target. A script that ends without having done everything says on its last line in which step.
+# Functions that scripts/windows.sh, scripts/aarch64.sh and scripts/gpu.sh share. They source this file with `platform` and `root` set, and
+# with `triple` where they call add_target. A script that ends without having done everything says on its last line in which step.
 
 n_passed=0
 
@@ -8,7 +8,7 @@ exec {messages}>&2
 say() { printf '%s: %s\n' "$platform" "$*" >&"$messages"; }
 die() { say "$@"; exit 1; }
 
-# What runs, and the command that failed where `set -e` ends the script.
+# The step that runs, and the command that failed where `set -e` ends the script.
 step=setup
 failed=
 # Begins a step: its name.
@@ -29,12 +29,12 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# What cannot be tried is said aloud; with CI set it is a failure.
+# Prints a step that cannot run here; with CI set it is a failure.
 skip() {
     printf 'skipped: %s: %s\n' "$platform" "$*"
     [ -z "${CI:-}" ] || exit 1
 }
-# Skips all that is left.
+# Skips the rest of the script.
 give_up() {
     skip "$@"
     exit 0

@@ -304,7 +304,7 @@ def check_godot(files):
 
 
 def problems(kind, files):
-    """What is wrong with the files of a package whose name ends so."""
+    """The faults of the files of a package whose name ends in `kind`."""
     try:
         return {".nupkg": check_nupkg, ".zip": check_godot, ".tgz": check_unity}[kind](files)
     except (KeyError, xml.ParseError, json.JSONDecodeError) as error:

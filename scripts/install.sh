@@ -26,7 +26,7 @@ dest=${DESTDIR:-}
 unset DESTDIR # else llama.cpp's own build installs its files there, too
 headers=(foredraft.h foredraft.hpp rpcserver.h)
 target=${CARGO_TARGET_DIR:-$root/target}
-# Of another platform, cargo's folder has its name.
+# For another platform, cargo's folder has the platform's name.
 release=$target/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release
 work=$target/install${CARGO_BUILD_TARGET:+-$CARGO_BUILD_TARGET}
 

@@ -8,8 +8,8 @@
 #   replaced by a crate that has the bindings and the sources of the build for this machine.
 #   The library's C and C++ files, compiled by zig (ziglang from PyPI), which has the headers of macOS's C library and of libc++.
 #
-# What is missing is installed with rustup and pip, in target/macos. What cannot be had is a line that begins with "skipped:"; with CI set it is a
-# failure.
+# The script installs missing tools with rustup and pip, in target/macos. For a tool that it cannot get, it prints a line that begins with
+# "skipped:"; with CI set that is a failure.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

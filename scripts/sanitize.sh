@@ -67,7 +67,7 @@ case $kind in
         library=$root/target/address/$triple/release
         compile "$library" -fsanitize=address
         preload=$(cc -print-file-name=libasan.so)
-        # What is still reachable at the end belongs to the process: see src/ffi/globals.c. Valgrind looks for leaks.
+        # Memory that is still reachable at the end belongs to the process: see src/ffi/globals.c. Valgrind looks for leaks.
         export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99
         run=()
         ;;

@@ -5,7 +5,7 @@
 #   scripts/setup.sh [--examples]     --examples: also what tests of other languages need (koffi for Node, Mono for C#, pkg-config, SDL2 and Xvfb)
 #   . "$(scripts/setup.sh)"           the same, for a shell in which cargo is then called by hand
 #
-# What is missing comes from apt, as root or with a sudo that asks for no password; else cmake and libclang come from
+# Missing tools come from apt, as root or with a sudo that asks for no password; else cmake and libclang come from
 # PyPI into target/setup/pypi. FOREDRAFT_SETUP=pypi takes them from PyPI even where the system has them;
 # FOREDRAFT_SETUP=none installs nothing. When all is there nothing is downloaded, and it takes a fraction of a second.
 set -euo pipefail
@@ -106,7 +106,7 @@ find_tools() {
         have_cmake || apt+=(cmake)
         find_libclang || apt+=(libclang-dev)
     fi
-    # What an earlier run took from PyPI serves again before anything is installed.
+    # Tools that an earlier run took from PyPI serve again before anything is installed.
     if [ "$how" = auto ] && [ ${#apt[@]} -gt 0 ] && ! { have_compiler && [ -e "$dir/pypi.done" ]; }; then
         from_apt "${apt[@]}" || true
         hash -r

@@ -29,7 +29,7 @@ export FOREDRAFT_MODELS=$root/models
 # The types, and what older Nodes only run compiled (`await using`).
 if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error typescript@5.9 @types/node@20 openai@6 esbuild@0.25; then
     npx tsc --noEmit --strict --module nodenext --target es2022 test/typed.mts test/openai.mts
-    # What the guide shows, as a program in TypeScript would have it.
+    # Compiles the guide's programs as TypeScript.
     cp -r "$root/examples/guide" guide
     npx tsc --noEmit --strict --allowJs --checkJs --module nodenext --target es2022 guide/*.mjs
     npx tsc --strict --module nodenext --target es2022 --allowJs --outDir built test/*.test.mts

@@ -47,7 +47,7 @@ set_up_compiler() {
     headers=$(echo | $tool-g++-posix -E -Wp,-v -x c - 2>&1 >/dev/null | sed -n 's/^ \(\/.*\)/-isystem \1/p' | paste -sd ' ')
     export BINDGEN_EXTRA_CLANG_ARGS_x86_64_pc_windows_gnu=$headers
     export CPATH=$root/scripts/gcc
-    # What llama.cpp's build enables by itself if it is not for another system. Completions have the same bits with the same instructions.
+    # The instructions that llama.cpp's build enables by itself if it is not for another system. With them, completions have the same bits.
     export GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_FMA=ON GGML_F16C=ON GGML_BMI2=ON
 }
 
@@ -82,7 +82,7 @@ build() {
     cp "$work/$triple/release/libforedraft.dll.a" "$package/lib"
     cp include/foredraft.h include/foredraft.hpp include/rpcserver.h "$package/include"
     cp LICENSE "$package"
-    # What it exports: the functions of the headers, and nothing else. The same list makes MSVC's import library.
+    # The DLL exports the functions of the headers and nothing else. The same list makes MSVC's import library.
     local functions exported version
     functions=$(cd include && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h | sort -u)
     exported=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n '/Ordinal\/Name Pointer/,/^$/s/^.*\] //p' | awk '{ print $NF }' | grep -vx Table | sort -u)

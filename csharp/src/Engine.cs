@@ -185,7 +185,7 @@ namespace Foredraft
             }
         }
 
-        /// <summary>What the engine is doing. Never waits.</summary>
+        /// <summary>The engine's status. Never waits.</summary>
         public Json Status() { return Json.Parse(Native.foredraft_status(Open()).Take()); }
 
         /// <summary>Ends what runs, and frees the models; a load may follow.</summary>
@@ -260,7 +260,7 @@ namespace Foredraft
         /// <summary>The prompt that the model's chat template makes of messages.</summary>
         public string ApplyTemplate(Json request) { return Call(Native.foredraft_apply_template, request)["prompt"].Text; }
 
-        /// <summary>What the model's file says.</summary>
+        /// <summary>The metadata of the model's file.</summary>
         public Json ModelInfo() { return Call(Native.foredraft_model_info, new Json()); }
 
         /// <summary>Saves a slot's cache to a file. Waits for the engine.</summary>

@@ -94,7 +94,7 @@ namespace Foredraft
             }
         }
 
-        /// <summary>Whether it is true.</summary>
+        /// <summary>True for the value true, false for all others.</summary>
         public bool Boolean { get { return Kind == JsonKind.Boolean && text == "true"; } }
 
         /// <summary>The values of an array or an object; none of others.</summary>

@@ -59,10 +59,10 @@ namespace Foredraft
         /// <summary>The request's number, unique in the process.</summary>
         public ulong Id { get; private set; }
 
-        /// <summary>What the submit answered: `prompt_stats`, `warnings`.</summary>
+        /// <summary>The answer of the submit: `prompt_stats`, `warnings`.</summary>
         public Json Reply { get; private set; }
 
-        /// <summary>Whether it has ended and its last update was read.</summary>
+        /// <summary>True once the request has ended and its last update was read.</summary>
         public bool Finished { get { return hasEnded && ready.Count == 0; } }
 
         /// <summary>The text so far, of updates that were read; of all completions, if the request has several.</summary>
@@ -210,7 +210,7 @@ namespace Foredraft
             hasEnded = true;
         }
 
-        /// <summary>What a poll has answered.</summary>
+        /// <summary>Takes the answer of a poll.</summary>
         private void Take(Json answer)
         {
             if (!answer["success"].Boolean) Fail(ForedraftException.Of(answer));

@@ -27,7 +27,7 @@ namespace Foredraft
         /// <summary>The answer to a poll of the request that has something new.</summary>
         public Task<Json> Wait(ulong id)
         {
-            // What goes on with the answer does not run on the waiting thread.
+            // Continuations of the answer do not run on the waiting thread.
             var answer = new TaskCompletionSource<Json>(TaskCreationOptions.RunContinuationsAsynchronously);
             lock (sync)
             {

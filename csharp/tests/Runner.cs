@@ -11,7 +11,7 @@ namespace Foredraft.Tests
     [AttributeUsage(AttributeTargets.Method)]
     public sealed class TestAttribute : Attribute { }
 
-    /// <summary>What a test asserts.</summary>
+    /// <summary>The assertions of tests.</summary>
     public static class Check
     {
         public static void That(bool condition, object shown)

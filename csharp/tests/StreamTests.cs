@@ -4,7 +4,7 @@ using System.Threading.Tasks;
 
 namespace Foredraft.Tests
 {
-    /// <summary>What needs C# 8, which Mono's compiler is not.</summary>
+    /// <summary>Tests of asynchronous streams, which need C# 8. Mono's compiler lacks it.</summary>
     public static class StreamTests
     {
         private static async Task<string> Streamed(Engine engine, Json request, int atMost)

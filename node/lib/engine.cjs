@@ -75,7 +75,7 @@ class Engine {
     onProgress?.(1);
   }
 
-  /** What the engine is doing. Never waits. */
+  /** The engine's status. Never waits. */
   status() {
     return library.status(this.#shared.open());
   }

@@ -18,7 +18,7 @@ export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'iq4
 export type Verify = 'coupled' | 'match' | 'rejection' | 'block';
 export type Prompt = string | Array<string | number>;
 
-/** What `Engine.load` takes: every key of `foredraft_load` in docs/reference.md. */
+/** The argument of `Engine.load`: every key of `foredraft_load` in docs/reference.md. */
 export interface Config {
   model: Model;
   model_draft?: Model;
@@ -175,7 +175,7 @@ export interface AssistantMessage {
   role: 'assistant';
   /** null: nothing but calls. */
   content: string | null;
-  /** What the model thought before it answered. */
+  /** The model's reasoning before the answer. */
   reasoning_content?: string;
   tool_calls?: ToolCall[];
   /** With `functions`: OpenAI's older form of the first call. */
@@ -197,7 +197,7 @@ export type Message =
   | { role: 'tool'; content: string | TextPart[]; tool_call_id: string; name?: string }
   | { role: 'function'; content: string | null; name: string };
 
-/** What requests take: messages, and those whose role or further keys only a chat template knows. */
+/** A message as requests take it, also one whose role or further keys only a chat template knows. */
 export type GivenMessage = Message | {
   role: string;
   content?: string | null | Array<{ type: string; text?: string }>;
@@ -383,13 +383,13 @@ export interface Update {
   completion_probabilities?: TokenProbability[];
   timings?: Timings;
   prompt_progress?: { total: number; cache: number; processed: number; time_ms: number };
-  /** Of a request with `messages`: what is new in its `message`; often empty. */
+  /** The new part of `message`, if the request has `messages`; often empty. */
   delta?: Delta;
   logprobs?: Logprobs;
   tag?: unknown;
 }
 
-/** What speculation did. */
+/** The statistics of speculation. */
 export interface SpeculationStatistics {
   type: string;
   verify: Verify | null;
@@ -505,7 +505,7 @@ export interface Status {
   version: string;
 }
 
-/** What a model has on a device: layers, and bytes. */
+/** A model's layers and bytes on a device. */
 export interface DeviceUse {
   n_layers: number;
   output: boolean;
@@ -543,7 +543,7 @@ export class Stream implements AsyncIterableIterator<Update> {
   private constructor();
   readonly id: number | undefined;
   readonly finished: boolean;
-  /** What was found out about the prompt, once it has begun. */
+  /** The statistics of the prompt, once the request has begun. */
   readonly promptStats: PromptStats | PromptStats[] | undefined;
   /** The answer, once it has ended. */
   readonly completion: Completion;
@@ -560,7 +560,7 @@ export class Stream implements AsyncIterableIterator<Update> {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** What a model's file says. */
+/** The metadata of a model's file. */
 export interface ModelInfo {
   description: string;
   size: number;
@@ -633,7 +633,7 @@ export class Engine {
   /** The same on this thread, for short texts: the event loop waits meanwhile. */
   tokenizeSync(text: string, options?: { add_special?: boolean; parse_special?: boolean }): number[];
   detokenizeSync(tokens: Iterable<number>, options?: { special?: boolean }): string;
-  /** What the target's file says, or the draft model's. */
+  /** The metadata of the target's file, or of the draft model's. */
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: GivenMessage[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;

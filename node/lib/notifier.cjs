@@ -41,7 +41,7 @@ class Notifier {
     this.#socket.unref();
   }
 
-  /** What tells the library to write to the pipe. */
+  /** The option that tells the library to write to the pipe. */
   get config() {
     return this.#write === undefined ? {} : { notify_fd: this.#write };
   }

@@ -2,7 +2,7 @@
 const { callAside, callNow } = require('./library.cjs');
 const { errorFrom } = require('./errors.cjs');
 
-/** What a completion joins of its updates, where its final response has only what was not sent yet. */
+/** Fields that a completion joins from its updates: the final response has only their last part. */
 const JOINED = ['tokens', 'sources', 'completion_probabilities'];
 
 /** Cancels requests whose streams were forgotten in the middle. */
@@ -41,7 +41,7 @@ class Stream {
     return this.#id;
   }
 
-  /** Whether it has ended and its last update was read. */
+  /** True once the request has ended and its last update was read. */
   get finished() {
     return this.#finished && this.#buffer.length === 0;
   }
@@ -170,7 +170,7 @@ class Stream {
     }
     if (update.success === false) this.#failure = errorFrom(update);
     if (update.content) {
-      // What was not sent yet is an update of its own.
+      // The part that was not sent yet becomes an update of its own.
       const rest = { stop: false };
       for (const key of ['id', 'index', 'tag', 'content', ...JOINED]) if (key in update) rest[key] = update[key];
       for (const key of JOINED) delete update[key];

@@ -22,7 +22,7 @@ async function main() {
 main();
 `;
 
-/** What a file prints that lies in a folder of the project, and so finds its packages. */
+/** The output of a file in a folder of the project, where the file finds the project's packages. */
 function runs(folder, name, source) {
   const file = path.join(folder, name);
   fs.writeFileSync(file, source);

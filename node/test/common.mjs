@@ -1,4 +1,4 @@
-// What the tests share. They test the installed package, with the models in the folder that FOREDRAFT_MODELS names.
+// Helpers of the tests. They test the installed package, with the models in the folder that FOREDRAFT_MODELS names.
 import { spawn } from 'node:child_process';
 import path from 'node:path';
 

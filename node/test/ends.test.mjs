@@ -58,7 +58,7 @@ const withWorker = (worker, main) => `
   const message = () => new Promise(resolve => worker.once('message', resolve));
   const exit = () => new Promise(resolve => worker.once('exit', resolve));
   ${main}
-  // What the worker left has ended, and what is here has not.
+  // The worker's engine ends, and this thread's does not.
   while (threads() > before) await new Promise(resolve => setTimeout(resolve, 5));
   console.log((await engine.complete({ prompt: 'Once', n_predict: 3 })).stop_type);
 `;

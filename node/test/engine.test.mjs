@@ -215,7 +215,7 @@ test('a completion without a limit ends with its context', async () => {
     assert.equal(answer.stop_type, 'limit');
     assert.equal(answer.tokens_evaluated + answer.tokens_predicted, 256);
     assert.equal(answer.generation_settings.ctx_shift, false);
-    // What is asked for is not changed.
+    // The engine does not change a limit that was asked for.
     assert.equal((await ask({ ignore_eos: true, max_tokens: 3 })).tokens_predicted, 3);
     assert.equal((await ask({ ignore_eos: true, n_predict: 300 })).tokens_predicted, 300);
   }

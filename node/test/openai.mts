@@ -4,7 +4,7 @@ import type { AssistantMessage, Completion, Delta, Engine, Message, Request, Upd
 
 type Param = OpenAI.Chat.Completions.ChatCompletionMessageParam;
 
-/** What a program has of OpenAI's client goes in. */
+/** The engine takes messages and parameters of OpenAI's client. */
 export async function given(engine: Engine, messages: Param[], params: OpenAI.Chat.Completions.ChatCompletionCreateParamsNonStreaming): Promise<Completion> {
   const own: Message[] = messages;
   const request: Request = {
@@ -27,7 +27,7 @@ export async function given(engine: Engine, messages: Param[], params: OpenAI.Ch
   return engine.complete(request);
 }
 
-/** What the engine answers goes out. */
+/** OpenAI's types take the engine's answers. */
 export function taken(own: Message[], message: AssistantMessage, completion: Completion, update: Update): OpenAI.Chat.Completions.ChatCompletion.Choice {
   const history: Param[] = own;
   history.push(message);

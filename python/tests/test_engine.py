@@ -81,7 +81,7 @@ def test_a_completion_without_a_limit_ends_with_its_context():
             assert answer.stop_type == "limit" and answer["truncated"]
             assert answer["tokens_evaluated"] + answer["tokens_predicted"] == 256
             assert answer["generation_settings"]["ctx_shift"] is False
-            # What is asked for is not changed.
+            # The engine does not change a limit that was asked for.
             assert ask(ignore_eos=True, max_tokens=3)["tokens_predicted"] == 3
             assert ask(ignore_eos=True, n_predict=300)["tokens_predicted"] == 300
         # llama.cpp's "no limit" is still there: the context shifts.

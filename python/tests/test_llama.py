@@ -224,7 +224,7 @@ def test_echo_with_logprobs_has_the_prompt_s(llm):
     numbers = logprobs["token_logprobs"]
     assert llm.token_bos() >= 0 and all(isinstance(number, float) and number <= 0 for number in numbers)
     assert all(len(top) == 2 for top in logprobs["top_logprobs"])
-    # Of tokens without a BOS nothing predicts the first one.
+    # The first token has no probability if there is no BOS before it.
     ids = llm.tokenize(prompt.encode(), add_bos=False)
     of_ids = llm(ids, max_tokens=1, temperature=0, logprobs=1, echo=True)["choices"][0]["logprobs"]
     assert of_ids["token_logprobs"][0] is None and of_ids["top_logprobs"][0] is None and None not in of_ids["token_logprobs"][1:]

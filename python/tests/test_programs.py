@@ -54,7 +54,7 @@ def test_a_program_for_llama_cpp_python_runs_with_another_import():
 
 
 def described(completion: ChatCompletion) -> list:
-    """What a program for OpenAI's client reads of an answer."""
+    """The parts of an answer that a program for OpenAI's client reads."""
     choice = completion.choices[0]
     calls = [(call.type, call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls or []]
     return [completion.object, choice.index, choice.message.role, choice.message.content, calls, choice.finish_reason,

@@ -9,7 +9,7 @@
 
 #define _tile_loadconfig(config) __asm__ volatile("ldtilecfg\t%0" ::"m"(*(const char(*)[64])(config)))
 
-/* What has been written to memory is there before a tile is loaded from it. */
+/* Keeps the compiler's writes to memory before the load of a tile from it. */
 #undef _tile_loadd
 #define _tile_loadd(tile, base, stride)              \
     do {                                             \

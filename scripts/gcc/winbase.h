@@ -4,7 +4,7 @@
 #ifndef FOREDRAFT_WINBASE_H
 #define FOREDRAFT_WINBASE_H
 
-/* What ggml needs and mingw-w64 lacks (seen in version 10). The values are those of Windows' own processthreadsapi.h. */
+/* Declarations that ggml needs and mingw-w64 lacks (seen in version 10). The values are those of Windows' own processthreadsapi.h. */
 #ifndef THREAD_POWER_THROTTLING_CURRENT_VERSION
 #define THREAD_POWER_THROTTLING_CURRENT_VERSION 1
 #define THREAD_POWER_THROTTLING_EXECUTION_SPEED 0x1

@@ -1,4 +1,4 @@
-"""What the library answers, as types: a type checker knows every field. docs/reference.md describes them."""
+"""The library's answers as types: a type checker knows every field. docs/reference.md describes them."""
 from __future__ import annotations
 
 from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict, Union
@@ -61,7 +61,7 @@ class Usage(UsageDetails):
 
 
 class DraftTimings(TypedDict, total=False):
-    """What `Timings` has with speculation."""
+    """The keys that `Timings` has with speculation."""
 
     draft_n: int
     draft_n_accepted: int
@@ -82,7 +82,7 @@ class Timings(DraftTimings):
 
 
 class SpeculationStatistics(TypedDict, total=False):
-    """What speculation did."""
+    """The statistics of speculation."""
 
     type: str
     verify: Optional[Literal["coupled", "match", "rejection", "block"]]
@@ -112,7 +112,7 @@ class SlotStatus(TypedDict):
 
 
 class DeviceUse(TypedDict):
-    """What a model has on a device: layers, and bytes."""
+    """A model's layers and bytes on a device."""
 
     n_layers: int
     output: bool
@@ -134,7 +134,7 @@ class Device(TypedDict):
 
 
 class Fit(TypedDict):
-    """What `fit` has chosen."""
+    """The values that `fit` has chosen."""
 
     n_gpu_layers: int
     n_gpu_layers_draft: Optional[int]
@@ -152,13 +152,13 @@ class LookupProgress(TypedDict):
 
 
 class IsolationStatus(TypedDict, total=False):
-    """What `Status` has of an isolated engine."""
+    """The key that `Status` has for an isolated engine."""
 
     isolation: Dict[str, Any]
 
 
 class Status(IsolationStatus):
-    """What an engine is doing, and what it has loaded."""
+    """An engine's state, and the models that it has loaded."""
 
     success: bool
     init_success: Literal[-1, 0, 1]
@@ -198,7 +198,7 @@ class Status(IsolationStatus):
 
 
 class ModelInfo(TypedDict):
-    """What a model's file says."""
+    """The metadata of a model's file."""
 
     success: bool
     description: str
@@ -221,7 +221,7 @@ class ModelInfo(TypedDict):
 
 
 class PromptStats(TypedDict, total=False):
-    """What was found out about a prompt."""
+    """The statistics of a prompt."""
 
     n_ctx: int
     total_prompt_tokens: int

@@ -187,11 +187,11 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True once the engine was closed."""
         return self._handle is None
 
     def status(self) -> Status:
-        """What the engine is doing: `state`, `progress`, `slots`, `queue`, `devices`, ... Never waits."""
+        """The engine's status: `state`, `progress`, `slots`, `queue`, `devices`, ... Never waits."""
         return cast("Status", _library.status(self._open_handle()))
 
     def __enter__(self) -> Self:
@@ -313,7 +313,7 @@ class Engine:
         return bytes(answer["bytes"]) if "bytes" in answer else str(answer["content"]).encode()
 
     def model_info(self, *, model: Literal["target", "draft"] = "target") -> ModelInfo:
-        """What a model's file says: `n_vocab`, `n_embd`, the ids of special tokens, `chat_template`, `metadata`."""
+        """The metadata of a model's file: `n_vocab`, `n_embd`, the ids of special tokens, `chat_template`, `metadata`."""
         return cast("ModelInfo", self._call("model_info", {"model": model}))
 
     def apply_template(self, messages: Iterable[Message], **request: Unpack[TemplateOptions]) -> str:

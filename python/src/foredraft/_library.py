@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """What is to be closed before the interpreter ends."""
+    """An object to close before the interpreter ends."""
 
     def close(self) -> None: ...
 
@@ -199,7 +199,7 @@ def call(name: str, handle: int | None, request: Mapping[str, Any]) -> dict[str,
 
 
 def status(handle: int | None) -> dict[str, Any]:
-    """What `foredraft_status` answers."""
+    """The answer of `foredraft_status`."""
     check_process()
     return take(library().foredraft_status(handle))
 

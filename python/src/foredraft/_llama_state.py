@@ -1,4 +1,4 @@
-"""What a `Llama` has read, as an object: states, and caches of them."""
+"""States of a `Llama` as objects, and caches of them."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ class LlamaState:
 
 
 class LlamaCache(Protocol):
-    """What `Llama.set_cache` takes: states by the tokens that they have read."""
+    """The argument of `Llama.set_cache`: states by the tokens that they have read."""
 
     def __getitem__(self, key: Sequence[int]) -> LlamaState:
         """The state with the longest common beginning; KeyError if there is none."""

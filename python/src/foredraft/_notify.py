@@ -32,7 +32,7 @@ class Notifier:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What tells the library to write to the pipe."""
+        """The option that tells the library to write to the pipe."""
         return {} if self._fds is None else {"notify_fd": self._fds[1]}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

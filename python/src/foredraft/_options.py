@@ -58,7 +58,7 @@ class FrameBudget(TypedDict):
 
 
 class EngineOptions(TypedDict, total=False):
-    """What an engine is loaded with, beside its models."""
+    """The options of a load, beside its models."""
 
     model_alias: str
     chat_template: str
@@ -155,7 +155,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request has beside its prompt or messages, tools and schema."""
+    """The options of a request, beside its prompt or messages, tools and schema."""
 
     prompts: Sequence[Prompt]
     chat_template: str
@@ -255,7 +255,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class TemplateOptions(TypedDict, total=False):
-    """What `apply_template` takes beside the messages."""
+    """The options of `apply_template`, beside the messages."""
 
     add_generation_prompt: bool
     chat_template: str
@@ -264,7 +264,7 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class LookupCacheOptions(TypedDict, total=False):
-    """What `lookup_cache` takes beside the action."""
+    """The options of `lookup_cache`, beside the action."""
 
     cache: Literal["static", "dynamic"]
     filename: Path
@@ -284,7 +284,7 @@ class LookupText(TypedDict, total=False):
 
 
 class LookupCreateOptions(LookupText, total=False):
-    """What `lookup_create` takes."""
+    """The options of `lookup_create`."""
 
     output: Path
     ngram_min: int
@@ -292,7 +292,7 @@ class LookupCreateOptions(LookupText, total=False):
 
 
 class LookupStatsOptions(LookupText, total=False):
-    """What `lookup_stats` takes."""
+    """The options of `lookup_stats`."""
 
     n_draft: int
     n_ctx: int

@@ -22,13 +22,13 @@ _JOINED = ("tokens", "sources", "completion_probabilities")
 
 
 class RunsRequests(Protocol):
-    """What a stream needs of its engine."""
+    """The part of an engine that a stream uses."""
 
     _notifier: Notifier
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True once the engine was closed."""
 
     def _call(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a function of the library for the engine."""
@@ -128,7 +128,7 @@ class Stream:
             return
         if not update.get("success", True):
             self._failure = error_from(update)
-        # What was not sent yet is an update of its own.
+        # The part that was not sent yet becomes an update of its own.
         if update.get("content"):
             rest = Update({key: update[key] for key in ("id", "index", "tag", "content", *_JOINED) if key in update})
             rest["stop"] = False

@@ -1,4 +1,4 @@
-"""What requests take and answers hold."""
+"""The types of requests and answers."""
 from __future__ import annotations
 
 import json
@@ -16,7 +16,7 @@ Message = Mapping[str, Any]
 
 @runtime_checkable
 class HasSchema(Protocol):
-    """What has a JSON schema: a class of pydantic's, or anything shaped like it."""
+    """A class with a JSON schema: one of pydantic's, or anything shaped like it."""
 
     def model_json_schema(self) -> Dict[str, Any]: ...
 
@@ -93,7 +93,7 @@ class Completion(Dict[str, Any]):
 
     @property
     def speculation(self) -> SpeculationStatistics:
-        """What speculation did; empty where there was none."""
+        """The statistics of speculation; empty where there was none."""
         return cast("SpeculationStatistics", self.get("speculative") or {})
 
     @property
@@ -116,7 +116,7 @@ class Completion(Dict[str, Any]):
 
     @property
     def _content(self) -> str:
-        """What the user sees: of a chat, the text without reasoning."""
+        """The text that the user sees, without a chat's reasoning."""
         return str(self.message.get("content") or "")
 
     def __str__(self) -> str:

@@ -368,7 +368,7 @@ class Llama:
     # States.
 
     def save_state(self) -> LlamaState:
-        """What the first slot holds, with the tokens that `eval` and `generate` have read."""
+        """The state of the first slot, with the tokens that `eval` and `generate` have read."""
         if not self._tokens:
             return LlamaState((), b"")
         # The last token may not have been decoded yet.
@@ -669,7 +669,7 @@ def _answers(running: Stream) -> list[Completion]:
 
 
 def _usage(answers: Sequence[Completion]) -> Dict[str, Any]:
-    """What all choices took together; their prompt counts once."""
+    """The usage of all choices together; their prompt counts once."""
     usage: Dict[str, Any] = {**answers[0].usage}
     usage["completion_tokens"] = sum(answer.usage["completion_tokens"] for answer in answers)
     usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]

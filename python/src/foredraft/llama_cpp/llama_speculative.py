@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass
 class LlamaPromptLookupDecoding:
-    """What `Llama(draft_model=...)` takes: at most `num_pred_tokens` tokens are drafted. The engine chooses the length of n-grams."""
+    """A value for `Llama(draft_model=...)`: it drafts at most `num_pred_tokens` tokens. The engine chooses the length of n-grams."""
 
     max_ngram_size: int = 2
     num_pred_tokens: int = 10

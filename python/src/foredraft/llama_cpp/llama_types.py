@@ -16,7 +16,7 @@ CompletionUsage = Usage
 
 
 class ChatCompletionRequestResponseFormat(TypedDict, total=False):
-    """What the answer is: a text, JSON, or JSON that follows a schema."""
+    """The form of the answer: a text, JSON, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema: JsonType
