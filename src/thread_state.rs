@@ -158,7 +158,7 @@ impl SignalsBlocked {
 
     /// Blocks the signals on the calling thread.
     pub fn new() -> SignalsBlocked {
-    // SAFETY: the sets are writable, zeros are valid for these plain structures, and the calls change this thread's mask alone.
+        // SAFETY: the sets are writable, zeros are valid for these plain structures, and the calls change this thread's mask alone.
         unsafe {
             let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut blocked);
@@ -216,7 +216,7 @@ pub struct SignalsBlocked;
 
 #[cfg(not(unix))]
 impl SignalsBlocked {
-    /// For the calling thread.
+    /// Blocks nothing.
     pub fn new() -> SignalsBlocked {
         SignalsBlocked
     }
