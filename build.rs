@@ -239,7 +239,7 @@ const ELEMENTARY: [&str; 11] =
 /// Replaces ggml's products and attention, and the C library's functions of floats: see `src/llama/kernels/mod.rs`.
 fn replace_kernels(installed: &Path, levels: &[Level]) {
     let source = llama_sources(installed);
-    // Before the levels, because GNU's linker takes from an archive only what an earlier one calls.
+    // The seam precedes the levels, because GNU's linker takes from an archive only what an earlier one calls.
     kernel_compiler(&source)
         .cpp(true)
         .std("c++17")
@@ -267,7 +267,7 @@ fn replace_kernels(installed: &Path, levels: &[Level]) {
         .flag_if_supported("-ffp-contract=off")
         .file("src/llama/kernels/elementary.cpp")
         .compile("foredraft_elementary");
-    // Behind the seam, because the linker takes its functions only where `--wrap` is missing.
+    // This archive follows the seam's, because the linker takes its functions only where `--wrap` is missing.
     kernel_compiler(&source)
         .cpp(true)
         .std("c++17")

@@ -59,7 +59,7 @@ impl Vocabulary for PreservingVocabulary {
 /// the grammar does not allow is not allowed. (In llama.cpp it is, and then the completion fails.) If such a token is accepted nevertheless,
 /// the grammar does not begin.
 ///
-/// Not for use by several threads at once; may move between threads. Copies share the grammar's automaton.
+/// It may move between threads, but not be used by several at once. Copies share the grammar's automaton.
 #[derive(Debug, Clone)]
 pub struct OutputConstraint {
     vocabulary: Arc<dyn Vocabulary>,

@@ -37,7 +37,7 @@ pub const MAX_GRAMMAR: usize = 1 << 20;
 
 /// A grammar with the state of the output so far.
 ///
-/// Not for use by several threads at once; may move between threads. Copies share the cached automaton.
+/// It may move between threads, but not be used by several at once. Copies share the cached automaton.
 #[derive(Debug, Clone)]
 pub struct Grammar {
     vocabulary: Arc<dyn Vocabulary>,

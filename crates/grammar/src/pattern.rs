@@ -337,7 +337,7 @@ impl<'a> PatternSearch<'a> {
         Some(())
     }
 
-    /// At which positions the instructions from `begin` up to `end` match: a bit for each position, counted from the first of the search.
+    /// The positions at which the instructions from `begin` up to `end` match: a bit for each, counted from the first of the search.
     fn body_matches(&self, begin: usize, end: usize, steps_left: &mut usize) -> Option<Vec<u64>> {
         let program = self.pattern.program.get(begin..end)?;
         let n_positions = self.text.len() - self.from + 1;

@@ -38,7 +38,7 @@ pub(super) struct CharClass {
 }
 
 impl CharClass {
-    /// From the ranges as written: in any order, possibly overlapping or empty (first above last).
+    /// Builds a class from the ranges as written: in any order, possibly overlapping or empty (first above last).
     pub(super) fn new(negated: bool, mut ranges: Vec<(u32, u32)>) -> CharClass {
         ranges.retain(|(first, last)| first <= last);
         ranges.sort_unstable();

@@ -45,7 +45,7 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut argumen
         "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::Float(_)),
         "string" => matches!(value, Value::Text(_)),
         "mapping" => matches!(value, Value::Dict(dict) if !dict.is_namespace()),
-        // In Jinja2, what has a length and items. Undefined values have both.
+        // In Jinja2, a sequence is a value with a length and items. Undefined values have both.
         "sequence" => match value {
             Value::Dict(dict) => !dict.is_namespace(),
             value => matches!(value, Value::Undefined | Value::Text(_) | Value::List(_)),

@@ -451,7 +451,7 @@ fn stacks_and_depths_are_inverse() {
     assert_eq!((depth(0), depth(1 << 30)), (0, MAX_DEPTH));
 }
 
-/// As deeply as the steps allow. None exhausts the stack when it is dropped.
+/// Values nest as deeply as the steps allow. None exhausts the stack when it is dropped.
 #[test]
 fn deeply_nested_values_are_dropped() {
     for next in ["[n.x]", "{'a': n.x}", "namespace(x=n.x)", "cycler(n.x)", "joiner(n.x)", "[n.x].copy"] {

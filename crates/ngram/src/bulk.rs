@@ -75,7 +75,7 @@ pub(super) struct Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    /// For an input of about `tokens` tokens.
+    /// A counter for an input of about `tokens` tokens.
     pub fn new(cache: &'a mut Cache, sizes: Sizes, tokens: usize) -> Bulk<'a> {
         // A free entry ends a search, so there must be one.
         Bulk::with_table_size(cache, sizes, tokens.saturating_mul(2).clamp(16, MAX_TABLE_SIZE))
@@ -169,7 +169,7 @@ mod tests {
     use super::{Bulk, MAX_TABLE_SIZE};
 
     proptest! {
-        /// For any table size, and with negative tokens anywhere.
+        /// The counts are equal for any table size, and with negative tokens anywhere.
         #[test]
         fn bulk_counting_equals_counting_one_by_one(
             before in prop::collection::vec(0..6_i32, 0..50), text in prop::collection::vec(-1..6_i32, 0..400),
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// With more tokens than fit into the tables.
+    /// The input has more tokens than fit into the tables.
     #[test]
     fn long_inputs_are_counted_in_bulk() {
         let mut state = 1_u64;

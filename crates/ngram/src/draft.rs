@@ -150,7 +150,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// From at most [`LONGEST`] tokens.
+    /// The tail of at most [`LONGEST`] tokens.
     fn of(tokens: &[i32]) -> Tail {
         let mut tail = Tail { tokens: [0; LONGEST], length: 0 };
         tokens.iter().for_each(|token| tail.push(*token));

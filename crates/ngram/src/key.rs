@@ -73,9 +73,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// 1 to 4: for context and dynamic caches.
+    /// The sizes of context and dynamic caches: 1 to 4.
     pub const ALL: Sizes = Sizes { min: 1, max: LONGEST };
-    /// Only 2: for static caches.
+    /// The size of static caches: 2.
     pub const STATIC: Sizes = Sizes { min: 2, max: 2 };
 
     /// `min` to `max`.

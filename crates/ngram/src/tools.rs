@@ -104,7 +104,7 @@ pub struct LookupStats {
     pub n_draft: usize,
     /// The number of tokens, without an incomplete last chunk.
     pub n_predict: usize,
-    /// By n-gram size (1 to 4) and position in the draft. Drafts of the static cache are in [`LookupStats::static_cache`].
+    /// The acceptance by n-gram size (1 to 4) and position in the draft. [`LookupStats::static_cache`] has the static cache's drafts.
     pub by_size: [Vec<Acceptance>; LONGEST],
     /// Drafts of the static cache, by position.
     pub static_cache: Vec<Acceptance>,

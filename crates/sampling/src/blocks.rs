@@ -87,7 +87,7 @@ pub(super) struct BlockScratch {
 }
 
 impl BlockScratch {
-    /// For rows of `n_vocab` logits.
+    /// Buffers for rows of `n_vocab` logits.
     pub(super) fn new(n_vocab: usize) -> Self {
         let n_blocks = n_vocab.div_ceil(BLOCK);
         BlockScratch {

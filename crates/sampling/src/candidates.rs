@@ -32,7 +32,7 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// With memory for a vocabulary of that size.
+    /// An empty list with memory for `n_vocab` candidates.
     pub(super) fn new(n_vocab: usize) -> Self {
         Candidates { items: Vec::with_capacity(n_vocab), sorted: false, masked: 0 }
     }

@@ -203,7 +203,7 @@ impl Breakers {
         Ok(Self::from_sequences(sequences, vocab.n_tokens()))
     }
 
-    /// From (head, tail) pairs in any order.
+    /// Builds the breakers from (head, tail) pairs in any order.
     pub(super) fn from_sequences(mut sequences: Vec<(Token, Vec<Token>)>, n_vocab: usize) -> Self {
         sequences.sort();
         sequences.dedup();

@@ -20,7 +20,7 @@ use foredraft_grammar::OutputConstraint;
 /// a pure function of the logits, the history, the position and the seed. So the caller may discard a sampled token and
 /// sample again, and the same arguments always give the same token.
 ///
-/// Not for use by several threads at once; may move between threads.
+/// It may move between threads, but not be used by several at once.
 #[derive(Debug)]
 pub struct Sampler<G = OutputConstraint> {
     chain: Arc<SamplerChain>,

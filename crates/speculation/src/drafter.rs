@@ -98,8 +98,8 @@ pub struct DraftRequest<'a> {
     pub stop_policy: StopPolicy<'a>,
     /// The draft, empty before.
     pub draft: &'a mut Draft,
-    /// For drafters with a distribution, if the verification compares probabilities: each token must be drawn here, and also added to the
-    /// draft. It cannot be removed afterwards.
+    /// Set for drafters with a distribution, if the verification compares probabilities: each token must be drawn here, and also added to
+    /// the draft. It cannot be removed afterwards.
     pub drawing: Option<Drawing<'a>>,
 }
 
@@ -110,7 +110,7 @@ impl DraftRequest<'_> {
     }
 }
 
-/// For drawing tokens from a draft's distribution.
+/// Draws tokens from a draft's distribution.
 pub struct Drawing<'a> {
     /// The drawn tokens and their distributions.
     pub drawn: &'a mut SampledDraft,

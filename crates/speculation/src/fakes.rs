@@ -5,7 +5,7 @@ use foredraft_base::error::Result;
 use foredraft_base::{Token, Vocabulary};
 use foredraft_sampling::{Constraint, Sampler, SamplingSettings};
 
-/// That many tokens without text.
+/// A vocabulary of that many tokens without text.
 #[derive(Debug)]
 struct TokensWithoutText(usize);
 

@@ -16,7 +16,7 @@ fn tokens(levels: &CacheLevels, history: &[i32], n_draft: usize) -> Vec<i32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// At every position of an input.
+    /// Drafts match at every position of an input.
     #[test]
     fn drafts_match_llama_cpp(
         history in text(60), before in text(200), corpus in text(400), n_draft in 0..9_usize,

@@ -13,20 +13,20 @@ pub enum BatchSplit {
         /// The maximum number of tokens of a physical batch.
         n_ubatch: usize,
     },
-    /// In rectangles.
+    /// The batch is divided into rectangles.
     Rectangles {
         /// The maximum number of tokens of a physical batch.
         n_ubatch: usize,
         /// Each sequence gets an even number of tokens by padding.
         padding: SequencePadding,
     },
-    /// In rectangles that do not divide the ends of sequences.
+    /// The batch is divided into rectangles that do not divide the ends of sequences.
     Ends {
         /// The maximum number of tokens of a physical batch.
         n_ubatch: usize,
-        /// So many last tokens of a sequence stay together. 0: they need not.
+        /// The number of last tokens of a sequence that stay together. 0: none need to.
         n_together: usize,
-        /// Whether a rectangle has only consecutive sequence ids.
+        /// Is true if a rectangle has only consecutive sequence ids.
         is_consecutive: bool,
     },
 }

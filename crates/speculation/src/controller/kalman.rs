@@ -12,7 +12,7 @@ pub struct Kalman<const N: usize> {
 }
 
 impl<const N: usize> Kalman<N> {
-    /// For parameters with these standard deviations, which are independent so far, and observations with this one.
+    /// A filter for parameters with these standard deviations, which are independent so far, and observations with the deviation `noise`.
     pub fn new(deviations: [f64; N], noise: f64) -> Kalman<N> {
         let mut covariance = [[0.0; N]; N];
         for (index, (row, deviation)) in covariance.iter_mut().zip(deviations).enumerate() {

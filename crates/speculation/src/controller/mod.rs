@@ -68,7 +68,7 @@ impl Controller {
             let prices = Prices { preferred: preferred_size(&draft_prices, steps), ..self.prices(steps) };
             draft_prices.update(&prices, n_drafting);
         } else {
-            // Until a slot generates, as for one that does.
+            // Until a slot generates, the prices are those of one that does.
             let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, n_past: 0 }];
             let rate = self.rate.of(1.0);
             let preferred = draft_prices.preferred().map(|preferred| 1 + preferred);

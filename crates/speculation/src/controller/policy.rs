@@ -65,7 +65,7 @@ pub struct DraftPrices {
     longest: usize,
     /// The preferred number of drafted tokens.
     preferred: Option<usize>,
-    /// With this number of slots that draft, all have the same length.
+    /// The number of drafting slots, if all of them have the same length.
     shares: Option<usize>,
 }
 

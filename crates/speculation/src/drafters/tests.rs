@@ -288,7 +288,7 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
     assert_eq!(table.text.log().iter().filter(|entry| entry.starts_with("draft")).count(), 20_000);
 }
 
-/// With a rule that compares probabilities a try is checked whatever it promised, which is no sign that it pays.
+/// Stochastic verification verifies every probe, so the verification is no sign that the probe pays.
 #[test]
 fn failed_probes_that_are_verified_become_rarer_too() {
     let settings = Settings { verify: Verify::Rejection, ..both(Adaptive::Auto) };

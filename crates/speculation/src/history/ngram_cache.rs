@@ -131,7 +131,7 @@ impl Caches {
 
     /// Counts the last `appended` tokens of `history` in a cache, each after the n-grams of `sizes` before it.
     pub fn update(&self, kind: CacheKind, history: &[Token], appended: usize, sizes: Sizes) {
-        // So many are counted without the lock, which the engine takes in each step.
+        // More tokens than these are counted without the lock, which the engine takes in each step.
         const FEW: usize = 1 << 10;
         if kind == CacheKind::Dynamic {
             update_dynamic(&mut self.up_to_date(), history, appended, sizes);
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(caches.statistics(CacheKind::Dynamic).observations, 3 * 2 * 4);
     }
 
-    /// In pieces and at once, into both caches, and after outputs.
+    /// The host's tokens are counted in pieces and at once, into both caches, and after outputs.
     #[test]
     fn hosts_update_caches_and_draft_from_all_three() {
         let caches = Caches::default();

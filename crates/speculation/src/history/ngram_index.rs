@@ -23,7 +23,7 @@ pub struct RollingHash {
 }
 
 impl RollingHash {
-    /// For n-grams of `n` tokens.
+    /// A hash of n-grams of `n` tokens.
     pub fn new(n: usize) -> RollingHash {
         // A base of the form 8k + 5 has the maximum multiplicative order.
         let base = seed() & !7 | 5;
@@ -149,7 +149,7 @@ pub struct LatestPositions {
 }
 
 impl LatestPositions {
-    /// For n-grams of `n` tokens (at least 1) that begin at index `first` or later.
+    /// An index of n-grams of `n` tokens (at least 1) that begin at index `first` or later.
     pub fn new(n: usize, first: usize) -> LatestPositions {
         let (indexed, tail) = (RollingHash::new(n), RollingHash::new(n));
         LatestPositions { n, first, index: NgramIndex::default(), indexed, tail, next: first }

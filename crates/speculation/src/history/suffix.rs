@@ -98,7 +98,7 @@ impl HistoryDrafter for SuffixDrafter {
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
         let most = limits.n_max.min(times(longest, self.params.factor));
-        // By its own estimate, and by what became of earlier drafts.
+        // `estimated` uses the drafter's own confidence, `sure` the acceptance measured in earlier drafts.
         let (mut estimated, mut sure, mut so_far) = (1.0, 1.0, SoFar::default());
         while draft.tokens.len() < most {
             let drafted = draft.tokens.len();

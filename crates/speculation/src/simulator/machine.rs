@@ -116,7 +116,7 @@ pub(super) const MACHINES: &[Machine] = &[
     },
 ];
 
-/// For how many seconds the engine measures before the first request.
+/// The seconds for which the engine measures before the first request.
 const MEASURING: f64 = 1.6;
 
 impl Machine {

@@ -52,7 +52,7 @@ fn pass(seconds: f64) {
 enum Kind {
     Near,
     Far,
-    /// As confident as the far one, and always rejected.
+    /// A draft model as confident as the far one, and always rejected.
     Useless,
 }
 
@@ -362,7 +362,7 @@ struct Bounds {
 }
 
 const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.9, least_to_plain: 0.97 };
-/// Half of the prompts, in runs that are only slightly longer than the learning phase.
+/// The bounds for half of the prompts, in runs that are only slightly longer than the learning phase.
 const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.97, least: 0.85, least_to_plain: 0.95 };
 
 fn check(tasks: &[Task], bounds: &Bounds) {

@@ -185,7 +185,7 @@ type Pair = fn(models: &ToyModels, prefix: &[Token], draft: &[Token], random: &m
 type Check =
     fn(models: &ToyModels, draft: &[Token], choices: &[Token], random: &mut EnumeratedRandom) -> (Vec<Token>, usize);
 
-/// As in the product.
+/// Verifies as the product does.
 fn verify(_: &ToyModels, draft: &[Token], choices: &[Token], _: &mut EnumeratedRandom) -> (Vec<Token>, usize) {
     let (n, next) = accept(chain(draft), |node| choices[node]);
     (draft[..n].iter().copied().chain([next]).collect(), n)
@@ -257,7 +257,7 @@ fn by_formula(models: &ToyModels, prefix: &mut Vec<Token>, weight: f64, limit: u
     sum
 }
 
-/// With hashed noise: the output is the same for any draft, chain or tree.
+/// With hashed noise, the output is the same for any draft, chain or tree.
 #[test]
 fn drafts_do_not_change_the_output() {
     let gumbel = |seed: u64, position: usize, token: Token| {

@@ -252,7 +252,7 @@ fn distributions_are_read_lazily() {
     assert_eq!(asked.into_keys().collect::<Vec<_>>(), [(3, 3, 2, Some(0))]);
 }
 
-/// For any length and order of the list.
+/// The weights are normalized for any length and order of the list.
 #[test]
 fn weights_are_normalized_to_probabilities() {
     for n in 1..40 {

@@ -62,7 +62,7 @@ pub(super) const BLOCK: Rule<'static> =
 /// A drafter of chains.
 pub(super) type Drafter = fn(&ToyModels, &[Token], &mut ChainProposal, &mut EnumeratedRandom);
 
-/// As in the product: draws from q up to the limit or until the drafter stops.
+/// Draws from q up to the limit or until the drafter stops, as in the product.
 pub(super) const SAMPLED: Drafter = |models, prefix, draft, random| {
     let mut prefix = prefix.to_vec();
     while draft.has_space() && !models.draft_stops(&prefix) {
