@@ -109,7 +109,7 @@ link_shared() {
 fill() {
     local major=${version%%.*} minor=${version#*.} native include_from_lib
     native=$(cat "$work/native-libs.txt")
-    # By the names alone: this machine's /lib can be a link to /usr/lib.
+    # Compares names alone, because this machine's /lib can be a link to /usr/lib.
     include_from_lib=$(realpath -ms --relative-to="$libdir" "$includedir")
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIBDIR@|$libdir|g" -e "s|@INCLUDEDIR@|$includedir|g" -e "s|@VERSION@|$version|g" \
         -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|${minor%%.*}|g" -e "s|@REAL_NAME@|$real|g" -e "s|@SONAME@|$soname|g" \

@@ -106,7 +106,7 @@ esac
 # Functions in Rust, C and C++ must be instrumented.
 if [ "$kind" != valgrind ]; then
     for name in foredraft_tokenize ggml_graph_plan _ZN13llama_context6decodeERK11llama_batch; do
-        # Without -q, which would end objdump early.
+        # grep gets no -q, which would end objdump early.
         objdump -d --no-show-raw-insn "--disassemble=$name" "$library/libforedraft.so" | grep -E '__[at]san_' >/dev/null ||
             { echo "$name is not instrumented" >&2; exit 1; }
     done

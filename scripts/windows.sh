@@ -37,7 +37,7 @@ node_version=18.20.8
 
 set_up_compiler() {
     add_target
-    # With POSIX threads, because llama.cpp uses std::thread.
+    # The compiler needs POSIX threads, because llama.cpp uses std::thread.
     have $tool-g++-posix || from_apt g++-mingw-w64-x86-64-posix gcc-mingw-w64-x86-64-posix || true
     have $tool-g++-posix || give_up "no $tool-g++-posix (Debian: g++-mingw-w64-x86-64-posix)"
     export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$tool-gcc-posix

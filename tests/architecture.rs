@@ -35,7 +35,7 @@ struct SourceFile {
     /// The module that `crate` means here.
     root: ModulePath,
     module: ModulePath,
-    /// Without comments and without unit tests.
+    /// The source without comments and unit tests.
     code: String,
 }
 

@@ -107,11 +107,11 @@ impl Drop for Cache {
 /// Whether the drafting rule allows a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum May {
-    /// Possible for some order of the entries with equal scores.
+    /// Some order of the entries with equal scores allows the token.
     Yes,
     /// Unknown, because llama.cpp's product of two counts overflows its `int` here.
     Overflow,
-    /// Not possible for any order.
+    /// No order allows the token.
     No,
 }
 
@@ -214,7 +214,7 @@ pub struct Settings {
 pub struct Request {
     /// llama.cpp's name of the drafter. `none`: no speculation.
     pub kind: &'static str,
-    /// For `ngram-cache`: the file of its static cache.
+    /// The file of the static cache of `ngram-cache`.
     pub lookup_static: Option<PathBuf>,
     pub n_predict: usize,
     /// The maximum draft length. 0: llama.cpp's default for the type.
@@ -223,7 +223,7 @@ pub struct Request {
     pub temperature: f32,
     pub p_min: f32,
     pub seed: u32,
-    /// For `draft-simple`: rejection sampling instead of comparing.
+    /// Lets `draft-simple` use rejection sampling instead of comparing.
     pub probabilistic: bool,
     pub ignore_eos: bool,
     /// `n_predict` tokens that replace the sampled ones, because the text of another seed may be much easier to draft.

@@ -250,7 +250,7 @@ struct Peers {
 }
 
 impl Peers {
-    /// With the number of draft threads and the polling level that are fastest in a short trial; or with llama.cpp's defaults.
+    /// Loads with the number of draft threads and the polling level that are fastest in a short trial, or with llama.cpp's defaults.
     fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Peers> {
         let n_threads = options.threads;
         let with = |flash_attn: bool, n_threads_draft: i32, poll: i32| Settings {

@@ -77,7 +77,7 @@ namespace Foredraft
             var results = answer["results"];
             for (var i = 0; i < ids.Length; ++i)
             {
-                // Without results the engine has ended, and its error is that of each.
+                // Without results the engine has ended, and each request gets its error.
                 var result = results.IsNull ? answer : results[i];
                 if (result["success"].Boolean && result["completion_updates"].Count == 0 && !result["finished"].Boolean) continue;
                 lock (sync)

@@ -92,7 +92,7 @@ namespace Foredraft.Tests
             {
                 Check.Equal(text, shared.Value.Detokenize(shared.Value.Tokenize(text, addSpecial: false)));
             }
-            // Half a character.
+            // Half a character is an error.
             Check.Equal("invalid_json", Check.Throws<ForedraftException>(() => shared.Value.Tokenize("🦀".Substring(0, 1))).Code);
         }
 
@@ -150,12 +150,12 @@ namespace Foredraft.Tests
             request.Cancel();
             Polled(request);
             Check.Equal("cancelled", request.Answer["stop_type"].Text);
-            // By leaving the loop.
+            // Leaving the loop cancels.
             request = engine.Submit(Endless());
             foreach (var update in request) break;
             Polled(request);
             Check.Equal("cancelled", request.Answer["stop_type"].Text);
-            // By a token.
+            // The token cancels.
             using (var source = new CancellationTokenSource(200))
             {
                 var task = engine.CompleteAsync(Endless(), source.Token);
@@ -202,7 +202,7 @@ namespace Foredraft.Tests
             var task = engine.CompleteAsync(Endless());
             Thread.Sleep(100);
             engine.Dispose();
-            // As cancelled, or, if that could not be polled any more, with an error.
+            // The request ends as cancelled, or with an error if that could not be polled any more.
             Check.That(Task.WaitAny(new Task[] { task }, 30000) == 0, "it waits");
             var ended = task.IsFaulted ? ((ForedraftException)task.Exception.InnerException).Code : task.Result.Answer["stop_type"].Text;
             Check.That(ended == "cancelled" || ended == "invalid_engine", ended);

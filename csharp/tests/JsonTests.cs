@@ -28,7 +28,7 @@ namespace Foredraft.Tests
             {
                 Check.Throws<FormatException>(() => Json.Parse(text));
             }
-            // As deep as a stack would end.
+            // Without a limit, such nesting would exhaust the stack.
             Check.Throws<FormatException>(() => Json.Parse(new string('[', 1000000)));
             Check.Throws<ArgumentException>(() => new Json { ["a"] = double.NaN });
             Check.Throws<InvalidOperationException>(() => { ((Json)"text")["a"] = 1; });

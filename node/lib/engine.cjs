@@ -34,7 +34,7 @@ process.on('exit', () => {
 class Engine {
   #shared = new Shared();
 
-  /** Without a model: `load` loads one. */
+  /** Makes an engine without a model: `load` loads one. */
   constructor() {
     open.add(this.#shared);
   }

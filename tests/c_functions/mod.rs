@@ -22,14 +22,14 @@ pub const FUNCTIONS: [&str; 18] = [
     "session_save",
     "session_load",
 ];
-/// Those of [`FUNCTIONS`] for which NULL and the empty string mean `{}`.
+/// The [`FUNCTIONS`] for which NULL and the empty string mean `{}`.
 pub const COMMANDS: [&str; 4] = [
     "async_completion_poll",
     "async_completion_cancel",
     "speculative_completion_poll",
     "speculative_completion_cancel",
 ];
-/// Those of [`FUNCTIONS`] that work without a model.
+/// The [`FUNCTIONS`] that work without a model.
 pub const WITHOUT_MODEL: [&str; 3] = ["lookup_create", "lookup_merge", "lookup_stats"];
 /// All other functions of the old server.
 pub const OTHERS: [&str; 8] = [

@@ -26,7 +26,7 @@ NOW = datetime.datetime.fromtimestamp(DATA["now"], datetime.timezone.utc)
 
 
 class Raised(Exception):
-    """By the template's own raise_exception."""
+    """The error of a template's own raise_exception."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -81,7 +81,7 @@ def conversation(case, n_times):
 
 
 def completed(tools):
-    """With what OpenAI's API lets hosts leave out, as llama-server fills it."""
+    """Fills in the keys that OpenAI's API lets hosts leave out, as llama-server does."""
     def function(given):
         if "description" in given and "parameters" in given:
             return given

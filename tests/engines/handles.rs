@@ -172,7 +172,7 @@ fn creating_and_freeing_engines_leaks_no_memory() {
     // The first loads fill the allocator's caches.
     (0..1000).for_each(round);
     let before = allocated();
-    // So many that what caches of threads hold, which changes by some KiB, does not count.
+    // With so many engines, the caches of threads, which change by some KiB, do not count.
     const ENGINES: usize = 4000;
     (0..ENGINES).for_each(round);
     let grown = allocated().saturating_sub(before) / ENGINES;

@@ -198,7 +198,7 @@ fn the_models_names_are_strings_at_any_time() {
     assert!(engine.status()["error"].as_str().is_some_and(|error| error.contains("/nowhere.gguf")));
     assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/there.gguf", "model_alias": "it", "n_ctx": -5})), 3);
     assert_eq!(names(), ["/there.gguf", "it", ""], "also of a load that is refused");
-    // From the moment that a load begins.
+    // The names are there from the moment that a load begins.
     let config = config("draft", json!({"model_alias": "unknown"}));
     LIBRARY.load_async(engine.handle, &config);
     let path = config["model"].as_str().expect("a path").to_owned();

@@ -243,8 +243,8 @@ fn response_reports_why_branches_are_unavailable() {
     }
 }
 
-/// Also with stateful samplers, grammars, context shifts and concurrent requests. The output distribution itself is tested in
-/// `distribution.rs` and by the tests of `speculative::verify`.
+/// They also work with stateful samplers, grammars, context shifts and concurrent requests. `distribution.rs` and the tests of
+/// `foredraft_speculation`'s `verify` test the output distribution itself.
 #[test]
 fn rejection_and_block_work_with_every_sampler() {
     let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));

@@ -49,7 +49,7 @@ pub fn rows() -> Vec<Row> {
                 (&response.answer["prompt"], &response.answer["tokens_evaluated"]),
                 (&json!(STORY), &json!(ids.len()))
             );
-            // As token ids, and as an array of strings and ids.
+            // The prompt can be token ids, or an array of strings and ids.
             assert_eq!(response.ask(json!({"prompt": ids})).content(), response.content());
             let rest = tokenized(response.engine, json!({"text": " there was a child named", "add_special": false}));
             let mut mixed = vec![json!("Once upon a time")];
@@ -133,7 +133,7 @@ pub fn rows() -> Vec<Row> {
                 assert_eq!((&stats["truncated"], &response.answer["truncated"]), (&json!(false), &json!(false)));
                 let warning = response.answer["warnings"][0].as_str().expect("a warning");
                 assert!(warning.starts_with(&format!("messages: {dropped} of 42 were dropped")), "{warning}");
-                // As without them.
+                // The answer is that of a request without the dropped messages.
                 let all = long_chat(20);
                 let all = all.as_array().expect("messages");
                 let left: Vec<Value> = all.iter().take(1).chain(&all[1 + dropped..]).cloned().collect();

@@ -219,7 +219,7 @@ def check_fit(foredraft, lines):
         size = write_adapter(f"{folder}/adapter.gguf", rank)
         with_adapter = load(weights + size // 2 >> 20, uncounted=2 * 512 * rank * 4, n_ctx=512, **first, lora=[f"{folder}/adapter.gguf"])
     assert with_adapter["fits"] and 0 < with_adapter["n_gpu_layers"] < plenty["n_gpu_layers"], with_adapter
-    # Not more than was asked for.
+    # `fit` offloads no more layers than were asked for.
     assert load(1600, n_gpu_layers=2, n_ctx=512)["n_gpu_layers"] == 2
     with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
         assert engine.status()["fit"] is None
@@ -240,7 +240,7 @@ def check_out_of_memory(foredraft, lines):
 
 
 def check_split(foredraft, lines):
-    """Half of the layers on the device, half on the CPU; and two devices, if there are two."""
+    """Splits layers between the device and the CPU, and between two devices, if there are two."""
     with foredraft.Engine(TARGET, n_gpu_layers=2) as engine:
         offloaded = lines.take("offloaded")
         assert offloaded and " 2/" in offloaded[0], offloaded

@@ -49,7 +49,7 @@ fn last_request_stays_pollable_after_init_and_deinit() {
     for (family, (name, end)) in FAMILIES.into_iter().flat_map(|family| ends.iter().map(move |end| (family, end))) {
         load(json!({}));
         let id = submit(&format!("{family}_init"), &endless());
-        // Without a poll, which would take updates.
+        // A poll would take updates.
         wait_until("some text", || status()["slots"][0]["n_past"].as_u64() > Some(15));
         let (poll, cancel) = (format!("{family}_poll"), format!("{family}_cancel"));
         end();
@@ -64,7 +64,7 @@ fn last_request_stays_pollable_after_init_and_deinit() {
         // The other family is not affected.
         let other = FAMILIES.into_iter().find(|other| *other != family).expect("two families");
         assert_ne!(call_bytes(&format!("{other}_poll"), None)["id"], id);
-        // Until the next request.
+        // The answer stays until the next request.
         load(json!({}));
         assert_eq!(call_bytes(&poll, None)["finished"], true, "{name}");
         let next = submit(&format!("{family}_init"), &json!({"prompt": "Once", "n_predict": 2}));
@@ -201,7 +201,7 @@ fn stop_word_that_has_begun_is_cut_from_get_completion() {
         let ends: Vec<usize> = whole.char_indices().map(|(at, _)| at).skip(1).collect();
         for at in ends {
             let (kept, begun) = whole.split_at(at);
-            // Not where the word begins earlier as well.
+            // Skips positions where the word begins earlier as well.
             if (0..at).any(|other| whole.as_bytes()[other..].starts_with(begun.as_bytes())) {
                 continue;
             }
@@ -248,7 +248,7 @@ fn refused_request_is_the_newest_and_has_ended() {
             (Some(b"no JSON"), "invalid_json"),
             (None, "invalid_json"),
         ] {
-            // As the first one, and after another, which is polled by its id alone.
+            // The refused request is the first one, or follows another, which is polled by its id alone.
             refused(family, request, code);
             let before = submit(&format!("{family}_init"), &json!({"prompt": "Once", "n_predict": 2}));
             refused(family, request, code);
@@ -332,7 +332,7 @@ fn cancel_without_an_id_ends_all_requests_of_its_family() {
             last_update(other, unaffected);
         }
     }
-    // As there, a call that waits is not ended.
+    // As in the old server, the cancel does not end a call that waits.
     let waiting = std::thread::spawn(|| {
         call("get_completion", &json!({"prompt": "Once", "n_predict": 200, "ignore_eos": true}))["stop_type"].clone()
     });
@@ -461,7 +461,7 @@ fn half_a_character_is_withheld_at_every_end() {
     let mut endless = endless();
     endless["logit_bias"] = json!([[lead, 1e6]]);
     let id = submit("async_completion_init", &endless);
-    // Without a poll, which would take updates.
+    // A poll would take updates.
     wait_until("some text", || {
         let slot = &status()["slots"][0];
         slot["request_id"] == id && slot["state"] == "generating"
@@ -520,7 +520,7 @@ fn drafts_and_timings_are_logged_at_debug() {
     let lines = logged();
     let with = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!((with("target: "), with("draft: "), with("drafted: [")), (1, 0, 0), "{lines:#?}");
-    // Nothing above that level.
+    // At the level info, none of these lines appear.
     load(json!({"log_level": "info"}));
     set_log_callback(Some(collect), 0);
     call("speculative_completion", &request);

@@ -73,7 +73,7 @@ fn child_exits_while_the_library_is_busy() {
         "after deinit" => deinit(),
         "inside a callback" => {
             static ENTERED: AtomicBool = AtomicBool::new(false);
-            // As a callback that waits for the thread that exits.
+            // Acts as a callback that waits for the thread that exits.
             extern "C" fn stay(_id: u64, _user: *mut c_void) {
                 ENTERED.store(true, Ordering::SeqCst);
                 loop {

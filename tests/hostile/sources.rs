@@ -80,7 +80,7 @@ fn models_from_everywhere_give_the_completion_of_their_paths() {
     load(json!({"model": target, "use_mmap": true, "model_draft": model("draft")}));
     assert_eq!(completion(), expected);
 
-    // From memory, and from a whole file. What was read is not needed any more.
+    // The models come from memory and from a whole file. The engine does not need them after the load.
     let mut bytes = std::fs::read(model("target")).expect("a shipped model");
     let draft = File::open(model("draft")).expect("a shipped model");
     load(json!({"model": in_memory(&bytes), "model_draft": {"fd": draft.as_raw_fd()}, "use_mlock": false}));

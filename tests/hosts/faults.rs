@@ -163,7 +163,7 @@ fn lack_of_memory_inside_llama_is_an_error() {
     assert!(refused > 3 && n_ours < 60, "{refused} of 120 loads were refused, {n_ours} ended");
 }
 
-/// Without descriptors, space on the disk, or permission to write: each save is an error, no file is lost, and later all works.
+/// Without descriptors, space on the disk, or permission to write, each save is an error, no file is lost, and later all works.
 #[test]
 fn saves_without_descriptors_or_space_are_errors_and_lose_nothing() {
     let program = compiled("life", &[]);

@@ -155,7 +155,7 @@ static void signals(void) {
     }
     closedir(tasks);
     printf(n > 0 ? "" : "the library has no threads\n");
-    /* As a host that waits for it by `sigwait`: the signal stays pending. */
+    /* Blocks the signal as a host does that waits for it by `sigwait`: it stays pending. */
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &mask, NULL);

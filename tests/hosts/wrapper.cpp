@@ -18,7 +18,7 @@ static void fail(const char *what, int line) {
     std::exit(1);
 }
 
-// As nlohmann::json: a static `parse` and a member `dump`.
+// Has a static `parse` and a member `dump`, as nlohmann::json.
 struct Other {
     std::string document;
     static Other parse(const std::string &text) { return {text}; }

@@ -95,7 +95,7 @@ fn stopped_process_is_ended_and_what_was_in_flight_goes_on() {
     assert_eq!((&isolation["n_restarts"], &isolation["deaths"][0]["change"]), (&json!(1), &Value::Null), "{isolation}");
 }
 
-/// By the host's clock, before the process is ended.
+/// The host's clock ends requests before the library ends the process.
 #[test]
 fn cancels_and_timeouts_of_a_stopped_process_are_kept() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));

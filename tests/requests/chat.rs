@@ -184,7 +184,7 @@ fn one_function_can_be_forced() {
     }
 }
 
-/// As a template without a place for tools.
+/// The engine treats it as a template without a place for tools.
 #[test]
 fn template_that_fails_with_tools_does_not_get_them() {
     let engine = engine();

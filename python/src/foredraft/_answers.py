@@ -235,5 +235,5 @@ class PromptStats(TypedDict, total=False):
     pending: bool
 
 
-#: Of several prompts, one for each.
+#: The statistics of one prompt, or a list of them for several.
 PromptStatsOfAll = Union[PromptStats, List[PromptStats], None]
