@@ -118,7 +118,7 @@ find_tools() {
     have_cmake || wheels+=("cmake>=3.18")
     find_libclang || wheels+=("libclang>=16")
     if [ ${#wheels[@]} -gt 0 ] && { [ ! -e "$dir/pypi.done" ] || [ ! -x "$pypi_cmake/cmake" ] || [ ! -e "$pypi_libclang/libclang.so" ]; }; then
-        rm -f "$dir/pypi.done" # what was interrupted is begun again
+        rm -f "$dir/pypi.done" # an interrupted installation begins again
         [ "$how" != none ] || die "missing: ${wheels[*]} (FOREDRAFT_SETUP=none, so nothing was installed)"
         from_pypi "cmake>=3.18" "libclang>=16" || die "cmake and libclang are needed and could not be installed:" \
             "apt-get needs root or a sudo without a password, PyPI needs python3 with pip or venv;" \

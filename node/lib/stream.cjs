@@ -17,7 +17,7 @@ const forgotten = new FinalizationRegistry(({ engine, id }) => {
 /** A request: `for await (const update of stream)`. It begins when it is first read. Leaving the loop cancels it, and so do
  *  `cancel()` and the signal. After the loop `completion` is the whole answer; with several texts `completions` are. */
 class Stream {
-  #engine; // what both sides know of the engine: handle, notifier
+  #engine; // the engine's shared state: handle, notifier
   #request;
   #signal;
   #id;
