@@ -13,8 +13,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::left_requests::LeftRequests;
 use super::loaded::LoadedEngine;
-use crate::api::isolation::IsolationSettings;
 use super::pauses::HostPauses;
+use crate::api::isolation::IsolationSettings;
 use crate::api::load::{GivenModels, LoadRequest};
 use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;

@@ -16,10 +16,11 @@ use windows_sys::Win32::System::SystemInformation::{
     GROUP_AFFINITY, GetLogicalProcessorInformationEx, RelationProcessorCore, SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX,
 };
 use windows_sys::Win32::System::Threading::{
-    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetCurrentThreadStackLimits, GetProcessAffinityMask,
-    GetThreadGroupAffinity, GetThreadPriority, INFINITE, SetThreadAffinityMask, SetThreadPriority, THREAD_PRIORITY,
-    THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL, THREAD_PRIORITY_HIGHEST, THREAD_PRIORITY_IDLE,
-    THREAD_PRIORITY_TIME_CRITICAL, WaitOnAddress, WakeByAddressAll, WakeByAddressSingle,
+    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetCurrentThread, GetCurrentThreadStackLimits,
+    GetProcessAffinityMask, GetThreadGroupAffinity, GetThreadPriority, INFINITE, SetThreadAffinityMask,
+    SetThreadPriority, THREAD_PRIORITY, THREAD_PRIORITY_ABOVE_NORMAL, THREAD_PRIORITY_BELOW_NORMAL,
+    THREAD_PRIORITY_HIGHEST, THREAD_PRIORITY_IDLE, THREAD_PRIORITY_TIME_CRITICAL, WaitOnAddress, WakeByAddressAll,
+    WakeByAddressSingle,
 };
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
