@@ -181,11 +181,11 @@ def test_sessions(engine, tmp_path):
     engine.complete("Once upon a time", n_predict=4, id_slot=0)
     saved = engine.session_save(tmp_path / "session", id_slot=0)
     assert engine.session_load(tmp_path / "session", id_slot=1)["n_restored"] == saved["n_saved"] > 0
+    assert engine.session_erase(id_slot=1)["n_erased"] == saved["n_saved"]
 
 
 def test_lookups(engine, tmp_path):
     made = engine.lookup_create(text="one two three one two three", output=tmp_path / "cache")
-    assert engine.session_erase(id_slot=1)["n_erased"] == saved["n_saved"]
     merged = engine.lookup_merge([tmp_path / "cache", tmp_path / "cache"], tmp_path / "merged")
     assert merged["n_observations"] == 2 * made["n_observations"] > 0
     assert engine.lookup_cache("stats", cache="dynamic")["success"]

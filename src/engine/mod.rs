@@ -252,6 +252,14 @@ impl WorkerHandle {
         restored.map_err(|error| sessions::of_file(path, error))
     }
 
+    /// Removes the tokens of `slot` from the caches of target and draft. Waits for the request that runs there, at most for `timeout`.
+    ///
+    /// # Errors
+    /// The slot stays busy.
+    pub fn erase_session(&self, slot: usize, timeout: Option<Duration>) -> Result<Erased> {
+        self.run_session_job(slot, timeout, SessionWork::Erase)?
+    }
+
     /// Lets the engine's thread do a job, and waits for its answer. After `timeout` it gives up, unless the job has begun.
     fn run_session_job<R>(
         &self,
@@ -268,14 +276,6 @@ impl WorkerHandle {
             None => answer.recv().map_err(RecvTimeoutError::from),
         };
         match waited {
-    /// Removes the tokens of `slot` from the caches of target and draft. Waits for the request that runs there, at most for `timeout`.
-    ///
-    /// # Errors
-    /// The slot stays busy.
-    pub fn erase_session(&self, slot: usize, timeout: Option<Duration>) -> Result<Erased> {
-        self.run_session_job(slot, timeout, SessionWork::Erase)?
-    }
-
             Err(RecvTimeoutError::Timeout) if claim.take() => {
                 let ms = timeout.unwrap_or_default().as_millis();
                 Err(Error::new(Code::Timeout, format!("timeout_ms: slot {slot} was busy for {ms} ms")))

@@ -173,8 +173,8 @@ impl JobClaim {
 pub(super) enum SessionWork {
     Save(Sender<Result<Session>>),
     Load(Box<Session>, Sender<Result<Restored>>),
-}
     Erase(Sender<Result<Erased>>),
+}
 
 /// A completion that waits for a slot.
 pub(super) struct Submission {

@@ -1,5 +1,6 @@
 //! Stops a decode from another thread, or at a deadline, and makes it sleep while the host pauses the engine.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, from_ref, null};
@@ -63,6 +64,13 @@ impl Interrupt {
             start: Instant::now(),
             gate,
         }
+    }
+
+    /// An interrupt with the pauses of the engine whose load runs on this thread, for work that goes on after the load. Without pauses outside of
+    /// a load.
+    #[must_use]
+    pub fn after_load() -> Interrupt {
+        Interrupt::new(GATE_OF_LOAD.with_borrow(Clone::clone).unwrap_or_default())
     }
 
     /// The engine's pauses.
@@ -177,12 +185,19 @@ impl PausableLoad<'_> {
     #[must_use]
     pub fn begin(interrupt: &Interrupt) -> PausableLoad<'_> {
         set_load_interrupt(interrupt);
+        GATE_OF_LOAD.set(Some(Arc::clone(&interrupt.gate)));
         PausableLoad(PhantomData)
     }
 }
 
+thread_local! {
+    /// The gate of the load that runs on this thread.
+    static GATE_OF_LOAD: RefCell<Option<Arc<PauseGate>>> = const { RefCell::new(None) };
+}
+
 impl Drop for PausableLoad<'_> {
     fn drop(&mut self) {
+        GATE_OF_LOAD.set(None);
         set_load_interrupt(null());
     }
 }

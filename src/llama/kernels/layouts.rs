@@ -249,20 +249,21 @@ impl Drop for PendingWeights {
 
 #[cfg(own_kernels)]
 impl PendingPanels {
-    /// Begins to make the panels, on a thread of its own. The model must live until [`PendingPanels::stop`].
-    pub(in crate::llama) fn begin(&mut self) {
+    /// Begins to make the panels, on a thread of its own, which calls `around` with that work. The model must live until [`PendingPanels::stop`].
+    pub(in crate::llama) fn begin(&mut self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
         let Some(weights) = self.weights.clone() else { return };
         // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
         let make = move || unsafe { linked::foredraft_panels_make(weights.0.as_ptr()) };
         // Without a thread the weights stay in the file.
-        self.thread = forks::spawn("foredraft-panel", make).ok();
+        self.thread = forks::spawn("foredraft-panel", move || around(&make)).ok();
     }
 
-    /// Waits until no panels are made any more.
-    pub(in crate::llama) fn stop(&mut self) {
+    /// Waits until no panels are made any more. `wake` ends a sleep inside `around`.
+    pub(in crate::llama) fn stop(&mut self, wake: impl FnOnce()) {
         if let (Some(weights), Some(thread)) = (&self.weights, self.thread.take()) {
             // SAFETY: sets an atomic value.
             unsafe { linked::foredraft_panels_stop(weights.0.as_ptr()) }
+            wake();
             // Its panic would be a message in the log already.
             let _ = thread.join();
         }
@@ -277,8 +278,8 @@ impl PendingPanels {
 
 #[cfg(not(own_kernels))]
 impl PendingPanels {
-    pub(in crate::llama) fn begin(&mut self) {}
-    pub(in crate::llama) fn stop(&mut self) {}
+    pub(in crate::llama) fn begin(&mut self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
+    pub(in crate::llama) fn stop(&mut self, _: impl FnOnce()) {}
     pub(in crate::llama) fn bytes_left(&self) -> u64 {
         0
     }

@@ -6,6 +6,7 @@ pub(super) mod vocab;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
@@ -23,7 +24,7 @@ use crate::llama::platform::{available_memory, give_back_pages};
 use crate::llama::sources::gguf_source::{GgufFile, Role};
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
-use crate::llama::{DevicePlacement, Token, Vocab, VocabKind, Vocabulary, backend, log};
+use crate::llama::{DevicePlacement, Interrupt, PausableLoad, Token, Vocab, VocabKind, Vocabulary, backend, log};
 
 /// The names of a load's fields for a model, for error messages.
 struct Names {
@@ -52,6 +53,8 @@ pub struct Model {
     fallback_weights: Vec<(String, u32)>,
     weight_layouts: Vec<WeightLayout>,
     pending_panels: PendingPanels,
+    /// Lets the thread that makes panels sleep while the host pauses the engine that loaded the model, and wakes it.
+    panel_interrupt: Arc<Interrupt>,
     /// The RPC servers that have parts of it.
     servers: UsedServers,
     /// No other level is used while the model is loaded.
@@ -232,6 +235,7 @@ impl Model {
             fallback_weights,
             weight_layouts,
             pending_panels,
+            panel_interrupt: Arc::new(Interrupt::after_load()),
             servers,
             _level: level,
         };
@@ -245,7 +249,11 @@ impl Model {
         if let Some(loss) = model.servers.loss() {
             return Err(Error::model(loss));
         }
-        model.pending_panels.begin();
+        let interrupt = Arc::clone(&model.panel_interrupt);
+        model.pending_panels.begin(move |make| {
+            let _pausable = PausableLoad::begin(&interrupt);
+            make();
+        });
         Ok(model)
     }
 
@@ -471,7 +479,7 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        self.pending_panels.stop();
+        self.pending_panels.stop(|| self.panel_interrupt.raise());
         // SAFETY: this is the only owner, and no thread makes panels. Contexts hold an `Arc` of it, so there are none.
         unsafe { sys::llama_model_free(self.ptr.as_ptr()) }
     }
