@@ -321,9 +321,17 @@ FOREDRAFT_API char *foredraft_apply_template(foredraft_engine *engine, const cha
 
 /**
  * The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
- * `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Waits for the engine.
+ * `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Several texts: `input`, an array; answer:
+ * `data` (`index`, `embedding`), `usage`. They are decoded together, and have the embeddings that each has alone. Waits for the engine.
  */
 FOREDRAFT_API char *foredraft_embed(foredraft_engine *engine, const char *request);
+
+/**
+ * How well documents answer a query. Requires a model with a classifier, loaded with `"reranking": true`. Request: `query`,
+ * `documents` (an array of strings), `top_n` (all), `truncate` (false). Answer: `results` (`index`, `relevance_score`), the best
+ * first; `usage`. Waits for the engine.
+ */
+FOREDRAFT_API char *foredraft_rerank(foredraft_engine *engine, const char *request);
 
 /**
  * Saves a slot's cache to a file. Request: `id_slot` (0), `filename`, `timeout_ms` (how long to wait for the slot; 0: no limit). Answer:
@@ -339,19 +347,19 @@ FOREDRAFT_API char *foredraft_session_save(foredraft_engine *engine, const char 
 FOREDRAFT_API char *foredraft_session_load(foredraft_engine *engine, const char *request);
 
 /**
+ * Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
+ * `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
+ * unchanged.
+ */
+FOREDRAFT_API char *foredraft_session_erase(foredraft_engine *engine, const char *request);
+
+/**
  * Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
  * `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
  * Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`
  * uses. `action` `draft`: the tokens that its caches draft after `tokens`, at most `n_draft`, in `draft`.
  */
 FOREDRAFT_API char *foredraft_lookup_cache(foredraft_engine *engine, const char *request);
-
-/**
- * Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
- * `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
- * unchanged.
- */
-FOREDRAFT_API char *foredraft_session_erase(foredraft_engine *engine, const char *request);
 
 /**
  * Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
@@ -390,9 +398,10 @@ FOREDRAFT_API void foredraft_set_log_callback(foredraft_log_callback cb, void *u
 /**
  * Sets the callback for updates. The engine's thread calls it when the request `id` has a new update or has finished, so an event
  * loop can sleep until then. NULL removes the callback. The callback can call every function of the library that does not wait
- * for an engine. Not allowed are `foredraft_complete`, `_embed`, `_session_save`, `_session_load` and a poll with `timeout_ms`,
- * which return the error `would_deadlock`, and `foredraft_load`, which returns FOREDRAFT_WOULD_DEADLOCK. When this function
- * returns, the previous callback no longer runs (unless this function was called from inside a callback).
+ * for an engine. Not allowed are `foredraft_complete`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase` and a
+ * poll with `timeout_ms`, which return the error `would_deadlock`, and `foredraft_load`, which returns
+ * FOREDRAFT_WOULD_DEADLOCK. When this function returns, the previous callback no longer runs (unless this function was called
+ * from inside a callback).
  */
 FOREDRAFT_API void foredraft_set_update_callback(foredraft_engine *engine, foredraft_update_callback cb, void *user);
 

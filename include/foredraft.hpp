@@ -537,14 +537,16 @@ public:
     json apply_template(const document &request) { return try_apply_template(request).value(); }
     result<json> try_embed(const document &request) { return detail::call(foredraft_embed, handle_, request); }
     json embed(const document &request) { return try_embed(request).value(); }
+    result<json> try_rerank(const document &request) { return detail::call(foredraft_rerank, handle_, request); }
+    json rerank(const document &request) { return try_rerank(request).value(); }
     result<json> try_session_save(const document &request) { return detail::call(foredraft_session_save, handle_, request); }
     json session_save(const document &request) { return try_session_save(request).value(); }
     result<json> try_session_load(const document &request) { return detail::call(foredraft_session_load, handle_, request); }
     json session_load(const document &request) { return try_session_load(request).value(); }
-    result<json> try_lookup_cache(const document &request) { return detail::call(foredraft_lookup_cache, handle_, request); }
-    json lookup_cache(const document &request) { return try_lookup_cache(request).value(); }
     result<json> try_session_erase(const document &request) { return detail::call(foredraft_session_erase, handle_, request); }
     json session_erase(const document &request) { return try_session_erase(request).value(); }
+    result<json> try_lookup_cache(const document &request) { return detail::call(foredraft_lookup_cache, handle_, request); }
+    json lookup_cache(const document &request) { return try_lookup_cache(request).value(); }
     result<json> try_lookup_create(const document &request) { return detail::call(foredraft_lookup_create, handle_, request); }
     json lookup_create(const document &request) { return try_lookup_create(request).value(); }
     result<json> try_lookup_merge(const document &request) { return detail::call(foredraft_lookup_merge, handle_, request); }

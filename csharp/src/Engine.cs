@@ -257,6 +257,29 @@ namespace Foredraft
         /// <summary>The embedding of a text; the model must be loaded with `embedding` true. Waits for the engine.</summary>
         public float[] Embed(string text) { return Numbers(Call(Native.foredraft_embed, new Json { ["content"] = text })["embedding"], item => (float)item.Number); }
 
+        /// <summary>The embeddings of several texts, which are decoded together. Waits for the engine.</summary>
+        public float[][] Embed(IEnumerable<string> texts)
+        {
+            var input = new List<Json>();
+            foreach (var text in texts) input.Add(text);
+            if (input.Count == 0) return new float[0][];
+            var data = Call(Native.foredraft_embed, new Json { ["input"] = Json.Array(input) })["data"];
+            var embeddings = new float[data.Count][];
+            for (var i = 0; i < embeddings.Length; ++i) embeddings[i] = Numbers(data[i]["embedding"], item => (float)item.Number);
+            return embeddings;
+        }
+
+        /// <summary>How well documents answer a query, the best first: `results` has `index` and `relevance_score`. The model must have a
+        /// classifier, and be loaded with `reranking` true. Waits for the engine.</summary>
+        public Json Rerank(string query, IEnumerable<string> documents, int topN = 0)
+        {
+            var all = new List<Json>();
+            foreach (var document in documents) all.Add(document);
+            var request = new Json { ["query"] = query, ["documents"] = Json.Array(all) };
+            if (topN > 0) request["top_n"] = topN;
+            return Call(Native.foredraft_rerank, request)["results"];
+        }
+
         /// <summary>The prompt that the model's chat template makes of messages.</summary>
         public string ApplyTemplate(Json request) { return Call(Native.foredraft_apply_template, request)["prompt"].Text; }
 
@@ -274,6 +297,9 @@ namespace Foredraft
         {
             return Call(Native.foredraft_session_load, new Json { ["filename"] = filename, ["id_slot"] = slot });
         }
+
+        /// <summary>Empties a slot's cache. Waits for the engine.</summary>
+        public Json SessionErase(int slot = 0) { return Call(Native.foredraft_session_erase, new Json { ["id_slot"] = slot }); }
 
         /// <summary>Calls a function of <see cref="Native"/>: <c>engine.Call(Native.foredraft_lookup_stats, request)</c>. An error is thrown.</summary>
         public Json Call(Func<IntPtr, byte[], NativeString> function, Json request)
@@ -298,9 +324,6 @@ namespace Foredraft
                 isClosed = true;
             }
             Detach();
-        /// <summary>Empties a slot's cache. Waits for the engine.</summary>
-        public Json SessionErase(int slot = 0) { return Call(Native.foredraft_session_erase, new Json { ["id_slot"] = slot }); }
-
             if (isOwned || releaseNamed) Native.foredraft_engine_free(handle);
             Callbacks.Remove(handle, !isOwned);
         }

@@ -43,10 +43,11 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_model_info(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_apply_template(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_embed(IntPtr engine, byte[] request);
+        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_rerank(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_save(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_load(IntPtr engine, byte[] request);
-        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_cache(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_erase(IntPtr engine, byte[] request);
+        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_cache(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_create(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_merge(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_stats(IntPtr engine, byte[] request);

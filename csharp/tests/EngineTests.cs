@@ -64,6 +64,34 @@ namespace Foredraft.Tests
         }
 
         [Test]
+        public static void several_texts_have_the_embeddings_of_each()
+        {
+            var config = Config();
+            config["embedding"] = true;
+            using (var engine = new Engine())
+            {
+                engine.Load(config);
+                var texts = new[] { "Tom had a hat.", "Mia" };
+                var both = engine.Embed(texts);
+                Check.That(both.Length == 2 && both[0].Length > 0, both.Length);
+                for (var i = 0; i < texts.Length; ++i) Check.That(both[i].SequenceEqual(engine.Embed(texts[i])), texts[i]);
+                var error = Check.Throws<ForedraftException>(() => engine.Rerank("a", texts));
+                Check.That(error.Message.Contains("classifier"), error.Message);
+            }
+        }
+
+        [Test]
+        public static void a_slot_can_be_erased()
+        {
+            using (var engine = Loaded())
+            {
+                engine.Complete(new Json { ["prompt"] = "Once upon a time", ["n_predict"] = 4, ["id_slot"] = 1 });
+                Check.That(engine.SessionErase(1)["n_erased"].Integer > 4, "it had tokens");
+                Check.Equal(0L, engine.SessionErase(1)["n_erased"].Integer);
+            }
+        }
+
+        [Test]
         public static void several_completions_are_told_apart()
         {
             var asked = Story(12);

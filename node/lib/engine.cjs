@@ -162,12 +162,25 @@ class Engine {
     return (await this.#call('embed', { ...options, content })).embedding;
   }
 
+  async embedMany(texts, options = {}) {
+    const input = [...texts];
+    return input.length ? (await this.#call('embed', { ...options, input })).data.map(({ embedding }) => embedding) : [];
+  }
+
+  async rerank(query, documents, options = {}) {
+    return (await this.#call('rerank', { ...options, query, documents: [...documents] })).results;
+  }
+
   sessionSave(filename, options = {}) {
     return this.#call('session_save', { ...options, filename });
   }
 
   sessionLoad(filename, options = {}) {
     return this.#call('session_load', { ...options, filename });
+  }
+
+  sessionErase(options = {}) {
+    return this.#call('session_erase', options);
   }
 
   lookupCache(request) {
@@ -179,10 +192,6 @@ class Engine {
   }
 
   lookupMerge(request) {
-  sessionErase(options = {}) {
-    return this.#call('session_erase', options);
-  }
-
     return this.#call('lookup_merge', request);
   }
 

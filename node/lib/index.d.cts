@@ -81,7 +81,8 @@ export interface Config {
   grp_attn_n?: number;
   grp_attn_w?: number;
   embedding?: boolean;
-  pooling?: 'none' | 'mean' | 'cls' | 'last';
+  pooling?: 'none' | 'mean' | 'cls' | 'last' | 'rank';
+  reranking?: boolean;
   prio?: number | 'idle';
   prio_batch?: number | 'idle';
   prio_draft?: number | 'idle';
@@ -275,8 +276,8 @@ export interface Request {
   response_fields?: string[];
   tag?: unknown;
   stream?: boolean;
-  model?: string;
   stream_options?: { include_usage?: boolean; include_obfuscation?: boolean };
+  model?: string;
   n_ctx?: number;
   prediction?: { type: 'content'; content: string | TextPart[] } | null;
   speculative?: boolean | Speculative;
@@ -636,15 +637,20 @@ export class Engine {
   /** The metadata of the target's file, or of the draft model's. */
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: GivenMessage[], options?: TemplateOptions): Promise<string>;
-  embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;
+  embed(content: string, options?: { embd_normalize?: number; truncate?: boolean }): Promise<number[]>;
+  /** The embedding of each text, as `embed` would give it alone. They are computed together, which takes less time. */
+  embedMany(texts: Iterable<string>, options?: { embd_normalize?: number; truncate?: boolean }): Promise<number[][]>;
+  /** How well each document answers a query, the best first. The model must have a classifier, and be loaded with `reranking`. */
+  rerank(query: string, documents: Iterable<string>, options?: { top_n?: number; truncate?: boolean }):
+    Promise<Array<{ index: number; relevance_score: number }>>;
   sessionSave(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   sessionLoad(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
+  sessionErase(options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
   lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;
   lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string; plot?: string }): Promise<Record<string, unknown>>;
 }
 
-  sessionErase(options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
 /** The library's version. */
 export function version(): string;

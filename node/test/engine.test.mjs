@@ -137,6 +137,9 @@ test('tokens, sessions and n-gram caches', async () => {
 test('embeddings', async () => {
   const other = await Engine.load({ model: target, embedding: true, warmup: false });
   const vector = await other.embed('Hello');
+  assert.deepEqual(await other.embedMany(['Hello', 'Good bye']), [vector, await other.embed('Good bye')]);
+  assert.deepEqual(await other.embedMany([]), []);
+  await assert.rejects(other.rerank('Hello', ['Good bye'], { top_n: 1 }), { code: 'invalid_request' });
   assert.ok(Math.abs(vector.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-3);
   await other.close();
 });

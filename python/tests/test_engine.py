@@ -174,6 +174,10 @@ def test_tokens(engine):
 def test_embeddings():
     with Engine(TARGET, embedding=True, warmup=False) as engine:
         vector = engine.embed("Hello")
+        assert engine.embed_many(["Hello", "Good bye"]) == [vector, engine.embed("Good bye")]
+        assert engine.embed_many([]) == []
+        with pytest.raises(foredraft.InvalidRequestError, match="classifier"):
+            engine.rerank("Hello", ["Good bye"], top_n=1)
         assert abs(sum(x * x for x in vector) - 1) < 1e-3
 
 

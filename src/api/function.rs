@@ -17,6 +17,8 @@ pub enum Function {
     ModelInfo,
     /// The embedding of a text.
     Embed,
+    /// The scores of documents for a query.
+    Rerank,
     /// Saves a slot.
     SessionSave,
     /// Restores a slot.
@@ -35,7 +37,7 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 14] = [
+    const ALL: [(Function, &str); 15] = [
         (Function::Complete, "complete"),
         (Function::Submit, "submit"),
         (Function::Tokenize, "tokenize"),
@@ -43,6 +45,7 @@ impl Function {
         (Function::ApplyTemplate, "apply_template"),
         (Function::ModelInfo, "model_info"),
         (Function::Embed, "embed"),
+        (Function::Rerank, "rerank"),
         (Function::SessionSave, "session_save"),
         (Function::SessionLoad, "session_load"),
         (Function::SessionErase, "session_erase"),
@@ -68,6 +71,7 @@ impl Function {
             self,
             Function::Complete
                 | Function::Embed
+                | Function::Rerank
                 | Function::SessionSave
                 | Function::SessionLoad
                 | Function::SessionErase

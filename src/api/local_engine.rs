@@ -127,10 +127,11 @@ impl LocalEngine {
             Function::ApplyTemplate => self.apply_template(request),
             Function::ModelInfo => self.model_info(request),
             Function::Embed => self.embed(request),
+            Function::Rerank => self.rerank(request),
             Function::SessionSave => self.session_save(request),
             Function::SessionLoad => self.session_load(request),
-            Function::LookupCache => self.lookup_cache(request),
             Function::SessionErase => self.session_erase(request),
+            Function::LookupCache => self.lookup_cache(request),
             Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
                 Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
-use super::embedder::Embedder;
+use super::embedder::{self, Embedder};
 use super::load_progress::LoadMeter;
 use super::measure::{MEASURING, measure, warm_up};
 use super::rollback::with_rollback;
@@ -40,8 +40,7 @@ impl Builder<'_> {
 
     /// The context for embeddings.
     pub(super) fn embedder(&self, models: &mut Models) -> Result<Embedder> {
-        let context = &self.config.context;
-        let params = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
+        let params = embedder::context_params(&self.config.context, &models.target);
         let context = Context::new(&models.target, &params, &self.threads, &self.interrupt)?;
         models.placement.add_context(&context);
         Ok(Embedder::new(context))

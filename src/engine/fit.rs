@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::builder::sequences;
 use super::config::{Config, FitReport, FitSettings};
+use super::embedder;
 use super::rollback::with_rollback;
 use crate::error::Result;
 use crate::llama::log::{self, Level};
@@ -148,9 +149,7 @@ impl Estimates<'_> {
         let config = self.config;
         let params = with_layers(&config.model, self.most.layers, choice.layers);
         let context = ContextParams { n_ctx: Some(choice.n_ctx), ..config.context.clone() };
-        let embedder = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
-        let more = config.embedding.then_some(embedder);
-        let found = self.estimate(&params, config.mtp, &context, more, Model::load)?;
+        let found = self.estimate(&params, config.mtp, &context, config.embedding, Model::load)?;
         self.target.insert(key, found.clone());
         Ok(found)
     }
@@ -164,18 +163,18 @@ impl Estimates<'_> {
         let context = draft_context(context, self.most.n_ctx, choice.n_ctx);
         let context = ContextParams { n_ctx: context.n_ctx.or(Some(choice.n_ctx)), drafts: true, ..context };
         let params = with_layers(params, self.most.draft_layers, choice.draft_layers);
-        let found = self.estimate(&params, false, &context, None, Model::load_draft)?;
+        let found = self.estimate(&params, false, &context, false, Model::load_draft)?;
         self.draft.insert(key, found.clone());
         Ok(found)
     }
 
-    /// What a model with a context for slots, and another context, takes.
+    /// What a model with a context for slots takes, and with one for embeddings if it `embeds`.
     fn estimate(
         &self,
         params: &ModelParams,
         mtp: bool,
         context: &ContextParams,
-        more: Option<ContextParams>,
+        embeds: bool,
         load: LoadModel,
     ) -> Result<DevicePlacement> {
         let model = measured(params, mtp, load)?;
@@ -191,7 +190,8 @@ impl Estimates<'_> {
         let shared = sequences(&context, n_parallel, &model, self.config.self_extend);
         let shared = if context.drafts { shared } else { with_rollback(shared, &model) };
         let rolls_back = !model.has_recurrent_states() || shared.n_rollback > 0;
-        for context in std::iter::once(shared).chain(more) {
+        let embedder = embeds.then(|| embedder::context_params(&context, &model));
+        for context in std::iter::once(shared).chain(embedder) {
             placement.add_estimate(&model, &context)?;
         }
         if mtp && model.n_mtp_layers() > 0 && rolls_back {

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::builder::{self, Builder};
+use super::embedder::Embedder;
 use super::fit::fit;
 use super::load_progress::LoadMeter;
 use super::report::StepReport;
@@ -121,6 +122,7 @@ fn start(
         closed: Mutex::new(false),
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
     });
+    let embedding_limits = embedder.as_ref().map(Embedder::limits);
     let (sender, commands) = crossbeam_channel::unbounded();
     let worker = Worker {
         commands,
@@ -141,6 +143,7 @@ fn start(
         thread: Mutex::new(Some(thread)),
         counts: Arc::default(),
         caches,
+        embedding_limits,
         n_slots: slots,
         max_queue: config.max_queue,
     })

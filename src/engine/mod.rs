@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::request::{Command, JobClaim, SessionJob, SessionWork, Submission};
+use self::request::{Command, EmbeddingJob, JobClaim, SessionJob, SessionWork, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
@@ -69,7 +69,7 @@ pub use self::event::{
     PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
-pub use self::request::{EmbeddedText, Embedding, Prepared, PreparedSender, Request, RequestOptions};
+pub use self::request::{EmbeddingLimits, EmbeddingValues, Prepared, PreparedSender, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Called with the number of each request that has an event, on the engine's thread.
@@ -96,6 +96,7 @@ pub struct WorkerHandle {
     /// At most as many completions are unfinished as there are slots and places in the queue.
     counts: Arc<Counts>,
     caches: Arc<Caches>,
+    embedding_limits: Option<EmbeddingLimits>,
     n_slots: usize,
     max_queue: usize,
 }
@@ -223,14 +224,29 @@ impl WorkerHandle {
         let _ = self.send(Command::EndReasoning(handle.id()));
     }
 
-    /// The pooled embedding of a text. Waits for the engine.
+    /// The texts that can be embedded. `None`: the engine was not loaded for embeddings.
+    pub fn embedding_limits(&self) -> Option<EmbeddingLimits> {
+        self.embedding_limits
+    }
+
+    /// The embedding of each text, or its scores. Short texts are decoded together. Other requests have a step between two decodes.
+    /// Waits for the engine.
     ///
     /// # Errors
-    /// The engine was not loaded for embeddings, or stops; there are too many tokens, or they cannot be decoded.
-    pub fn embed(&self, text: EmbeddedText) -> Result<Embedding> {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        self.send(Command::Embed(text, reply))?;
-        answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))?
+    /// The engine was not loaded for embeddings, or stops; a text has no tokens or too many, or they cannot be decoded.
+    pub fn embed(&self, texts: Vec<Vec<Token>>) -> Result<Vec<EmbeddingValues>> {
+        let most = self.embedding_limits.map_or(0, |limits| limits.n_tokens);
+        if let Some(n) = texts.iter().map(Vec::len).find(|n| !(1..=most).contains(n)) {
+            return Err(Error::invalid(format!("expected texts of 1 to {most} tokens, got one of {n}")));
+        }
+        let texts: Arc<[Vec<Token>]> = texts.into();
+        let mut done = Vec::with_capacity(texts.len());
+        while done.len() < texts.len() {
+            let (reply, answer) = crossbeam_channel::bounded(1);
+            self.send(Command::Embed(EmbeddingJob { texts: Arc::clone(&texts), first: done.len(), reply }))?;
+            done.extend(answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))??);
+        }
+        Ok(done)
     }
 
     /// Copies the sequences of `slot` out and writes them to `path`. Waits for the request that runs there, at most for `timeout`.

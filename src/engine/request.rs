@@ -15,7 +15,7 @@ use super::event::{Erased, Restored};
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
 use crate::grammar::OutputConstraint;
-use crate::llama::{Interrupt, Token};
+use crate::llama::{Interrupt, TextPooling, Token};
 use crate::sampling;
 use crate::session::Session;
 use crate::speculative::{self, Predicted};
@@ -102,22 +102,23 @@ pub struct RequestOptions {
     pub prompt_probs: Option<usize>,
 }
 
-/// A text to embed.
-#[derive(Debug)]
-pub struct EmbeddedText {
-    /// Its tokens.
-    pub tokens: Vec<Token>,
-    /// Whether a text that is too long loses its end. Else it is an error.
-    pub truncate: bool,
+/// The numbers of an embedding, not normalised; or the scores of a text, with [`TextPooling::Rank`].
+pub type EmbeddingValues = Vec<f32>;
+
+/// The texts that an engine embeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingLimits {
+    /// The maximum number of tokens of a text.
+    pub n_tokens: usize,
+    /// What becomes of the embeddings of its tokens.
+    pub pooling: TextPooling,
 }
 
-/// An embedding, not normalised.
-#[derive(Debug)]
-pub struct Embedding {
-    /// Its numbers.
-    pub values: Vec<f32>,
-    /// The tokens that it was made of.
-    pub n_tokens: usize,
+/// Texts to embed, from number `first` on.
+pub(super) struct EmbeddingJob {
+    pub(super) texts: Arc<[Vec<Token>]>,
+    pub(super) first: usize,
+    pub(super) reply: Sender<Result<Vec<EmbeddingValues>>>,
 }
 
 /// A message to the engine's thread.
@@ -128,8 +129,8 @@ pub(super) enum Command {
     Prepare(u64, Result<Prepared>),
     /// Copies a slot's sequences out, or in, or erases them, as soon as no request runs in it.
     Session(SessionJob),
-    /// Computes an embedding and sends it back.
-    Embed(EmbeddedText, Sender<Result<Embedding>>),
+    /// Computes the embeddings of the job's first texts, as many as one decode computes, and sends them back.
+    Embed(EmbeddingJob),
     /// Lets drafters forget earlier outputs.
     ForgetAnswers,
     /// Ends the reasoning of the completions of the request with this number.

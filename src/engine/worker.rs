@@ -11,7 +11,7 @@ use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
 use super::report::StepReport;
-use super::request::{Command, Prepared, Submission};
+use super::request::{Command, EmbeddingJob, Prepared, Submission};
 use super::scheduler::{BatchScheduler, NextWork};
 use super::slots::Task;
 use super::{Notify, Shared};
@@ -195,15 +195,15 @@ impl Worker {
                     scheduler.serve_sessions();
                 }
             }
-            Command::Embed(text, reply) => {
+            Command::Embed(EmbeddingJob { texts, first, reply }) => {
                 let result = match &mut self.embedder {
-                    Some(embedder) => embedder.embed(&text, &self.shared),
+                    Some(embedder) => embedder.embed(texts.get(first..).unwrap_or(&[]), &self.shared),
                     None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
                 match result.transpose() {
                     // The caller may be gone.
                     Some(result) => _ = reply.send(result),
-                    None => self.postponed.push_front(Command::Embed(text, reply)),
+                    None => self.postponed.push_front(Command::Embed(EmbeddingJob { texts, first, reply })),
                 }
             }
             Command::ForgetAnswers => {

@@ -93,11 +93,21 @@ pub extern "C" fn foredraft_apply_template(engine: *mut foredraft_engine, reques
 }
 
 /// The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
-/// `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Waits for the engine.
+/// `embd_normalize` (2: Euclidean), `truncate` (false). Answer: `embedding`, `tokens_evaluated`. Several texts: `input`, an array; answer:
+/// `data` (`index`, `embedding`), `usage`. They are decoded together, and have the embeddings that each has alone. Waits for the engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
     unsafe { call(engine, request, Function::Embed) }
+}
+
+/// How well documents answer a query. Requires a model with a classifier, loaded with `"reranking": true`. Request: `query`,
+/// `documents` (an array of strings), `top_n` (all), `truncate` (false). Answer: `results` (`index`, `relevance_score`), the best
+/// first; `usage`. Waits for the engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_rerank(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { call(engine, request, Function::Rerank) }
 }
 
 /// Saves a slot's cache to a file. Request: `id_slot` (0), `filename`, `timeout_ms` (how long to wait for the slot; 0: no limit). Answer:
@@ -117,6 +127,15 @@ pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request:
     unsafe { call(engine, request, Function::SessionLoad) }
 }
 
+/// Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
+/// `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
+/// unchanged.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_session_erase(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { call(engine, request, Function::SessionErase) }
+}
+
 /// Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
 /// `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
 /// Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`
@@ -125,15 +144,6 @@ pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request:
 pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
     unsafe { call(engine, request, Function::LookupCache) }
-}
-
-/// Empties a slot's cache, of the target and of the draft model, so that the next request in it begins anew. Request: `id_slot` (0),
-/// `timeout_ms` (as `foredraft_session_save`). Answer: `n_erased`, `n_erased_draft` (tokens; 0: the slot was empty). Files are left
-/// unchanged.
-#[unsafe(no_mangle)]
-pub extern "C" fn foredraft_session_erase(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see "Safety" in the module's documentation.
-    unsafe { call(engine, request, Function::SessionErase) }
 }
 
 /// Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a

@@ -157,6 +157,7 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> f64;
+    pub(super) fn foredraft_n_scores(model: *const sys::llama_model) -> usize;
     pub(super) fn foredraft_layer_device(model: *const sys::llama_model, layer: i32) -> sys::ggml_backend_dev_t;
     pub(super) fn foredraft_buffers_of(
         model: *const sys::llama_model,

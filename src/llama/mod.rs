@@ -43,7 +43,7 @@ pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
-pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length};
+pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
 pub use context::rollback::Rollback;
 pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
@@ -54,7 +54,7 @@ pub use model::Model;
 pub use model::special::{ControlStarts, SpecialTokens};
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
-    CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
+    CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
 pub use pause::PauseGate;
 pub use sources::gguf_source::GgufSource;

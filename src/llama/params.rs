@@ -154,6 +154,34 @@ pub enum Pooling {
     Cls,
     /// The last token's embedding.
     Last,
+    /// The scores of the model's classifier, instead of an embedding.
+    Rank,
+}
+
+/// What becomes of the embeddings of a text's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextPooling {
+    /// Their mean is the text's.
+    Mean,
+    /// The first one is the text's.
+    First,
+    /// The last one is the text's.
+    Last,
+    /// The model's classifier makes scores of them.
+    Rank,
+}
+
+impl TextPooling {
+    /// The word of `pooling`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TextPooling::Mean => "mean",
+            TextPooling::First => "cls",
+            TextPooling::Last => "last",
+            TextPooling::Rank => "rank",
+        }
+    }
 }
 
 /// The parameters of a context.

@@ -27,6 +27,13 @@ struct foredraft_buffers {
     uint64_t weights, kv_cache, compute;
 };
 
+// The numbers that a model's classifier gives a text; 0: it has none, or one whose size is not that of its labels.
+size_t foredraft_n_scores(const llama_model * model) {
+    const ggml_tensor * last = model->cls_out != nullptr ? model->cls_out : model->cls;
+    const size_t n_labels = llama_model_n_cls_out(model);
+    return last != nullptr && size_t(last->ne[1]) == n_labels ? n_labels : 0;
+}
+
 // The device of a layer, or of the output if `layer` is the number of layers. NULL: there is no such layer.
 ggml_backend_dev_t foredraft_layer_device(const llama_model * model, int32_t layer) {
     char ignored[64];

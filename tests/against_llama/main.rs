@@ -7,6 +7,9 @@
     reason = "tests may panic, and they call C functions"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod embeddings;
 mod grammar;
 mod sampling;
 mod templates;

@@ -44,7 +44,7 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 16] = [
+pub const ENGINE_FUNCTIONS: [&str; 17] = [
     "foredraft_complete",
     "foredraft_submit",
     "foredraft_poll",
@@ -54,6 +54,7 @@ pub const ENGINE_FUNCTIONS: [&str; 16] = [
     "foredraft_model_info",
     "foredraft_apply_template",
     "foredraft_embed",
+    "foredraft_rerank",
     "foredraft_session_save",
     "foredraft_session_load",
     "foredraft_session_erase",

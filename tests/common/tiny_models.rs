@@ -384,8 +384,44 @@ pub fn sliding_window() -> String {
 
 /// BERT: an encoder with bidirectional attention and no KV cache, for embeddings only.
 pub fn encoder() -> String {
+    bert(1).write("encoder")
+}
+
+/// The same with another pooling: 2 the first token's, 3 the last token's.
+pub fn encoder_with_pooling(pooling: u64) -> String {
+    bert(pooling).write(&format!("encoder-{pooling}"))
+}
+
+/// The same with a classifier that has one score. BOS is before a pair of texts, and the token [`SEPARATOR`] after each of the two.
+pub fn reranker() -> String {
+    let mut model = bert(4);
+    classifier(&mut model);
+    model.write("reranker")
+}
+
+/// The same with a template for pairs.
+pub fn reranker_with_template(template: &str) -> String {
+    let mut model = bert(4);
+    classifier(&mut model);
+    model.entry("tokenizer.chat_template.rerank", 8, |bytes| put_string(bytes, template));
+    model.write("reranker-template")
+}
+
+/// The token between the texts of a [`reranker`].
+pub const SEPARATOR: u32 = 3;
+
+fn classifier(model: &mut Writer) {
+    model.entry("tokenizer.ggml.seperator_token_id", 4, |bytes| bytes.extend(SEPARATOR.to_le_bytes()));
+    model.entry("tokenizer.ggml.add_sep_token", 7, |bytes| bytes.push(1));
+    model.random("cls.weight", &[N_EMBD, N_EMBD], 0.3);
+    model.random("cls.bias", &[N_EMBD], 0.1);
+    model.random("cls.output.weight", &[N_EMBD, 1], 1.0);
+    model.random("cls.output.bias", &[1], 0.1);
+}
+
+fn bert(pooling: u64) -> Writer {
     let mut model = Writer::new("bert");
-    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("pooling_type", 1)] {
+    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("pooling_type", pooling)] {
         model.number(key, value);
     }
     model.float("attention.layer_norm_epsilon", 1e-5);
@@ -408,7 +444,7 @@ pub fn encoder() -> String {
             model.filled(&format!("blk.{layer}.{part}.bias"), &[N_EMBD], |_| 0.0);
         }
     }
-    model.write("encoder")
+    model
 }
 
 fn window(model: &mut Writer) {

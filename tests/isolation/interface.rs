@@ -24,10 +24,18 @@ fn comparable(mut answer: Value) -> Value {
 
 #[test]
 fn every_function_answers_as_in_this_process() {
-    let init = json!({"n_ctx": 512, "n_parallel": 2});
+    let init = json!({"n_ctx": 512, "n_parallel": 2, "embedding": true});
     let (local, isolated) = (start_local(init.clone()), start(init));
     let prompt = json!({"prompt": "Once upon a time", "n_predict": 12, "seed": 5, "speculative": false});
+    let long = "Tom had a hat. ".repeat(400);
+    let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools, "n_predict": 40, "seed": 5, "speculative": false});
     for (function, request) in [
+        (Function::Complete, with(&prompt, json!({"prompt": long, "on_overflow": "error"}))),
+        (Function::Complete, json!({"messages": [{"role": "user", "content": long}]})),
+        (Function::Complete, with(&chat, json!({"tool_choice": "look"}))),
+        (Function::Complete, with(&chat, json!({"tool_choice": "other"}))),
+        (Function::Embed, json!({"input": ["a", long]})),
         (Function::Tokenize, json!({"text": "Once upon a time"})),
         (Function::Detokenize, json!({"tokens": [300, 301, 302]})),
         (Function::ApplyTemplate, json!({"messages": [{"role": "user", "content": "Hi"}]})),
@@ -40,6 +48,8 @@ fn every_function_answers_as_in_this_process() {
         (Function::SessionLoad, json!({"filename": "/no/such"})),
         (Function::SessionErase, json!({"id_slot": 0})),
         (Function::Embed, json!({"content": "a"})),
+        (Function::Embed, json!({"input": ["a", "", "Once upon a time"]})),
+        (Function::Rerank, json!({"query": "a", "documents": ["b"]})),
     ] {
         let bytes = request.to_string();
         let [one, other] = [&local, &isolated].map(|engine| {

@@ -15,6 +15,7 @@ from ._answers import (
     Device,
     ModelInfo,
     PromptStats,
+    RankedDocument,
     SlotStatus,
     SpeculationStatistics,
     Status,
@@ -56,7 +57,7 @@ __all__ = [
     "EngineOptions", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama",
     "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelInfo",
     "ModelLoadingError", "ModelPermissionError", "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError",
-    "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics",
+    "RankedDocument", "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics",
     "SpeculativeOptions", "Status", "Stream", "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError",
     "version",
 ]

@@ -60,6 +60,13 @@ class Usage(UsageDetails):
     total_tokens: int
 
 
+class RankedDocument(TypedDict):
+    """A document of `rerank`: its index among the given ones, and its score, which is larger for a better answer."""
+
+    index: int
+    relevance_score: float
+
+
 class DraftTimings(TypedDict, total=False):
     """The keys that `Timings` has with speculation."""
 

@@ -25,7 +25,7 @@ _NAME = {"darwin": "libforedraft.dylib", "win32": "foredraft.dll"}.get(sys.platf
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)
 _JSON_FUNCTIONS = (
-    "complete", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "session_save",
+    "complete", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "rerank", "session_save",
     "session_load", "session_erase", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
 )
 

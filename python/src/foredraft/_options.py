@@ -113,7 +113,8 @@ class EngineOptions(TypedDict, total=False):
     grp_attn_n: int
     grp_attn_w: int
     embedding: bool
-    pooling: Literal["none", "mean", "cls", "last"]
+    pooling: Literal["none", "mean", "cls", "last", "rank"]
+    reranking: bool
     prio: Union[int, Literal["idle"]]
     prio_batch: Union[int, Literal["idle"]]
     prio_draft: Union[int, Literal["idle"]]
@@ -218,8 +219,8 @@ class RequestOptions(TypedDict, total=False):
     response_fields: Sequence[str]
     tag: Any
     stream: bool
-    model: str
     stream_options: Mapping[str, Any]
+    model: str
     n_ctx: int
     prediction: Mapping[str, Any]
     speculative: Union[bool, SpeculativeOptions]

@@ -436,19 +436,17 @@ class Llama:
         also how many tokens that were."""
         self._check_embeds()
         texts = [input] if isinstance(input, str) else input
-        embedded = [self.engine._embed(text, 2 if normalize else -1, truncate) for text in texts]
-        numbers = [embedding for embedding, _ in embedded]
+        numbers, n_tokens = self.engine._embed_many(texts, 2 if normalize else -1, truncate)
         found = numbers[0] if isinstance(input, str) else numbers
-        return (found, sum(n_tokens for _, n_tokens in embedded)) if return_count else found
+        return (found, n_tokens) if return_count else found
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Response:
         """The same in OpenAI's shape."""
         self._check_embeds()
-        embedded = [self.engine._embed(text, -1, True) for text in ([input] if isinstance(input, str) else input)]
-        n_tokens = sum(n_tokens for _, n_tokens in embedded)
+        embedded, n_tokens = self.engine._embed_many([input] if isinstance(input, str) else input, -1, True)
         return {
             "object": "list",
-            "data": [{"object": "embedding", "embedding": numbers, "index": i} for i, (numbers, _) in enumerate(embedded)],
+            "data": [{"object": "embedding", "embedding": numbers, "index": i} for i, numbers in enumerate(embedded)],
             "model": model or self.model_path,
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }

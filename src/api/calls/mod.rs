@@ -4,6 +4,7 @@
 mod chat;
 mod completion;
 mod constraint;
+mod embedding;
 mod poll;
 mod session;
 mod text;

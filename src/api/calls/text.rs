@@ -1,17 +1,14 @@
-//! `tokenize`, `detokenize`, `model_info`, `apply_template`, `embed`.
+//! `tokenize`, `detokenize`, `model_info`, `apply_template`.
 
 use foredraft_base::memory::ask_for;
 use serde_json::{Map, Value, json};
 
 use crate::api::LocalEngine;
 use crate::api::fields::{Fields, int_in, parse_object, unexpected};
-use crate::api::function::Function;
 use crate::api::prompts;
 use crate::api::request::{ChatInput, Piece, pieces};
 use crate::api::response::success;
-use crate::engine::{EmbeddedText, Embedding};
-use crate::error::{Code, Error, Result};
-use crate::host;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 
 /// The memory of one token in the answer of `tokenize`: its id and its piece as values, twice, and as text.
@@ -125,134 +122,14 @@ impl LocalEngine {
         warnings.extend(of_template);
         Ok(success(json!({"prompt": prompt}), warnings))
     }
-
-    /// `embed`: the pooled embedding of `content` (or `prompt`, or `input`), which can contain token ids; or those of all texts of
-    /// an array `input`. Waits for the engine.
-    ///
-    /// # Errors
-    /// The request is invalid, the text is too long, or the engine was not loaded with `embedding`.
-    pub fn embed(&self, request: &[u8]) -> Result<Value> {
-        if host::inside() {
-            return Err(Error::would_deadlock(Function::Embed.name()));
-        }
-        let object = parse_object(request)?;
-        let mut fields = Fields::new(&object);
-        let inputs = embedded(&mut fields)?;
-        let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let truncate = fields.flag("truncate")?.unwrap_or(false);
-        let serving = self.target();
-        let tokenized = inputs.texts.iter().map(|(name, text)| {
-            let tokens = serving.tokenize(name, text, true, true)?;
-            if tokens.is_empty() { Err(Error::invalid(format!("{name}: has no tokens"))) } else { Ok(tokens) }
-        });
-        let tokenized: Vec<Vec<Token>> = tokenized.collect::<Result<_>>()?;
-        let worker = self.worker()?;
-        if !self.config().embedding {
-            return Err(Error::invalid("embed: the model was not loaded with \"embedding\": true"));
-        }
-        let (mut data, mut n_all) = (Vec::new(), 0);
-        for ((name, _), tokens) in inputs.texts.iter().zip(tokenized) {
-            let embedded = worker.embed(EmbeddedText { tokens, truncate });
-            let Embedding { mut values, n_tokens } = embedded.map_err(|error| match error.code() {
-                Code::ContextFull => error.within(name),
-                _ => error.within("embed"),
-            })?;
-            normalize_embedding(&mut values, normalize);
-            n_all += n_tokens;
-            data.push(values.into_iter().map(f64::from).collect::<Vec<f64>>());
-        }
-        let answer = if inputs.is_list {
-            let data: Vec<Value> =
-                (0..).zip(data).map(|(index, it): (usize, _)| json!({"index": index, "embedding": it})).collect();
-            json!({"data": data, "usage": {"prompt_tokens": n_all, "total_tokens": n_all}})
-        } else {
-            json!({"embedding": data.pop().unwrap_or_default(), "tokens_evaluated": n_all})
-        };
-        Ok(success(answer, fields.finish()))
-    }
-}
-
-/// The texts of a request for embeddings, each with its name for messages.
-struct EmbeddedTexts {
-    texts: Vec<(String, Vec<Piece>)>,
-    /// They were given as an array, so the answer is one, too.
-    is_list: bool,
-}
-
-/// Reads `input`: a text, an array of token ids, or an array of several of these. Without it, reads `content` or `prompt`, one text.
-fn embedded(fields: &mut Fields) -> Result<EmbeddedTexts> {
-    const INPUT: &str = "input";
-    let Some(input) = fields.get(INPUT) else {
-        let (name, text) = text(fields, "content", "prompt")?;
-        if text.iter().filter(|piece| matches!(piece, Piece::Text(_))).count() > 1 {
-            fields.warn(format!(
-                "{name}: its parts are one text with one embedding; an array input has one for each text"
-            ));
-        }
-        return Ok(EmbeddedTexts { texts: vec![(name.to_owned(), text)], is_list: false });
-    };
-    if let Some(other) = ["content", "prompt"].into_iter().find(|other| fields.is_given(other)) {
-        return Err(Error::invalid(format!("{INPUT}: expected either {INPUT} or {other}, got both")));
-    }
-    let list = input.as_array().filter(|items| !items.iter().all(Value::is_number));
-    let Some(items) = list else {
-        return Ok(EmbeddedTexts { texts: vec![(INPUT.to_owned(), pieces(INPUT, input)?)], is_list: false });
-    };
-    let texts = items.iter().enumerate().map(|(index, item)| {
-        let name = format!("{INPUT}[{index}]");
-        let text = pieces(&name, item)?;
-        Ok((name, text))
-    });
-    Ok(EmbeddedTexts { texts: texts.collect::<Result<_>>()?, is_list: true })
 }
 
 /// Reads the text from the field `name`, else from `other`. Returns the field's name, too.
-fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<(&'static str, Vec<Piece>)> {
+pub(super) fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<(&'static str, Vec<Piece>)> {
     fields.warn_of_other_names(name, &[other]);
     let second = fields.get(other).map(|value| (other, value));
     match fields.get(name).map(|value| (name, value)).or(second) {
         Some((name, value)) => Ok((name, pieces(name, value)?)),
         None => Err(unexpected(name, "a string", &Value::Null)),
-    }
-}
-
-/// Scales the embedding as llama-server's `embd_normalize`: -1 not at all; 0 maximum absolute value 32760; 1 taxicab norm;
-/// 2 Euclidean norm; p the p-norm.
-fn normalize_embedding(embedding: &mut [f32], normalize: i32) {
-    let magnitudes = embedding.iter().map(|x| f64::from(x.abs()));
-    let norm = match normalize {
-        -1 => 1.0,
-        0 => magnitudes.fold(0.0, f64::max) / 32760.0,
-        1 => magnitudes.sum(),
-        2 => magnitudes.map(|x| x * x).sum::<f64>().sqrt(),
-        p => magnitudes.map(|x| x.powi(p)).sum::<f64>().powf(1.0 / f64::from(p)),
-    };
-    if norm > 0.0 {
-        embedding.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::normalize_embedding;
-
-    #[test]
-    fn embeddings_are_normalized_as_in_llama_server() {
-        for (normalize, expected) in [
-            (-1, [3.0, -4.0]),
-            (0, [24570.0, -32760.0]),
-            (1, [3.0 / 7.0, -4.0 / 7.0]),
-            (2, [0.6, -0.8]),
-            (3, [3.0 / 91.0_f32.cbrt(), -4.0 / 91.0_f32.cbrt()]),
-        ] {
-            let mut embedding = [3.0, -4.0];
-            normalize_embedding(&mut embedding, normalize);
-            for (x, y) in embedding.iter().zip(expected) {
-                assert!((x - y).abs() < 1e-5 * y.abs(), "{normalize}: {embedding:?}");
-            }
-        }
-        let mut zero = [0.0, 0.0];
-        normalize_embedding(&mut zero, 2);
-        assert_eq!(zero, [0.0, 0.0]);
     }
 }

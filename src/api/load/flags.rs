@@ -191,6 +191,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["--cache-reuse"], Int("n_cache_reuse")),
     flag(&["--embedding", "--embeddings"], Set(&[("embedding", Bool(true))])),
     flag(&["--pooling"], Word("pooling")),
+    flag(&["--rerank", "--reranking"], Set(&[("reranking", Bool(true))])),
     // Defaults for requests.
     flag(&["-s", "--seed"], Int("seed")),
     flag(&["--spec-type"], Names("speculative.type")),

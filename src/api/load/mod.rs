@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
 use self::threads::ContextThreads;
-use super::fields::{Fields, parse_object, show, text_in, unavailable};
+use super::fields::{Fields, parse_object, show, text_in};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, FitSettings, MAX_BEAMS};
@@ -114,8 +114,13 @@ const ROPE_SCALING: [(&str, RopeScaling); 4] = [
     ("yarn", RopeScaling::Yarn),
     ("longrope", RopeScaling::LongRope),
 ];
-const POOLING: [(&str, Pooling); 4] =
-    [("none", Pooling::None), ("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
+const POOLING: [(&str, Pooling); 5] = [
+    ("none", Pooling::None),
+    ("mean", Pooling::Mean),
+    ("cls", Pooling::Cls),
+    ("last", Pooling::Last),
+    ("rank", Pooling::Rank),
+];
 
 impl LoadRequest {
     /// The model's name in answers.
@@ -214,6 +219,7 @@ impl LoadRequest {
             validate_combination(model, context, "cache_type_v_draft")?;
         }
         let speculative = SpeculativeOptions::read_defaults(fields)?;
+        let embedding = fields.flag("embedding")?.unwrap_or(false) || context.pooling == Pooling::Rank;
         let config = Config {
             mtp: speculative.includes(DrafterKind::Mtp),
             lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
@@ -223,7 +229,7 @@ impl LoadRequest {
             // The old server's default. llama.cpp's has changed since.
             ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
             self_extend: self_extend(fields)?,
-            embedding: fields.flag("embedding")?.unwrap_or(false),
+            embedding,
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
@@ -352,10 +358,15 @@ fn rope_freq_scale(fields: &mut Fields) -> Result<Option<f32>> {
     }
 }
 
+/// Reads `pooling`. `reranking` is llama-server's name for `rank`.
 fn pooling(fields: &mut Fields) -> Result<Option<Pooling>> {
-    match fields.get("pooling").and_then(Value::as_str) {
-        Some("rank") => Err(unavailable("pooling \"rank\"")),
-        _ => fields.word("pooling", &POOLING),
+    let pooling = fields.word("pooling", &POOLING)?;
+    match (fields.flag("reranking")?.unwrap_or(false), pooling) {
+        (true, Some(pooling)) if pooling != Pooling::Rank => {
+            Err(Error::invalid("reranking: expected the pooling rank or none beside it, got another"))
+        }
+        (true, _) => Ok(Some(Pooling::Rank)),
+        (false, pooling) => Ok(pooling),
     }
 }
 

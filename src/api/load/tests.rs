@@ -210,6 +210,11 @@ fn context_keys_set_context_params() {
         (c.yarn_attn_factor, c.yarn_beta_fast, c.yarn_beta_slow) = (2.0, 32.0, 1.0);
     });
     check(json!({"pooling": "cls"}), |c| c.pooling = Pooling::Cls);
+    for rank in [json!({"pooling": "rank"}), json!({"reranking": true}), json!({"reranking": true, "pooling": "rank"})]
+    {
+        assert!(init(rank.clone()).unwrap().config.embedding, "{rank}");
+        check(rank, |c| c.pooling = Pooling::Rank);
+    }
 }
 
 #[test]
@@ -362,7 +367,7 @@ fn invalid_values_are_refused() {
     check(json!({"flash_attn": 1}), "flash_attn: expected one of \"on\", \"off\", \"auto\", got 1");
     check(json!({"rope_freq_scale": 1e-30}), "rope_freq_scale");
     check(json!({"rope_freq_base": -1}), "rope_freq_base: expected a number from 0");
-    check(json!({"pooling": "rank"}), "pooling \"rank\": not available in this version");
+    check(json!({"pooling": "cls", "reranking": true}), "reranking: expected the pooling rank or none beside it");
     check(json!({"pooling": "mode"}), "pooling: expected one of");
     check(json!({"numa": "mirror"}), "numa: expected one of");
     check(json!({"rpc": "localhost"}), "rpc: expected host:port, got \"localhost\"");
@@ -434,7 +439,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 90] = [
+const KEYS: [&str; 91] = [
     "model",
     "model_alias",
     "model_draft",
@@ -511,6 +516,7 @@ const KEYS: [&str; 90] = [
     "n_cache_reuse",
     "embedding",
     "pooling",
+    "reranking",
     "lora",
     "chat_template",
     "lookup_cache_static",

@@ -1,5 +1,6 @@
 //! Decodes of a context, and their results.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
@@ -8,7 +9,7 @@ use crate::llama::context::faked;
 use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
 use crate::llama::platform::thread_cpu_time;
 use crate::llama::threads::pacing;
-use crate::llama::{Batch, Context, DecodeError, SeqId, log, unrecoverable};
+use crate::llama::{Batch, Context, DecodeError, SeqId, TextPooling, log, unrecoverable};
 
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
 const THREW: i32 = -1000;
@@ -211,15 +212,48 @@ impl Context {
         }
     }
 
-    /// The pooled embedding of `sequence` after a decode, if the context has `embeddings`.
-    pub fn embedding(&mut self, sequence: SeqId) -> Option<&[f32]> {
-        if !self.pooled || !self.has_sequence(sequence) {
+    /// The embedding of a text after a decode, or its scores, if the context has `embeddings`. The text is the tokens `rows` of the last
+    /// batch, which are all of `sequence`.
+    pub fn embedding(&mut self, rows: Range<usize>, sequence: SeqId) -> Option<Vec<f32>> {
+        let rows = match self.pooling? {
+            TextPooling::Rank => return self.scores(sequence),
+            TextPooling::Mean => rows,
+            TextPooling::First => rows.start..rows.end.min(rows.start + 1),
+            TextPooling::Last => rows.end.checked_sub(1)?.max(rows.start)..rows.end,
+        };
+        let n = rows.len();
+        let mut sums = vec![0.0_f64; self.n_embd];
+        for row in rows {
+            let values = self.token_embedding(row)?;
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+        }
+        (n > 0).then(|| sums.into_iter().map(|sum| (sum / n as f64) as f32).collect())
+    }
+
+    /// The embedding of the token at `index` of the last batch.
+    fn token_embedding(&mut self, index: usize) -> Option<&[f32]> {
+        if !self.has_logits.get(index).copied().unwrap_or(false) {
             return None;
         }
-        // SAFETY: the context is alive. The row has `n_embd` floats and is valid until the next decode, which needs `&mut self`.
+        let row = i32::try_from(index).ok()?;
+        // SAFETY: the last decode succeeded and computed this row, which has `n_embd` floats (`llama_model_n_embd_out`) and is valid
+        // until the next decode, which needs `&mut self`.
+        unsafe {
+            let row = sys::llama_get_embeddings_ith(self.ptr.as_ptr(), row);
+            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
+        }
+    }
+
+    /// The scores that the model's classifier gives `sequence`.
+    fn scores(&mut self, sequence: SeqId) -> Option<Vec<f32>> {
+        if self.has_logits.is_empty() || !self.has_sequence(sequence) {
+            return None;
+        }
+        let n = self.model.n_scores();
+        // SAFETY: the context is alive and pools with the classifier, whose rows have `n` floats. The row is copied at once.
         unsafe {
             let row = sys::llama_get_embeddings_seq(self.ptr.as_ptr(), sequence);
-            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
+            (!row.is_null()).then(|| std::slice::from_raw_parts(row, n).to_vec())
         }
     }
 }

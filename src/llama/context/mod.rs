@@ -18,12 +18,12 @@ use llama_cpp_sys_2 as sys;
 
 use self::hidden::Hidden;
 use self::padding::Padding;
-use self::raw_params::{cache_type, layout, n_ctx, raw_params};
+use self::raw_params::{cache_type, layout, n_ctx, raw_params, text_pooling};
 use self::rollback::{RemovableTokens, Rollback};
 use crate::error::{Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
-use crate::llama::params::{CacheType, ContextParams, FlashAttn};
+use crate::llama::params::{CacheType, ContextParams, FlashAttn, TextPooling};
 use crate::llama::platform::total_memory;
 use crate::llama::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, kernels, log};
 
@@ -64,7 +64,8 @@ pub struct Context {
     /// Attention is computed by this library's kernel, which is batch-invariant: see [`cpu`](crate::llama::cpu).
     own_attention: bool,
     flash_attention: bool,
-    pub(super) pooled: bool,
+    /// How texts are pooled. `None`: the context has no embeddings.
+    pub(super) pooling: Option<TextPooling>,
     pub(super) hidden: Hidden,
     /// An exception escaped a decode: no later one is possible.
     pub(super) is_broken: bool,
@@ -176,6 +177,9 @@ impl Context {
             return Err(Error::model("the model was loaded with vocab_only, so it cannot be decoded"));
         }
         check_cache_size(model, params)?;
+        if text_pooling(params, model) == Some(TextPooling::Rank) && model.n_scores() == 0 {
+            return Err(Error::model("pooling: rank needs a model with a classifier, which this one has not"));
+        }
         if !hidden.is_input() && kernels::may_use_flash_attention(params) {
             let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
             if context.as_ref().is_none_or(|context| context.own_attention) {
@@ -276,12 +280,7 @@ impl Context {
                 own_attention: false,
                 flash_attention: params.flash_attn != FlashAttn::Off,
                 is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !devices::supports_offload(),
-                // Reranking models return scores, not embeddings.
-                pooled: params.embeddings
-                    && matches!(
-                        sys::llama_pooling_type(ptr.as_ptr()),
-                        sys::LLAMA_POOLING_TYPE_MEAN | sys::LLAMA_POOLING_TYPE_CLS | sys::LLAMA_POOLING_TYPE_LAST
-                    ),
+                pooling: text_pooling(params, model),
                 hidden,
                 is_broken: false,
                 is_leaked: false,
@@ -298,9 +297,6 @@ impl Context {
                 fake: None,
             }
         };
-        if params.embeddings && !context.pooled {
-            return Err(Error::model("pooling: the model is a reranker, so it has no embeddings"));
-        }
         if context.memory.is_null() && !params.embeddings {
             return Ok(None);
         }
@@ -371,6 +367,16 @@ impl Context {
     /// The maximum number of tokens in a batch.
     pub fn n_batch(&self) -> usize {
         self.n_batch
+    }
+
+    /// The number of sequences.
+    pub fn n_sequences(&self) -> usize {
+        usize::try_from(self.n_seq_max).unwrap_or(1)
+    }
+
+    /// How texts are pooled. `None`: the context has no embeddings.
+    pub fn pooling(&self) -> Option<TextPooling> {
+        self.pooling
     }
 
     /// How far its sequences can be rolled back.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
+use crate::llama::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling, TextPooling};
 use crate::llama::{Interrupt, Model};
 
 /// The context length for `n_ctx: None`, unless the training context is shorter.
@@ -50,12 +50,11 @@ pub(in crate::llama) fn raw_params(
     raw.yarn_beta_slow = params.yarn_beta_slow;
     raw.yarn_orig_ctx = params.yarn_orig_ctx;
     raw.embeddings = params.embeddings;
-    raw.pooling_type = match params.pooling {
-        _ if !params.embeddings => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
-        Pooling::FromModel if model_pools(model) => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
-        Pooling::FromModel | Pooling::None | Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
-        Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
-        Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
+    raw.pooling_type = match text_pooling(params, model) {
+        None => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        Some(TextPooling::Rank) => sys::LLAMA_POOLING_TYPE_RANK,
+        // `Context::embedding` pools. The bits of llama.cpp's mean depend on where in the batch a text is.
+        Some(_) => sys::LLAMA_POOLING_TYPE_NONE,
     };
     raw.no_perf = true;
     raw.abort_callback = Interrupt::callback();
@@ -82,9 +81,21 @@ pub fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     }
 }
 
-/// Whether the model file has a pooling type.
-fn model_pools(model: &Model) -> bool {
-    model.metadata_of_kind("pooling_type").is_some_and(|kind| kind != "0")
+/// The pooling of a context's texts. `None`: it has no embeddings.
+pub fn text_pooling(params: &ContextParams, model: &Model) -> Option<TextPooling> {
+    let of_model = || match model.metadata_of_kind("pooling_type").as_deref() {
+        Some("1") => TextPooling::Mean,
+        Some("2") => TextPooling::First,
+        Some("4") => TextPooling::Rank,
+        _ => TextPooling::Last,
+    };
+    params.embeddings.then(|| match params.pooling {
+        Pooling::FromModel => of_model(),
+        Pooling::None | Pooling::Last => TextPooling::Last,
+        Pooling::Mean => TextPooling::Mean,
+        Pooling::Cls => TextPooling::First,
+        Pooling::Rank => TextPooling::Rank,
+    })
 }
 
 /// See [`Context::layout`]. Includes all parameters that the rotation of keys and the format of the state depend on.

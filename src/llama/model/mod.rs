@@ -14,7 +14,9 @@ use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::backend::rpc::UsedServers;
-use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_metadata, foredraft_model_load};
+use crate::llama::guard::{
+    ErrorBuffer, foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores,
+};
 use crate::llama::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLayout};
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::log::Level;
@@ -389,6 +391,11 @@ impl Model {
         self.chat_template_named(Some(c"tool_use"))
     }
 
+    /// The template that some files have for a query and a document, as text with `{query}` and `{document}`.
+    pub fn rerank_template(&self) -> Option<String> {
+        self.chat_template_named(Some(c"rerank"))
+    }
+
     fn chat_template_named(&self, name: Option<&CStr>) -> Option<String> {
         let name = name.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: NULL means the default template, and a name is NUL-terminated. The string lives as long as the model.
@@ -411,6 +418,18 @@ impl Model {
     pub fn has_recurrent_states(&self) -> bool {
         // SAFETY: see `n_ctx_train`.
         unsafe { sys::llama_model_is_recurrent(self.ptr.as_ptr()) || sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
+    }
+
+    /// The number of scores that the model's classifier gives a text. 0: it has none.
+    pub fn n_scores(&self) -> usize {
+        // SAFETY: the model is alive.
+        unsafe { foredraft_n_scores(self.ptr.as_ptr()) }
+    }
+
+    /// Whether the classifier scores the mean of a text's tokens instead of one of them.
+    pub fn classifies_mean(&self) -> bool {
+        let default = || self.metadata("general.architecture").is_some_and(|kind| kind == "modern-bert");
+        self.metadata_of_kind("classifier.pooling_type").map_or_else(default, |kind| kind == "1")
     }
 
     /// The size of the sliding window in tokens. 0 if no layer has one.

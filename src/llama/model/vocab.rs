@@ -323,6 +323,18 @@ impl Vocab {
         unsafe { sys::llama_vocab_get_add_eos(self.ptr) }
     }
 
+    /// The token between two texts.
+    pub fn sep(&self) -> Option<Token> {
+        // SAFETY: see `bos`.
+        self.known(unsafe { sys::llama_vocab_sep(self.ptr) })
+    }
+
+    /// Whether the token [`Vocab::sep`] is between two texts.
+    pub fn adds_sep(&self) -> bool {
+        // SAFETY: see `bos`.
+        unsafe { sys::llama_vocab_get_add_sep(self.ptr) }
+    }
+
     fn known(&self, token: Token) -> Option<Token> {
         self.contains(token).then_some(token)
     }
@@ -375,6 +387,17 @@ impl Vocab {
         if tainted.is_empty() || self.kind == VocabKind::None {
             return self.tokenize(text, true, true);
         }
+        self.with_ends(self.tokenize_tainted_alone(text, tainted)?)
+    }
+
+    /// As [`Vocab::tokenize_tainted`], without the tokens that every text begins and ends with.
+    ///
+    /// # Errors
+    /// Those of [`Vocab::tokenize`].
+    pub fn tokenize_tainted_alone(&self, text: &[u8], tainted: &[usize]) -> Result<Vec<Token>> {
+        if tainted.is_empty() || self.kind == VocabKind::None {
+            return self.tokenize(text, false, true);
+        }
         let mut tokens = Vec::new();
         for part in self.specials.partition(text, tainted) {
             match part {
@@ -382,7 +405,7 @@ impl Vocab {
                 Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]), false)?),
             }
         }
-        self.with_ends(tokens)
+        Ok(tokens)
     }
 
     /// Tokenizes plain data: as [`Vocab::tokenize`] without `parse_special`, and without the control tokens that llama.cpp's tokenizers
