@@ -278,6 +278,7 @@ fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
     };
     let difference = report.first_difference.as_ref();
     json!({
+        "kind": model.map(|model| model.draft_kind().as_str()),
         "compatible": report.reason.is_none(),
         "reason": report.reason,
         "target": vocab(&report.target),

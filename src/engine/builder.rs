@@ -10,14 +10,16 @@ use super::load_progress::LoadMeter;
 use super::measure::{MEASURING, measure, warm_up};
 use super::rollback::with_rollback;
 use super::scheduler::BatchScheduler;
+use super::slots::SlotPool;
 use super::{Config, Models};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Context, ContextParams, Interrupt, Model, Rollback, ThreadPool};
+use crate::llama::{self, Context, ContextParams, DraftKind, Interrupt, Model, Rollback, ThreadPool};
 use crate::session::SelfExtend;
 use crate::speculative::{
-    Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, GrammarDrafter, MAX_BRANCHES,
-    Mtp, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix, sizes_to_measure,
+    BlockHead, Caches, Compatibility, Costs, CrossVocabulary, DraftModel, Drafter, DrafterKind, Drafters,
+    GrammarDrafter, Head, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
+    sizes_to_measure,
 };
 
 /// Builds the parts of an engine. The fields are common to all its contexts.
@@ -75,6 +77,7 @@ impl Builder<'_> {
         progress.step();
         progress.check()?;
         let mtp = self.mtp_context(&mut context, mtp_failure, &params);
+        let head = self.head_context(&mut context, models, &params)?;
         let mut costs = Costs::default();
         if context.pads_single_tokens() {
             costs.pad();
@@ -100,13 +103,22 @@ impl Builder<'_> {
         }
         let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
         let mut scheduler = Box::new(BatchScheduler::new(context, beams, config));
-        let draft_only = self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, progress)?;
+        let draft_only = match head {
+            Some(head) => {
+                self.add_head(head, &mut scheduler.pool, models, &mut costs, progress)?;
+                None
+            }
+            None => self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, progress)?,
+        };
         match mtp {
             Ok(context) => {
                 let context = self.measured(context, &mut costs, progress)?;
                 models.placement.add_context(&context);
-                scheduler.pool.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
+                let head = Head::new(context, self.n_parallel(), DrafterKind::Mtp, true);
+                scheduler.pool.drafters.add_model(Box::new(head));
             }
+            // A request for it drafts with the head.
+            Err(_) if models.draft.as_ref().is_some_and(|draft| draft.draft_kind() == DraftKind::Mtp) => {}
             Err(why) => scheduler.pool.drafters.mark_unavailable(DrafterKind::Mtp, why),
         }
         costs.set_split(scheduler.pool.drafters.controller.costs.split());
@@ -154,6 +166,44 @@ impl Builder<'_> {
         }
         models.compatibility = Some(report);
         Ok(draft_only)
+    }
+
+    /// The context of the draft model's file, if that is a head, which reads states of the target.
+    fn head_context(&self, target: &mut Context, models: &Models, params: &ContextParams) -> Result<Option<Context>> {
+        let Some(draft) = models.draft.as_ref().filter(|draft| draft.draft_kind().is_head()) else { return Ok(None) };
+        let of_draft = self.config.draft.as_ref().map_or(params, |(_, params)| params);
+        let n_ctx = u32::try_from(target.n_ctx()).ok();
+        let params = ContextParams { n_ctx, swa_full: true, kv_unified: params.kv_unified, ..self.for_slots(of_draft) };
+        let made = Context::head(draft, target, &params, &self.threads, &self.interrupt);
+        made.map(Some).map_err(|error| {
+            let source = self.config.draft.as_ref().map(|(model, _)| model.source.to_string()).unwrap_or_default();
+            error.within(&format!("model_draft: {source}"))
+        })
+    }
+
+    /// Adds a head as the draft model.
+    fn add_head(
+        &self,
+        context: Context,
+        pool: &mut SlotPool,
+        models: &mut Models,
+        costs: &mut Costs,
+        progress: &mut LoadMeter<'_>,
+    ) -> Result<()> {
+        let context = self.measured(context, costs, progress)?;
+        models.placement_draft.add_context(&context);
+        let (head, target) = (Arc::clone(context.model()), &models.target);
+        models.compatibility =
+            Some(Compatibility::of((target, models.rollback), (&head, context.rollback()), context.n_ctx()));
+        let reads_hidden = head.draft_kind() == DraftKind::Mtp || pool.context.reads_hidden();
+        let drafter: Box<dyn Drafter + Send> = match head.draft_kind() {
+            DraftKind::Dflash | DraftKind::Dspark => {
+                Box::new(BlockHead::new(context, self.n_parallel(), reads_hidden)?)
+            }
+            _ => Box::new(Head::new(context, self.n_parallel(), DrafterKind::Draft, reads_hidden)),
+        };
+        pool.drafters.add_model(drafter);
+        Ok(())
     }
 
     /// The context of the target's layers for multi-token prediction, or why there is none.

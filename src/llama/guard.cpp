@@ -215,11 +215,11 @@ llama_context * foredraft_context_new(llama_model * model, llama_context_params 
     return guarded<llama_context *>(nullptr, why, why_size, [&] { return llama_init_from_model(model, params); });
 }
 
-// Returns -1000 if it threw (-1001: for lack of memory), else as llama_decode.
-int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, size_t why_size) {
+// Returns -1000 if it threw (-1001: for lack of memory), else as llama_decode or, with the model's encoder, as llama_encode.
+int32_t foredraft_decode(llama_context * ctx, llama_batch batch, bool encoder, char * why, size_t why_size) {
     return guarded<int32_t>(-1000, why, why_size, [&] {
         try {
-            return llama_decode(ctx, batch);
+            return encoder ? llama_encode(ctx, batch) : llama_decode(ctx, batch);
         } catch (const std::bad_alloc & e) {
             std::snprintf(why, why_size, "%s", e.what());
             return int32_t(-1001);
@@ -329,6 +329,22 @@ void foredraft_set_mtp_layer(llama_context * ctx, int32_t layer) {
 // Returns NULL if it threw, or if there is no hidden state.
 const float * foredraft_hidden(llama_context * ctx, int32_t index, char * why, size_t why_size) {
     return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_nextn_ith(ctx, index); });
+}
+
+// Sets whether decodes keep the input of a layer for all tokens. Returns false if it threw.
+bool foredraft_keep_layer_input(llama_context * ctx, uint32_t layer, bool keep, char * why, size_t why_size) {
+    return guarded<bool>(false, why, why_size, [&] { llama_set_embeddings_layer_inp(ctx, layer, keep); return true; });
+}
+
+// The inputs of a layer for all tokens of the last batch, one row after the other. NULL if it threw.
+const float * foredraft_layer_inputs(llama_context * ctx, uint32_t layer, char * why, size_t why_size) {
+    return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_layer_inp(ctx, layer); });
+}
+
+// The layers of its target whose inputs a draft head reads. Returns their number.
+size_t foredraft_target_layers(const llama_model * model, const int32_t ** layers) {
+    *layers = llama_model_target_layer_ids(model);
+    return *layers == nullptr ? 0 : llama_model_target_layer_ids_n(model);
 }
 
 }

@@ -46,6 +46,7 @@ unsafe extern "C" {
         role: i32,
         overrides: *const sys::llama_model_kv_override,
         formats: *mut WeightsOfFormat,
+        kind: *mut i32,
         why: *mut c_char,
         why_size: usize,
     ) -> bool;
@@ -66,6 +67,7 @@ unsafe extern "C" {
     pub(super) fn foredraft_decode(
         ctx: *mut sys::llama_context,
         batch: sys::llama_batch,
+        encoder: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> i32;
@@ -190,6 +192,20 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> *const f32;
+    pub(super) fn foredraft_keep_layer_input(
+        ctx: *mut sys::llama_context,
+        layer: u32,
+        keep: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
+    pub(super) fn foredraft_layer_inputs(
+        ctx: *mut sys::llama_context,
+        layer: u32,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *const f32;
+    pub(super) fn foredraft_target_layers(model: *const sys::llama_model, layers: *mut *const i32) -> usize;
 }
 
 /// The buffer for the message of a caught exception.

@@ -41,6 +41,7 @@ pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
+pub use context::heads::Block;
 pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
@@ -57,7 +58,7 @@ pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
 pub use pause::PauseGate;
-pub use sources::gguf_source::GgufSource;
+pub use sources::gguf_source::{DraftKind, GgufSource};
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;
 pub use threads::cpus::{CpuSet, ThreadPriority};

@@ -2,27 +2,35 @@
 //!
 //! - `draft_model`, `draft_branch`: a draft model, as a chain or a tree of branches. `cross_vocabulary`, `vocabulary_map`, `compat`: one
 //!   with another vocabulary.
-//! - `mtp`, `states`: the target's own layers for multi-token prediction.
+//! - `head`, `block_head`, `head_cache`, `states`: heads that draft with hidden states of the target. Layers for multi-token prediction (of the target's file or
+//!   of one of their own) and EAGLE-3 predict token by token, DFlash and DSpark a block in one pass.
 
+mod block_head;
 mod compat;
 mod cross_vocabulary;
 mod draft_branch;
 mod draft_model;
-mod mtp;
+mod head;
+mod head_cache;
 mod states;
 mod vocabulary_map;
 
 pub use foredraft_speculation::*;
 
+pub use block_head::BlockHead;
 pub use compat::{Compatibility, VocabSummary};
 pub use cross_vocabulary::CrossVocabulary;
 pub use draft_model::DraftModel;
-pub use mtp::Mtp;
+pub use head::Head;
 pub use vocabulary_map::{Dictionary, VocabularyMap};
 
 /// Drafters of several tokens read the target's hidden states from its context.
 impl HiddenStates for crate::llama::Context {
     fn hidden(&mut self, index: usize) -> Option<&[f32]> {
         crate::llama::Context::hidden(self, index)
+    }
+
+    fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool {
+        crate::llama::Context::layer_states(self, index, to)
     }
 }

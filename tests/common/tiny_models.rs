@@ -1,6 +1,8 @@
 //! Writes tiny models of architectures that the shipped models do not have: seeded random weights, the shipped vocabulary.
 //! Their output is nonsense, but it depends on every number in their KV cache or recurrent state.
 
+pub mod heads;
+
 use std::path::PathBuf;
 
 use super::gguf::Gguf;
@@ -76,6 +78,24 @@ impl Writer {
             Some(at) => self.entries[at..at + 4].copy_from_slice(&u32::try_from(value).expect("small").to_le_bytes()),
             None => self.number(key, value),
         }
+    }
+
+    /// As `numbers`, but replaces an existing value of the same length.
+    fn renumbers(&mut self, key: &str, values: &[i32]) {
+        let mut name = Vec::new();
+        put_string(&mut name, &format!("{}.{key}", self.architecture));
+        let at = self.entries.windows(name.len()).position(|bytes| bytes == name).expect("the key") + name.len() + 16;
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.entries[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+
+    /// Gives a key another name of the same length.
+    fn rename(&mut self, key: &str, to: &str) {
+        let mut name = Vec::new();
+        put_string(&mut name, key);
+        let at = self.entries.windows(name.len()).position(|bytes| bytes == name).expect("the key");
+        assert_eq!(key.len(), to.len());
+        self.entries[at + 8..at + name.len()].copy_from_slice(to.as_bytes());
     }
 
     fn number(&mut self, key: &str, value: u64) {

@@ -12,6 +12,7 @@ mod common;
 mod cross_vocabulary;
 mod draft_only;
 mod drafters;
+mod heads;
 mod lookup_cache;
 mod mtp;
 #[path = "../common/vocabulary.rs"]

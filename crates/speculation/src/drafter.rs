@@ -57,7 +57,7 @@ pub trait Drafter {
         let _ = (slot, prompt, least);
     }
 
-    /// Whether [`Drafter::decoded`] needs the target's hidden states.
+    /// Whether [`Drafter::decoded`] needs the target's hidden states after the last layer.
     fn needs_hidden(&self) -> bool {
         false
     }
@@ -120,8 +120,12 @@ pub struct Drawing<'a> {
 
 /// A context whose last decode kept the hidden states of its tokens, if a drafter needs them.
 pub trait HiddenStates {
-    /// The hidden state of the token at `index` of the last batch. `None`: the decode did not keep it.
+    /// The hidden state after the last layer of the token at `index` of the last batch. `None`: the decode did not keep it.
     fn hidden(&mut self, index: usize) -> Option<&[f32]>;
+
+    /// Appends the states of the layers that the context's draft head reads, of the same token. Returns false, and appends nothing, if the
+    /// decode did not keep them.
+    fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool;
 }
 
 /// The tokens of one slot that the target has decoded: the end of its context, followed by a draft.

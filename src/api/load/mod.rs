@@ -24,7 +24,9 @@ use crate::engine::{Config, FitSettings, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
-use crate::llama::{CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
+use crate::llama::{
+    CacheType, ContextParams, DraftKind, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode,
+};
 use crate::session::SelfExtend;
 use crate::speculative::DrafterKind;
 
@@ -179,14 +181,16 @@ impl LoadRequest {
 
     /// Adds warnings about models that do not serve what was asked for.
     pub(super) fn warn_about_models(&mut self, target: &Model, draft: Option<&Model>) {
-        if let Some(draft) = draft.filter(|draft| draft.n_params() > target.n_params()) {
+        let has_layers = |draft: &&Model| !draft.draft_kind().is_head();
+        if let Some(draft) = draft.filter(has_layers).filter(|draft| draft.n_params() > target.n_params()) {
             self.warnings.push(format!(
                 "model_draft: has {} parameters, more than the target's {}: drafting with it takes longer than it saves",
                 draft.n_params(),
                 target.n_params()
             ));
         }
-        if self.config.mtp && target.n_mtp_layers() == 0 {
+        let is_in_draft = draft.is_some_and(|draft| draft.draft_kind() == DraftKind::Mtp);
+        if self.config.mtp && target.n_mtp_layers() == 0 && !is_in_draft {
             self.warnings.push(
                 "speculative.type: mtp is not used, because the model has no layers for multi-token prediction"
                     .to_owned(),

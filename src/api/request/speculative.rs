@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::fields::{Fields, did_you_mean, set, shortest, show, unavailable, unexpected, word_in};
+use crate::api::fields::{Fields, did_you_mean, set, shortest, show, unexpected, word_in};
 use crate::error::{Error, Result};
 use crate::speculative::{
     Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify,
@@ -60,9 +60,16 @@ pub struct SpeculationRequest {
 }
 
 /// The names of drafters, including llama.cpp's names. `auto` and `none` are handled separately.
-const TYPES: [(&str, DrafterKind); 11] = [
+const TYPES: [(&str, DrafterKind); 17] = [
     ("draft", DrafterKind::Draft),
     ("draft-simple", DrafterKind::Draft),
+    // `model_draft` is what its file says.
+    ("eagle3", DrafterKind::Draft),
+    ("draft-eagle3", DrafterKind::Draft),
+    ("dflash", DrafterKind::Draft),
+    ("draft-dflash", DrafterKind::Draft),
+    ("dspark", DrafterKind::Draft),
+    ("draft-dspark", DrafterKind::Draft),
     ("mtp", DrafterKind::Mtp),
     ("draft-mtp", DrafterKind::Mtp),
     ("ngram-cache", DrafterKind::NgramCache),
@@ -75,8 +82,6 @@ const TYPES: [(&str, DrafterKind); 11] = [
 ];
 const AUTO: &str = "auto";
 const NONE: &str = "none";
-/// Drafters of llama.cpp that this version does not have.
-const UNAVAILABLE_TYPES: [&str; 3] = ["draft-eagle3", "draft-dflash", "draft-dspark"];
 const VERIFY: [(&str, Verify); 4] = [
     ("coupled", Verify::Coupled),
     ("match", Verify::Match),
@@ -342,12 +347,9 @@ fn read_types(value: &Value) -> Result<Vec<DrafterKind>> {
 }
 
 fn unknown_type(name: &str, word: &str, item: &Value) -> Error {
-    if UNAVAILABLE_TYPES.contains(&word) {
-        return unavailable(&format!("{name} {}", show(item)));
-    }
     let names = || TYPES.iter().map(|(known, _)| *known).chain([AUTO, NONE]);
     let known: Vec<String> = names().map(|known| format!("{known:?}")).collect();
-    let hint = did_you_mean(word, names().chain(UNAVAILABLE_TYPES));
+    let hint = did_you_mean(word, names());
     let expected = format!("one of {}", known.join(", "));
     Error::invalid(format!("{}{hint}", unexpected(name, &expected, item).message()))
 }

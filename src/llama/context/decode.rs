@@ -85,14 +85,6 @@ impl Context {
         (n_threads, settings): (i32, usize),
     ) -> std::result::Result<(), DecodeError> {
         faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
-        if self.is_broken || self.threads.is_broken() {
-            return Err(DecodeError::Failed(
-                "an earlier decode failed and left its context unusable; load the model again".into(),
-            ));
-        }
-        if let Some(loss) = self.model.servers().loss() {
-            return Err(DecodeError::Failed(loss));
-        }
         self.seq_lists.clear();
         let mut sequences = batch.sequences.as_slice();
         for n in &batch.n_sequences {
@@ -109,9 +101,35 @@ impl Context {
             seq_id: self.seq_lists.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
+        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call. `validate` has checked what
+        // llama.cpp asserts.
+        unsafe { self.run(raw, false, whole, (n_threads, settings)) }
+    }
+
+    /// Runs the decoder, or the encoder. `whole`: ignores the interrupt.
+    ///
+    /// # Safety
+    /// The arrays of `raw` have `n_tokens` elements, with states of the length that llama.cpp expects, and nothing in them fails an
+    /// assertion.
+    pub(super) unsafe fn run(
+        &mut self,
+        raw: sys::llama_batch,
+        encoder: bool,
+        whole: bool,
+        (n_threads, settings): (i32, usize),
+    ) -> std::result::Result<(), DecodeError> {
+        if self.is_broken || self.threads.is_broken() {
+            return Err(DecodeError::Failed(
+                "an earlier decode failed and left its context unusable; load the model again".into(),
+            ));
+        }
+        if let Some(loss) = self.model.servers().loss() {
+            return Err(DecodeError::Failed(loss));
+        }
         self.interrupt.hold(whole);
         self.wait_while_paused();
-        let size = if batch.len() <= MAX_EXACT_SIZE { batch.len() } else { batch.len().next_power_of_two() };
+        let len = usize::try_from(raw.n_tokens).unwrap_or(0);
+        let size = if len <= MAX_EXACT_SIZE { len } else { len.next_power_of_two() };
         self.threads.wait_for_budget((self.id, size), &self.interrupt);
         let n_threads_now = if self.may_use_fewer { n_threads.min(self.threads.n_threads_now()) } else { n_threads };
         self.threads.place_caller(settings);
@@ -119,10 +137,9 @@ impl Context {
         let (start, ran_before, paused_before) =
             (Instant::now(), thread_cpu_time(), self.interrupt.gate().paused_time());
         let mut why = ErrorBuffer::new();
-        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call, which only reads them.
-        // `validate` has checked what llama.cpp asserts. The guard catches exceptions.
+        // SAFETY: the context is alive, and the caller vouches for the batch, which the call only reads. The guard catches exceptions.
         let (code, errors) =
-            log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
+            log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, encoder, why.ptr(), why.size()) });
         self.interrupt.hold(false);
         let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
         pacing::paused(paused);

@@ -1,35 +1,48 @@
-//! A context's use of the hidden states of tokens.
+//! A context's use of hidden states: those of its tokens, which a target keeps for drafters, and those that a head's tokens need.
 
-use crate::llama::Batch;
+use crate::llama::{Batch, DraftKind};
 
 /// A context's use of hidden states.
 #[derive(Debug, Default, Clone)]
 pub(in crate::llama) struct Hidden {
-    role: HiddenRole,
+    /// The kind of the head that the context decodes; [`DraftKind::Model`]: the main layers of a model.
+    head: DraftKind,
     /// Decodes keep the hidden states.
     pub(in crate::llama) kept: bool,
     /// The last decode kept them.
     pub(in crate::llama) available: bool,
+    /// What decodes keep of the layers, for a draft head: see [`Context::keep_layers`](crate::llama::Context::keep_layers).
+    pub(in crate::llama) layers: Vec<LayerState>,
 }
 
-#[derive(Debug, Default, PartialEq, Clone)]
-enum HiddenRole {
-    /// A context of the model's main layers, which output hidden states.
-    #[default]
-    Source,
-    /// A context of the MTP layers: each token needs a hidden state as input.
-    Input,
+/// A state that a draft head reads of each token of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::llama) enum LayerState {
+    /// The input of the layer with this index.
+    InputOf(u32),
+    /// The hidden state after the last layer.
+    Hidden,
 }
 
 impl Hidden {
-    /// For a context of the MTP layers.
-    pub(in crate::llama) fn as_input() -> Hidden {
-        Hidden { role: HiddenRole::Input, ..Hidden::default() }
+    /// For a context of a head.
+    pub(in crate::llama) fn of_head(kind: DraftKind) -> Hidden {
+        Hidden { head: kind, ..Hidden::default() }
+    }
+
+    /// The kind of the head; [`DraftKind::Model`] for another context.
+    pub(in crate::llama) fn head(&self) -> DraftKind {
+        self.head
+    }
+
+    /// Whether the context is that of a head. What a head computes need not be exact, because the target verifies it.
+    pub(in crate::llama) fn is_head(&self) -> bool {
+        self.head.is_head()
     }
 
     /// Whether each token needs a hidden state as input.
     pub(in crate::llama) fn is_input(&self) -> bool {
-        self.role == HiddenRole::Input
+        matches!(self.head, DraftKind::Mtp | DraftKind::Eagle3)
     }
 
     /// The hidden states of `batch` for llama.cpp, which only reads them.

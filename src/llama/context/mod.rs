@@ -2,6 +2,7 @@
 
 pub(super) mod batch;
 pub(super) mod decode;
+pub(super) mod heads;
 pub(super) mod hidden;
 pub(super) mod interrupt;
 pub(super) mod memory;
@@ -25,14 +26,16 @@ use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
 use crate::llama::params::{CacheType, ContextParams, FlashAttn, TextPooling};
 use crate::llama::platform::total_memory;
-use crate::llama::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, kernels, log};
+use crate::llama::{Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model, SeqId, ThreadPool, kernels, log};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
 ///
 /// All methods validate in advance what llama.cpp would assert, because a failed assertion ends the process.
 #[derive(Debug)]
 pub struct Context {
+    /// That of `raw`.
     pub(super) ptr: NonNull<sys::llama_context>,
+    raw: Arc<RawContext>,
     pub(super) memory: sys::llama_memory_t,
     /// A buffer of `decode`: pointers to the sequences of each token.
     pub(super) seq_lists: Vec<*mut SeqId>,
@@ -67,6 +70,8 @@ pub struct Context {
     /// How texts are pooled. `None`: the context has no embeddings.
     pub(super) pooling: Option<TextPooling>,
     pub(super) hidden: Hidden,
+    /// How many numbers a draft head reads of each token of its target.
+    n_features: usize,
     /// An exception escaped a decode: no later one is possible.
     pub(super) is_broken: bool,
     /// The exception may have left pointers to freed memory, so the context is leaked.
@@ -82,13 +87,34 @@ pub struct Context {
     layout: Vec<(&'static str, String)>,
     /// The current scales of the adapters.
     pub(super) lora_scales: Vec<f32>,
-    // Declared after `ptr`, which uses them and is freed first (see `drop`).
     pub(super) model: Arc<Model>,
     pub(super) threads: Arc<ThreadPool>,
     pub(super) interrupt: Arc<Interrupt>,
     /// Replaces llama.cpp.
     #[cfg(test)]
     pub(super) fake: Option<crate::llama::fake::FakeBackend>,
+}
+
+/// llama.cpp's context, and what it uses. The contexts of heads share that of their target, because they read the target's model through it.
+#[derive(Debug)]
+struct RawContext {
+    ptr: NonNull<sys::llama_context>,
+    // Dropped after `ptr` is freed.
+    #[expect(dead_code, reason = "llama.cpp reads it")]
+    target: Option<Arc<RawContext>>,
+    #[expect(dead_code, reason = "llama.cpp uses it")]
+    model: Arc<Model>,
+    #[expect(dead_code, reason = "llama.cpp uses them")]
+    threads: Arc<ThreadPool>,
+    #[expect(dead_code, reason = "llama.cpp reads it")]
+    interrupt: Arc<Interrupt>,
+}
+
+impl Drop for RawContext {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner, and all that the context uses is dropped afterwards.
+        unsafe { sys::llama_free(self.ptr.as_ptr()) }
+    }
 }
 
 /// The next context's `id`.
@@ -150,7 +176,7 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Context> {
-        Context::make(model, params, threads, interrupt, Hidden::default())?.ok_or_else(without_memory)
+        Context::make(model, params, threads, interrupt, Hidden::default(), None)?.ok_or_else(without_memory)
     }
 
     /// As [`Context::new`]. `None`: the model has no KV cache, so it cannot generate text, like many embedding models.
@@ -163,7 +189,7 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Option<Context>> {
-        Context::make(model, params, threads, interrupt, Hidden::default())
+        Context::make(model, params, threads, interrupt, Hidden::default(), None)
     }
 
     pub(super) fn make(
@@ -172,6 +198,7 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
         hidden: Hidden,
+        target: Option<&Context>,
     ) -> Result<Option<Context>> {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only, so it cannot be decoded"));
@@ -180,13 +207,13 @@ impl Context {
         if text_pooling(params, model) == Some(TextPooling::Rank) && model.n_scores() == 0 {
             return Err(Error::model("pooling: rank needs a model with a classifier, which this one has not"));
         }
-        if !hidden.is_input() && kernels::may_use_flash_attention(params) {
-            let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
+        if !hidden.is_head() && kernels::may_use_flash_attention(params) {
+            let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), target, true)?;
             if context.as_ref().is_none_or(|context| context.own_attention) {
                 return Ok(context);
             }
         }
-        Context::make_with(model, params, threads, interrupt, hidden, false)
+        Context::make_with(model, params, threads, interrupt, hidden, target, false)
     }
 
     /// As [`Context::make`]. `own_attention`: assume that attention is computed by this library's kernel. [`Context::own_attention`] is
@@ -197,13 +224,14 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
         hidden: Hidden,
+        target: Option<&Context>,
         own_attention: bool,
     ) -> Result<Option<Context>> {
-        let params = &match hidden.is_input() || own_attention {
+        let params = &match hidden.is_head() || own_attention {
             true => params.clone(),
             false => ContextParams { flash_attn: padding::attention(params, model), ..params.clone() },
         };
-        let is_padded = !hidden.is_input() && !own_attention && padding::is_required(params, model);
+        let is_padded = !hidden.is_head() && !own_attention && padding::is_required(params, model);
         let n_batch = padding::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
             .filter(|_| is_padded)
             .unwrap_or(params.n_batch);
@@ -214,13 +242,16 @@ impl Context {
             // If the size of the context changes the computation, it is not enlarged, and a full one is decoded without padding.
             raw.n_ctx += if rope_depends_on_size(model) { 0 } else { n_buffers };
         }
-        if hidden.is_input() {
+        if hidden.head() == DraftKind::Mtp {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
+        }
+        if hidden.is_head() {
             raw.n_rs_seq = 0;
         }
+        raw.ctx_other = target.map_or(std::ptr::null_mut(), |target| target.ptr.as_ptr());
         let mut why = ErrorBuffer::new();
-        // SAFETY: the model is alive. `raw` is plain data; its only pointer is the interrupt, which the returned value keeps alive. The
-        // guard catches exceptions.
+        // SAFETY: the model is alive. `raw` is plain data; its only pointers are the interrupt and the target's context, which the returned
+        // value keeps alive. The guard catches exceptions.
         let (ptr, errors) =
             log::collecting(|| unsafe { foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size()) });
         let ptr = NonNull::new(ptr).ok_or_else(|| {
@@ -235,8 +266,15 @@ impl Context {
                 why.message()
             ))
         })?;
+        let raw_context = Arc::new(RawContext {
+            ptr,
+            target: target.map(|target| Arc::clone(&target.raw)),
+            model: Arc::clone(model),
+            threads: Arc::clone(threads),
+            interrupt: Arc::clone(interrupt),
+        });
         // SAFETY: the context is alive.
-        let by_reference = !hidden.is_input()
+        let by_reference = !hidden.is_head()
             && !own_attention
             && padding::wants_reference(params, model)
             && unsafe { foredraft_set_reference(ptr.as_ptr(), false) };
@@ -244,15 +282,16 @@ impl Context {
         let n_sequences = SeqId::try_from(unsafe { sys::llama_n_seq_max(ptr.as_ptr()) }).unwrap_or(1);
         // SAFETY: the context is alive. llama.cpp says 0 for architectures that keep no earlier states.
         let n_earlier_states = unsafe { sys::llama_n_rs_seq(ptr.as_ptr()) as usize };
-        let rollback = match model.has_recurrent_states() && !hidden.is_input() {
+        let rollback = match model.has_recurrent_states() && !hidden.is_head() {
             true => Rollback::of_states(n_earlier_states),
-            // The layers for multi-token prediction have attention only.
+            // Heads have attention only.
             false => Rollback::Anywhere,
         };
         // SAFETY: the context is alive.
         let mut context = unsafe {
             Context {
                 ptr,
+                raw: raw_context,
                 memory: sys::llama_get_memory(ptr.as_ptr()),
                 seq_lists: Vec::new(),
                 has_logits: Vec::new(),
@@ -282,6 +321,7 @@ impl Context {
                 is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !devices::supports_offload(),
                 pooling: text_pooling(params, model),
                 hidden,
+                n_features: 0,
                 is_broken: false,
                 is_leaked: false,
                 has_pending_moves: false,
@@ -331,6 +371,13 @@ impl Context {
 
     /// Decodes a token at a position.
     fn test_decode_at(&mut self, position: usize) -> std::result::Result<(), String> {
+        let result = self.decode_first_token(position);
+        self.truncate(0, 0);
+        result
+    }
+
+    /// As `test_decode_at`, but leaves the token in the memory, so that what the decode kept can be read.
+    fn decode_first_token(&mut self, position: usize) -> std::result::Result<(), String> {
         let mut batch = Batch::new();
         let vocab = self.model.vocab();
         batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), position, 0, true);
@@ -338,10 +385,7 @@ impl Context {
         match self.decode(&batch) {
             Err(DecodeError::Failed(reason)) => Err(reason),
             // Aborted by an unload: the next user of the context notices it.
-            _ => {
-                self.truncate(0, 0);
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 
@@ -508,12 +552,9 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_leaked {
-            // Threads that wait inside the decode use them.
-            std::mem::forget((Arc::clone(&self.model), Arc::clone(&self.threads), Arc::clone(&self.interrupt)));
-            return;
+            // Threads that wait inside the decode use it.
+            std::mem::forget(Arc::clone(&self.raw));
         }
-        // SAFETY: this is the only owner. Model, threads and interrupt are fields and are dropped afterwards.
-        unsafe { sys::llama_free(self.ptr.as_ptr()) }
     }
 }
 

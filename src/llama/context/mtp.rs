@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::llama::context::hidden::Hidden;
 use crate::llama::context::without_memory;
 use crate::llama::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
-use crate::llama::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
+use crate::llama::{Batch, Context, ContextParams, DraftKind, Interrupt, Model, ThreadPool};
 
 impl Model {
     /// The number of MTP layers in the model file.
@@ -47,8 +47,8 @@ impl Context {
             let message = format!("embedding_length_out: {} is less than embedding_length: {n_embd}", model.n_embd());
             return Err(Error::model(message));
         }
-        let hidden = Hidden::as_input();
-        Context::make(model, params, threads, interrupt, hidden)?.ok_or_else(without_memory)
+        let hidden = Hidden::of_head(DraftKind::Mtp);
+        Context::make(model, params, threads, interrupt, hidden, None)?.ok_or_else(without_memory)
     }
 
     /// Tests that decodes can keep hidden states, as [`Context::new`] tests that decodes work.
@@ -67,7 +67,7 @@ impl Context {
     }
 
     /// Runs `work` without the pool's threads, on which a failed assertion would end the process.
-    fn on_this_thread<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
+    pub(super) fn on_this_thread<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
         let (one, several) = self.n_threads;
         self.set_threads(1, 1);
         let result = work(self);
@@ -130,7 +130,7 @@ impl Context {
 
     /// Selects the MTP layer for later decodes. Returns false, and changes nothing, if it does not exist (llama.cpp would assert).
     pub fn set_mtp_layer(&mut self, layer: usize) -> bool {
-        let known = self.hidden.is_input() && layer < self.model.n_mtp_layers();
+        let known = self.hidden.head() == DraftKind::Mtp && layer < self.model.n_mtp_layers();
         if let Some(layer) = i32::try_from(layer).ok().filter(|_| known) {
             // SAFETY: the context is alive, and the layer exists. The call sets a number.
             unsafe { foredraft_set_mtp_layer(self.ptr.as_ptr(), layer) };
@@ -138,10 +138,11 @@ impl Context {
         known
     }
 
-    /// Initializes a new context: MTP contexts keep hidden states.
+    /// Initializes a new context: those of heads that need hidden states keep them.
     pub(in crate::llama) fn begin_hidden(&mut self) {
         let keep = self.hidden.is_input();
         self.keep_hidden(keep);
+        self.begin_block();
     }
 
     /// If tokens need hidden states, adds zeros for the tokens of `batch` without one, as at the beginning of a text.

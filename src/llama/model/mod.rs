@@ -23,7 +23,7 @@ use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::platform::{available_memory, give_back_pages};
-use crate::llama::sources::gguf_source::{GgufFile, Role};
+use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role};
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
 use crate::llama::{DevicePlacement, Interrupt, PausableLoad, Token, Vocab, VocabKind, Vocabulary, backend, log};
@@ -57,6 +57,7 @@ pub struct Model {
     pending_panels: PendingPanels,
     /// Lets the thread that makes panels sleep while the host pauses the engine that loaded the model, and wakes it.
     panel_interrupt: Arc<Interrupt>,
+    draft_kind: DraftKind,
     /// The RPC servers that have parts of it.
     servers: UsedServers,
     /// No other level is used while the model is loaded.
@@ -159,7 +160,7 @@ impl Model {
         raw.vocab_only = params.vocab_only;
         raw.no_alloc = params.only_measures;
         raw.check_tensors = params.check_tensors;
-        raw.load_mtp = params.mtp;
+        raw.load_mtp = params.mtp || opened.kind == DraftKind::Mtp;
 
         let reads_ahead = maps && !params.vocab_only && !backend::uses_numa();
         // Where the host asks for panels, the load has made them when it ends.
@@ -238,6 +239,7 @@ impl Model {
             weight_layouts,
             pending_panels,
             panel_interrupt: Arc::new(Interrupt::after_load()),
+            draft_kind: opened.kind,
             servers,
             _level: level,
         };
@@ -291,6 +293,11 @@ impl Model {
     /// The bytes of weights that are still as in the file, while panels are made of them.
     pub fn pending_panel_bytes(&self) -> u64 {
         self.pending_panels.bytes_left()
+    }
+
+    /// How it drafts, as its file says.
+    pub fn draft_kind(&self) -> DraftKind {
+        self.draft_kind
     }
 
     /// The RPC servers that have parts of it.
@@ -445,7 +452,7 @@ impl Model {
     }
 
     /// [`Model::metadata`] of a key with the model's architecture as prefix.
-    pub(super) fn metadata_of_kind(&self, key: &str) -> Option<String> {
+    pub fn metadata_of_kind(&self, key: &str) -> Option<String> {
         self.metadata(&format!("{}.{key}", self.metadata("general.architecture")?))
     }
 

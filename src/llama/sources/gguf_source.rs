@@ -105,6 +105,44 @@ pub(in crate::llama) enum Role {
     Adapter,
 }
 
+/// How a model file drafts. `draft_kind` in head.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(i32)]
+pub enum DraftKind {
+    /// A model by itself.
+    #[default]
+    Model,
+    /// Layers for multi-token prediction in a file of their own.
+    Mtp,
+    /// EAGLE-3 (arXiv 2503.01840): a layer that reads the inputs of three of the target's layers.
+    Eagle3,
+    /// DFlash: predicts a block of tokens in one pass, from the inputs of the target's layers.
+    Dflash,
+    /// DSpark: DFlash with a head that conditions each token of the block on the one before.
+    Dspark,
+}
+
+impl DraftKind {
+    const ALL: [DraftKind; 5] =
+        [DraftKind::Model, DraftKind::Mtp, DraftKind::Eagle3, DraftKind::Dflash, DraftKind::Dspark];
+
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DraftKind::Model => "model",
+            DraftKind::Mtp => "mtp",
+            DraftKind::Eagle3 => "eagle3",
+            DraftKind::Dflash => "dflash",
+            DraftKind::Dspark => "dspark",
+        }
+    }
+
+    /// Whether it drafts with hidden states of its target, and so for no other.
+    pub fn is_head(self) -> bool {
+        self != DraftKind::Model
+    }
+}
+
 /// The values of metadata that the host gives. The last one has an empty key, or there is none.
 type Overrides = [sys::llama_model_kv_override];
 
@@ -116,6 +154,8 @@ pub(in crate::llama) struct GgufFile {
     pub(in crate::llama) can_map: bool,
     /// The formats of its weights.
     pub(in crate::llama) formats: WeightFormats,
+    /// How it drafts.
+    pub(in crate::llama) kind: DraftKind,
 }
 
 impl GgufFile {
@@ -127,21 +167,21 @@ impl GgufFile {
         role: Role,
         overrides: &Overrides,
     ) -> Result<GgufFile> {
-        let mut check = HeadCheck { role, overrides, formats: WeightFormats::default() };
+        let mut check = HeadCheck { role, overrides, formats: WeightFormats::default(), kind: None };
         match source {
             GgufSource::Path(path) => {
                 for file in shards::of(path) {
                     check_file(name, &file, &mut check)?;
                 }
-                let formats = check.formats;
-                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats })
+                let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
+                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats, kind })
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
                 let stream = Stream::open(name, source, can_map)?;
                 check_stream(&stream, name, source, &mut check)?;
-                let formats = check.formats;
-                Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats })
+                let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
+                Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats, kind })
             }
         }
     }
@@ -165,6 +205,8 @@ struct HeadCheck<'a> {
     role: Role,
     overrides: &'a Overrides,
     formats: WeightFormats,
+    /// As the first file says.
+    kind: Option<DraftKind>,
 }
 
 /// Validates a stream in advance, and adds the formats of its weights.
@@ -244,11 +286,25 @@ unsafe fn check_head(
     let mut why = ErrorBuffer::new();
     let overrides = if check.overrides.is_empty() { std::ptr::null() } else { check.overrides.as_ptr() };
     let (role, formats) = (check.role as i32, check.formats.0.as_mut_ptr());
+    let mut kind = 0;
     // SAFETY: by the caller the path or the stream is valid, and the overrides end with an empty key. The guard catches exceptions. Its log
     // lines are dropped, because the loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
-        foredraft_check_head(path, stream, start, length, role, overrides, formats, why.ptr(), why.size())
+        foredraft_check_head(
+            path,
+            stream,
+            start,
+            length,
+            role,
+            overrides,
+            formats,
+            &raw mut kind,
+            why.ptr(),
+            why.size(),
+        )
     });
+    let kind = DraftKind::ALL.into_iter().find(|known| *known as i32 == kind);
+    check.kind = check.kind.or(kind);
     if can { Ok(()) } else { Err(why.message()) }
 }
 

@@ -14,6 +14,9 @@ namespace {
 // What the host wants to use a file as. `Role` in gguf_source.rs.
 enum class role : int32_t { target, draft, adapter };
 
+// How a file drafts. `DraftKind` in gguf_source.rs.
+enum class draft_kind : int32_t { model, mtp, eagle3, dflash, dspark };
+
 // Whether ggml can multiply matrices of this type.
 bool multiplies(ggml_type type) {
     const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
@@ -169,8 +172,66 @@ bool has_only_mtp_layers(const gguf_context * head, const metadata & values, con
     return has_layers && !values.has_zero(architecture + ".nextn_predict_layers", true);
 }
 
+draft_kind kind_of(const gguf_context * head, const metadata & values) {
+    const std::string architecture = values.text("general.architecture");
+    if (architecture == "eagle3") {
+        return draft_kind::eagle3;
+    }
+    if (architecture == "dflash") {
+        return gguf_find_tensor(head, "markov_w1.weight") >= 0 ? draft_kind::dspark : draft_kind::dflash;
+    }
+    return has_only_mtp_layers(head, values, architecture) ? draft_kind::mtp : draft_kind::model;
+}
+
+const char * name_of(draft_kind kind) {
+    switch (kind) {
+        case draft_kind::mtp:    return "a head for multi-token prediction (MTP)";
+        case draft_kind::eagle3: return "an EAGLE-3 head";
+        case draft_kind::dflash: return "a DFlash head";
+        case draft_kind::dspark: return "a DSpark head";
+        default:                 return "a model";
+    }
+}
+
+// Why a file cannot be a target. Empty: it can.
+std::string wrong_target(const std::string & architecture, draft_kind kind) {
+    const bool is_assistant = architecture == "gemma4-assistant";
+    if (kind == draft_kind::model && !is_assistant) {
+        return "";
+    }
+    const std::string name = is_assistant ? "an assistant of Gemma 4" : name_of(kind);
+    return "is " + name + ", which drafts for the model that it was trained with: name that model in `model`, and this file in `model_draft`";
+}
+
+// Why a file cannot draft. Empty: it can, for some target.
+std::string wrong_draft(const gguf_context * head, const metadata & values, draft_kind kind) {
+    const std::string architecture = values.text("general.architecture");
+    if (architecture == "gemma4-assistant") {
+        return "is an assistant of Gemma 4, which reads the KV cache of its target. This library does not run it";
+    }
+    if (gguf_find_tensor(head, "selector_hidden.weight") >= 0) {
+        return "is a DFlash 2 head, which has a selector. This library does not run it: it runs those without";
+    }
+    if (kind == draft_kind::model || kind == draft_kind::mtp) {
+        return "";
+    }
+    const std::string is = std::string("is ") + name_of(kind) + ", but ";
+    const std::string key = architecture + ".target_layers";
+    const std::vector<int64_t> layers = values.integers(key);
+    if (layers.empty()) {
+        return is + key + ", the layers of its target that it reads, is absent";
+    }
+    if (kind == draft_kind::eagle3 && layers.size() != 3) {
+        return is + key + " has " + std::to_string(layers.size()) + " layers: expected 3";
+    }
+    if (std::any_of(layers.begin(), layers.end(), [](int64_t n) { return n < 0 || n > MAX_LAYERS; })) {
+        return is + key + " has a number that is no layer";
+    }
+    return "";
+}
+
 // Why a file of this kind cannot be used as what the host wants. Empty: it can.
-std::string wrong_kind(const gguf_context * head, const metadata & values, role as) {
+std::string wrong_kind(const gguf_context * head, const metadata & values, role as, draft_kind kind) {
     const std::string architecture = values.text("general.architecture"), type = values.text("general.type");
     if (as == role::adapter) {
         return type == "adapter" || architecture.empty() ? "" : "is a whole model of the architecture " + architecture + ", not a LoRA adapter";
@@ -188,15 +249,7 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, role 
     if (architecture == "controlvector") {
         return "is a control vector, not a model";
     }
-    if (is_any(architecture, { "eagle3", "dflash" })) {
-        return "is a draft head of the architecture " + architecture + ", which needs hidden states of its target. This library does not "
-               "run it: model_draft takes a small model with its own layers";
-    }
-    if (has_only_mtp_layers(head, values, architecture)) {
-        return "has only the layers for multi-token prediction of a model. They draft from the model's own file (speculative.type mtp), "
-               "not from a separate one";
-    }
-    return "";
+    return as == role::draft ? wrong_draft(head, values, kind) : wrong_target(architecture, kind);
 }
 
 // Why the tensors of a file cannot be used. Empty: they can. The file is `length` bytes from byte `start` of what was read, and `formats` counts
@@ -238,12 +291,14 @@ std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t le
 extern "C" {
 
 // Whether a GGUF file can be used as what `as` says. If false, `why` says why not. For a file whose head cannot be read this returns true,
-// because the loader reports it. `formats` counts the weights of each ggml_type. `overrides` ends with an empty key, or is NULL.
+// because the loader reports it. `formats` counts the weights of each ggml_type. `kind` is set to how it drafts. `overrides` ends with an empty
+// key, or is NULL.
 //
 // If `stream` is not NULL, the file is the part of it from byte `start`, and `path` is NULL. The file is `length` bytes long. (llama.cpp does
 // not notice that weights are beyond the end of a mapped part, because the file continues there.)
 bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, int32_t as,
-                          const llama_model_kv_override * overrides, weights_of_format * formats, char * why, size_t why_size) {
+                          const llama_model_kv_override * overrides, weights_of_format * formats, draft_kind * kind, char * why,
+                          size_t why_size) {
     char ignored[64];
     return guard::guarded<bool>(true, ignored, sizeof ignored, [&] {
         const guard::Head file = guard::read_head(path, stream, start);
@@ -252,7 +307,8 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         }
         const metadata values(file.get(), overrides);
         const bool is_part = of_layer(values.integers("split.count"), 0) > 1;
-        std::string wrong = wrong_kind(file.get(), values, static_cast<role>(as));
+        *kind = kind_of(file.get(), values);
+        std::string wrong = wrong_kind(file.get(), values, static_cast<role>(as), *kind);
         if (wrong.empty() && stream != nullptr && is_part) {
             wrong = "is one of several files of a model, which are loaded by the first one's path";
         }

@@ -6,7 +6,7 @@ use foredraft::llama::{
     Batch, Context, ContextParams, DecodeError, DevicePlacement, Interrupt, Model, ModelParams, ThreadPool, Token,
 };
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, Mtp, Settings, StopPolicy};
+use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Head, Settings, StopPolicy};
 
 use crate::common;
 use crate::common::tiny_models::{self, MtpInput};
@@ -127,7 +127,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
     for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());
-        let mut drafter = Mtp::new(layers, 2);
+        let mut drafter = Head::new(layers, 2, DrafterKind::Mtp, true);
         let sampler = Sampler::new(&sampling::SamplingSettings::default(), &*vocab, None).expect("a sampler");
         let settings = Settings::default();
         let mut random = 1_u64;

@@ -108,6 +108,7 @@ impl Drafters {
     /// A request that speculates begins in `slot`. Returns its drafting state.
     #[must_use]
     pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> DraftingState {
+        let settings = &self.with_known_layers(settings);
         let disabled = self.unavailable(&settings.sources);
         let mut drafters = Vec::with_capacity(self.registered.len());
         for registered in &mut self.registered {
@@ -137,6 +138,18 @@ impl Drafters {
             }));
         }
         DraftingState::new(settings, drafters, disabled)
+    }
+
+    /// Layers for multi-token prediction can be in the target's file, or be the draft model. If the target has none, and nothing says why they do
+    /// not draft, a request for them means the draft model.
+    fn with_known_layers(&self, settings: &Settings) -> Settings {
+        let is_known = |kind| self.has(kind) || self.unavailable.iter().any(|(of, _)| *of == kind);
+        let mut settings = settings.clone();
+        if !is_known(DrafterKind::Mtp) && is_known(DrafterKind::Draft) {
+            let draft = settings.sources.iter_mut().filter(|kind| **kind == DrafterKind::Mtp);
+            draft.for_each(|kind| *kind = DrafterKind::Draft);
+        }
+        settings
     }
 
     /// Whether a drafter of this request needs the target's hidden states.

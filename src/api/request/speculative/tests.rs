@@ -88,6 +88,7 @@ fn values_are_parsed() {
     types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![DrafterKind::NgramMod, DrafterKind::Suffix]);
     types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![DrafterKind::NgramMapK, DrafterKind::NgramMapK4v]);
     types(json!(["mtp", "suffix", "draft-mtp"]), vec![DrafterKind::Mtp, DrafterKind::Suffix]);
+    types(json!(["draft-eagle3", "dflash", "suffix"]), vec![DrafterKind::Draft, DrafterKind::Suffix]);
     types(json!(["ngram-cache", "ngram-simple"]), vec![DrafterKind::NgramCache, DrafterKind::NgramSimple]);
     let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
     let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
@@ -151,13 +152,6 @@ fn invalid_values_are_refused() {
     );
     // Values are validated even if speculation is off.
     check(json!({"speculative": false, "speculative.n_max": 99}), "speculative.n_max");
-    for name in UNAVAILABLE_TYPES {
-        check(one("type", json!(name)), &format!("speculative.type {name:?}: not available in this version"));
-        check(
-            one("type", json!(["draft", name])),
-            &format!("speculative.type {name:?}: not available in this version"),
-        );
-    }
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Drafting with the target's own layers for multi-token prediction (MTP).
+//! Drafting with a head that predicts token by token from hidden states: layers for multi-token prediction (MTP), which are part of the target's
+//! file or in one of their own, or an EAGLE-3 head.
 //!
-//! A layer predicts the token after next from a token and the hidden state of the previous one. The target's decodes provide these states
-//! (see [`Drafter::decoded`]). For drafted tokens, the layer's own states are used instead. The KV cache of drafted tokens is computed from
-//! such states, so it is recomputed when the target has decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several such
-//! layers is trained to predict the next token with the first layer, the one after it with the second, and so on. Each layer attends only
-//! to its own cache of the context and of the draft so far.
+//! A head predicts the token after next from a token and the hidden state of the previous one. For EAGLE-3 this state is computed by the head's
+//! encoder, from states of three of the target's layers. The target's decodes provide these states (see [`Drafter::decoded`]). For drafted tokens,
+//! the head's own states are used instead. The KV cache of drafted tokens is computed from such states, so it is recomputed when the target has
+//! decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several MTP layers is trained to predict the next token with the first layer,
+//! the one after it with the second, and so on. Each layer attends only to its own cache of the context and of the draft so far.
 //!
 //! A state can be missing, if the target's cache was reused or a session was loaded. Single missing states are zero, as before the first
 //! token. After longer gaps, the layers start with an empty context. This only makes drafts worse.
@@ -12,31 +13,35 @@
 use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
-use super::states::States;
+use super::head_cache::HeadCache;
 use super::{DrafterKind, Settings, Verify};
-use crate::llama::{Batch, Context, DecodeError, Token};
+use crate::llama::{Batch, Context, DecodeError, DraftKind, Token};
 use crate::sampling::Sampler;
-use crate::session::{Sequence, common_prefix};
 use foredraft_speculation::another_round_pays;
 use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
 
-/// The layers' context and the state of each slot in it.
-pub struct Mtp {
+/// The head's context and the state of each slot in it.
+pub struct Head {
+    source: DrafterKind,
     context: Context,
     batch: Batch,
-    slots: Vec<MtpSlot>,
+    slots: Vec<HeadSlot>,
     /// The number of layers, which draft one token each. 1: a single layer drafts all.
     n_layers: usize,
     /// The caches' positions can be shifted.
     moves: bool,
+    /// Whether the states are computed by the head's encoder.
+    encodes: bool,
+    /// The head reads the target's hidden states after the last layer.
+    needs_hidden: bool,
+    /// What the head reads of decoded tokens, and their states.
+    features: Vec<f32>,
+    rows: Vec<f32>,
 }
 
-struct MtpSlot {
-    /// The tokens in the layers' KV caches, computed with states of the target.
-    cache: Sequence,
-    /// The index of the first of them in the context.
-    start: usize,
-    states: States,
+struct HeadSlot {
+    /// The tokens in the layers' KV caches.
+    cache: HeadCache,
     /// The slot's tokens in the batch that will stay in the cache.
     in_batch: Vec<Token>,
     sampler: Option<Sampler>,
@@ -51,19 +56,19 @@ struct MtpSlot {
     behind: Vec<f32>,
 }
 
-/// The longest gap of states that is filled with zeros.
-const GAP: usize = 8;
 /// Up to this number of tokens is decoded together with the first drafted one, because on CPUs four rows cost as much as one.
 const FEW: usize = 4;
 
-impl Mtp {
-    /// Creates a drafter for `n_slots` slots, with a context made by [`Context::mtp`].
-    pub fn new(mut context: Context, n_slots: usize) -> Mtp {
+impl Head {
+    /// Creates a drafter for `n_slots` slots, with a context made by [`Context::mtp`] or [`Context::head`]. `source`: what it counts as.
+    /// `needs_hidden`: it reads the target's hidden states after the last layer.
+    pub fn new(mut context: Context, n_slots: usize, source: DrafterKind, needs_hidden: bool) -> Head {
         let moves = context.test_moves();
-        let slot = |index| MtpSlot {
-            cache: Sequence::new(index, None),
-            start: 0,
-            states: States::new(context.n_hidden()),
+        let encodes = context.model().draft_kind() == DraftKind::Eagle3;
+        // EAGLE-3 has no state before the first token, so it begins with the second.
+        let first = usize::from(encodes);
+        let slot = |index| HeadSlot {
+            cache: HeadCache::new(index, context.n_hidden(), first, 1),
             in_batch: Vec::new(),
             sampler: None,
             disabled: None,
@@ -73,7 +78,18 @@ impl Mtp {
             behind: Vec::new(),
         };
         let slots = (0..n_slots).map(slot).collect();
-        Mtp { n_layers: context.model().n_mtp_layers().max(1), context, batch: Batch::new(), slots, moves }
+        Head {
+            source,
+            n_layers: context.model().n_mtp_layers().max(1),
+            context,
+            batch: Batch::new(),
+            slots,
+            moves,
+            encodes,
+            needs_hidden,
+            features: Vec::new(),
+            rows: Vec::new(),
+        }
     }
 
     fn free_batch_tokens(&self) -> usize {
@@ -85,7 +101,7 @@ impl Mtp {
         for layer in 0..self.n_layers {
             if layer > 0 {
                 for slot in &mut self.slots {
-                    slot.cut(&mut self.context);
+                    slot.cache.cut(&mut self.context);
                 }
             }
             match self.decode_layer(layer) {
@@ -98,7 +114,7 @@ impl Mtp {
             }
         }
         for slot in &mut self.slots {
-            slot.cache.push(&slot.in_batch);
+            slot.cache.tokens.push(&slot.in_batch);
             slot.in_batch.clear();
         }
         true
@@ -113,17 +129,42 @@ impl Mtp {
         }
         let Err(error) = &result else { return result };
         if let DecodeError::Failed(why) = error {
-            self.disable(&format!("multi-token prediction failed: {why}"));
+            self.disable(&format!("drafting with the head failed: {why}"));
             // The state of the caches is unknown after a failure.
             self.context.reset();
-            self.slots.iter_mut().for_each(|slot| slot.cache.clear(&mut self.context));
+            self.slots.iter_mut().for_each(|slot| slot.cache.tokens.clear(&mut self.context));
         }
         for slot in &mut self.slots {
             (slot.ready, slot.row) = (false, None);
             slot.in_batch.clear();
-            slot.cut(&mut self.context);
+            slot.cache.cut(&mut self.context);
         }
         result
+    }
+
+    /// Reads the states of all tokens that the target has decoded, or of the first ones if it did not keep more.
+    fn read_states(&mut self, what: &mut DecodedTokens<'_>) {
+        self.features.clear();
+        self.rows.clear();
+        let n = what.tokens.len().saturating_sub(what.from) + what.draft.len();
+        for index in what.first..what.first + n {
+            let is_kept = if self.encodes {
+                what.target.layer_states(index, &mut self.features)
+            } else {
+                what.target.hidden(index).map(|state| self.rows.extend_from_slice(state)).is_some()
+            };
+            if !is_kept {
+                break;
+            }
+        }
+        if self.encodes
+            && let Err(error) = self.context.encode(&self.features, &mut self.rows)
+        {
+            self.rows.clear();
+            if let DecodeError::Failed(why) = error {
+                self.disable(&format!("the head cannot encode states of the target: {why}"));
+            }
+        }
     }
 
     /// Disables drafting for all current requests.
@@ -136,9 +177,9 @@ impl Mtp {
     /// Empties the caches of slots without a draft in this step, such as those that the target has paused. They are decoded again when
     /// needed. Returns false if this freed nothing.
     fn clear_paused(&mut self) -> bool {
-        let is_paused = |slot: &&mut MtpSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
+        let is_paused = |slot: &&mut HeadSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.tokens.is_empty();
         let paused = self.slots.iter_mut().filter(is_paused);
-        paused.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
+        paused.map(|slot| slot.cache.tokens.clear(&mut self.context)).count() > 0
     }
 
     /// Decodes the tokens of the contexts that are missing in the caches, without logits. For requests with a draft, the end is left for
@@ -158,7 +199,7 @@ impl Mtp {
             let wants_draft = request.n_max > 0;
             // The last token is decoded with the draft (again if necessary), because its logits are needed.
             let most = request.tokens.len().saturating_sub(usize::from(wants_draft));
-            let missing = slot.missing(&mut self.context, request.tokens, most);
+            let missing = slot.cache.missing(&mut self.context, request.tokens, most);
             let complete = wants_draft && missing.end == request.tokens.len();
             if complete && self.n_layers == 1 && missing.len() <= FEW {
                 slot.ready = true;
@@ -177,7 +218,7 @@ impl Mtp {
         for request in requests {
             let n_free = self.free_batch_tokens();
             let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.ready) else { continue };
-            let rest = slot.start + slot.cache.len()..request.tokens.len();
+            let rest = slot.cache.end()..request.tokens.len();
             let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= n_free) else { continue };
             sampler.sync_from(request.sampler);
             follow(&mut slot.history, request.tokens);
@@ -186,7 +227,7 @@ impl Mtp {
             if self.n_layers > 1 {
                 slot.in_batch.clear();
                 slot.behind.clear();
-                slot.behind.extend_from_slice(slot.states.before(request.tokens.len().saturating_sub(1)));
+                slot.behind.extend_from_slice(slot.cache.states.before(request.tokens.len().saturating_sub(1)));
             }
         }
     }
@@ -232,63 +273,34 @@ impl Mtp {
         let tokens = request.tokens.last().into_iter().chain(&request.draft.tokens);
         let seen = if self.n_layers > 1 { 0 } else { request.draft.tokens.len() };
         // The position of the context's last token.
-        let Some(last) = request.tokens.len().checked_sub(slot.start + 1) else { return };
+        let Some(last) = request.tokens.len().checked_sub(slot.cache.start + 1) else { return };
         let too_many = request.draft.tokens.len() + 1 - seen > n_free;
-        if too_many || (self.n_layers > 1 && !slot.cut(&mut self.context)) {
+        if too_many || (self.n_layers > 1 && !slot.cache.cut(&mut self.context)) {
             return;
         }
         for ((offset, token), hidden) in tokens.enumerate().skip(seen).zip(slot.behind.chunks_exact(n_embd)) {
-            slot.row = Some(self.batch.push(*token, last + offset, slot.cache.id(), true));
+            slot.row = Some(self.batch.push(*token, last + offset, slot.cache.tokens.id(), true));
             self.batch.push_hidden(hidden);
         }
     }
 }
 
-impl MtpSlot {
-    /// Removes everything after the cache's tokens. Returns false if some of those were removed, too.
-    fn cut(&mut self, context: &mut Context) -> bool {
-        let len = self.cache.len();
-        self.cache.cut(context, len) == len
-    }
-
-    /// The range of the context's tokens that are missing in the caches and can be decoded. First removes tokens that differ from the
-    /// context, and all but the first `most`.
-    fn missing(&mut self, context: &mut Context, tokens: &[Token], most: usize) -> Range<usize> {
-        let agrees = tokens.get(self.start..).map_or(0, |tokens| common_prefix(&self.cache, tokens));
-        let agrees = self.cache.cut(context, agrees.min(most.saturating_sub(self.start)));
-        if agrees == 0 {
-            self.start = 0;
-        }
-        let next = self.start + agrees;
-        let (from, reach) = (self.states.from(), self.states.reach(tokens));
-        if from == reach {
-            return next..next;
-        }
-        // A token needs the state of the previous one.
-        let end = (reach + 1).min(tokens.len());
-        if next + GAP > from {
-            return next..end.max(next);
-        }
-        self.cache.clear(context);
-        self.start = from + 1;
-        self.start..end
-    }
-
+impl HeadSlot {
     /// Adds the tokens `numbers` of a context to `batch`, each with the state of the previous one. Returns the batch index of the last.
     fn add(&mut self, batch: &mut Batch, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
         let mut row = None;
         for (number, token) in tokens.iter().enumerate().take(numbers.end).skip(numbers.start) {
-            row = Some(batch.push(*token, number - self.start, self.cache.id(), output));
-            batch.push_hidden(self.states.before(number));
+            row = Some(batch.push(*token, number - self.cache.start, self.cache.tokens.id(), output));
+            batch.push_hidden(self.cache.state_for(number));
             self.in_batch.push(*token);
         }
         row
     }
 }
 
-impl Drafter for Mtp {
+impl Drafter for Head {
     fn source(&self) -> DrafterKind {
-        DrafterKind::Mtp
+        self.source
     }
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
@@ -307,7 +319,7 @@ impl Drafter for Mtp {
         // There is no space for a longer draft, so it ends.
         while !self.batch.is_empty() && self.decode_layer(layer).is_ok() {
             for slot in &mut self.slots {
-                slot.cache.push(&slot.in_batch);
+                slot.cache.tokens.push(&slot.in_batch);
                 slot.in_batch.clear();
             }
             self.extend(requests);
@@ -321,8 +333,7 @@ impl Drafter for Mtp {
         for request in requests {
             // Keeps the states of the token before the last, which is decoded again, and of later ones.
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
-            let seen = slot.start + slot.cache.len();
-            slot.states.forget_before(seen.saturating_sub(2));
+            slot.cache.forget_states();
         }
     }
 
@@ -330,17 +341,7 @@ impl Drafter for Mtp {
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
-        slot.states.shift(keep, dropped);
-        if slot.start >= keep + dropped {
-            slot.start -= dropped;
-        } else if slot.start > keep {
-            slot.cache.clear(&mut self.context);
-        } else {
-            let keep = keep - slot.start;
-            if !self.moves || !slot.cache.shift(&mut self.context, keep..keep + dropped) {
-                slot.cache.cut(&mut self.context, keep);
-            }
-        }
+        slot.cache.shift(&mut self.context, keep, dropped, self.moves);
     }
 
     fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
@@ -358,32 +359,34 @@ impl Drafter for Mtp {
     }
 
     fn needs_hidden(&self) -> bool {
-        true
+        self.needs_hidden
     }
 
     fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
         let most = self.context.n_ubatch().min(self.context.n_batch());
-        let Some(mtp_slot) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
-        mtp_slot.states.begin(what.tokens, what.from);
+        let Some(head_slot) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
+        head_slot.cache.states.begin(what.tokens, what.from);
+        self.read_states(what);
+        let n_hidden = self.context.n_hidden().max(1);
+        let Some(head_slot) = self.slots.get_mut(slot) else { return };
         let tokens = what.tokens.get(what.from..).unwrap_or(&[]).iter().chain(what.draft);
-        for (index, token) in tokens.enumerate() {
-            let Some(state) = what.target.hidden(what.first + index) else { break };
-            if !mtp_slot.states.push(*token, state) {
+        for (token, state) in tokens.zip(self.rows.chunks_exact(n_hidden)) {
+            if !head_slot.cache.states.push(*token, state) {
                 break;
             }
         }
         // Without requests for drafts, their number would grow.
-        while let Some(mtp_slot) = self.slots.get_mut(slot).filter(|mtp_slot| mtp_slot.states.len() > most) {
+        while let Some(head_slot) = self.slots.get_mut(slot).filter(|head_slot| head_slot.cache.states.len() > most) {
             self.batch.clear();
-            let Range { start, end } = mtp_slot.missing(&mut self.context, what.tokens, what.tokens.len());
+            let Range { start, end } = head_slot.cache.missing(&mut self.context, what.tokens, what.tokens.len());
             let end = end.min(start + self.context.n_batch());
-            let some = mtp_slot.add(&mut self.batch, what.tokens, start..end, false).is_some();
+            let some = head_slot.add(&mut self.batch, what.tokens, start..end, false).is_some();
             let done = some && self.decode_all_layers();
-            let Some(mtp_slot) = self.slots.get_mut(slot) else { return };
+            let Some(head_slot) = self.slots.get_mut(slot) else { return };
             if done {
-                mtp_slot.states.forget_before(end.saturating_sub(2));
+                head_slot.cache.states.forget_before(end.saturating_sub(2));
             } else {
-                mtp_slot.states.clear();
+                head_slot.cache.states.clear();
             }
         }
     }

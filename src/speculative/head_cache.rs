@@ -1,0 +1,90 @@
+//! A slot's part of a head's KV cache, and the states from which it is continued.
+
+use std::ops::Range;
+
+use super::states::States;
+use crate::llama::{Context, Token};
+use crate::session::{Sequence, common_prefix};
+
+/// The longest gap of states that is filled with zeros.
+const GAP: usize = 8;
+
+/// The tokens of a slot in a head's KV cache, and the target's states of later ones.
+pub(super) struct HeadCache {
+    /// The tokens in the cache, computed with states of the target.
+    pub(super) tokens: Sequence,
+    /// The index of the first of them in the context.
+    pub(super) start: usize,
+    /// States that are needed for later tokens.
+    pub(super) states: States,
+    /// The least `start`.
+    first: usize,
+    /// 1: a token needs the state of the previous one. 0: its own.
+    lag: usize,
+}
+
+impl HeadCache {
+    /// An empty cache with the sequence of slot `index`. `n_state`: the length of a state.
+    pub(super) fn new(index: usize, n_state: usize, first: usize, lag: usize) -> HeadCache {
+        HeadCache { tokens: Sequence::new(index, None), start: first, states: States::new(n_state), first, lag }
+    }
+
+    /// The number of tokens of the context up to the end of the cache.
+    pub(super) fn end(&self) -> usize {
+        self.start + self.tokens.len()
+    }
+
+    /// Removes everything after the cache's tokens. Returns false if some of those were removed, too.
+    pub(super) fn cut(&mut self, context: &mut Context) -> bool {
+        let len = self.tokens.len();
+        self.tokens.cut(context, len) == len
+    }
+
+    /// The range of the context's tokens that are missing in the cache and can be decoded. First removes tokens that differ from the
+    /// context, and all but the first `most` of it.
+    pub(super) fn missing(&mut self, context: &mut Context, tokens: &[Token], most: usize) -> Range<usize> {
+        let agrees = tokens.get(self.start..).map_or(0, |tokens| common_prefix(&self.tokens, tokens));
+        let agrees = self.tokens.cut(context, agrees.min(most.saturating_sub(self.start)));
+        if agrees == 0 {
+            self.start = self.first;
+        }
+        let next = self.start + agrees;
+        let (from, reach) = (self.states.from(), self.states.reach(tokens));
+        if from == reach {
+            return next..next;
+        }
+        let end = (reach + self.lag).min(tokens.len());
+        if next + GAP > from {
+            return next..end.max(next);
+        }
+        self.tokens.clear(context);
+        self.start = from + self.lag;
+        self.start..end
+    }
+
+    /// The state that the context's token `number` needs. Zero if unknown.
+    pub(super) fn state_for(&self, number: usize) -> &[f32] {
+        self.states.before(number + 1 - self.lag)
+    }
+
+    /// Forgets the states that the tokens of the cache needed, except those of the last two, which can be decoded again.
+    pub(super) fn forget_states(&mut self) {
+        self.states.forget_before(self.end().saturating_sub(1 + self.lag));
+    }
+
+    /// The `dropped` tokens from index `keep` of the context on were removed, and the later ones moved down. `moves`: the cache's
+    /// positions can be shifted.
+    pub(super) fn shift(&mut self, context: &mut Context, keep: usize, dropped: usize, moves: bool) {
+        self.states.shift(keep, dropped);
+        if self.start >= keep + dropped {
+            self.start -= dropped;
+            return;
+        }
+        let gone = keep.saturating_sub(self.start)..keep + dropped - self.start;
+        self.start = self.start.min(keep);
+        let place = gone.start;
+        if !moves || !self.tokens.shift(context, gone) {
+            self.tokens.cut(context, place);
+        }
+    }
+}

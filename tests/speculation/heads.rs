@@ -1,0 +1,220 @@
+//! Drafting with heads in files of their own: they change no completion, read the right states, and are refused if they belong to another target.
+
+use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
+use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::JsonEngine;
+use serde_json::{Value, json};
+
+fn unchanged(_: &mut HeadWriter) {}
+
+/// A target, a head for it, and the head's kind.
+fn pairs() -> Vec<(String, String, &'static str)> {
+    let [main, layer] = mtp_in_two_files(0.4);
+    let shared = |head: &mut HeadWriter| {
+        head.without("token_embd");
+        head.without("output.weight");
+    };
+    vec![
+        (head_target(1.0), eagle3("own", unchanged), "eagle3"),
+        (head_target(1.0), eagle3("shared", shared), "eagle3"),
+        (head_target(1.0), dflash("own", false, unchanged), "dflash"),
+        (chance_target(), dflash("shared", true, shared), "dflash"),
+        (head_target(1.0), dflash("markov", false, HeadWriter::markov), "dspark"),
+        (main, layer, "mtp"),
+    ]
+}
+
+fn init(target: &str, head: &str) -> Value {
+    json!({
+        "model": target, "model_draft": head, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
+        "speculative": {"type": "draft", "adaptive": false, "n_max": 3},
+    })
+}
+
+fn load(target: &str, head: &str, more: Value) -> JsonEngine {
+    start(with(&init(target, head), more))
+}
+
+fn request(prompt: &[usize], temperature: f64) -> Value {
+    json!({
+        "prompt": prompt, "n_predict": 50, "temperature": temperature, "top_k": 0, "top_p": 1, "seed": 8,
+        "ignore_eos": true, "return_tokens": true, "repeat_penalty": 1,
+    })
+}
+
+#[test]
+fn heads_do_not_change_completions() {
+    for (target, head, kind) in pairs() {
+        let plain = start(json!({"model": target, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32}));
+        let engine = load(&target, &head, json!({}));
+        let status = engine.status();
+        assert_eq!((&status["draft"]["kind"], &status["draft"]["compatible"]), (&json!(kind), &json!(true)), "{head}");
+        // The second prompt spans several batches.
+        for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
+            let request = request(&tokens(1, length), temperature);
+            let expected = complete(&plain, Completion, &request);
+            assert_eq!(complete(&engine, Completion, &request)["tokens"], expected["tokens"], "{head}: no speculation");
+            for more in [
+                json!({"n_max": 1}),
+                json!({"n_max": 3}),
+                json!({"n_max": 32, "verify": "match"}),
+                json!({"n_max": 8, "p_min": 0.3}),
+                json!({"adaptive": true}),
+                json!({"type": ["suffix", "draft"], "n_max": 16}),
+                json!({"type": "mtp", "n_max": 2}),
+            ] {
+                let more = json!({"cache_prompt": false, "speculative": more});
+                let answer = complete(&engine, Speculative, &with(&request, more.clone()));
+                let report = &answer["speculative"];
+                assert_eq!(answer["tokens"], expected["tokens"], "{head} {temperature} {more}: {report}");
+                if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
+                    assert!(n(&report["by_type"]["draft"]["n_drafted"]) > 15, "{head}: {report}");
+                    assert!(report["disabled"].is_null(), "{head}: {report}");
+                }
+                if kind == "mtp" && more["speculative"]["type"] == "mtp" {
+                    assert!(n(&report["n_drafted"]) > 15, "{head}: {report}");
+                }
+            }
+        }
+    }
+}
+
+/// The head predicts from the state of the token before the last, so its first token is right if and only if it gets that state.
+#[test]
+fn eagle3_reads_the_state_of_the_token_before() {
+    let (target, head) = (head_target(0.1), eagle3("own", unchanged));
+    for more in
+        [json!({}), json!({"n_parallel": 3}), json!({"n_parallel": 3, "kv_unified": true}), json!({"n_ctx": 128})]
+    {
+        let engine = load(&target, &head, more.clone());
+        let greedy = |prompt: &[usize]| with(&request(prompt, 0.0), json!({"speculative": {"n_max": 1}}));
+        let check = |answer: &Value, what: &str| {
+            let report = &answer["speculative"];
+            let (drafted, accepted) = (n(&report["n_drafted"]), n(&report["n_accepted"]));
+            assert!(drafted >= 20 && accepted * 10 >= drafted * 8, "{more} {what}: {report}");
+        };
+        let prompt = tokens(3, 100);
+        let answer = complete(&engine, Speculative, &greedy(&prompt));
+        check(&answer, "first");
+        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        complete(&engine, Completion, &greedy(&tokens(7, 90)));
+        check(&complete(&engine, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
+        check(&complete(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
+        if more["n_parallel"] == 3 {
+            let ids: Vec<u64> = (0..3)
+                .map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1)))))
+                .collect();
+            for id in ids {
+                check(drain(&engine, Speculative, id).last().expect("updates"), "together");
+            }
+        }
+    }
+}
+
+/// Chance alone decides between the tokens of this target, so a draft of several is right only if each row was chosen by the target's noise.
+#[test]
+fn each_row_of_a_block_is_chosen_by_the_noise_of_its_position() {
+    let (target, head) = (chance_target(), dflash("chance", true, unchanged));
+    for more in [json!({}), json!({"n_parallel": 3}), json!({"n_parallel": 2, "kv_unified": true, "n_ctx": 2048})] {
+        let engine = load(&target, &head, more.clone());
+        let check = |answer: &Value| {
+            let report = &answer["speculative"];
+            // A block of six begins with the context's last token. Without the same noise, an eighth would be right.
+            let positions = report["accepted_per_position"].as_array().expect("an array").iter().map(n);
+            let positions: Vec<usize> = positions.collect();
+            assert!(positions.len() == 5 && positions[4] > 0, "{more}: {report}");
+            let steps = std::iter::once(n(&report["n_steps"])).chain(positions.clone());
+            for (before, accepted) in steps.zip(&positions) {
+                assert!(before < 8 || accepted * 5 > before * 2, "{more}: {report}");
+            }
+        };
+        let request =
+            |seed| with(&request(&tokens(seed, 40), 1.0), json!({"n_predict": 100, "speculative": {"n_max": 20}}));
+        check(&complete(&engine, Speculative, &request(1)));
+        let ids: Vec<u64> = (0..3).map(|seed| submit(&engine, Speculative, &request(seed))).collect();
+        for id in ids {
+            check(drain(&engine, Speculative, id).last().expect("updates"));
+        }
+    }
+}
+
+#[test]
+fn shifts_sessions_and_concurrent_requests_do_not_change_completions() {
+    for (target, head, kind) in pairs() {
+        let small = json!({"n_ctx": 96});
+        let plain =
+            start(with(&json!({"model": target, "model_draft": null, "n_batch": 32, "n_ubatch": 32}), small.clone()));
+        let engine = load(&target, &head, with(&small, json!({"n_parallel": 3})));
+        for n_keep in [0, 10, 80] {
+            let long = json!({"n_predict": 200, "cache_prompt": false, "n_keep": n_keep});
+            let requests: Vec<Value> =
+                (0..4).map(|seed| with(&request(&tokens(seed, 40 + 5 * seed), 0.6), long.clone())).collect();
+            let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
+            for (id, request) in ids.into_iter().zip(&requests) {
+                let updates = drain(&engine, Speculative, id);
+                let expected = complete(&plain, Completion, request);
+                assert_eq!(
+                    crate::common::text(&updates),
+                    expected["content"].as_str().expect("content"),
+                    "{head} {n_keep}"
+                );
+                let report = &updates.last().expect("updates")["speculative"];
+                assert!(n(&report["n_drafted"]) > 100, "{kind} {n_keep}: {report}");
+            }
+        }
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("head-{kind}.session"));
+        let prompt = tokens(9, 40);
+        let whole = complete(&plain, Completion, &with(&request(&prompt, 0.0), json!({"cache_prompt": false})));
+        let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        complete(&engine, Speculative, &with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path})));
+        let rest = [&prompt, &generated[..25]].concat();
+        let rest = with(&request(&rest, 0.0), json!({"n_predict": 25, "session_load": path}));
+        let answer = complete(&load(&target, &head, with(&small, json!({"n_parallel": 3}))), Speculative, &rest);
+        assert_eq!(answer["tokens"], json!(generated[25..]), "{head}: {answer}");
+        assert!(n(&answer["speculative"]["n_drafted"]) > 10, "{head}: {}", answer["speculative"]);
+    }
+}
+
+#[test]
+fn heads_of_another_target_are_errors_that_say_why() {
+    let check = |target: &str, head: &str, expected: &[&str]| {
+        let init = with(&init(target, head), json!({"n_threads": 1, "log_level": "none"}));
+        let error = JsonEngine::new().load(init.to_string().as_bytes()).expect_err(head);
+        for part in expected {
+            assert!(error.message().contains(part), "{head}: {}", error.message());
+        }
+    };
+    let target = head_target(1.0);
+    let foreign = "is a head for another model: ";
+    for head in [eagle3("own", unchanged), dflash("own", false, unchanged)] {
+        check(
+            &model("target"),
+            &head,
+            &["model_draft: ", &head, foreign, "it reads states of 32 numbers, and the target's have "],
+        );
+        check(&tiny_models::recurrent(), &head, &["which llama.cpp does not give for the architecture mamba"]);
+    }
+    let [main, layer] = mtp_in_two_files(0.4);
+    check(&target, &layer, &[foreign, "its architecture is glm4moe, the target's llama"]);
+    check(&layer, &layer, &["model: ", "is a head for multi-token prediction (MTP)", "model_draft"]);
+    check(&eagle3("own", unchanged), &layer, &["is an EAGLE-3 head", "model_draft"]);
+    check(&dflash("markov", false, HeadWriter::markov), &layer, &["is a DSpark head"]);
+    let eagle3_with = |name, change: fn(&mut HeadWriter)| eagle3(name, change);
+    check(
+        &target,
+        &eagle3_with("layer", |head| head.layers(&[0, 2, 9])),
+        &[foreign, "it reads layer 9, and the target has 4"],
+    );
+    check(&target, &eagle3_with("no-layers", HeadWriter::without_layers), &["eagle3.target_layers", "is absent"]);
+    check(&target, &eagle3_with("negative", |head| head.layers(&[0, -2, 1])), &["has a number that is no layer"]);
+    check(&target, &eagle3_with("wide", |head| head.number("target_hidden_size", 64)), &["cannot be loaded"]);
+    check(&target, &eagle3_with("no-fc", |head| head.without("fc")), &["cannot be loaded"]);
+    let dflash_with = |name, change: fn(&mut HeadWriter)| dflash(name, false, change);
+    check(&target, &dflash_with("no-mask", HeadWriter::without_mask), &["has no mask token"]);
+    check(&target, &dflash_with("block", |head| head.number("block_size", 1)), &["block_size"]);
+    check(&target, &dflash_with("selector", HeadWriter::selector), &["is a DFlash 2 head"]);
+    check(&main, &dflash_with("own", unchanged), &["does not give for the architecture glm4moe"]);
+    check(&target, &tiny_models::of_kind("gemma4-assistant", "model", 0), &["is an assistant of Gemma 4"]);
+}
