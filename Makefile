@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: aarch64 audit deaths windows gpu macos help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
+.PHONY: aarch64 architectures audit deaths windows gpu macos help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas tool-calls exactness bench-formats bench-products exactness-formats clean asan tsan valgrind miri fuzz faults chaos soak
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -31,6 +31,7 @@ help:
 	@echo "make schemas   run the JSON Schema test suite (downloads it)"
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
 	@echo "make exactness-formats  how many outputs depend on speculation, other requests or the level, in each format of weights (ARGS=\"--quantize llama-quantize\")"
+	@echo "make architectures  what works with a small random model of every architecture of llama.cpp"
 	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
 	@echo "make aarch64   build for AArch64 Linux, and run its tests under qemu-user (installs a cross compiler)"
 	@echo "make audit     compare the dependencies with RustSec's advisories"
@@ -159,6 +160,10 @@ exactness-formats: setup-build
 	$(ENV) cargo build --release --lib
 	scripts/models.sh
 	python3 scripts/exactness-formats.py $(ARGS)
+
+# A small random model of every architecture of llama.cpp; writes the table of docs/architectures.md.
+architectures: setup-build
+	$(ENV) FOREDRAFT_TABLE=1 cargo test --release --test architectures -- --ignored --exact all_architectures
 
 deaths: setup-build
 	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll never_polled | sed 's/^[.]*|/|/' | grep '^|'

@@ -485,6 +485,7 @@ export interface Status {
   vocab_only: boolean;
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;
+  self_check: { known: boolean; cache_prompt: boolean; speculative: boolean } | null;
   n_threads_now: number;
   paused: boolean;
   pending_panel_bytes: number;

@@ -56,7 +56,7 @@ impl LocalEngine {
         let (models, worker) = engine::load(&load.config, pauses, notify_and_signal(&updates, notify), progress)?;
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
-        load.warn_about_models(&models.target, models.draft.as_deref());
+        load.warn_about_models(&models);
         for warning in load.warnings.iter().skip(n_logged) {
             log::write(Level::Warn, &format!("load: {warning}"));
         }

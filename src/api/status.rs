@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::{CACHE_TYPES, GivenModels, LoadRequest};
-use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SlotStatus};
+use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
 use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
 use crate::speculative::{Compatibility, VocabSummary};
@@ -65,6 +65,7 @@ pub(super) struct EngineStatus {
     model_n_params: u64,
     draft: Option<Value>,
     attention: Option<Value>,
+    self_check: Option<Value>,
     cpu: Option<Value>,
     n_threads_now: usize,
     /// Of weights that will be in panels, but are in the mapped file yet.
@@ -138,6 +139,7 @@ impl EngineStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
+            self_check: Some(self_check(models.self_check)),
             cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
             devices: llama::devices().into_iter().map(|on| device(on, models)).collect(),
             fit: models.fit.as_ref().map(fit),
@@ -167,6 +169,11 @@ impl EngineStatus {
         // Serialization fails only for maps with keys that are not strings, and there are none.
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// What the target's architecture was found to allow.
+fn self_check(of: SelfCheck) -> Value {
+    json!({"known": of.is_known, "cache_prompt": of.reuses_prompts, "speculative": of.verifies_drafts})
 }
 
 /// The attention kernel of a context, and how it was chosen.

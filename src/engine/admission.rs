@@ -253,7 +253,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
     let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
     // One token at least must be decoded, for its logits.
-    let may_reuse = options.cache_prompt && options.prompt_probs.is_none();
+    let may_reuse = pool.reuses_prompts && options.cache_prompt && options.prompt_probs.is_none();
     let reusable = match may_reuse && slot.lora == request.lora {
         true => tokens.get(..tokens.len() - 1).unwrap_or(&[]),
         false => &[],

@@ -8,8 +8,9 @@ use super::draft_only::DraftOnly;
 use super::embedder::{self, Embedder};
 use super::load_progress::LoadMeter;
 use super::measure::{MEASURING, measure, warm_up};
-use super::rollback::with_rollback;
+use super::rollback::{with_less_rollback, with_rollback};
 use super::scheduler::BatchScheduler;
+use super::self_check::self_check;
 use super::slots::SlotPool;
 use super::{Config, Models};
 use crate::error::{Error, Result};
@@ -65,16 +66,12 @@ impl Builder<'_> {
         let make = |params: &ContextParams| Context::for_text(&models.target, params, &self.threads, &self.interrupt);
         let best =
             |params: &ContextParams| with_best_attention(&models.target, params, &self.threads, config.warmup, make);
-        let made = best(&shared).or_else(|error| {
-            if shared.n_rollback == 0 {
-                return Err(error);
-            }
-            log::write(Level::Warn, &format!("no rollback, so no drafts: {}", error.message()));
-            best(&ContextParams { n_rollback: 0, ..shared.clone() })
-        })?;
+        let made = with_less_rollback(shared, best)?;
         let Some((mut context, attention)) = made else { return Ok(None) };
         models.attention = Some(attention);
         progress.step();
+        progress.check()?;
+        models.self_check = self_check(&mut context);
         progress.check()?;
         let mtp = self.mtp_context(&mut context, mtp_failure, &params);
         let head = self.head_context(&mut context, models, &params)?;
@@ -103,6 +100,10 @@ impl Builder<'_> {
         }
         let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
         let mut scheduler = Box::new(BatchScheduler::new(context, beams, config));
+        scheduler.pool.reuses_prompts = models.self_check.reuses_prompts;
+        if let Some(why) = models.self_check.without_drafts() {
+            scheduler.pool.drafters.forbid(why);
+        }
         let draft_only = match head {
             Some(head) => {
                 self.add_head(head, &mut scheduler.pool, models, &mut costs, progress)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attention::AttentionReport;
+use super::self_check::SelfCheck;
 use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa, Rollback};
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
@@ -95,4 +96,6 @@ pub struct Models {
     pub placement_draft: DevicePlacement,
     /// What `fit` has chosen, if it was used.
     pub fit: Option<FitReport>,
+    /// What the target's architecture was found to allow.
+    pub self_check: SelfCheck,
 }

@@ -11,7 +11,7 @@ use super::embedder;
 use super::rollback::with_rollback;
 use crate::error::Result;
 use crate::llama::log::{self, Level};
-use crate::llama::{self, ContextParams, Device, DevicePlacement, DeviceUse, Model, ModelParams};
+use crate::llama::{self, ContextParams, Device, DevicePlacement, DeviceUse, DraftKind, Model, ModelParams};
 
 /// Context lengths that are tried are the shortest one and as many of these steps more.
 const N_CTX_STEP: u32 = 256;
@@ -192,7 +192,12 @@ impl Estimates<'_> {
         let rolls_back = !model.has_recurrent_states() || shared.n_rollback > 0;
         let embedder = embeds.then(|| embedder::context_params(&context, &model));
         for context in std::iter::once(shared).chain(embedder) {
-            placement.add_estimate(&model, &context)?;
+            match model.draft_kind() {
+                DraftKind::Model => placement.add_estimate(&model, &context)?,
+                DraftKind::Mtp => _ = placement.add_mtp_estimate(&model, &context),
+                // llama.cpp makes no context of a head that uses weights of its target, which is not there yet.
+                _ => _ = placement.add_estimate(&model, &context),
+            }
         }
         if mtp && model.n_mtp_layers() > 0 && rolls_back {
             // The load goes on without one that llama.cpp refuses.

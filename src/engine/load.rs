@@ -11,6 +11,7 @@ use super::embedder::Embedder;
 use super::fit::fit;
 use super::load_progress::LoadMeter;
 use super::report::StepReport;
+use super::self_check::SelfCheck;
 use super::worker::Worker;
 use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
 use crate::error::{Code, Error, Result};
@@ -66,6 +67,7 @@ pub fn load(
         attention: None,
         attention_draft: None,
         fit,
+        self_check: SelfCheck::default(),
     };
     if config.model.vocab_only {
         return Ok((models, None));

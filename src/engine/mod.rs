@@ -33,6 +33,7 @@ mod request;
 mod request_handle;
 mod rollback;
 mod scheduler;
+mod self_check;
 mod sessions;
 mod slots;
 mod space;
@@ -71,6 +72,7 @@ pub use self::event::{
 pub use self::load::load;
 pub use self::request::{EmbeddingLimits, EmbeddingValues, Prepared, PreparedSender, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
+pub use self::self_check::SelfCheck;
 
 /// Called with the number of each request that has an event, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;

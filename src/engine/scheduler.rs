@@ -62,7 +62,15 @@ impl BatchScheduler {
         let trees = slots.iter().map(|slot| DraftTree::new(slot.cache.id(), branches(slot.index))).collect();
         let shared_cells = (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx());
         BatchScheduler {
-            pool: SlotPool { context, slots, drafters, shared_cells, ctx_shift: config.ctx_shift, n_admissions: 0 },
+            pool: SlotPool {
+                context,
+                slots,
+                drafters,
+                shared_cells,
+                ctx_shift: config.ctx_shift,
+                reuses_prompts: true,
+                n_admissions: 0,
+            },
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
             beams,

@@ -91,6 +91,8 @@ pub(super) struct SlotPool {
     pub(super) shared_cells: Option<usize>,
     /// Whether a full context drops its middle and goes on.
     pub(super) ctx_shift: bool,
+    /// Whether a prompt can begin with what a slot has in its cache.
+    pub(super) reuses_prompts: bool,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) n_admissions: u64,
 }

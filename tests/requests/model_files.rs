@@ -31,6 +31,7 @@ fn metadata_that_llama_divides_by_is_not_zero() {
         ("plamo2", "ssm.time_step_rank"),
         ("deepseek4", "attention.output_group_count"),
         ("minimax-m3", "attention.indexer.block_size"),
+        ("afmoe", "attention.sliding_window"),
     ]);
     for (architecture, key) in numbers {
         let error = refused(json!({"model": tiny_models::with_zero(architecture, key)}));

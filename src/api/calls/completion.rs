@@ -73,6 +73,9 @@ impl LocalEngine {
         let worker = self.worker()?;
         let object = parse_object(request)?;
         let mut request = CompletionRequest::from_object(&object, self.defaults())?;
+        if !request.speculative.draft_only {
+            request.warnings.extend(self.models().self_check.warnings());
+        }
         if request.reply.debug && !request.translation.is_logged {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }

@@ -20,7 +20,7 @@ use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, show, text_in};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
-use crate::engine::{Config, FitSettings, MAX_BEAMS};
+use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
@@ -180,7 +180,9 @@ impl LoadRequest {
     }
 
     /// Adds warnings about models that do not serve what was asked for.
-    pub(super) fn warn_about_models(&mut self, target: &Model, draft: Option<&Model>) {
+    pub(super) fn warn_about_models(&mut self, models: &Models) {
+        let (target, draft) = (&models.target, models.draft.as_deref());
+        self.warnings.extend(models.self_check.warnings());
         let has_layers = |draft: &&Model| !draft.draft_kind().is_head();
         if let Some(draft) = draft.filter(has_layers).filter(|draft| draft.n_params() > target.n_params()) {
             self.warnings.push(format!(

@@ -102,7 +102,8 @@ uint32_t of_layer(const std::vector<int64_t> & all, size_t layer) {
     return static_cast<uint32_t>(all.size() == 1 ? all[0] : layer < all.size() ? all[layer] : 0);
 }
 
-// A number that llama.cpp divides by in these architectures without a check. `required`: if it is absent, llama.cpp divides by 0, too.
+// A number that llama.cpp divides by in these architectures, or takes a memory for granted that it makes only if the number is not 0. `required`: if
+// it is absent, it counts as 0.
 struct divisor {
     const char * key;
     bool required;
@@ -120,6 +121,7 @@ const std::vector<divisor> & divisors() {
         { "attention.head_count", true, { "gemma2", "gemma3", "olmo2", "phimoe", "deepseek2-ocr" } },
         { "attention.output_group_count", true, { "deepseek4" } },
         { "attention.indexer.block_size", true, { "minimax-m3" } },
+        { "attention.sliding_window", true, { "afmoe" } },
     };
     return all;
 }

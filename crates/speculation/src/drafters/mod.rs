@@ -35,6 +35,8 @@ pub struct Drafters {
     offers_free_tokens: bool,
     /// The kinds that have no drafter, and why.
     unavailable: Vec<(DrafterKind, String)>,
+    /// Why no request drafts, if none may.
+    forbidden: Option<String>,
     /// Tokens that end a completion.
     end_tokens: Vec<Token>,
     /// The lengths of a model's drafts in the step; kept for its memory.
@@ -52,6 +54,7 @@ impl Drafters {
             controller: Controller::default(),
             offers_free_tokens: false,
             unavailable: Vec::new(),
+            forbidden: None,
             end_tokens,
             draft_lengths: Vec::new(),
             clock,
@@ -92,6 +95,11 @@ impl Drafters {
         self.unavailable.push((kind, why));
     }
 
+    /// No request may draft, and why.
+    pub fn forbid(&mut self, why: String) {
+        self.forbidden = Some(why);
+    }
+
     /// Why the draft model, or the layers for multi-token prediction, do not draft for a request that asks for `kinds`, if that is
     /// worth reporting: they exist and cannot serve the target, or the request asks for no other drafter.
     fn unavailable(&self, kinds: &[DrafterKind]) -> Option<String> {
@@ -108,6 +116,10 @@ impl Drafters {
     /// A request that speculates begins in `slot`. Returns its drafting state.
     #[must_use]
     pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> DraftingState {
+        if let Some(why) = &self.forbidden {
+            let none = self.registered.iter().map(|_| None).collect();
+            return DraftingState::new(settings, none, Some(why.clone()));
+        }
         let settings = &self.with_known_layers(settings);
         let disabled = self.unavailable(&settings.sources);
         let mut drafters = Vec::with_capacity(self.registered.len());
