@@ -18,8 +18,8 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{complete, drain, model, n, submit, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Completion, Speculative};
+use common::{Requests as _, complete, drain, model, n, submit, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
@@ -151,7 +151,7 @@ fn compare(path: &str) -> Result<Value, String> {
     let engine = load(json!({}))?;
     let ask = |request: &Value| {
         let bytes = request.to_string();
-        let answer = engine.with_loaded(|loaded| loaded.complete(Completion, bytes.as_bytes()));
+        let answer = engine.complete_as(Completion, bytes.as_bytes());
         answer.map_err(|error| error.message().to_owned())
     };
     let seeds = [2, 3];

@@ -1,8 +1,8 @@
 //! Drafting with heads in files of their own: they change no completion, read the right states, and are refused if they belong to another target.
 
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
-use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
-use foredraft::api::Endpoint::{Completion, Speculative};
+use crate::common::{Requests as _, complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
