@@ -171,7 +171,7 @@ impl EngineStatus {
     }
 }
 
-/// What the target's architecture was found to allow.
+/// The result of the check of the target's architecture.
 fn self_check(of: SelfCheck) -> Value {
     json!({"known": of.is_known, "cache_prompt": of.reuses_prompts, "speculative": of.verifies_drafts})
 }

@@ -96,6 +96,6 @@ pub struct Models {
     pub placement_draft: DevicePlacement,
     /// What `fit` has chosen, if it was used.
     pub fit: Option<FitReport>,
-    /// What the target's architecture was found to allow.
+    /// The result of the check of the target's architecture.
     pub self_check: SelfCheck,
 }

@@ -134,7 +134,7 @@ const DRAFT: usize = 3;
 /// some kernels' results; what was found wrong differs by more than a third of the spread.
 const ROUNDING: f64 = 0.02;
 
-/// What was found of a model.
+/// The result of the check of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelfCheck {
     /// The architecture is known, so nothing was tested.
@@ -197,7 +197,7 @@ fn test(context: &mut Context) -> Option<SelfCheck> {
     let prompt: Vec<Token> = (0..PROMPT).map(token).collect();
     let wrong: Vec<Token> = (PROMPT..PROMPT + DRAFT.min(context.rollback().max_tokens().max(1))).map(token).collect();
     let (before, after) = prompt.split_at(DIVIDED);
-    let mut trial = Trial { sequence: Sequence::new(0, None), context };
+    let mut trial = CheckedSequence { sequence: Sequence::new(0, None), context };
     let whole = trial.decode(&prompt)?;
     trial.restart();
     trial.decode(before)?;
@@ -221,12 +221,12 @@ fn difference(a: &[f32], b: &[f32]) -> f64 {
     if difference == 0.0 { 0.0 } else { (difference / spread).sqrt() }
 }
 
-struct Trial<'a> {
+struct CheckedSequence<'a> {
     context: &'a mut Context,
     sequence: Sequence,
 }
 
-impl Trial<'_> {
+impl CheckedSequence<'_> {
     fn restart(&mut self) {
         self.sequence.clear(self.context);
     }
@@ -243,7 +243,7 @@ impl Trial<'_> {
         self.context.logits(tokens.len().checked_sub(1)?).map(|logits| logits.to_vec())
     }
 
-    /// As [`Trial::decode`], with a wrong draft after the first token, as a step of the engine decodes and removes it.
+    /// As [`CheckedSequence::decode`], with a wrong draft after the first token, as a step of the engine decodes and removes it.
     fn draft(&mut self, tokens: &[Token], wrong: &[Token]) -> Option<Vec<f32>> {
         let (first, _) = tokens.split_first()?;
         let known = self.sequence.len();

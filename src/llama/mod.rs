@@ -41,7 +41,7 @@ pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
-pub use context::heads::Block;
+pub use context::heads::DraftBlock;
 pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};

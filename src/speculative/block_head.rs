@@ -8,14 +8,14 @@ use super::draft_branch::{choose, follow};
 use super::head_cache::HeadCache;
 use super::{DrafterKind, Settings, Verify};
 use crate::error::Result;
-use crate::llama::{Batch, Block, Context, DecodeError, Token};
+use crate::llama::{Batch, Context, DecodeError, DraftBlock, Token};
 use crate::sampling::Sampler;
 use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
 
 /// The head's context and the state of each slot in it.
 pub struct BlockHead {
     context: Context,
-    block: Block,
+    block: DraftBlock,
     batch: Batch,
     slots: Vec<BlockSlot>,
     /// The cache's positions can be shifted.

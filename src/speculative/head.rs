@@ -34,7 +34,7 @@ pub struct Head {
     encodes: bool,
     /// The head reads the target's hidden states after the last layer.
     needs_hidden: bool,
-    /// What the head reads of decoded tokens, and their states.
+    /// The head's input for decoded tokens, and the states that it makes of them.
     features: Vec<f32>,
     rows: Vec<f32>,
 }

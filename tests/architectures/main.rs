@@ -42,7 +42,7 @@ struct Row {
     self_check: Value,
     n_drafted: usize,
     n_accepted: usize,
-    /// What changes the completion.
+    /// The causes of a changed completion.
     differs: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ const DEFAULT_BLOCK: usize = 16;
 
 /// The block of tokens that a DFlash or DSpark head predicts in one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
+pub struct DraftBlock {
     /// The token that stands for those to predict.
     pub mask: Token,
     /// The most tokens in a pass: the last one of the context, and masks.
@@ -29,7 +29,7 @@ pub struct Block {
     pub first_row: usize,
 }
 
-impl Block {
+impl DraftBlock {
     /// The most tokens that a pass predicts.
     pub fn most(self) -> usize {
         self.size - self.first_row
@@ -52,7 +52,7 @@ impl Model {
     ///
     /// # Errors
     /// The file has no mask token, or a block in which nothing is predicted.
-    pub fn block(&self) -> Result<Block> {
+    pub fn block(&self) -> Result<DraftBlock> {
         let is_true = |key: &str, absent| self.metadata_of_kind(key).map_or(absent, |value| value == "true");
         let size = self.metadata_of_kind("block_size").map_or(Some(DEFAULT_BLOCK), |size| size.parse().ok());
         let reads_anchor = self.draft_kind() == DraftKind::Dspark && is_true("sample_from_anchor", true);
@@ -62,7 +62,7 @@ impl Model {
         let mask = unsafe { sys::llama_vocab_mask(sys::llama_model_get_vocab(self.as_ptr())) };
         match size {
             _ if !self.vocab().contains(mask) => Err(Error::model("its vocabulary has no mask token")),
-            Some(size) => Ok(Block { mask, size, first_row }),
+            Some(size) => Ok(DraftBlock { mask, size, first_row }),
             None => Err(Error::model("its block_size is not the size of a block")),
         }
     }

@@ -11,7 +11,7 @@ pub(in crate::llama) struct Hidden {
     pub(in crate::llama) kept: bool,
     /// The last decode kept them.
     pub(in crate::llama) available: bool,
-    /// What decodes keep of the layers, for a draft head: see [`Context::keep_layers`](crate::llama::Context::keep_layers).
+    /// The states of layers that decodes keep for a draft head: see [`Context::keep_layers`](crate::llama::Context::keep_layers).
     pub(in crate::llama) layers: Vec<LayerState>,
 }
 
