@@ -179,6 +179,12 @@ typedef void (*foredraft_log_callback)(int32_t level, const char *text, void *us
  */
 typedef void (*foredraft_update_callback)(uint64_t id, void *user);
 
+/**
+ * Changes `logits`, the `n_vocab` logits of the position that follows the `n_tokens` `tokens` in the request `id`. Both arrays are valid
+ * during the call; `user` is the pointer that was set with the callback.
+ */
+typedef void (*foredraft_logits_callback)(uint64_t id, float *logits, int32_t n_vocab, const int32_t *tokens, int32_t n_tokens, void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif /* __cplusplus */
@@ -404,6 +410,18 @@ FOREDRAFT_API void foredraft_set_log_callback(foredraft_log_callback cb, void *u
  * from inside a callback).
  */
 FOREDRAFT_API void foredraft_set_update_callback(foredraft_engine *engine, foredraft_update_callback cb, void *user);
+
+/**
+ * Sets the callback for logits. For requests with `"logits_callback": true`, the engine's thread calls it once for each position, in
+ * order, before the position's token is chosen: with the request's `id`, the model's logits, which it may change, and all tokens
+ * before the position, prompt and completion, as far as they are in the context. Biases, penalties, the grammar and all other samplers
+ * see the changed logits. Drafted tokens are accepted as the changed logits say, so speculation still changes no completion.
+ *
+ * NULL removes the callback; a request that runs and needs it then ends with an error. The callback may call the functions that the
+ * update callback may call; `foredraft_cancel` ends the request before the position's token. It must return: no `longjmp`, no exception. The engine decodes nothing meanwhile. When this function
+ * returns, the previous callback no longer runs (unless this function was called from inside a callback).
+ */
+FOREDRAFT_API void foredraft_set_logits_callback(foredraft_engine *engine, foredraft_logits_callback cb, void *user);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -478,7 +478,8 @@ public:
     static engine process_default() { return engine(nullptr, false); }
 
     engine(engine &&other) noexcept
-        : handle_(std::exchange(other.handle_, none())), owned_(std::exchange(other.owned_, false)), on_update_(std::move(other.on_update_)) {}
+        : handle_(std::exchange(other.handle_, none())), owned_(std::exchange(other.owned_, false)), on_update_(std::move(other.on_update_)),
+          on_logits_(std::move(other.on_logits_)) {}
     /// Releases what this one has, waiting for its threads.
     engine &operator=(engine &&other) noexcept {
         if (this != &other) {
@@ -486,6 +487,7 @@ public:
             handle_ = std::exchange(other.handle_, none());
             owned_ = std::exchange(other.owned_, false);
             on_update_ = std::move(other.on_update_);
+            on_logits_ = std::move(other.on_logits_);
         }
         return *this;
     }
@@ -564,6 +566,26 @@ public:
         on_update_ = std::move(next);
     }
 
+    /// A position of a request whose logits a function of `on_logits` may change. It is valid during the call.
+    struct position {
+        std::uint64_t id;
+        float *logits;
+        std::int32_t n_vocab;
+        const std::int32_t *tokens;
+        std::int32_t n_tokens;
+    };
+
+    /// Has `function` called before each token is chosen, in requests with "logits_callback": true; an empty one ends that. It must not
+    /// throw, and may call only what does not wait: see foredraft_set_logits_callback.
+    void on_logits(std::function<void(const position &)> function) {
+        auto next = function ? std::make_unique<std::function<void(const position &)>>(std::move(function)) : nullptr;
+        const auto call = [](std::uint64_t id, float *logits, std::int32_t n_vocab, const std::int32_t *tokens, std::int32_t n_tokens, void *user) {
+            (*static_cast<std::function<void(const position &)> *>(user))({id, logits, n_vocab, tokens, n_tokens});
+        };
+        foredraft_set_logits_callback(handle_, next ? +call : nullptr, next.get());
+        on_logits_ = std::move(next);
+    }
+
 private:
     engine(foredraft_engine *handle, bool owned) : handle_(handle), owned_(owned) {}
 
@@ -572,7 +594,9 @@ private:
 
     void release() noexcept {
         if (on_update_) foredraft_set_update_callback(handle_, nullptr, nullptr);
+        if (on_logits_) foredraft_set_logits_callback(handle_, nullptr, nullptr);
         on_update_ = nullptr;
+        on_logits_ = nullptr;
         if (owned_) foredraft_engine_free(handle_);
         owned_ = false;
     }
@@ -580,6 +604,7 @@ private:
     foredraft_engine *handle_;
     bool owned_;
     std::unique_ptr<std::function<void(std::uint64_t)>> on_update_;
+    std::unique_ptr<std::function<void(const position &)>> on_logits_;
 };
 
 /// The library's version, and whether its C interface is the one that this header was compiled with.

@@ -73,6 +73,11 @@ impl<F: ?Sized> Hook<F> {
         }
     }
 
+    /// Whether there is a callback.
+    pub fn is_set(&self) -> bool {
+        self.0.read_recursive().is_some()
+    }
+
     /// Passes the callback to `using`. Returns false if there is none.
     pub fn with(&self, using: impl FnOnce(&F)) -> bool {
         let Some(gate) = self.0.read_recursive().clone() else { return false };

@@ -270,6 +270,7 @@ export interface Request {
   n_probs?: number;
   post_sampling_probs?: boolean;
   prompt_logprobs?: number;
+  logits_callback?: boolean;
   return_tokens?: boolean;
   return_progress?: boolean;
   timings_per_token?: boolean;

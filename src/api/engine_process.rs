@@ -10,6 +10,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
@@ -17,10 +18,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::api::calls::Taken;
-use crate::api::isolation::{Frame, FrameKind, FrameSender};
+use crate::api::isolation::{Frame, FrameKind, FrameSender, LogitsRow, floats};
 use crate::api::registry::RequestRecord;
 use crate::api::{Function, JsonEngine, LocalEngine, error_json};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, CpuSet, PauseGate, Token, process};
 
@@ -31,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a continued request waits for the one before it to be queued.
 const ORDER_PATIENCE: Duration = Duration::from_millis(100);
+/// How often a thread that waits for the host's logits callback looks whether its request was cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a thread without a call waits for the next one.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
@@ -67,6 +70,8 @@ struct EngineChild {
     threads: CallThreads,
     /// The ids of requests that have an update, for the pusher.
     updates: Sender<u64>,
+    /// Rows that the host's logits callback has changed, with their numbers.
+    changed_rows: Sender<(u64, Vec<u8>)>,
     /// Requests that a former process had, in their order, each with a channel that is closed when the request is queued.
     continued: Sender<(Frame, Receiver<()>)>,
 }
@@ -97,6 +102,7 @@ pub fn serve(arguments: &[String]) -> ! {
     let pauses = process::take_stdout().and_then(|file| PauseGate::of_file(&file)).unwrap_or_default();
     let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
     let (updates, pushed) = crossbeam_channel::unbounded();
+    let (changed_rows, incoming_rows) = crossbeam_channel::unbounded();
     let (continued, to_continue) = crossbeam_channel::unbounded();
     let child = Arc::new(EngineChild {
         engine: JsonEngine::of_other_process(Arc::new(pauses)),
@@ -105,6 +111,7 @@ pub fn serve(arguments: &[String]) -> ! {
         known: Mutex::default(),
         threads: CallThreads::default(),
         updates: updates.clone(),
+        changed_rows,
         continued,
     });
     let logger = Arc::clone(&child);
@@ -116,6 +123,11 @@ pub fn serve(arguments: &[String]) -> ! {
         log::write(Level::Warn, &failure);
     }
     child.engine.set_update_hook(Some(Box::new(move |id| _ = updates.send(id))));
+    let (asker, n_rows) = (Arc::clone(&child), AtomicU64::new(0));
+    child.engine.set_logits_hook(Some(Box::new(move |request, logits, tokens| {
+        let number = n_rows.fetch_add(1, Ordering::Relaxed);
+        asker.change_row(number, request, logits, tokens, &incoming_rows)
+    })));
     let (pusher, continuer) = (Arc::clone(&child), Arc::clone(&child));
     let start = |name: &str, work: CallJob| std::thread::Builder::new().name(name.into()).spawn(work);
     let pushing = start("foredraft-push", Box::new(move || pusher.push(&pushed)));
@@ -147,9 +159,41 @@ impl EngineChild {
             match frame.kind {
                 FrameKind::Call | FrameKind::Continue => self.call(frame),
                 FrameKind::Cancel => self.cancel(frame.number),
+                FrameKind::ChangedLogits => _ = self.changed_rows.send((frame.number, frame.text)),
                 FrameKind::EndReasoning => self.end_reasoning(frame.number),
                 FrameKind::Ping => _ = self.sender.send(&Frame::new(FrameKind::Pong, 0, "")),
                 _ => {}
+            }
+        }
+    }
+
+    /// Lets the host's callback change a row, on the engine's thread. A cancel of the request ends the wait.
+    fn change_row(
+        &self,
+        number: u64,
+        request: u64,
+        logits: &mut [f32],
+        tokens: &[Token],
+        changed: &Receiver<(u64, Vec<u8>)>,
+    ) -> Result<()> {
+        let gone = |_| Error::new(Code::Cancelled, "the host has gone");
+        self.sender.send(&LogitsRow::frame(number, request, tokens, logits)).map_err(gone)?;
+        loop {
+            match changed.recv_timeout(CANCEL_INTERVAL) {
+                Ok((answered, row)) if answered == number => {
+                    let row = floats(&row);
+                    if row.len() != logits.len() {
+                        return Err(Error::invalid("logits_callback: the host has removed it, or it failed"));
+                    }
+                    logits.iter_mut().zip(row).for_each(|(logit, changed)| *logit = changed);
+                    return Ok(());
+                }
+                // Of a row that was given up.
+                Ok(_) => {}
+                Err(_) if self.known.lock().is_cancelled(request) => {
+                    return Err(Error::new(Code::Cancelled, "the request was cancelled"));
+                }
+                Err(_) => {}
             }
         }
     }
@@ -369,6 +413,15 @@ impl KnownRequests {
         for (tokens, n_sent) in tokens.iter_mut().zip(n_sent) {
             let before = std::mem::replace(n_sent, tokens.len());
             tokens.drain(..before.min(tokens.len()));
+        }
+    }
+
+    /// Whether the host has cancelled a request, or has heard its end.
+    fn is_cancelled(&self, number: u64) -> bool {
+        match self.requests.get(&number) {
+            Some(KnownRequest::Queued { record, .. }) => record.handle.is_cancelled(),
+            Some(KnownRequest::Preparing { is_cancelled, .. }) => *is_cancelled,
+            None => true,
         }
     }
 

@@ -10,11 +10,12 @@ use super::function::Function;
 use super::load::LoadRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
-use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, notify_and_signal};
+use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
 use super::request::RequestDefaults;
 use super::status::EngineStatus;
-use crate::engine::{self, Config, Models, WorkerHandle};
+use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
+use crate::host::Hook;
 use crate::llama::large_stack::KeptThread;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, PauseGate, Vocab};
@@ -34,6 +35,7 @@ pub struct LocalEngine {
     _large_stack: Arc<KeptThread>,
     pub(super) requests: RequestRegistry,
     pub(super) updates: Arc<UpdateSignal>,
+    logits_hook: Arc<Hook<LogitsCallback>>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
     stopping: Arc<AtomicBool>,
     /// Whether it is closed. Read-locked inside [`LocalEngine::during`].
@@ -41,8 +43,9 @@ pub struct LocalEngine {
 }
 
 impl LocalEngine {
-    /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an update, on the engine's thread.
-    /// `progress` gets 0..=1 and aborts the load by returning false.
+    /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an update, and
+    /// `logits_hook` changes the logits of requests that ask for it, on the engine's thread. `progress` gets 0..=1 and aborts the load by
+    /// returning false.
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
@@ -50,6 +53,7 @@ impl LocalEngine {
         mut load: LoadRequest,
         pauses: &Arc<PauseGate>,
         notify: Arc<engine::Notify>,
+        logits_hook: Arc<Hook<LogitsCallback>>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LocalEngine> {
         let updates = Arc::default();
@@ -71,6 +75,7 @@ impl LocalEngine {
             _large_stack: KeptThread::keep(),
             requests: RequestRegistry::default(),
             updates,
+            logits_hook,
             stopping: Arc::default(),
             in_use: RwLock::new(false),
         };
@@ -165,6 +170,22 @@ impl LocalEngine {
     pub(super) fn worker(&self) -> Result<&WorkerHandle> {
         let vocab_only = || Error::invalid("the model was loaded with vocab_only, so it can only tokenize");
         self.worker.as_ref().ok_or_else(vocab_only)
+    }
+
+    /// The logits callback of a request. `number`: that of the request in the host's process, if that is another one.
+    ///
+    /// # Errors
+    /// The host has set no callback.
+    pub(super) fn logits_editor(&self, number: Option<u64>) -> Result<LogitsEditor> {
+        if !self.logits_hook.is_set() {
+            return Err(no_logits_callback());
+        }
+        let hook = Arc::clone(&self.logits_hook);
+        Ok(LogitsEditor::new(move |id, logits, tokens| {
+            let mut result = Err(Error::invalid("logits_callback: the callback was removed while the request ran"));
+            hook.with(|callback| result = callback(number.unwrap_or(id), logits, tokens));
+            result
+        }))
     }
 
     pub(super) fn engine_status(&self) -> engine::WorkerStatus {
@@ -272,7 +293,7 @@ mod tests {
 
     fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<LocalEngine>) {
         let mut reported = Vec::new();
-        let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), |done| {
+        let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), Arc::default(), |done| {
             reported.push(done);
             wanted(done)
         });

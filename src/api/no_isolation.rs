@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::api::Function;
 use crate::api::calls::PollCommand;
 use crate::api::request::RequestDefaults;
-use crate::engine::Notify;
+use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
+use crate::host::Hook;
 use crate::llama::PauseGate;
 
 pub(super) use self::NoIsolationSettings as IsolationSettings;
@@ -42,6 +43,7 @@ impl NoRemoteEngine {
         _defaults: RequestDefaults,
         _pauses: File,
         _notify: Arc<Notify>,
+        _logits: Arc<Hook<LogitsCallback>>,
         _progress: impl FnMut(f32) -> bool,
     ) -> Result<Self> {
         Err(Error::invalid("isolate: not available on this platform"))

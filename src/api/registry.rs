@@ -105,6 +105,11 @@ pub(super) fn no_such_request(id: u64) -> Error {
     Error::new(Code::NotFound, format!("id: there is no request {id}"))
 }
 
+/// The error for a request with `logits_callback` whose host has set none.
+pub(super) fn no_logits_callback() -> Error {
+    Error::invalid("logits_callback: no callback is set; call foredraft_set_logits_callback first")
+}
+
 /// One request.
 pub(super) struct RequestRecord {
     pub(super) handle: Arc<RequestHandle>,

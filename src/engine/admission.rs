@@ -7,6 +7,7 @@ use super::beams::Beams;
 use super::compare::Compare;
 use super::completion::Completion;
 use super::decision::ChoiceDecision;
+use super::edited_rows::EditedRows;
 use super::event::{PromptProbs, PromptStats, Restored};
 use super::request::{Request, Submission};
 use super::request_handle::Phase;
@@ -292,6 +293,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         output,
         tokens,
         sampler,
+        edited_rows: request.logits_editor.map(EditedRows::new),
         completion,
         options,
         // As llama.cpp: a BOS that begins every text is kept as well.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::TokenProbs;
 use crate::session::SeedOrigin;
@@ -72,6 +72,13 @@ pub enum Stop {
     Cancelled,
     /// It failed.
     Error(Error),
+}
+
+impl From<Error> for Stop {
+    /// The end of a request that fails with this error.
+    fn from(error: Error) -> Stop {
+        if error.code() == Code::Cancelled { Stop::Cancelled } else { Stop::Error(error) }
+    }
 }
 
 /// The probabilities of a prompt's tokens.

@@ -8,7 +8,7 @@
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
 //!   its slot. `follow_up`: what is left to do then.
 //! - `step`: one step, a chain of functions over plain data. `report`: what it changes for the submitters of requests.
-//! - `slots`, `completion`, `text`, `decision`: what a step works on. `trace`: the log of a request's end.
+//! - `slots`, `completion`, `text`, `decision`, `edited_rows`: what a step works on. `trace`: the log of a request's end.
 
 mod admission;
 mod attention;
@@ -19,6 +19,7 @@ mod completion;
 mod config;
 mod decision;
 mod draft_only;
+mod edited_rows;
 mod embedder;
 mod ending;
 mod event;
@@ -70,7 +71,9 @@ pub use self::event::{
     PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
-pub use self::request::{EmbeddingLimits, EmbeddingValues, Prepared, PreparedSender, Request, RequestOptions};
+pub use self::request::{
+    EmbeddingLimits, EmbeddingValues, LogitsCallback, LogitsEditor, Prepared, PreparedSender, Request, RequestOptions,
+};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 pub use self::self_check::SelfCheck;
 

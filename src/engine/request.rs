@@ -3,6 +3,8 @@
 //! Rendering and tokenizing a long prompt takes longer than a host's call may. Such a request is queued before its prompt is known: it
 //! keeps its place in the queue, and its prompt follows by a [`PreparedSender`].
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,7 @@ use crossbeam_channel::Sender;
 use super::decision::ChoiceTokens;
 use super::event::{Erased, Restored};
 use super::request_handle::{CompletionSink, RequestHandle};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::grammar::OutputConstraint;
 use crate::llama::{Interrupt, TextPooling, Token};
 use crate::sampling;
@@ -35,6 +37,8 @@ pub struct Request {
     pub lora: Vec<f32>,
     /// How tokens are chosen.
     pub sampling: sampling::SamplingSettings,
+    /// Changes the logits of each position before its token is chosen.
+    pub logits_editor: Option<LogitsEditor>,
     /// What the completion must follow, compiled for this request.
     pub constraint: Option<OutputConstraint>,
     /// The choices of a decision, which is made instead of a completion.
@@ -47,6 +51,39 @@ pub struct Request {
     pub compare: bool,
     /// Options that need no vocabulary.
     pub options: RequestOptions,
+}
+
+/// Changes a row of logits, on the engine's thread. Its arguments: the number of the request, the row, and the tokens before the position.
+pub type LogitsCallback = dyn Fn(u64, &mut [f32], &[Token]) -> Result<()> + Send + Sync;
+
+/// The logits callback of a request.
+#[derive(Clone)]
+pub struct LogitsEditor(Arc<LogitsCallback>);
+
+impl LogitsEditor {
+    /// With this callback.
+    pub fn new(callback: impl Fn(u64, &mut [f32], &[Token]) -> Result<()> + Send + Sync + 'static) -> LogitsEditor {
+        LogitsEditor(Arc::new(callback))
+    }
+
+    /// Lets the callback change the row of the token that follows `tokens`, in the request with this number.
+    ///
+    /// # Errors
+    /// The callback fails, panics, or bans every token.
+    pub(super) fn edit(&self, id: u64, logits: &mut [f32], tokens: &[Token]) -> Result<()> {
+        let panicked = |_| Err(Error::new(Code::Internal, "logits_callback: the callback panicked"));
+        catch_unwind(AssertUnwindSafe(|| (self.0)(id, logits, tokens))).unwrap_or_else(panicked)?;
+        if sampling::has_candidate(logits) {
+            return Ok(());
+        }
+        Err(Error::invalid("logits_callback: expected a row with a logit above -inf, got none after the callback"))
+    }
+}
+
+impl fmt::Debug for LogitsEditor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LogitsEditor")
+    }
 }
 
 /// The parts of a request that are prepared after it was queued.

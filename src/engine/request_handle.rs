@@ -124,6 +124,11 @@ impl RequestHandle {
         })
     }
 
+    /// Whether the request was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
     /// The engine's end of each completion.
     pub(super) fn sinks(self: &Arc<Self>) -> impl Iterator<Item = CompletionSink> {
         (0..self.texts.len()).map(|index| CompletionSink { handle: Arc::clone(self), index })
@@ -250,7 +255,7 @@ impl CompletionSink {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.handle.cancelled.load(Ordering::Acquire)
+        self.handle.is_cancelled()
     }
 
     /// Ends the completion if it still waits for a slot. Returns whether it did.

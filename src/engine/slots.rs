@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::completion::Completion;
 use super::decision::ChoiceDecision;
+use super::edited_rows::EditedRows;
 use super::event::{
     Outcome, PromptProbs, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
 };
@@ -165,6 +166,8 @@ pub(super) struct Task {
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
+    /// The rows that the host's logits callback has changed, if the request has one.
+    pub(super) edited_rows: Option<EditedRows>,
     pub(super) completion: Completion,
     /// The request's options, except for `stop`, which the completion has.
     pub(super) options: RequestOptions,

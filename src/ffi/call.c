@@ -7,10 +7,13 @@
 #include <stdint.h>
 
 typedef void (*update_callback)(uint64_t id, void *user);
+typedef void (*logits_callback)(uint64_t id, float *logits, int32_t n_vocab, const int32_t *tokens, int32_t n_tokens, void *user);
 typedef void (*log_callback)(int32_t level, const char *text, void *user);
 
 int32_t foredraft_is_made_at_run_time(const void *code);
 void foredraft_call_update(update_callback cb, int32_t made_at_run_time, uint64_t id, void *user);
+int32_t foredraft_call_logits(logits_callback cb, int32_t made_at_run_time, uint64_t id, float *logits, int32_t n_vocab,
+                              const int32_t *tokens, int32_t n_tokens, void *user);
 void foredraft_call_log(log_callback cb, int32_t made_at_run_time, int32_t level, const char *text, void *user);
 
 #ifndef _WIN32
@@ -69,6 +72,16 @@ void foredraft_call_update(update_callback cb, int32_t made_at_run_time, uint64_
     if (!made_at_run_time || !interpreter_is_finalizing()) {
         GUARDED(cb(id, user));
     }
+}
+
+/* Returns whether it has called the callback. */
+int32_t foredraft_call_logits(logits_callback cb, int32_t made_at_run_time, uint64_t id, float *logits, int32_t n_vocab,
+                              const int32_t *tokens, int32_t n_tokens, void *user) {
+    if (made_at_run_time && interpreter_is_finalizing()) {
+        return 0;
+    }
+    GUARDED(cb(id, logits, n_vocab, tokens, n_tokens, user));
+    return 1;
 }
 
 void foredraft_call_log(log_callback cb, int32_t made_at_run_time, int32_t level, const char *text, void *user) {

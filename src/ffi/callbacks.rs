@@ -1,12 +1,14 @@
-//! The host's callbacks, for log lines and for updates of requests.
+//! The host's callbacks, for log lines, for updates of requests, and for their logits.
 
 use std::ffi::{CString, c_char, c_void};
 
 use super::engine::log_failure;
 use super::engines;
 use super::guard::run;
-use super::types::{foredraft_engine, foredraft_log_callback, foredraft_update_callback};
-use crate::llama::log;
+use super::types::{foredraft_engine, foredraft_log_callback, foredraft_logits_callback, foredraft_update_callback};
+use crate::engine::LogitsCallback;
+use crate::error::{Code, Error};
+use crate::llama::{Token, log};
 
 unsafe extern "C" {
     // `call.c`. They do not call a callback of an interpreter that is finalizing, and if the host ends the thread inside the
@@ -18,6 +20,16 @@ unsafe extern "C" {
         id: u64,
         user: *mut c_void,
     );
+    fn foredraft_call_logits(
+        cb: unsafe extern "C" fn(u64, *mut f32, i32, *const i32, i32, *mut c_void),
+        made_at_run_time: i32,
+        id: u64,
+        logits: *mut f32,
+        n_vocab: i32,
+        tokens: *const i32,
+        n_tokens: i32,
+        user: *mut c_void,
+    ) -> i32;
     fn foredraft_call_log(
         cb: unsafe extern "C" fn(i32, *const c_char, *mut c_void),
         made_at_run_time: i32,
@@ -63,6 +75,41 @@ pub extern "C" fn foredraft_set_update_callback(
     user: *mut c_void,
 ) {
     set_update(engine, cb, user);
+}
+
+/// Sets the callback for logits. For requests with `"logits_callback": true`, the engine's thread calls it once for each position, in
+/// order, before the position's token is chosen: with the request's `id`, the model's logits, which it may change, and all tokens
+/// before the position, prompt and completion, as far as they are in the context. Biases, penalties, the grammar and all other samplers
+/// see the changed logits. Drafted tokens are accepted as the changed logits say, so speculation still changes no completion.
+///
+/// NULL removes the callback; a request that runs and needs it then ends with an error. The callback may call the functions that the
+/// update callback may call; `foredraft_cancel` ends the request before the position's token. It must return: no `longjmp`, no exception. The engine decodes nothing meanwhile. When this function
+/// returns, the previous callback no longer runs (unless this function was called from inside a callback).
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_set_logits_callback(
+    engine: *mut foredraft_engine,
+    cb: foredraft_logits_callback,
+    user: *mut c_void,
+) {
+    let user = User(user);
+    let hook = cb.map(|cb| -> Box<LogitsCallback> {
+        // SAFETY: looks up the address, which can have any value.
+        let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
+        Box::new(move |id, logits: &mut [f32], tokens: &[Token]| {
+            let length = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+            let (n_vocab, n_tokens) = (length(logits.len()), length(tokens.len()));
+            let (logits, tokens) = (logits.as_mut_ptr(), tokens.as_ptr());
+            // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the arrays have these lengths and outlive the
+            // call.
+            let called = unsafe { foredraft_call_logits(cb, made, id, logits, n_vocab, tokens, n_tokens, user.get()) };
+            let finalizing = || Error::new(Code::Cancelled, "logits_callback: the interpreter is finalizing");
+            if called != 0 { Ok(()) } else { Err(finalizing()) }
+        })
+    });
+    run(|| {
+        let found = engines::find(engine).map(|engine| engine.set_logits_hook(hook));
+        log_failure("foredraft_set_logits_callback", found);
+    });
 }
 
 pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {

@@ -84,6 +84,12 @@ pub type foredraft_log_callback = Option<unsafe extern "C" fn(level: i32, text: 
 /// Receives the id of a request that has a new update or has finished, and the pointer that was set with the callback.
 pub type foredraft_update_callback = Option<unsafe extern "C" fn(id: u64, user: *mut c_void)>;
 
+/// Changes `logits`, the `n_vocab` logits of the position that follows the `n_tokens` `tokens` in the request `id`. Both arrays are valid
+/// during the call; `user` is the pointer that was set with the callback.
+pub type foredraft_logits_callback = Option<
+    unsafe extern "C" fn(id: u64, logits: *mut f32, n_vocab: i32, tokens: *const i32, n_tokens: i32, user: *mut c_void),
+>;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use crate::host;
 /// An engine handle, as a host sees it.
 pub type Handle = *mut c_void;
 pub type UpdateCallback = unsafe extern "C" fn(u64, *mut c_void);
+pub type LogitsCallback = unsafe extern "C" fn(u64, *mut f32, i32, *const i32, i32, *mut c_void);
 pub type LogCallback = unsafe extern "C" fn(i32, *const c_char, *mut c_void);
 
 /// The code that `foredraft_load` returns for an invalid handle.
@@ -97,6 +98,14 @@ impl Library {
         );
     }
 
+    pub fn set_logits_callback(&self, handle: Handle, callback: Option<LogitsCallback>, user: usize) {
+        self.function::<extern "C" fn(Handle, Option<LogitsCallback>, *mut c_void)>("foredraft_set_logits_callback")(
+            handle,
+            callback,
+            user as *mut c_void,
+        );
+    }
+
     /// Calls one of [`ENGINE_FUNCTIONS`], named without its prefix, with a document or NULL.
     pub fn call_text(&self, handle: Handle, name: &str, document: Option<&str>) -> Value {
         let name = format!("foredraft_{name}");
@@ -163,6 +172,10 @@ impl<'a> Engine<'a> {
 
     pub fn status(&self) -> Value {
         self.library.status(self.handle)
+    }
+
+    pub fn set_logits_callback(&self, callback: Option<LogitsCallback>, user: usize) {
+        self.library.set_logits_callback(self.handle, callback, user);
     }
 
     pub fn call(&self, name: &str, request: &Value) -> Value {

@@ -17,6 +17,7 @@ mod exit;
 mod handles;
 mod independence;
 mod library;
+mod logits;
 #[cfg(target_os = "linux")]
 mod pauses;
 mod polling;

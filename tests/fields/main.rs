@@ -21,7 +21,7 @@ const FIELDS: &str = "
     dynatemp_exponent xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
     dry_sequence_breakers repeat_last_n repeat_penalty presence_penalty frequency_penalty penalize_nl mirostat
     mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar
-    cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
+    logits_callback cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
     stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag
     n_beams session_load session_save prediction json_schema choices speculative.model speculative.compare
     speculative.verify speculative.n_branches speculative.p_split speculative.type speculative.n_max speculative.n_min

@@ -358,6 +358,27 @@ pub fn rows() -> Vec<Row> {
             let by_text = response.ask(json!({"logit_bias": [[" red", 50]]}));
             assert!(by_text.content().starts_with(" red"), "{}", by_text.answer);
         }),
+        sampler_row(&["logits_callback"], json!({"n_predict": 3}), |response| {
+            let refused = response.refused(json!({"logits_callback": true}));
+            assert_eq!(refused, "logits_callback: no callback is set; call foredraft_set_logits_callback first");
+            response.engine.set_logits_hook(Some(Box::new(|_, logits, tokens| {
+                logits[usize::try_from(tokens[tokens.len() - 1]).expect("a token")] += 2.5;
+                Ok(())
+            })));
+            let expected = |place: &Place| place.changed(|_, logit| logit);
+            // Also the model's own distribution, as it is reported, is that after the callback.
+            drawn_from(&response.ask(json!({"logits_callback": true})), expected);
+            let [own, changed] =
+                [false, true].map(|is_on| response.ask(json!({"n_probs": N_VOCAB, "logits_callback": is_on})));
+            let last = *history(response).last().expect("a token");
+            let of = |answer: &Value| {
+                let raw = list(answer, 0, ("top_logprobs", "logprob"));
+                let logprob = |id| raw.iter().find(|(other, _)| *other == id).expect("every token").1;
+                logprob(last) - logprob(if last == 65 { 66 } else { 65 })
+            };
+            assert!((of(&changed.answer) - of(&own.answer) - 2.5).abs() < 1e-3);
+            response.engine.set_logits_hook(None);
+        }),
         sampler_row(
             &["n_probs", "post_sampling_probs", "completion_probabilities"],
             json!({"n_probs": 3}),

@@ -86,6 +86,15 @@ fn frames_show_the_whole_completion() {
 }
 
 #[test]
+fn a_penalty_by_the_logits_callback_is_that_of_the_samplers() {
+    if let Some(text) = prints("logits.c", &[]) {
+        let expected = json!({"prompt": "Once upon a time", "n_predict": 60, "seed": 7, "repeat_penalty": 1,
+            "frequency_penalty": 2, "repeat_last_n": 20});
+        assert_eq!(text, format!("{}\n", plain(&expected)));
+    }
+}
+
+#[test]
 fn an_old_host_that_speculates_shows_the_whole_completion() {
     if let Some(text) = prints("speculative_host.c", &[]) {
         assert_eq!(text, plain(&json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0})));

@@ -28,6 +28,8 @@
 static char config[4096];
 static const char REQUEST[] = "{\"prompt\": \"Once upon a time\", \"n_predict\": 24, \"seed\": 7, \"n_probs\": 1,"
                               " \"response_fields\": [\"content\", \"completion_probabilities\"]}";
+static const char REQUEST_WITH_CALLBACK[] = "{\"prompt\": \"Once upon a time\", \"n_predict\": 24, \"seed\": 7, \"n_probs\": 1, \"logits_callback\": true,"
+                                            " \"response_fields\": [\"content\", \"completion_probabilities\"]}";
 
 static foredraft_engine *loaded(void) {
     foredraft_engine *engine = foredraft_engine_new();
@@ -75,6 +77,11 @@ static void round_upwards(uint64_t id, void *unused) {
     fesetround(FE_UPWARD);
 }
 
+static void round_row_upwards(uint64_t id, float *logits, int32_t n_vocab, const int32_t *tokens, int32_t n_tokens, void *unused) {
+    (void) id, (void) logits, (void) n_vocab, (void) tokens, (void) n_tokens, (void) unused;
+    fesetround(FE_UPWARD);
+}
+
 static void floats(void) {
     int i;
     for (i = 0; i < N_CHANGES; ++i) {
@@ -102,6 +109,9 @@ static void floats(void) {
         foredraft_set_update_callback(engine, round_upwards, NULL);
         print("kept", foredraft_complete(engine, REQUEST));
         foredraft_set_update_callback(engine, NULL, NULL);
+        foredraft_set_logits_callback(engine, round_row_upwards, NULL);
+        print("kept", foredraft_complete(engine, REQUEST_WITH_CALLBACK));
+        foredraft_set_logits_callback(engine, NULL, NULL);
         foredraft_engine_free(engine);
     }
 }

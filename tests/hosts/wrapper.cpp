@@ -156,6 +156,18 @@ static void tells_of_updates(foredraft::engine &engine) {
     CHECK(calls == before);
 }
 
+static void changes_logits(foredraft::engine &engine) {
+    std::atomic<std::int32_t> calls{0};
+    const std::string request = R"({"prompt": "Once", "n_predict": 8, "ignore_eos": true, "logits_callback": true})";
+    engine.on_logits([&](const foredraft::engine::position &at) {
+        calls++;
+        for (std::int32_t token = 0; token < at.n_vocab; token++) at.logits[token] = token == at.tokens[0] + 70 ? 1.0f : -1.0f / 0.0f;
+    });
+    CHECK(!engine.complete(request)["content"].text().empty() && calls == 8);
+    engine.on_logits({});
+    CHECK(!engine.try_complete(request));
+}
+
 int main(int, char **argv) {
     CHECK(foredraft::abi_matches() && !foredraft::version().empty());
     reads_json();
@@ -169,6 +181,7 @@ int main(int, char **argv) {
     streams(engine);
     cancels(engine);
     tells_of_updates(engine);
+    changes_logits(engine);
     CHECK(foredraft::engine::process_default().status()["state"].text() == "uninitialized");
     std::puts("ok");
 }

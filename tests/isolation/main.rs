@@ -8,6 +8,7 @@ mod common;
 mod deaths;
 mod hangs;
 mod interface;
+mod logits;
 mod model_file;
 mod pauses;
 mod process;

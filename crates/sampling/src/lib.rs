@@ -44,7 +44,7 @@ mod truncation;
 
 pub use interfaces::Constraint;
 pub use noise::{stream, uniform};
-pub use probs::{TokenProbs, probability, token_probs};
+pub use probs::{TokenProbs, has_candidate, probability, token_probs};
 pub use sampler::Sampler;
 pub use settings::{DrySettings, MirostatVersion, SamplingSettings, Stage};
 

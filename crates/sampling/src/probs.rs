@@ -38,6 +38,11 @@ fn logit_of(logits: &[f32], token: Token) -> f32 {
     logit.filter(|logit| !logit.is_nan()).unwrap_or(f32::NEG_INFINITY)
 }
 
+/// Whether a token can be sampled from a row of logits: one has a logit above -inf.
+pub fn has_candidate(logits: &[f32]) -> bool {
+    logits.iter().any(|logit| *logit > f32::NEG_INFINITY)
+}
+
 /// The probability of `token` in the softmax of one row of raw logits. NaN counts as -inf. Returns 0 for an id outside
 /// the row, and for a row without a logit above -inf. Two passes over the row, no allocation.
 pub fn probability(logits: &[f32], token: Token) -> f32 {

@@ -215,6 +215,7 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int
     return_tokens: bool
     return_progress: bool
+    logits_callback: bool
     timings_per_token: bool
     response_fields: Sequence[str]
     tag: Any

@@ -226,6 +226,7 @@ impl LocalEngine {
             prompt_of: None,
             prefix: Arc::default(),
             sampling,
+            logits_editor: request.logits_callback.then(|| self.logits_editor(request.host_number)).transpose()?,
             choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens)?,

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use parking_lot::Mutex;
 
+use crate::llama::Token;
 use crate::llama::process::send_all;
 
 /// The first number of a call that is not a completion request.
@@ -42,6 +43,10 @@ pub(in crate::api) enum FrameKind {
     Ping = 10,
     /// To the host: the answer of a ping.
     Pong = 11,
+    /// To the host: lets the logits callback change a row, as [`LogitsRow`].
+    Logits = 12,
+    /// To the engine: the changed row, in the order of the requests for them. Empty: there is no callback any more, or it failed.
+    ChangedLogits = 13,
 }
 
 /// A message.
@@ -54,9 +59,13 @@ pub(in crate::api) struct Frame {
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<FrameKind> {
-        use FrameKind::{Answer, Call, Cancel, Continue, EndReasoning, Hello, Log, Ping, Pong, Progress, Update};
-        let kinds = [Hello, Call, Answer, Cancel, Update, Log, Progress, EndReasoning, Continue, Ping, Pong];
-        kinds.into_iter().find(|kind| *kind as u8 == byte)
+        use FrameKind::{
+            Answer, Call, Cancel, ChangedLogits, Continue, EndReasoning, Hello, Log, Logits, Ping, Pong, Progress,
+            Update,
+        };
+        let calls = [Hello, Call, Answer, Cancel, Update, EndReasoning, Continue];
+        let others = [Log, Progress, Ping, Pong, Logits, ChangedLogits];
+        calls.into_iter().chain(others).find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -97,6 +106,47 @@ impl Frame {
         }
         Ok(Some(Frame { kind, number: u64::from_le_bytes(number), text }))
     }
+}
+
+/// A row of logits that the host's callback is to change.
+#[derive(Debug, PartialEq)]
+pub(in crate::api) struct LogitsRow {
+    /// The number of the request.
+    pub(in crate::api) request: u64,
+    /// The tokens before the position.
+    pub(in crate::api) tokens: Vec<Token>,
+    pub(in crate::api) logits: Vec<f32>,
+}
+
+impl LogitsRow {
+    /// The frame that sends such a row. `number`: of the row.
+    pub(in crate::api) fn frame(number: u64, request: u64, tokens: &[Token], logits: &[f32]) -> Frame {
+        let mut text = Vec::with_capacity(16 + 4 * (tokens.len() + logits.len()));
+        text.extend(request.to_le_bytes());
+        text.extend((tokens.len() as u64).to_le_bytes());
+        text.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        text.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
+        Frame { kind: FrameKind::Logits, number, text }
+    }
+
+    /// Reads the text of a frame; `None`: it is something else.
+    pub(in crate::api) fn read(text: &[u8]) -> Option<LogitsRow> {
+        let (request, rest) = text.split_first_chunk()?;
+        let (n_tokens, rest) = rest.split_first_chunk()?;
+        let n_bytes = usize::try_from(u64::from_le_bytes(*n_tokens)).ok()?.checked_mul(4)?;
+        let (tokens, logits) = rest.split_at_checked(n_bytes)?;
+        let tokens = tokens.as_chunks().0.iter().map(|bytes| Token::from_le_bytes(*bytes));
+        Some(LogitsRow {
+            request: u64::from_le_bytes(*request),
+            tokens: tokens.collect(),
+            logits: floats(logits).collect(),
+        })
+    }
+}
+
+/// The numbers of a row that was sent.
+pub(in crate::api) fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
 }
 
 /// The sending end of a connection, for all threads.
@@ -146,6 +196,17 @@ mod tests {
         }
         assert_eq!(frames[0].as_call(), Some(("tokenize", &b"{\"text\": \"a\nb\"}"[..])));
         assert_eq!(Frame::read(&mut there).expect("read"), None);
+    }
+
+    #[test]
+    fn rows_arrive_as_they_were_sent() {
+        let frame = LogitsRow::frame(3, 7, &[1, 2], &[0.5, f32::NEG_INFINITY]);
+        let row = LogitsRow { request: 7, tokens: vec![1, 2], logits: vec![0.5, f32::NEG_INFINITY] };
+        assert_eq!(LogitsRow::read(&frame.text), Some(row));
+        for end in 0..16 {
+            assert_eq!(LogitsRow::read(&frame.text[..end]), None);
+        }
+        assert_eq!(LogitsRow::read(&[0xFF; 20]), None);
     }
 
     #[test]

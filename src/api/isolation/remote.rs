@@ -23,10 +23,11 @@ use super::watch::watch;
 use crate::api::Function;
 use crate::api::calls::{PollSource, Taken};
 use crate::api::fields::parse_object;
-use crate::api::registry::{UpdateSignal, no_such_request, notify_and_signal};
+use crate::api::registry::{UpdateSignal, no_logits_callback, no_such_request, notify_and_signal};
 use crate::api::request::RequestDefaults;
-use crate::engine;
+use crate::engine::{self, LogitsCallback};
 use crate::error::{Code, Error, Result};
+use crate::host::Hook;
 use crate::{forks, host};
 
 /// How long a status waits for the process before it is the last known one.
@@ -41,6 +42,7 @@ const LOAD_INTERVAL: Duration = Duration::from_millis(50);
 /// A loaded engine in another process.
 pub(in crate::api) struct RemoteEngine {
     shared: Arc<RemoteShared>,
+    logits: Arc<Hook<LogitsCallback>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: AtomicBool,
     /// Where a status arrives that the process has not answered yet.
@@ -49,7 +51,7 @@ pub(in crate::api) struct RemoteEngine {
 
 impl RemoteEngine {
     /// Starts the process and loads the models there. `defaults` are those of the load. `pauses`: the file of the gate at which its threads sleep.
-    /// `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
+    /// `notify` gets the id of each request that has an update, and `logits` the rows of those that ask for it. `progress` gets 0..=1 and
     /// aborts the load by returning false.
     ///
     /// # Errors
@@ -59,6 +61,7 @@ impl RemoteEngine {
         defaults: RequestDefaults,
         pauses: File,
         notify: Arc<engine::Notify>,
+        logits: Arc<Hook<LogitsCallback>>,
         mut progress: impl FnMut(f32) -> bool,
     ) -> Result<RemoteEngine> {
         let updates = Arc::<UpdateSignal>::default();
@@ -68,12 +71,14 @@ impl RemoteEngine {
         let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, defaults));
         let engine = RemoteEngine {
             shared: Arc::clone(&shared),
+            logits: Arc::clone(&logits),
             threads: Mutex::default(),
             is_closed: AtomicBool::new(false),
             asked_status: Mutex::default(),
         };
         let (events, loading) = crossbeam_channel::unbounded();
-        engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
+        let hook = Arc::clone(&logits);
+        engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify, &hook))?;
         let watched = Arc::clone(&shared);
         engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
         let supervisor = Supervisor::new(shared, settings, pauses, events);
@@ -170,6 +175,10 @@ impl RemoteEngine {
     fn request(&self, argument: &[u8], announce: Option<&dyn Fn(u64)>) -> Result<Value> {
         let object = parse_object(argument)?;
         self.shared.check()?;
+        // The process cannot know.
+        if object.get("logits_callback") == Some(&Value::Bool(true)) && !self.logits.is_set() {
+            return Err(no_logits_callback());
+        }
         let id = engine::new_request_id();
         let request = Arc::new(RemoteRequest::new(id, announce.is_none(), object, self.shared.defaults.seed));
         self.shared.requests.lock().add(Arc::clone(&request));

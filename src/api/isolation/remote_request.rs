@@ -86,6 +86,8 @@ impl RemoteRequest {
         }
         // So must the ids of its calls.
         object.insert("__id_seed".into(), draw_id_seed().into());
+        // The logits callback gets the number of this process.
+        object.insert("__number".into(), id.into());
         let time_limit = object.get("timeout_ms").and_then(Value::as_u64).filter(|limit| *limit > 0);
         RemoteRequest {
             id,

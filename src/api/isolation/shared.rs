@@ -1,8 +1,8 @@
 //! What the threads of an isolated engine share in the host's process: requests, calls, and the connection.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -10,14 +10,15 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::connection::Connection;
-use super::protocol::{FIRST_CALL, Frame, FrameKind};
+use super::protocol::{FIRST_CALL, Frame, FrameKind, LogitsRow};
 use super::remote_request::{HostEnd, RemoteRequest, stopped};
 use super::trial::{self, Presence};
 use crate::api::error_json;
 use crate::api::registry::{MAX_ENDED, MAX_UNPOLLED, UpdateSignal};
 use crate::api::request::RequestDefaults;
-use crate::engine;
+use crate::engine::{self, LogitsCallback};
 use crate::error::{Error, Result};
+use crate::host::Hook;
 use crate::llama::log::{self, Level};
 
 /// How long the process may be late with the end of a request before it counts as hanging. Some models' decodes cannot be interrupted,
@@ -71,6 +72,8 @@ pub(super) struct PendingCall {
 pub(super) enum HostNotice {
     Update(u64),
     Log(Level, String),
+    /// A row for the logits callback, which the process at this connection waits for, if it lives.
+    Logits(Weak<Connection>, Frame),
 }
 
 impl RemoteShared {
@@ -394,11 +397,27 @@ impl IsolationStatus {
 }
 
 /// Calls the host's callbacks.
-pub(super) fn tell_host(notices: &Receiver<HostNotice>, notify: &engine::Notify) {
+pub(super) fn tell_host(notices: &Receiver<HostNotice>, notify: &engine::Notify, logits: &Hook<LogitsCallback>) {
     while let Ok(notice) = notices.recv() {
         match notice {
             HostNotice::Update(id) => notify(id),
             HostNotice::Log(level, text) => log::write(level, &text),
+            HostNotice::Logits(connection, frame) => {
+                if connection.strong_count() == 0 {
+                    continue;
+                }
+                let changed = LogitsRow::read(&frame.text).and_then(|row| change(row, logits)).unwrap_or_default();
+                if let Some(connection) = connection.upgrade() {
+                    connection.send(Frame::new(FrameKind::ChangedLogits, frame.number, changed));
+                }
+            }
         }
     }
+}
+
+/// The row as the host's callback leaves it; `None`: there is no callback, or it fails.
+fn change(mut row: LogitsRow, hook: &Hook<LogitsCallback>) -> Option<Vec<u8>> {
+    let mut result = None;
+    hook.with(|callback| result = callback(row.request, &mut row.logits, &row.tokens).ok());
+    result.map(|()| row.logits.iter().flat_map(|logit| logit.to_le_bytes()).collect())
 }

@@ -16,7 +16,7 @@ use super::launch::{self, EngineProcess};
 use super::protocol::{FIRST_CALL, Frame, FrameKind, FrameSender};
 use super::remote_request::stopped;
 use super::settings::IsolationSettings;
-use super::shared::RemoteShared;
+use super::shared::{HostNotice, RemoteShared};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::process;
@@ -194,7 +194,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The load failed; [`Code::Internal`]: the process died.
-    fn load(&self, connection: &Connection, reader: &mut impl Read) -> Result<()> {
+    fn load(&self, connection: &Arc<Connection>, reader: &mut impl Read) -> Result<()> {
         let died = || match connection.is_given_up() {
             true if !connection.has_greeted() => {
                 Error::new(Code::ModelError, "isolate: the program does not answer as foredraft-engine does")
@@ -231,7 +231,7 @@ impl Supervisor {
                     let thousandths: f32 = String::from_utf8_lossy(&frame.text).parse().unwrap_or(0.0);
                     let _ = self.events.send(SupervisorEvent::Progress(thousandths / 1e3));
                 }
-                _ => self.handle(frame),
+                _ => self.handle(connection, frame),
             }
         }
     }
@@ -244,15 +244,18 @@ impl Supervisor {
         }
         while let Ok(Some(frame)) = Frame::read(reader) {
             connection.heard();
-            self.handle(frame);
+            self.handle(connection, frame);
         }
     }
 
-    fn handle(&self, frame: Frame) {
+    fn handle(&self, connection: &Arc<Connection>, frame: Frame) {
         let value = || serde_json::from_slice(&frame.text).unwrap_or_default();
         match frame.kind {
             FrameKind::Answer => self.shared.answered(frame.number, value()),
             FrameKind::Update => self.shared.updated(frame.number, value()),
+            FrameKind::Logits => {
+                let _ = self.shared.notices.send(HostNotice::Logits(Arc::downgrade(connection), frame));
+            }
             FrameKind::Log => {
                 let levels = [Level::Debug, Level::Info, Level::Warn, Level::Error];
                 let level = levels.into_iter().find(|level| *level as u64 == frame.number).unwrap_or(Level::Info);

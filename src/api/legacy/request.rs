@@ -95,10 +95,10 @@ fn set_own_defaults(request: &mut Map<String, Value>, defaults: &RequestDefaults
     }
 }
 
-/// Adds `init`'s `n_beams` to a request without beams and grammar.
+/// Adds `init`'s `n_beams` to a request that can have beams.
 fn add_beams(request: &mut Map<String, Value>, n_beams: usize) {
-    let is_set = ["n_beams", "grammar", "json_schema"].iter().any(|key| request.contains_key(*key));
-    if n_beams > 1 && !is_set {
+    let others = ["n_beams", "grammar", "json_schema", "logits_callback"];
+    if n_beams > 1 && !others.iter().any(|key| request.contains_key(*key)) {
         request.insert("n_beams".to_owned(), n_beams.into());
     }
 }

@@ -11,8 +11,9 @@ use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
 use crate::api::local_engine::LocalEngine;
 use crate::api::request::RequestDefaults;
-use crate::engine::Notify;
+use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
+use crate::host::Hook;
 
 /// A loaded engine.
 #[derive(Clone)]
@@ -33,11 +34,12 @@ impl LoadedEngine {
         defaults: RequestDefaults,
         pauses: &Arc<HostPauses>,
         notify: Arc<Notify>,
+        logits: Arc<Hook<LogitsCallback>>,
         progress: impl FnMut(f32) -> bool,
     ) -> Result<LoadedEngine> {
         let (gate, shared) = settings.share_pauses()?;
         let following = Arc::new(pauses.follow(Arc::new(gate)));
-        RemoteEngine::start(settings, defaults, shared, notify, progress)
+        RemoteEngine::start(settings, defaults, shared, notify, logits, progress)
             .map(|engine| LoadedEngine::Isolated { engine: Arc::new(engine), _following: following })
     }
 

@@ -20,7 +20,7 @@ use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;
 use crate::api::request::RequestDefaults;
 use crate::api::status::LoadPhase;
-use crate::engine;
+use crate::engine::{self, LogitsCallback};
 use crate::error::{Code, Error, Result};
 use crate::forks;
 use crate::host::{Hook, Notice};
@@ -52,6 +52,7 @@ pub(super) struct LifeCycle {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     pauses: Arc<HostPauses>,
+    logits: Arc<Hook<LogitsCallback>>,
     lookups: RunningLookups,
     left_requests: LeftRequests,
     /// The process that began the newest epoch and has its threads. Readable without the lock.
@@ -171,6 +172,10 @@ impl LifeCycle {
 
     pub(super) fn set_update_hook(&self, hook: Option<Box<dyn Fn(u64) + Send + Sync>>) {
         self.updates.set(hook);
+    }
+
+    pub(super) fn set_logits_hook(&self, hook: Option<Box<LogitsCallback>>) {
+        self.logits.set(hook);
     }
 
     /// Returns a function that is true until a later load or unload begins.
@@ -392,11 +397,12 @@ impl LifeCycle {
         }
         *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
         let notify = self.notify_callback(epoch, notice.clone());
+        let logits = Arc::clone(&self.logits);
         let progress =
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
             let settings = IsolationSettings::read(&command.command, more)?;
-            return LoadedEngine::isolated(settings, request.defaults, &self.pauses, notify, progress);
+            return LoadedEngine::isolated(settings, request.defaults, &self.pauses, notify, logits, progress);
         }
         {
             let mut life = self.life.lock();
@@ -407,7 +413,7 @@ impl LifeCycle {
         }
         llama::start();
         self.reach(LlamaStage::Started);
-        LocalEngine::start(request, self.pauses.gate(), notify, progress)
+        LocalEngine::start(request, self.pauses.gate(), notify, logits, progress)
             .map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
     }
 

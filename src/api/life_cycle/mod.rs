@@ -23,6 +23,7 @@ use super::local_engine::LocalEngine;
 use super::lookup::{RunningLookup, RunningLookups};
 use super::request::RequestDefaults;
 use super::status::{EngineStatus, LoadPhase};
+use crate::engine::LogitsCallback;
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::PauseGate;
@@ -107,12 +108,13 @@ impl JsonEngine {
         }
     }
 
-    /// As [`JsonEngine::unload`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
-    /// runs (unless this is called from inside a callback).
+    /// As [`JsonEngine::unload`]; every later load fails with [`Code::InvalidEngine`]. When this returns, its callbacks no longer
+    /// run (unless this is called from inside a callback).
     pub fn close(&self) {
         self.life_cycle.refuse_loads();
         self.unload();
         self.set_update_hook(None);
+        self.set_logits_hook(None);
     }
 
     /// Calls `call` with the loaded engine. It is not unloaded meanwhile.
@@ -282,6 +284,11 @@ impl JsonEngine {
     /// Replaces the callback for updates; see [`Hook::set`](host::Hook::set).
     pub fn set_update_hook(&self, hook: Option<Box<dyn Fn(u64) + Send + Sync>>) {
         self.life_cycle.set_update_hook(hook);
+    }
+
+    /// Replaces the logits callback; see [`Hook::set`](host::Hook::set).
+    pub fn set_logits_hook(&self, hook: Option<Box<LogitsCallback>>) {
+        self.life_cycle.set_logits_hook(hook);
     }
 }
 

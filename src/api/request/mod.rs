@@ -33,6 +33,7 @@ use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::SamplingSettings;
+use crate::speculative::Verify;
 
 /// The maximum time limit: a year. A larger one could overflow when added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
@@ -69,6 +70,10 @@ pub struct CompletionRequest {
     pub ignore_eos: bool,
     /// A grammar in GBNF, not empty; given, or converted from `json_schema`.
     pub grammar: Option<String>,
+    /// The host's logits callback changes the logits of each position.
+    pub logits_callback: bool,
+    /// The number of the request in the host's process, for its callback. `None`: the engine's own; see `api::isolation`.
+    pub host_number: Option<u64>,
     /// When the grammar begins, and how long the model may reason.
     pub constraint: ConstraintOptions,
     /// The texts among which the request decides, instead of a completion.
@@ -221,6 +226,8 @@ impl CompletionRequest {
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
+            logits_callback: flag(fields, "logits_callback", false)?,
+            host_number: fields.int("__number", 0..=i64::MAX)?,
             constraint: ConstraintOptions::read(fields)?,
             choices: choices::read(fields)?,
             json_schema,
@@ -233,7 +240,7 @@ impl CompletionRequest {
             translation,
             warnings: Vec::new(),
         };
-        request.validate_choices()?.validate_beams()
+        request.validate_choices()?.validate_beams()?.validate_logits_callback()
     }
 
     /// Refuses or disables what a decision cannot be combined with.
@@ -273,6 +280,23 @@ impl CompletionRequest {
                 (self.options.progress, "return_progress: ignored by a beam search"),
             ];
             self.warnings.extend(ignored.iter().filter(|(given, _)| *given).map(|(_, warning)| (*warning).to_owned()));
+        }
+        Ok(self)
+    }
+
+    /// Refuses or replaces what a logits callback cannot be combined with.
+    fn validate_logits_callback(mut self) -> Result<CompletionRequest> {
+        if !self.logits_callback {
+            return Ok(self);
+        }
+        let others = [("choices", self.choices.is_some()), ("n_beams", self.options.n_beams > 1)];
+        if let Some((name, _)) = others.into_iter().find(|(_, given)| *given) {
+            return Err(Error::invalid(format!("logits_callback: not available with {name}")));
+        }
+        if let Some(settings) = self.speculative.settings.as_mut().filter(|settings| settings.verify == Verify::Block) {
+            settings.verify = Verify::Rejection;
+            let warning = "speculative.verify: rejection instead of block, which reads the logits of rejected tokens";
+            self.warnings.push(format!("{warning}, with logits_callback"));
         }
         Ok(self)
     }

@@ -54,6 +54,7 @@ pub fn generation_settings(
         ("choices", request.choices.as_ref().map_or(Value::Null, |choices| json!(choices.given))),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
+        ("logits_callback", json!(request.logits_callback)),
         ("n_predict", count(options.n_predict)),
         ("ctx_shift", json!(!options.ends_when_full)),
         ("n_beams", json!(options.n_beams)),

@@ -28,6 +28,7 @@ pub(super) mod draft_tree;
 pub(super) mod input;
 pub(super) mod plan;
 mod schedule;
+mod target_rows;
 mod trace;
 mod verify;
 
@@ -131,7 +132,7 @@ fn verify_all(
     for (((planned, slot), drafts), outcome) in plan.slots.iter().zip(slots).zip(&mut drafts.slots).zip(outcomes) {
         outcome.clear();
         let Some(task) = slot.task.as_mut().filter(|_| planned.n_context > 0) else { continue };
-        let Task { sampler, tokens, completion, speculation, options, output, decision, .. } = task;
+        let Task { sink, sampler, edited_rows, tokens, completion, speculation, options, output, decision, .. } = task;
         if planned.scores {
             let prompt = tokens.get(slot.cache.len()..*output).unwrap_or(&[]);
             score_prompt(planned, prompt, options.prompt_probs.unwrap_or(0), rows, outcome);
@@ -140,8 +141,9 @@ fn verify_all(
             read_choices(planned, decision, rows, model.vocab(), outcome);
             continue;
         }
-        let speculation = speculation.as_mut();
-        let request = VerifiedRequest { sampler, tokens, completion, speculation, drafts, vocab: model.vocab() };
+        let vocab = model.vocab();
+        let (edited_rows, speculation) = (edited_rows.as_mut(), speculation.as_mut());
+        let request = VerifiedRequest { sink, sampler, edited_rows, tokens, completion, speculation, drafts, vocab };
         verify(planned, request, rows, outcome);
     }
 }

@@ -2,8 +2,11 @@
 
 use super::decode::Rows;
 use super::plan::SlotPlan;
+use super::target_rows::TargetRows;
 use crate::engine::completion::{Completion, CompletionEnd};
+use crate::engine::edited_rows::EditedRows;
 use crate::engine::event::{Generated, Stop};
+use crate::engine::request_handle::CompletionSink;
 use crate::engine::slots::{RequestSpeculation, StochasticScratch};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, Vocab};
@@ -41,7 +44,10 @@ impl SlotOutcome {
 
 /// The parts of a request that verification uses. Only the sampler advances.
 pub(crate) struct VerifiedRequest<'a> {
+    pub(crate) sink: &'a CompletionSink,
     pub(crate) sampler: &'a mut Sampler,
+    /// The rows that its logits callback changes, if it has one.
+    pub(crate) edited_rows: Option<&'a mut EditedRows>,
     /// The context; it is extended by verified tokens meanwhile.
     pub(crate) tokens: &'a mut Vec<Token>,
     pub(crate) completion: &'a Completion,
@@ -57,13 +63,14 @@ pub(crate) struct VerifiedRequest<'a> {
 /// `block` compare probabilities, also where nothing was drafted, so that all tokens of a completion have the same distribution.
 pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut Rows<'_>, outcome: &mut SlotOutcome) {
     let Some(row) = plan.row else { return };
-    let VerifiedRequest { sampler, tokens, completion, speculation, drafts, vocab } = request;
+    let VerifiedRequest { sink, sampler, edited_rows, tokens, completion, speculation, drafts, vocab } = request;
     if completion.is_empty_by_request() {
         outcome.end = Some(Stop::Limit.into());
         return;
     }
     let n_context = tokens.len();
-    let mut walk = Walk { plan, row, rows, sampler, tokens, completion, vocab, outcome };
+    let mut rows = TargetRows::new(rows, plan, row, sink, edited_rows);
+    let mut walk = Walk { plan, rows: &mut rows, sampler, tokens, completion, vocab, outcome };
     match speculation.filter(|speculation| speculation.rule.draws()) {
         None => verify::accept_matching(|node| walk.sample(node)),
         Some(speculation) => walk.verify_sampled(speculation, drafts),
@@ -92,9 +99,7 @@ pub(crate) fn score_prompt(
 /// The way along the accepted nodes of a draft.
 struct Walk<'a, 'b> {
     plan: &'a SlotPlan,
-    /// The row after the committed prefix.
-    row: usize,
-    rows: &'a mut Rows<'b>,
+    rows: &'a mut TargetRows<'a, 'b>,
     sampler: &'a mut Sampler,
     tokens: &'a mut Vec<Token>,
     completion: &'a Completion,
@@ -113,7 +118,7 @@ impl Walk<'_, '_> {
                 child.filter(|_| !ends)
             }
             Err(error) => {
-                self.outcome.end = Some(Stop::Error(error).into());
+                self.outcome.end = Some(Stop::from(error).into());
                 None
             }
         }
@@ -121,8 +126,8 @@ impl Walk<'_, '_> {
 
     /// Samples the target's token after `node`, with its probabilities if the request asked for them, and advances the sampler.
     fn pick(&mut self, node: usize) -> Result<(Token, Option<TokenProbs>)> {
-        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
-        let logits = self.rows.logits(*row + plan.tree.row(node)).ok_or_else(no_logits)?;
+        let Walk { rows, sampler, tokens, completion, outcome, .. } = self;
+        let logits = rows.logits(node, tokens)?;
         let (n_probs, rng_counter) = (completion.n_probs, completion.rng_counter(outcome.tokens.len()));
         let (token, probs) = if completion.post_sampling_probs {
             let (token, probs) = sampler.sample_with_probs(logits, tokens, rng_counter, n_probs)?;
@@ -155,7 +160,7 @@ impl Walk<'_, '_> {
     fn verify_sampled(&mut self, speculation: &mut RequestSpeculation, drafts: &mut SlotDrafts) {
         let Some(scratch) = &mut speculation.scratch else {
             let error = Error::new(Code::Internal, "stochastic verification has no buffers");
-            self.outcome.end = Some(Stop::Error(error).into());
+            self.outcome.end = Some(Stop::from(error).into());
             return;
         };
         let StochasticScratch { ahead, residual, listed } = scratch;
@@ -169,11 +174,12 @@ impl Walk<'_, '_> {
             vocab: self.vocab,
             rows: self.rows,
             plan: self.plan,
-            row: self.row,
+            completion: self.completion,
             sampler: ahead,
             rng_counter,
             n_context,
             tokens: self.tokens,
+            added: Vec::new(),
             listed,
             error: None,
         };
@@ -181,7 +187,7 @@ impl Walk<'_, '_> {
         let error = target.error;
         self.tokens.truncate(n_context);
         if let Err(error) = self.follow(verdict, listed, error) {
-            self.outcome.end = Some(Stop::Error(error).into());
+            self.outcome.end = Some(Stop::from(error).into());
         }
     }
 
@@ -195,7 +201,7 @@ impl Walk<'_, '_> {
                 Some(NextToken { token: self.plan.drafted(child)?, p: listed.get(child).copied().unwrap_or(0.0) })
             });
             let Some(NextToken { token, p }) = drafted.or(next) else {
-                return Err(error.unwrap_or_else(no_logits));
+                return Err(error.unwrap_or_else(|| Error::new(Code::Internal, "the target had no distribution")));
             };
             let probs = self.probs_of(before, token)?;
             self.accept(before, token, p)?;
@@ -208,63 +214,58 @@ impl Walk<'_, '_> {
 
     /// The probabilities of a token that follows `node`, if the request asked for them.
     fn probs_of(&mut self, node: usize, token: Token) -> Result<Option<TokenProbs>> {
-        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
-        let rng_counter = completion.rng_counter(outcome.tokens.len());
-        match self.rows.logits(*row + plan.tree.row(node)) {
-            Some(logits) if completion.post_sampling_probs => {
-                sampler.constrained_probs(logits, tokens, rng_counter, token, completion.n_probs).map(Some)
-            }
-            Some(logits) if completion.n_probs > 0 => {
-                Ok(Some(sampling::token_probs(logits, token, completion.n_probs)))
-            }
-            _ => Ok(None),
+        let Walk { rows, sampler, tokens, completion, outcome, .. } = self;
+        if completion.n_probs == 0 {
+            return Ok(None);
         }
+        let logits = rows.logits(node, tokens)?;
+        if !completion.post_sampling_probs {
+            return Ok(Some(sampling::token_probs(logits, token, completion.n_probs)));
+        }
+        let rng_counter = completion.rng_counter(outcome.tokens.len());
+        sampler.constrained_probs(logits, tokens, rng_counter, token, completion.n_probs).map(Some)
     }
 
     /// Advances the sampler by a token that follows `node`, where it has the probability `p`.
     fn accept(&mut self, node: usize, token: Token, p: f32) -> Result<()> {
-        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
-        match self.rows.logits(*row + plan.tree.row(node)) {
-            // What it learns from is not in the list.
-            Some(logits) if sampler.learns_from_untransformed() => {
-                let rng_counter = completion.rng_counter(outcome.tokens.len());
-                sampler.constrained_distribution(logits, tokens, rng_counter)?;
-                sampler.accept(token)
-            }
-            _ => sampler.accept_with(token, p),
+        let Walk { rows, sampler, tokens, completion, outcome, .. } = self;
+        if !sampler.learns_from_untransformed() {
+            return sampler.accept_with(token, p);
         }
+        // What it learns from is not in the list.
+        let rng_counter = completion.rng_counter(outcome.tokens.len());
+        sampler.constrained_distribution(rows.logits(node, tokens)?, tokens, rng_counter)?;
+        sampler.accept(token)
     }
 }
 
-fn no_logits() -> Error {
-    Error::new(Code::Internal, "the decode gave no logits")
-}
-
 /// The target along a draft: a copy of the sampler advances with the nodes.
-struct TargetLookahead<'a, 'b> {
-    rows: &'a mut Rows<'b>,
+struct TargetLookahead<'a, 'r, 'b> {
+    rows: &'a mut TargetRows<'r, 'b>,
     vocab: &'a Vocab,
     plan: &'a SlotPlan,
-    /// The row after the committed prefix.
-    row: usize,
+    completion: &'a Completion,
     sampler: &'a mut Sampler,
     /// The RNG counter of the first token after the committed prefix.
     rng_counter: usize,
     /// The length of the committed prefix, and the prefix with the drafted tokens up to the current node.
     n_context: usize,
     tokens: &'a mut Vec<Token>,
+    /// The bytes that the drafted tokens add to the text.
+    added: Vec<u8>,
     /// The weight of each node's token in the row before it.
     listed: &'a mut Vec<f32>,
     /// Why there is no row.
     error: Option<Error>,
 }
 
-impl TargetLookahead<'_, '_> {
+impl TargetLookahead<'_, '_, '_> {
     /// Advances to a node. Returns false if no token follows it.
     fn advance(&mut self, node: usize) -> Option<bool> {
         let token = self.plan.drafted(node)?;
+        let n_before = self.tokens.len() - self.n_context;
         self.tokens.push(token);
-        if self.vocab.is_eog(token) {
+        if self.completion.end_after(n_before, &mut self.added, token, self.vocab).is_some() {
             return Some(false);
         }
         // The last row that was read is the one before this node.
@@ -273,15 +274,15 @@ impl TargetLookahead<'_, '_> {
     }
 }
 
-impl TargetDistributions for TargetLookahead<'_, '_> {
+impl TargetDistributions for TargetLookahead<'_, '_, '_> {
     fn distribution(&mut self, node: usize) -> Option<TokenDistribution<'_>> {
         if node > 0 && !self.advance(node)? {
             return None;
         }
-        let logits = self.rows.logits(self.row + self.plan.tree.row(node))?;
         let n_before = self.tokens.len() - self.n_context;
         let rng_counter = self.rng_counter.saturating_add(n_before);
-        let items = match self.sampler.constrained_distribution(logits, self.tokens, rng_counter) {
+        let logits = self.rows.logits(node, self.tokens);
+        let items = match logits.and_then(|row| self.sampler.constrained_distribution(row, self.tokens, rng_counter)) {
             Ok(items) => items,
             Err(error) => {
                 self.error = Some(error);

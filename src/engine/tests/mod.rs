@@ -8,6 +8,7 @@
 //! - `decisions`: choices are as probable as each of them alone.
 //! - `delivery`: what steps change is delivered by the scheduler alone, after the step.
 //! - `instructions`: steps whose instructions a script counts.
+//! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `scheduling`: no request starves, whatever others do.
 
@@ -17,6 +18,7 @@ mod decisions;
 mod delivery;
 mod distribution;
 mod instructions;
+mod logits;
 mod prompt_probs;
 mod random_scenarios;
 mod reference;
@@ -248,6 +250,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         prefix: Arc::default(),
         lora: Vec::new(),
         sampling,
+        logits_editor: None,
         constraint: None,
         choices: None,
         speculative: None,

@@ -43,6 +43,9 @@ pub(super) fn reference_output(setup: &Setup, request: &Request) -> ReferenceOut
         }
         let hashes: Vec<u64> = seen.iter().map(|token| FakeModel::token_hash(*token, &request.lora)).collect();
         let mut row = setup.target.logits(&hashes, vocab.n_tokens(), vocab.eos().unwrap());
+        if let Some(editor) = &request.logits_editor {
+            editor.edit(0, &mut row, &seen).unwrap();
+        }
         let token = match sampler.sample(&mut row, &seen, output.tokens.len()) {
             Ok(token) => token,
             Err(error) => {

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::{MODEL, Setup, request};
-use crate::engine::{Request, RequestOptions};
+use crate::engine::{LogitsEditor, Request, RequestOptions};
+use crate::error::Result;
 use crate::grammar::Grammar;
 use crate::llama::fake::{FakeModel, Fault, mix};
 use crate::llama::{Rollback, Token};
@@ -41,6 +42,7 @@ pub(super) struct PlannedRequest {
     n_cache_reuse: usize,
     adapted: bool,
     stops: bool,
+    edits: bool,
     seed: u32,
     sampling: Sampling,
     grammar: bool,
@@ -93,6 +95,14 @@ fn tokens(words: &str) -> impl Iterator<Item = Token> + '_ {
     words.bytes().map(|word| FakeModel::FIRST + Token::from(word - b'a'))
 }
 
+/// A logits callback that bans one of the words, by the last tokens.
+fn ban_a_word(_id: u64, logits: &mut [f32], tokens: &[Token]) -> Result<()> {
+    let hash = tokens.iter().rev().take(3).fold(0, |hash, token| mix(hash ^ u64::from(token.unsigned_abs())));
+    let banned = FakeModel::FIRST + (hash % u64::from(WORDS)) as Token;
+    logits[usize::try_from(banned).unwrap()] = f32::NEG_INFINITY;
+    Ok(())
+}
+
 impl PlannedRequest {
     /// The engine's requests for its completions.
     pub(super) fn requests(&self, scenario: &Scenario) -> Vec<Request> {
@@ -106,6 +116,7 @@ impl PlannedRequest {
             let plain = request(prompt.clone(), self.n_predict, sampling);
             Request {
                 prompt_of: (index > 0).then_some(0),
+                logits_editor: self.edits.then(|| LogitsEditor::new(ban_a_word)),
                 lora: if self.adapted { vec![0.5] } else { Vec::new() },
                 constraint: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap().into()),
                 speculative: self.speculative.as_ref().map(Speculation::settings),
@@ -291,7 +302,7 @@ prop_compose! {
         n_keep in prop_oneof![3 => Just(Some(0)), 1 => Just(None), 2 => (0..60_usize).prop_map(Some)],
         slot in option::weighted(0.2, 0..3_usize),
         (cache_prompt, n_cache_reuse) in (prop::bool::weighted(0.8), select(vec![0, 0, 1, 3])),
-        (adapted, stops) in (prop::bool::weighted(0.2), prop::bool::weighted(0.2)),
+        (adapted, stops, edits) in (prop::bool::weighted(0.2), prop::bool::weighted(0.2), prop::bool::weighted(0.3)),
         (seed, sampling) in (0..1000_u32, sampling()),
         grammar in prop::bool::weighted(0.1),
         speculative in option::weighted(0.8, speculation().boxed()),
@@ -300,7 +311,7 @@ prop_compose! {
         let (base, skipped, own) = prompt;
         let prompt = Prompt { base, skipped, own };
         PlannedRequest {
-            step, cancel, n_texts, prompt, n_predict, n_keep, slot, cache_prompt, n_cache_reuse, adapted, stops, seed,
+            step, cancel, n_texts, prompt, n_predict, n_keep, slot, cache_prompt, n_cache_reuse, adapted, stops, edits, seed,
             sampling, grammar, speculative, compare,
         }
     }
