@@ -160,9 +160,6 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
 
 
 @pytest.mark.parametrize("call, reason", [
-    (lambda llm: llm("Once", logits_processor=[print]), "use logit_bias"),
-    (lambda llm: llm("Once", stopping_criteria=[print]), "use stop"),
-    (lambda llm: llm.create_chat_completion(MESSAGES, logits_processor=[print]), "use logit_bias"),
     (lambda llm: Llama.from_pretrained("repo", filename="x.gguf"), "downloads nothing"),
     (lambda llm: llm.scores, "keeps no logits"),
     (lambda llm: Llama(str(TARGET), chat_handler=print), "chat_format"),

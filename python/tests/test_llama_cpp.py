@@ -52,12 +52,17 @@ def test_modules_have_their_names(llama_cpp):
         asked = LogitsProcessorList(), StoppingCriteriaList()
         answer = llm("Once", max_tokens=8, logits_processor=asked[0], stopping_criteria=asked[1])
         assert answer["usage"]["completion_tokens"] == 8
-        with pytest.raises(NotImplementedError, match="logit_bias"):
-            llm("Once", logits_processor=LogitsProcessorList([print]))
+        n_calls = []
+        asked = LogitsProcessorList([lambda ids, scores: n_calls.append(len(ids)) or scores]), StoppingCriteriaList([lambda ids, _: len(ids) > 8])
+        answer = llm("Once", max_tokens=20, logits_processor=asked[0], stopping_criteria=asked[1])
+        n_prompt = len(llm.tokenize(b"Once"))
+        assert n_calls == list(range(n_prompt, 10)) and answer["usage"]["completion_tokens"] == 9 - n_prompt
+        assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 def test_attributes_and_methods(llm):
     assert (llm.n_batch, llm.chat_format) == (64, "chatml") and llm.n_threads >= 1
+    assert llm.context_params.n_ctx == llm.n_ctx() and llm.context_params.n_batch == 64
     tokenizer = llm.tokenizer()
     assert tokenizer.decode(tokenizer.encode("Hello, Zoë", add_bos=False)) == "Hello, Zoë"
     assert tokenizer.tokenize(b"Hello")[0] == llm.token_bos() and tokenizer.detokenize(tokenizer.tokenize(b"Hello")) == b"Hello"

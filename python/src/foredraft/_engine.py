@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Ma
 
 from . import _library
 from ._errors import ForedraftError, InvalidEngineError, InvalidRequestError, RequestCancelledError, error_from
+from ._logits import LogitsHook, LogitsHooks
 from ._notify import Notifier
 from ._options import Model, Path, Prompt
 from ._stream import Stream
@@ -57,6 +58,7 @@ class Engine:
     ) -> None:
         self._handle: int | None = None
         self._notifier = Notifier()
+        self._logits = LogitsHooks()
         self._handle = _library.new_engine(self)
         if model is not None:
             try:
@@ -218,6 +220,11 @@ class Engine:
     def _call(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return _library.call(name, self._open_handle(), request)
 
+    def _submit(self, request: Mapping[str, Any], hook: LogitsHook | None) -> dict[str, Any]:
+        if hook is None:
+            return self._call("submit", request)
+        return self._logits.submit(self._open_handle(), hook, lambda: self._call("submit", request))
+
     def _wait(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Calls what waits for the engine, or works for long."""
         return _library.interruptible(lambda: self._call(name, request))
@@ -235,8 +242,15 @@ class Engine:
     ) -> Stream:
         """Begins a completion of a prompt or of a chat, and returns its updates for a loop (`for` or `async for`). The request takes
         every key of docs/reference.md; `schema` is a `json_schema`, or what has one. Without `n_predict` it ends at the latest when
-        the context is full."""
+        the context is full. `logits_processor` and `stopping_criteria` are functions, or lists of them, that the engine's thread calls
+        before each token: see the README."""
         whole: dict[str, Any] = dict(request)
+        hook = LogitsHook.of(whole.pop("logits_processor", None), whole.pop("stopping_criteria", None))
+        if hook is not None:
+            whole["logits_callback"] = True
+            several = "prompts" in whole or (whole.get("n_cmpl") or whole.get("n") or 1) > 1
+            if several and hook.has_criteria:
+                raise ValueError("stopping_criteria: expected one completion, got several, which would all end")
         # A full context would shift, and the completion might never end.
         if not _LIMITS & whole.keys():
             whole["ctx_shift"] = False
@@ -248,7 +262,7 @@ class Engine:
             whole["tools"] = [tool_of(tool) for tool in tools]
         if schema is not None:
             whole["json_schema"] = schema_of(schema)
-        return Stream(self, whole)
+        return Stream(self, whole, hook)
 
     def complete(
         self,

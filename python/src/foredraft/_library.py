@@ -1,7 +1,7 @@
 """The shared library by ctypes: finds and loads it, calls it with JSON, and makes the ends of the process clean.
 
-No thread of the library ever calls into Python except for log lines, and that callback is removed before the interpreter
-ends: a thread that enters a finalizing interpreter is ended by it, which would abort the process.
+No thread of the library ever calls into Python except for log lines and for the logits of requests that have processors. These
+callbacks are removed before the interpreter ends: a thread that enters a finalizing interpreter is ended by it, which would abort the process.
 """
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ logger = logging.getLogger("foredraft")
 _NAME = {"darwin": "libforedraft.dylib", "win32": "foredraft.dll"}.get(sys.platform, "libforedraft.so")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)
+LOGITS_CALLBACK = ctypes.CFUNCTYPE(
+    None, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p
+)
 _JSON_FUNCTIONS = (
     "complete", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "rerank", "session_save",
     "session_load", "session_erase", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
@@ -89,6 +92,8 @@ def _declare(lib: ctypes.CDLL) -> None:
     lib.foredraft_status.argtypes, lib.foredraft_status.restype = [engine], ctypes.c_void_p
     lib.foredraft_set_log_callback.argtypes = [_LOG_CALLBACK, ctypes.c_void_p]
     lib.foredraft_set_log_callback.restype = None
+    lib.foredraft_set_logits_callback.argtypes = [engine, LOGITS_CALLBACK, ctypes.c_void_p]
+    lib.foredraft_set_logits_callback.restype = None
     lib.foredraft_string_free.argtypes, lib.foredraft_string_free.restype = [ctypes.c_void_p], None
     lib.foredraft_version.argtypes, lib.foredraft_version.restype = [], text
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Union
 
+from ._logits import Criteria, Processors
+
 Path = Union[str, "os.PathLike[str]"]
 #: A path, or an object that says where else the file is: docs/reference.md, "Models from elsewhere".
 Model = Union[Path, Mapping[str, Any]]
@@ -215,7 +217,6 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int
     return_tokens: bool
     return_progress: bool
-    logits_callback: bool
     timings_per_token: bool
     response_fields: Sequence[str]
     tag: Any
@@ -254,6 +255,10 @@ class RequestOptions(TypedDict, total=False):
     mirostat_eta: float
     samplers: Union[str, Sequence[str]]
     min_keep: int
+    logits_callback: bool
+    # Python's own.
+    logits_processor: Union[Processors, None]
+    stopping_criteria: Union[Criteria, None]
 
 
 class TemplateOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ._answers import PromptStatsOfAll
+    from ._logits import LogitsHook, LogitsHooks
     from ._notify import Notifier
 
 #: A wait inside the library is no longer than this, so that Ctrl-C is noticed.
@@ -25,6 +26,7 @@ class RunsRequests(Protocol):
     """The part of an engine that a stream uses."""
 
     _notifier: Notifier
+    _logits: LogitsHooks
 
     @property
     def closed(self) -> bool:
@@ -33,6 +35,9 @@ class RunsRequests(Protocol):
     def _call(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a function of the library for the engine."""
 
+    def _submit(self, request: Mapping[str, Any], hook: LogitsHook | None) -> dict[str, Any]:
+        """Submits a request."""
+
 
 class Stream:
     """A running request: `for update in stream`, or `async for`. Leaving the loop cancels the request, and so does
@@ -40,15 +45,16 @@ class Stream:
 
     After the loop `completion` is the whole answer; with several texts (`prompts`, `n_cmpl`) `completions` are."""
 
-    def __init__(self, engine: RunsRequests, request: Mapping[str, Any]) -> None:
+    def __init__(self, engine: RunsRequests, request: Mapping[str, Any], hook: LogitsHook | None = None) -> None:
         self._engine = engine
+        self._hook = hook
         self._finished = True
         self._buffer: deque[Update] = deque()
         self._parts: dict[int, list[Update]] = {}
         self._finals: dict[int, Completion] = {}
-        self._failure: ForedraftError | None = None
+        self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        answer = engine._call("submit", request)
+        answer = engine._submit(request, hook)
         #: The request's number.
         self.id: int = int(answer["id"])
         #: What was found out about the prompt.
@@ -147,6 +153,9 @@ class Stream:
 
     def _finish(self) -> None:
         self._finished = True
+        if self._hook is not None:
+            self._engine._logits.forget(self.id)
+            self._failure = self._hook.failure or self._failure
         if self._loop is not None:
             loop, self._loop = self._loop, None
             self._engine._notifier.detach(loop)

@@ -12,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 import tempfile
+from types import SimpleNamespace
 from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoReturn, Sequence, Union
 
 from . import _constants as numbers
@@ -60,8 +61,6 @@ _CACHE_TYPES = {
 }
 #: Why an argument or a function of llama-cpp-python is not there.
 _REASONS = {
-    "logits_processor": "it would need each row of logits in Python, and the engine samples on its own thread: use logit_bias, grammar or samplers",
-    "stopping_criteria": "it would need each row of logits in Python, and the engine samples on its own thread: use stop, or leave the loop over the chunks",
     "from_pretrained": "this package downloads nothing: download the file, and pass its path",
     "scores": "the engine keeps no logits: ask for logprobs",
     "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
@@ -215,6 +214,18 @@ class Llama:
         """Threads that decode."""
         return self.engine.status()["n_threads_now"]
 
+    @property
+    def context_params(self) -> SimpleNamespace:
+        """The settings of the context, as far as they are known by name."""
+        status = self.engine.status()
+        return SimpleNamespace(
+            n_ctx=int(status["n_ctx"]), n_batch=self.n_batch, n_ubatch=int(self._arguments.get("n_ubatch") or 512),
+            n_threads=self.n_threads, n_threads_batch=int(self._arguments.get("n_threads_batch") or self.n_threads),
+            n_seq_max=int(status["n_parallel"]), embeddings=self._embeds,
+            rope_freq_base=float(self._arguments.get("rope_freq_base") or 0), rope_freq_scale=float(self._arguments.get("rope_freq_scale") or 0),
+            offload_kqv=bool(self._arguments.get("offload_kqv", True)),
+        )
+
     def set_seed(self, seed: int) -> None:
         """The seed of later requests that have none."""
         self._seed = seed
@@ -312,13 +323,13 @@ class Llama:
         idx: int | None = None,
     ) -> int:
         """A token after those that were read, or, with `idx`, after the first `idx + 1` of them. It is not read itself."""
-        _refuse(logits_processor=logits_processor)
         request = _sampling(
             1, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
             mirostat_tau, mirostat_eta, None,
         )
         read = self._tokens if idx is None else self._tokens[:idx + 1]
-        answer = self.engine.complete(read, id_slot=0, return_tokens=True, **{**request, **_grammar(grammar)})
+        request.update(_grammar(grammar), logits_processor=logits_processor)
+        answer = self.engine.complete(read, id_slot=0, return_tokens=True, **request)
         return int(answer["tokens"][0])
 
     def generate(
@@ -344,12 +355,11 @@ class Llama:
     ) -> Generator[int, Union[Sequence[int], None], None]:
         """Generates tokens one by one after these: until one of them ends the text (it is the last one), the context is full, or the loop
         is left. Tokens that are sent to the generator are read after the one that it has given."""
-        _refuse(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
         request = _sampling(
             None, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
             mirostat_tau, mirostat_eta, None,
         )
-        request.update(_grammar(grammar), id_slot=0, return_tokens=True)
+        request.update(_grammar(grammar), logits_processor=logits_processor, stopping_criteria=stopping_criteria, id_slot=0, return_tokens=True)
         if reset:
             self.reset()
         self._tokens = [*self._tokens, *tokens]
@@ -483,7 +493,6 @@ class Llama:
         **request: Any,
     ) -> Any:
         """A completion in OpenAI's shape; with `stream` its chunks, one by one. `request` takes the engine's own keys."""
-        _refuse(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
         seed = self._seed if seed is None else seed
         whole: Dict[str, Any] = {
             **_sampling(
@@ -491,6 +500,8 @@ class Llama:
                 seed, tfs_z, mirostat_mode, mirostat_tau, mirostat_eta, logit_bias,
             ),
             **_grammar(grammar),
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
             **request,
         }
         if suffix is not None:
@@ -594,7 +605,6 @@ class Llama:
         **request: Any,
     ) -> Any:
         """The answer to a conversation in OpenAI's shape; with `stream` its chunks, one by one."""
-        _refuse(logits_processor=logits_processor)
         seed = self._seed if seed is None else seed
         whole: Dict[str, Any] = {
             **_sampling(
@@ -602,6 +612,7 @@ class Llama:
                 seed, tfs_z, mirostat_mode, mirostat_tau, mirostat_eta, logit_bias,
             ),
             **_grammar(grammar),
+            "logits_processor": logits_processor,
             **_format(response_format),
             **request,
         }
@@ -684,8 +695,7 @@ def _seed(seed: int | None) -> int:
 
 def _refuse(**arguments: Any) -> None:
     for name, value in arguments.items():
-        # An empty list of processors changes nothing.
-        if value is not None and not (isinstance(value, list) and not value):
+        if value is not None:
             raise NotImplementedError(f"{name} is not available: {_REASONS[name]}")
 
 

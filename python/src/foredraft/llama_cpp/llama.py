@@ -1,4 +1,4 @@
-"""The class `Llama`, and the lists of processors. The engine samples on its own thread: a list that is not empty is refused."""
+"""The class `Llama`, and the lists of processors. The engine's thread calls them, with speculation on."""
 from __future__ import annotations
 
 from typing import Any, Callable, List
