@@ -7,7 +7,7 @@ namespace Foredraft
     public enum LogLevel { Debug = 1, Info = 2, Warning = 3, Error = 4 }
 
     /// <summary>
-    /// Where the library's threads enter C#: two static methods, whose delegates live as long as this domain. Before the domain ends, the
+    /// Where the library's threads enter C#: three static methods, whose delegates live as long as this domain. Before the domain ends, the
     /// library forgets them.
     /// </summary>
     public static class Callbacks
@@ -15,6 +15,7 @@ namespace Foredraft
         private const string Excluded = "a log handler and an engine that outlives its domain exclude each other";
 
         internal static readonly Native.UpdateCallback Update = OnUpdate;
+        internal static readonly Native.LogitsCallback Logits = OnLogits;
         private static readonly Native.LogCallback LogLine = OnLog;
         /// <summary>This domain's engines, by their handles. They do not live by it.</summary>
         private static readonly Dictionary<IntPtr, WeakReference> Engines = new Dictionary<IntPtr, WeakReference>();
@@ -77,14 +78,34 @@ namespace Foredraft
             }
         }
 
+        private static Engine Find(IntPtr handle)
+        {
+            WeakReference found;
+            lock (Engines) Engines.TryGetValue(handle, out found);
+            return found == null ? null : found.Target as Engine;
+        }
+
+        [MonoPInvokeCallback(typeof(Native.LogitsCallback))]
+        private static void OnLogits(ulong id, IntPtr logits, int vocabularySize, IntPtr tokens, int tokenCount, IntPtr user)
+        {
+            try
+            {
+                var engine = Find(user);
+                if (engine != null) engine.OnLogits(id, logits, vocabularySize, tokens, tokenCount);
+            }
+            catch (Exception exception)
+            {
+                // No token is chosen then.
+                using (Native.foredraft_cancel(user, Native.Utf8(new Json { ["id"] = id }.ToString()))) Report(exception);
+            }
+        }
+
         [MonoPInvokeCallback(typeof(Native.UpdateCallback))]
         private static void OnUpdate(ulong id, IntPtr user)
         {
             try
             {
-                WeakReference found;
-                lock (Engines) Engines.TryGetValue(user, out found);
-                var engine = found == null ? null : found.Target as Engine;
+                var engine = Find(user);
                 if (engine != null) engine.OnUpdate(id);
             }
             catch (Exception exception)

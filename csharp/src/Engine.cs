@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.Diagnostics;
 using System.Globalization;
+using System.Runtime.InteropServices;
 using System.Threading;
 using System.Threading.Tasks;
 
@@ -17,6 +18,7 @@ namespace Foredraft
         private const int Look = 20;
         /// <summary>FOREDRAFT_WOULD_DEADLOCK, for which the status has no error.</summary>
         private const int WouldDeadlock = 5;
+        private const string OutlivesDomain = "an engine that outlives its domain cannot call into it: poll, or use new Engine()";
 
         /// <summary>This domain's objects of named engines.</summary>
         private static readonly Dictionary<string, Engine> Names = new Dictionary<string, Engine>();
@@ -30,6 +32,9 @@ namespace Foredraft
         private bool hasCallback;
         private bool isClosed;
         private Action<ulong> updated;
+        private Action<ulong, float[], int[]> editLogits;
+        /// <summary>The row that the handler changes. The engine's thread alone uses it.</summary>
+        private float[] row = new float[0];
 
         /// <summary>An engine without a model.</summary>
         public Engine() : this(Native.foredraft_engine_new(), true) { }
@@ -119,7 +124,7 @@ namespace Foredraft
             add
             {
                 Open();
-                if (!isOwned) throw new InvalidOperationException("an engine that outlives its domain cannot call into it: poll, or use new Engine()");
+                if (!isOwned) throw new InvalidOperationException(OutlivesDomain);
                 lock (sync)
                 {
                     updated += value;
@@ -132,6 +137,20 @@ namespace Foredraft
             {
                 lock (sync) updated -= value;
             }
+        }
+
+        /// <summary>
+        /// Sets what changes the logits of requests with `logits_callback` true: the handler gets the request's id, the row of logits, which
+        /// it changes in place, and all tokens before the position. It runs on the engine's thread, once for each position, before the
+        /// position's token is chosen. The row is valid during the call. What it throws cancels the request, and goes to
+        /// <see cref="Callbacks.Failed"/>. Null removes it. Not for the default engine and named ones: see <see cref="Updated"/>.
+        /// </summary>
+        public void SetLogits(Action<ulong, float[], int[]> handler)
+        {
+            Open();
+            if (!isOwned) throw new InvalidOperationException(OutlivesDomain);
+            lock (sync) editLogits = handler;
+            Native.foredraft_set_logits_callback(handle, handler == null ? null : Callbacks.Logits, handle);
         }
 
         /// <summary>Loads models in place of what is loaded, and waits for it.</summary>
@@ -335,15 +354,18 @@ namespace Foredraft
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Removes the callback. When it returns, no thread is inside it.</summary>
+        /// <summary>Removes the callbacks. When it returns, no thread is inside them.</summary>
         private void Detach()
         {
-            bool had;
+            bool had, edits;
             lock (sync)
             {
                 had = hasCallback;
                 hasCallback = false;
+                edits = editLogits != null;
+                editLogits = null;
             }
+            if (edits) Native.foredraft_set_logits_callback(handle, null, IntPtr.Zero);
             if (had) Native.foredraft_set_update_callback(handle, null, IntPtr.Zero);
         }
 
@@ -353,6 +375,20 @@ namespace Foredraft
             Action<ulong> handlers;
             lock (sync) handlers = updated;
             if (handlers != null) handlers(id);
+        }
+
+        /// <summary>The engine's thread is about to choose a token.</summary>
+        internal void OnLogits(ulong id, IntPtr logits, int vocabularySize, IntPtr tokens, int tokenCount)
+        {
+            Action<ulong, float[], int[]> handler;
+            lock (sync) handler = editLogits;
+            if (handler == null) return;
+            if (row.Length != vocabularySize) row = new float[vocabularySize];
+            var before = new int[tokenCount];
+            Marshal.Copy(logits, row, 0, vocabularySize);
+            Marshal.Copy(tokens, before, 0, tokenCount);
+            handler(id, row, before);
+            Marshal.Copy(row, 0, logits, vocabularySize);
         }
 
         /// <summary>Waits, on another thread, for the next update of a request, or its end.</summary>

@@ -23,6 +23,10 @@ namespace Foredraft
         [UnmanagedFunctionPointer(C)]
         public delegate void UpdateCallback(ulong id, IntPtr user);
 
+        /// <summary>Changes the logits of a position of a request, on the engine's thread.</summary>
+        [UnmanagedFunctionPointer(C)]
+        public delegate void LogitsCallback(ulong id, IntPtr logits, int vocabularySize, IntPtr tokens, int tokenCount, IntPtr user);
+
         [DllImport(Library, CallingConvention = C)] public static extern IntPtr foredraft_engine_new();
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_engine_free(IntPtr engine);
         [DllImport(Library, CallingConvention = C)] public static extern int foredraft_load(IntPtr engine, byte[] config);
@@ -53,6 +57,7 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_stats(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_set_log_callback(LogCallback callback, IntPtr user);
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_set_update_callback(IntPtr engine, UpdateCallback callback, IntPtr user);
+        [DllImport(Library, CallingConvention = C)] public static extern void foredraft_set_logits_callback(IntPtr engine, LogitsCallback callback, IntPtr user);
 
         /// <summary>The version of foredraft.h that these declarations follow.</summary>
         public const uint AbiVersion = 1;

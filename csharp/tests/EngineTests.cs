@@ -323,6 +323,41 @@ namespace Foredraft.Tests
         }
 
         [Test]
+        public static void logits_are_changed_with_and_without_speculation()
+        {
+            var caught = new List<string>();
+            Action<Exception> note = exception => { lock (caught) caught.Add(exception.Message); };
+            Callbacks.Failed += note;
+            using (var engine = Loaded())
+            {
+                var request = Story(40);
+                request["logits_callback"] = true;
+                Check.Equal("invalid_request", Check.Throws<ForedraftException>(() => engine.Complete(request)).Code);
+                var lengths = new List<int>();
+                engine.SetLogits((id, logits, tokens) =>
+                {
+                    lengths.Add(tokens.Length);
+                    if (tokens.Length % 3 == 0) logits[70] = 100;
+                    GC.Collect();
+                });
+                var changed = engine.Complete(request)["content"].Text;
+                request["speculative"] = false;
+                var first = lengths[0];
+                lengths.Clear();
+                Check.Equal(changed, engine.Complete(request)["content"].Text);
+                Check.Equal(40, lengths.Count);
+                for (var i = 0; i < 40; ++i) Check.Equal(first + i, lengths[i]);
+                Check.That(changed != engine.Complete(Story(40))["content"].Text, "the handler decides");
+                engine.SetLogits((id, logits, tokens) => { throw new Exception("of a row"); });
+                Check.Equal("cancelled", engine.Complete(request)["stop_type"].Text);
+                engine.SetLogits(null);
+                Check.Throws<ForedraftException>(() => engine.Submit(request));
+            }
+            Callbacks.Failed -= note;
+            Check.Equal("of a row", string.Join(", ", caught));
+        }
+
+        [Test]
         public static void calls_that_wait_are_refused_in_a_callback()
         {
             using (var engine = Loaded())
