@@ -270,7 +270,8 @@ export interface Request {
   n_probs?: number;
   post_sampling_probs?: boolean;
   prompt_logprobs?: number;
-  logits_callback?: boolean;
+  /** `true` is refused: the engine would wait for the event loop. */
+  logits_callback?: false;
   return_tokens?: boolean;
   return_progress?: boolean;
   timings_per_token?: boolean;

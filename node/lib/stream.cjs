@@ -1,9 +1,14 @@
 'use strict';
 const { callAside, callNow } = require('./library.cjs');
-const { errorFrom } = require('./errors.cjs');
+const { ForedraftError, errorFrom } = require('./errors.cjs');
 
 /** Fields that a completion joins from its updates: the final response has only their last part. */
 const JOINED = ['tokens', 'sources', 'completion_probabilities'];
+
+/** Why a request cannot change logits. The engine's thread would wait for the event loop at each token, and for ever once that ends. */
+const noLogits = () => new ForedraftError(
+  'logits_callback: not available in Node, whose event loop the engine would wait for at each token: use logit_bias, grammar or samplers',
+  { code: 'invalid_request', status: 400 });
 
 /** Cancels requests whose streams were forgotten in the middle. */
 const forgotten = new FinalizationRegistry(({ engine, id }) => {
@@ -129,6 +134,8 @@ class Stream {
     if (this.#signal?.aborted) return this.#fail(this.#signal.reason);
     this.#signal?.addEventListener('abort', this.#onAbort, { once: true });
     try {
+      // JSON has no functions, so a processor would be lost silently.
+      if (this.#request.logits_callback || this.#request.logitsProcessor || this.#request.logits_processor) throw noLogits();
       // Aside, because it tokenizes the prompt and compiles grammars.
       const answer = await callAside('submit', this.#engine.open(), this.#request);
       this.#id = answer.id;
