@@ -144,6 +144,7 @@ mod linked {
         pub(super) fn foredraft_panels_make(pending: *mut Weights);
         pub(super) fn foredraft_panels_stop(pending: *mut Weights);
         pub(super) fn foredraft_panels_left(pending: *const Weights) -> u64;
+        pub(super) fn foredraft_panels_left_of_all() -> u64;
         pub(super) fn foredraft_panels_free(pending: *mut Weights);
     }
 }
@@ -182,6 +183,16 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
 #[cfg(not(own_kernels))]
 fn known_cost(format: u32) -> Option<LayoutCost> {
     *KNOWN.lock().entry((0, format)).or_insert(None)
+}
+
+/// The bytes of weights of all models of which panels are still to be made, so that their memory is not taken yet.
+pub(in crate::llama) fn pending_bytes() -> u64 {
+    #[cfg(own_kernels)]
+    // SAFETY: reads an atomic value.
+    let bytes = unsafe { linked::foredraft_panels_left_of_all() };
+    #[cfg(not(own_kernels))]
+    let bytes = 0;
+    bytes
 }
 
 /// Calls `load`, which loads a model on this thread, and puts its weights into panels as `layouts` says: while it loads, or, where weights

@@ -153,6 +153,9 @@ bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Make
 
 int64_t n_cores() { return std::thread::hardware_concurrency(); }
 
+// The bytes of weights of all models of which panels are still to be made. Their memory is not taken yet.
+std::atomic<uint64_t> left_of_all { 0 };
+
 }  // namespace
 
 // Weights that are in the mapped file until panels have been made of them.
@@ -162,6 +165,7 @@ public:
     PendingPanels(const PendingPanels &) = delete;
     PendingPanels & operator=(const PendingPanels &) = delete;
     ~PendingPanels() {
+        left_of_all.fetch_sub(left(), std::memory_order_relaxed);
 #if defined(__linux__)
         for (const Weights & of : weights) {
             munmap(of.mapping, of.mapped);
@@ -185,6 +189,7 @@ public:
         state.file = static_cast<const uint8_t *>(mapping) + (at - first);
         of = { tensor, &state, state.file, mapping, size };
         bytes_left.fetch_add(ggml_nbytes(tensor), std::memory_order_relaxed);
+        left_of_all.fetch_add(ggml_nbytes(tensor), std::memory_order_relaxed);
         return true;
 #else
         (void) tensor;
@@ -213,6 +218,7 @@ public:
             const size_t size = ggml_nbytes(of.tensor);
             give_back(of.rows, size);
             bytes_left.fetch_sub(size, std::memory_order_relaxed);
+            left_of_all.fetch_sub(size, std::memory_order_relaxed);
         }
     }
 
@@ -288,6 +294,8 @@ void foredraft_panels_make(PendingPanels * pending) { pending->make_all(); }
 void foredraft_panels_stop(PendingPanels * pending) { pending->stop(); }
 // The bytes of weights of which panels are still to be made.
 uint64_t foredraft_panels_left(const PendingPanels * pending) { return pending->left(); }
+// The same of all models.
+uint64_t foredraft_panels_left_of_all(void) { return foredraft::left_of_all.load(std::memory_order_relaxed); }
 // After the model was freed.
 void foredraft_panels_free(PendingPanels * pending) { delete pending; }
 }

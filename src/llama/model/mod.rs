@@ -146,10 +146,11 @@ impl Model {
         }
         let repack = if params.use_mlock { Some(false) } else { params.repack };
         let weights = opened.formats.all();
+        let available = available_memory().map(|available| available.saturating_sub(layouts::pending_bytes()));
         let weight_layouts = match params.vocab_only {
             true => Vec::new(),
             // What is not mapped is copied in any case.
-            false => layouts::choose(&weights, repack, available_memory().filter(|_| maps)),
+            false => layouts::choose(&weights, repack, available.filter(|_| maps)),
         };
         if weight_layouts.iter().any(|layout| layout.chosen_by == LayoutReason::Memory) {
             let why = "its weights stay in the file, because copies would not fit into the available memory";
