@@ -8,7 +8,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(value) = serde_json::from_slice(bytes) else { return };
     let Ok(schema) = Schema::new(&value) else { return };
     for drop_unenforceable in [false, true] {
-        let options = CompileOptions { drop_unenforceable, any_order: drop_unenforceable };
+        let options = CompileOptions { drop_unenforceable, any_order: drop_unenforceable, python: drop_unenforceable };
         let mut rules = Rules::new();
         if let Ok(compiled) = schema.compile(&options, &mut rules) {
             assert!(rules.to_gbnf(&compiled.rule).contains(" ::= "));
