@@ -225,6 +225,11 @@ impl Drafter for BlockHead {
         }
     }
 
+    fn erase(&mut self, slot: usize) -> usize {
+        let Some(slot) = self.slots.get_mut(slot) else { return 0 };
+        slot.cache.erase(&mut self.context)
+    }
+
     fn needs_hidden(&self) -> bool {
         self.needs_hidden
     }

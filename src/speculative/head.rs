@@ -352,10 +352,7 @@ impl Drafter for Head {
 
     fn erase(&mut self, slot: usize) -> usize {
         let Some(slot) = self.slots.get_mut(slot) else { return 0 };
-        let n = slot.cache.len();
-        slot.cache.clear(&mut self.context);
-        slot.states.clear();
-        n
+        slot.cache.erase(&mut self.context)
     }
 
     fn needs_hidden(&self) -> bool {

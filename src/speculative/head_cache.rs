@@ -40,6 +40,15 @@ impl HeadCache {
         self.tokens.cut(context, len) == len
     }
 
+    /// Removes all tokens and states. Returns the number of tokens.
+    pub(super) fn erase(&mut self, context: &mut Context) -> usize {
+        let n = self.tokens.len();
+        self.tokens.clear(context);
+        self.states.clear();
+        self.start = self.first;
+        n
+    }
+
     /// The range of the context's tokens that are missing in the cache and can be decoded. First removes tokens that differ from the
     /// context, and all but the first `most` of it.
     pub(super) fn missing(&mut self, context: &mut Context, tokens: &[Token], most: usize) -> Range<usize> {
