@@ -30,6 +30,7 @@ pub mod thread_state;
 mod typed;
 
 pub use self::api::Function;
+pub use self::engine::LogitsCallback;
 pub use self::typed::{
     CompletionStream, Engine, EnginePause, FinalResponse, FunctionCall, HostConfig as Config, HostRequest as Request,
     Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,

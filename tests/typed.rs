@@ -161,6 +161,24 @@ fn a_dropped_stream_cancels_its_request() {
 }
 
 #[test]
+fn a_closure_changes_logits() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let request = story().n_predict(5).logits_callback(true).set("ignore_eos", true).set("return_tokens", true);
+    assert_eq!(engine.complete(&request).expect_err("no callback").code(), Code::InvalidRequest);
+    engine.set_logits_callback(Some(Box::new(|_, logits, _| {
+        logits.fill(f32::NEG_INFINITY);
+        logits[70] = 1.0;
+        Ok(())
+    })));
+    assert_eq!(engine.complete(&request).expect("a completion").fields["tokens"], json!([70, 70, 70, 70, 70]));
+    engine.set_logits_callback(Some(Box::new(|_, _, tokens| panic!("{} tokens are too many", tokens.len()))));
+    let error = engine.complete(&request).expect_err("the callback panics");
+    assert_eq!((error.code(), error.message()), (Code::Internal, "logits_callback: the callback panicked"));
+    engine.set_logits_callback(None);
+    assert_eq!(engine.complete(&story()).expect("a completion").tokens_predicted, 40);
+}
+
+#[test]
 fn text_becomes_tokens() {
     let engine = Engine::load(&config()).expect("it loads");
     let tokens = engine.tokenize("Once upon a time").expect("tokens");

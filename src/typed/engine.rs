@@ -10,6 +10,7 @@ use super::loaded::LoadedModel;
 use super::request::HostRequest;
 use super::stream::CompletionStream;
 use crate::api::Function;
+use crate::engine::LogitsCallback;
 use foredraft_base::Token;
 use foredraft_base::error::Result;
 
@@ -54,6 +55,13 @@ impl Engine {
         let answer = self.call(Function::Submit, &json!(request))?;
         let id = answer.get("id").and_then(Value::as_u64).unwrap_or_default();
         Ok(CompletionStream::new(Arc::clone(&self.0), id))
+    }
+
+    /// Sets the callback that changes the logits of requests with `logits_callback`, before each token is chosen; `None` removes it. Its
+    /// arguments are the request's number, the row of logits, and all tokens before the position. An error or a panic ends the request.
+    /// It runs on the engine's thread, where calls that wait are refused. When this returns, the previous callback no longer runs.
+    pub fn set_logits_callback(&self, callback: Option<Box<LogitsCallback>>) {
+        self.0.engine.set_logits_hook(callback);
     }
 
     /// The tokens of a text, with those that a prompt begins with.

@@ -65,6 +65,12 @@ impl HostRequest {
         self.set("speculative", speculative)
     }
 
+    /// Whether the engine's logits callback changes the logits.
+    #[must_use]
+    pub fn logits_callback(self, logits_callback: bool) -> HostRequest {
+        self.set("logits_callback", logits_callback)
+    }
+
     /// Any other key of `foredraft_complete`.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> HostRequest {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Endpoint, Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine};
 use foredraft::error::Error;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn ban(engine: &JsonEngine) -> Calls {
 fn completions_and_calls_are_those_of_an_engine_in_this_process() {
     let [local, isolated] = [start_local(init()), start(init())].map(|engine| {
         let calls = ban(&engine);
-        let answer = call(&engine, Function::Complete(Endpoint::Foredraft), &request());
+        let answer = call(&engine, Function::Complete, &request());
         let id = submit(&engine, &request());
         let updates = drain(&engine, id);
         let content: String = updates.iter().map(|update| update["content"].as_str().expect("content")).collect();
@@ -55,7 +55,7 @@ fn completions_and_calls_are_those_of_an_engine_in_this_process() {
 #[test]
 fn requests_end_where_the_callback_cancels_fails_or_is_removed() {
     let engine = start(init());
-    let none = engine.call(Function::Submit(Endpoint::Foredraft), Ok(request().to_string().as_bytes()));
+    let none = engine.call(Function::Submit, Ok(request().to_string().as_bytes()));
     assert!(none.expect_err("no callback").message().contains("no callback is set"));
     let end = |in_ninth: Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync>| {
         let n_calls = AtomicUsize::new(0);
@@ -69,7 +69,7 @@ fn requests_end_where_the_callback_cancels_fails_or_is_removed() {
     let canceller = engine.clone();
     let cancels = end(Box::new(move |id| {
         let command = json!({"id": id}).to_string();
-        canceller.cancel(Endpoint::Foredraft, Some(command.as_bytes())).map(|_| ())
+        canceller.cancel(Some(command.as_bytes())).map(|_| ())
     }));
     assert_eq!(cancels.0, "cancelled");
     assert_eq!(end(Box::new(|_| Err(Error::invalid("no")))), (json!("error"), json!(8)));
@@ -81,7 +81,7 @@ fn requests_end_where_the_callback_cancels_fails_or_is_removed() {
     assert_eq!(removed, (json!("error"), json!(9)));
     // Others are not disturbed.
     let plain = json!({"prompt": "Once upon a time", "n_predict": 8});
-    assert_eq!(call(&engine, Function::Complete(Endpoint::Foredraft), &plain)["tokens_predicted"], 8);
+    assert_eq!(call(&engine, Function::Complete, &plain)["tokens_predicted"], 8);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn slow_callbacks_are_bounded_by_cancels_time_limits_and_unloads() {
 fn completion_is_the_same_when_its_process_is_killed() {
     let engine = start(init());
     let calls = ban(&engine);
-    let expected = call(&engine, Function::Complete(Endpoint::Foredraft), &request())["content"].clone();
+    let expected = call(&engine, Function::Complete, &request())["content"].clone();
     calls.lock().unwrap().clear();
     let mut slow = request();
     slow["speculative"] = json!(false);
