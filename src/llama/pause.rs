@@ -147,7 +147,7 @@ impl PauseGate {
             let version = words.version.load(Ordering::SeqCst);
             let (paused, since) = (words.paused_ns.load(Ordering::SeqCst), words.since_ns.load(Ordering::SeqCst));
             // Another process may have ended while it wrote.
-            if version % 2 == 0 && words.version.load(Ordering::SeqCst) == version {
+            if version.is_multiple_of(2) && words.version.load(Ordering::SeqCst) == version {
                 let running = if since == 0 { 0 } else { clock_ns().saturating_sub(since) };
                 return Duration::from_nanos(paused.saturating_add(running));
             }
