@@ -74,7 +74,7 @@ build_static() {
     # A program that links the archive keeps the C library's, so the archive's calls are renamed.
     for name in $of_libc; do renamed+=("--redefine-sym=$name=__wrap_$name"); done
     "${OBJCOPY:-objcopy}" "${weak[@]}" "${renamed[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
-    # build.rs tells cargo's linker the same.
+    # build/link.rs tells cargo's linker the same.
     local options=''
     for name in $of_ggml; do options+=" -Wl,--wrap=$name"; done
     ! "${NM:-nm}" "$release/libforedraft.a" 2>/dev/null | grep ' T foredraft_barrier$' >/dev/null || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
@@ -82,7 +82,7 @@ build_static() {
     mv "$work/native-libs.new" "$work/native-libs.txt"
 }
 
-# Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build.rs.
+# Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build/link.rs.
 link_shared() {
     local functions undefined=() wrapped=() name
     functions=$(cd "$root/include" && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h)

@@ -509,3 +509,28 @@ fn kernels_export_nothing_that_other_code_could_use() {
     }
     assert!(n_archives >= LEVELS.len(), "the archives of the kernels are in the build folder");
 }
+
+/// An editor sees each header by itself, and so does this test, at every level of this kind of processor.
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn each_header_compiles_alone() {
+    let folder = common::root().join("src/llama/kernels");
+    let ggml = ["include", "src", "src/ggml-cpu"].map(|part| format!("{}/ggml/{part}", env!("LLAMA_CPP_SOURCES")));
+    let base = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"];
+    let avx512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-DFOREDRAFT_AVX512_VNNI"];
+    let more: [&[&str]; 3] = [&[], &["-mavxvnni", "-DFOREDRAFT_AVX_VNNI"], &avx512];
+    let headers = std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+    let is_header = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "h");
+    let headers: Vec<_> = headers.filter(is_header).filter(|path| !path.ends_with("vectors_neon.h")).collect();
+    assert!(headers.len() > 8, "{headers:?}");
+    for (level, more) in LEVELS.iter().zip(more) {
+        for header in &headers {
+            let mut compiler = Command::new("c++");
+            compiler.args(["-std=c++17", "-fsyntax-only", "-w", "-x", "c++"]).args(base).args(more);
+            ggml.iter().for_each(|folder| _ = compiler.arg("-isystem").arg(folder));
+            compiler.arg(format!("-DFOREDRAFT_LEVEL={level}")).arg(header);
+            let run = compiler.output().expect("a compiler");
+            assert!(run.status.success(), "{}: {}", header.display(), String::from_utf8_lossy(&run.stderr));
+        }
+    }
+}

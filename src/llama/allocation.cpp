@@ -1,5 +1,5 @@
 // ggml does not check what malloc, calloc and realloc return, and would write to NULL. Inside a guarded call they throw instead, as C++'s `new`
-// does; the guard makes an error of that. Only in the shared library and in foredraft-engine: see `wrap_allocation` in build.rs.
+// does; the guard makes an error of that. Only in the shared library and in foredraft-engine: see `wrap_allocation` in build/link.rs.
 #include <cstddef>
 #include <new>
 

@@ -1,4 +1,4 @@
-// Flash attention, for caches in F16, BF16 and Q8_0 and any head size. Included by level.cpp only.
+// Flash attention, for caches in F16, BF16 and Q8_0 and any head size.
 //
 // ggml's kernel processes one query of one head at a time, converts keys and values again for each, and sums values in F16. From 512
 // cells on it divides the keys of a single query among the threads, and from 64 queries on it uses other tiles. So the last bits of a
@@ -10,6 +10,12 @@
 //             to whole 2^-30 of the largest n of all cells.
 //   their sum is exact, in integers.
 //   values    are added one after the other by fma, in the order of positions (`CellOrder`). A cell whose weight is 0 is left out.
+#pragma once
+
+#include "matmul.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 constexpr int CHUNK = 64;
 // Cells whose weights a thread computes at once, where cells are divided among threads.
@@ -542,3 +548,6 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
     });
     return true;
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

@@ -1,4 +1,4 @@
-// Replaces ggml's barrier on Linux and Windows by one in which threads sleep after spinning (build.rs says how it is replaced).
+// Replaces ggml's barrier on Linux and Windows by one in which threads sleep after spinning (build/kernels.rs says how it is replaced).
 //
 // The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
 // threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
@@ -27,7 +27,7 @@
 #include "ggml-cpu-impl.h"
 #include "pause.h"
 
-// `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build.rs copies the lines from there.
+// `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build/kernels.rs copies the lines from there.
 #include "ggml_threadpool.h"
 
 // The same type as ggml's, which seam.h declares for C++.

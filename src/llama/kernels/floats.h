@@ -1,4 +1,10 @@
-// Products of weights that are floats with tokens. Included by level.cpp only.
+// Products of weights that are floats with tokens.
+#pragma once
+
+#include "layout.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 struct F32 {
     using Number = float;
@@ -70,3 +76,6 @@ void multiply_floats(const uint8_t * weights, size_t stride, int64_t width, cons
         }
     }
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

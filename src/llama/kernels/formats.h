@@ -1,4 +1,4 @@
-// How each format of quantized weights is unpacked. Included by level.cpp only.
+// How each format of quantized weights is unpacked.
 //
 // A format unpacks a block of `LANES` rows, a row in each lane. A word is four weights of each row. What it unpacks to is exact:
 //
@@ -11,6 +11,12 @@
 //
 // ORDER says which weights a word has: four that follow each other (1), or, where a byte has 4 or 8 weights that follow each other, one of each of
 // the four bytes of a packed word, because their bits are at the same places. The tokens' numbers are put into the same order (`pack`).
+#pragma once
+
+#include "layout.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 // FOREDRAFT_DOT: the level sums four products of bytes as 32-bit numbers at once.
 #if defined(FOREDRAFT_AVX512_VNNI) || defined(FOREDRAFT_AVX_VNNI)
@@ -764,3 +770,6 @@ struct IQ3_S : IQuant<GGML_TYPE_IQ3_S, sizeof(block_iq3_s), 8> {
         }
     }
 };
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

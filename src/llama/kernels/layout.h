@@ -1,4 +1,4 @@
-// How blocks of rows lie in memory. Included by level.cpp only.
+// How blocks of rows lie in memory.
 //
 // A block of `SIZE` bytes is words of four bytes, and perhaps an odd scale of one or two bytes, first or last.
 // Its rows are read from one of two layouts:
@@ -14,6 +14,12 @@
 //   load_4(offset, words), load_8(offset, words)   four or eight words of each row, from byte `offset` of a block on
 //   load_few<OFFSET, N>(words)                     one to three
 //   odd_halves(), odd_bytes()                      the odd scale: an F16 number, or a byte
+#pragma once
+
+#include "vectors.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 // Of a format whose blocks have `size` bytes: the bytes of the odd scale, how many of them are before the words, and the blocks of a group.
 constexpr int odd_of(int size) { return size % 4; }
@@ -146,3 +152,6 @@ inline void blocks_of_panels(
         memcpy(to + (before != 0 ? 0 : size - odd), panel + at.odd + lane * odd, odd);
     }
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

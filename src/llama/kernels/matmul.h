@@ -1,4 +1,4 @@
-// Products of weights with tokens: ggml's MUL_MAT and MUL_MAT_ID (mixtures of experts). Included by level.cpp only.
+// Products of weights with tokens: ggml's MUL_MAT and MUL_MAT_ID (mixtures of experts).
 //
 // Speculation needs forward passes of a few tokens that take little longer than one token's. ggml's loops compute one row of weights for one
 // token at a time, so from two tokens on, arithmetic is their bottleneck. Here a block of `LANES` rows is unpacked once for all tokens: a register
@@ -8,6 +8,13 @@
 //   quantized weights  a token is rounded to whole numbers, with a scale for each block. The sum of a block's products is exact, in integers.
 //                      Blocks are added one after the other, each with one fma (and one more for the minima).
 //   floats             16 sums, of the products 16 apart, each by fma; then `total`.
+#pragma once
+
+#include "floats.h"
+#include "quantized.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 // Tokens whose sums are kept together.
 constexpr int TOKENS = 128;
@@ -359,3 +366,6 @@ bool multiply(const ggml_compute_params * params, const ggml_tensor * dst) {
     multiply_all(params, product, pause);
     return true;
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

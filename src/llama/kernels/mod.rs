@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `seam.h`, `seam.cpp` | what is taken over from ggml, by including ggml's headers; passes operations to the chosen level |
 //! | `levels.rs` | which levels the processor has, and which one is used |
-//! | `table.h`, `level.cpp` | the functions of a level; compiled once for each level of instructions |
+//! | `table.h`, `level.h`, `level.cpp` | the functions of a level, and what its headers include; compiled once for each level of instructions |
 //! | `vectors.h`, `vectors_neon.h` | a level's vectors |
 //! | `layout.h` | how blocks of weights lie in memory: as in a file, or in panels |
 //! | `formats.h` | how each format of weights is unpacked |
@@ -24,6 +24,18 @@
 //! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
 //! | `rounding.cpp`, `rope.cpp`, `rounding.cmake` | make ggml's own operations on AArch64 round as on x86-64 |
 //! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
+//!
+//! **From the file to a product**, for weights in Q4_K:
+//!
+//! 1. A load asks `layouts.rs`, which has measured both layouts, whether Q4_K gets panels (`foredraft_load_begin`). If so, llama.cpp gets `panels()` as
+//!    the type of buffers of the tensor, because `offer_panels` has put it in ggml's list.
+//! 2. llama.cpp reads the file and calls the buffer's `set_tensor` (`panels.cpp`), which calls the level's `make_panels` (`layout.h`): word by word, the
+//!    rows of a panel lie beside each other.
+//! 3. A graph reaches its MUL_MAT. ggml asks our type for traits, and their `compute_forward` (`seam.cpp`) passes it to the level's `multiply` (`matmul.h`).
+//! 4. Each thread rounds its part of the tokens to whole numbers (`pack` in `quantized.h`), waits at the barrier, and takes chunks of rows.
+//! 5. `unpack` (`quantized.h`, `formats.h`) makes registers of a block of `LANES` rows; each has four weights of every row. For every token of a tile,
+//!    `dot_8` (`vectors.h`) multiplies them with four numbers of the token.
+//! 6. The exact sum of a block is scaled and added to the result of row and token by one fma, block after block.
 //!
 //! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
 //! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, in any cells of a cache, and at

@@ -1,4 +1,4 @@
-// Pairs of tokens, for I8MM. Included by level.cpp only.
+// Pairs of tokens, for I8MM.
 //
 // An instruction of AArch64's I8MM multiplies two rows with two tokens, eight numbers of each. So there the tokens 2p and 2p + 1 of a tile are a
 // pair, and a last one without another is alone. Of a pair
@@ -8,6 +8,12 @@
 //   sums     the first token's have rows 0 and 1 with both tokens, the second one's rows 2 and 3 (`join`, `separate`)
 //
 // At all other levels every token is alone, and these functions do nothing.
+#pragma once
+
+#include "formats.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 inline float float_at(const void * at) {
     float x;
@@ -141,3 +147,6 @@ inline void put_in_pair(const int8_t * numbers, int size, int token, uint8_t * t
         memcpy(tile + (token / 2 * 2 + at / 8 % 2) * size + at / 16 * 16 + token % 2 * 8, numbers + at, 8);
     }
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

@@ -1,5 +1,10 @@
-// Products of quantized weights with tokens that are rounded to whole numbers: their arithmetic, and the functions of each format. Included by
-// level.cpp only.
+// Products of quantized weights with tokens that are rounded to whole numbers: their arithmetic, and the functions of each format.
+#pragma once
+
+#include "pairs.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 // What `pack` computes of a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
 //   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away) or sums (scaled, for `least`)
@@ -591,3 +596,6 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
     }
     memcpy(to + n * 260 + token * 32, sums, sizeof sums);
 }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

@@ -6,7 +6,7 @@
 // list of such types (ggml_backend_cpu_get_extra_buffer_types) gets ours in the place of ggml's (panels.cpp).
 //
 // By the linker, in the shared library, the archive and this package's own programs. A Rust program that depends on the crate has none of these,
-// because Cargo hands no linker arguments on; `cpu.kernels` in the status says so. build.rs passes `--defsym` for the barrier, `--wrap` for the others.
+// because Cargo hands no linker arguments on; `cpu.kernels` in the status says so. build/kernels.rs passes `--defsym` for the barrier, `--wrap` for the others.
 //
 //   ggml_compute_forward_mul_mat_tiled, ggml_compute_forward_mul_mat_id_tiled
 //                                    products with 8 tokens or more of formats that ours does not multiply. They add in another order than ggml's

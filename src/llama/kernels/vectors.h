@@ -1,16 +1,21 @@
-// The vectors of a level, under one set of names. Included by level.cpp only, inside the namespace of its level.
+// The vectors of a level, under one set of names.
 //
 // Two kinds of vectors have lanes. `Ints` and `Floats` have as many as a register has, and each lane is a row of weights. `Sixteen` has 16 lanes
 // at every level, so that sums over lanes have one order at every level: four registers with NEON, two with AVX2, one with AVX-512.
+#pragma once
+
+#include "level.h"
+#if defined(FOREDRAFT_NEON)
+#include "vectors_neon.h"
+#endif
 
 // A macro, because GCC drops calls of a function that only prefetches: it has no effect that GCC knows of.
 #define PREFETCH(at, level) __builtin_prefetch(at, 0, level)
 
-#if defined(FOREDRAFT_NEON)
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
-#include "vectors_neon.h"
-
-#elif defined(FOREDRAFT_AVX512_VNNI)
+#if defined(FOREDRAFT_AVX512_VNNI)
 
 using Ints = __m512i;
 using Floats = __m512;
@@ -171,7 +176,7 @@ inline void store_wholes(int32_t * to, const Wholes & a) { _mm512_storeu_si512(t
 inline __m256 lower(Sixteen a) { return _mm512_castps512_ps256(a); }
 inline __m256 upper(Sixteen a) { return _mm512_extractf32x8_ps(a, 1); }
 
-#else
+#elif !defined(FOREDRAFT_NEON)
 
 using Ints = __m256i;
 using Floats = __m256;
@@ -436,3 +441,6 @@ inline int64_t total_of(const Wholes & a) {
 inline int min_of(int a, int b) { return a < b ? a : b; }
 inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 inline float max_of(float a, float b) { return a > b ? a : b; }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

@@ -1,4 +1,10 @@
-// The vectors of AArch64's levels: one register. Included by vectors.h only; the names are explained there.
+// The vectors of AArch64's levels: one register. vectors.h explains the names.
+#pragma once
+
+#include "level.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
 
 using Ints = int32x4_t;
 using Floats = float32x4_t;
@@ -215,3 +221,6 @@ inline float largest(const Sixteen & a) {
 inline float first_of(const Sixteen & a) { return vgetq_lane_f32(a.fours[0], 0); }
 inline float float_of_half(uint16_t x) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x))), 0); }
 inline int sum_of_16(const int8_t * at) { return vaddlvq_s8(vld1q_s8(at)); }
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL

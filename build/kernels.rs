@@ -1,0 +1,179 @@
+//! The C and C++ files that use ggml's and llama.cpp's headers.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::link::{SET_MASK, replace_except_in_benchmarks};
+
+/// The instructions of each level of kernels.
+pub type Level = (&'static str, &'static [&'static str]);
+pub const X86_64_LEVELS: [Level; 3] = [
+    ("avx2", &["-mavx2", "-mfma", "-mf16c", "-mbmi2"]),
+    ("avx_vnni", &["-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mavxvnni", "-DFOREDRAFT_AVX_VNNI"]),
+    (
+        "avx512_vnni",
+        &[
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-mbmi2",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512vl",
+            "-mavx512dq",
+            "-mavx512vnni",
+            "-DFOREDRAFT_AVX512_VNNI",
+        ],
+    ),
+];
+pub const AARCH64_LEVELS: [Level; 3] = [
+    ("neon", &["-march=armv8-a", "-DFOREDRAFT_NEON"]),
+    ("neon_dotprod", &["-march=armv8.2-a+dotprod", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD"]),
+    ("neon_i8mm", &["-march=armv8.2-a+dotprod+i8mm", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD", "-DFOREDRAFT_I8MM"]),
+];
+
+/// The functions of the C library that `src/llama/kernels/elementary.cpp` replaces.
+const ELEMENTARY: [&str; 11] =
+    ["sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log2f", "powf"];
+
+/// The folder of llama.cpp's sources, because not all headers are installed. CMake's cache has it.
+pub fn llama_sources(installed: &Path) -> PathBuf {
+    let cache = fs::read_to_string(installed.join("build/CMakeCache.txt")).expect("llama-cpp-sys-2 builds with CMake");
+    let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
+    PathBuf::from(source.expect("CMake's cache has the source folder"))
+}
+
+/// A compiler with ggml's private headers, for any processor of the target.
+fn kernel_compiler(source: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.opt_level(3).extra_warnings(true).warnings(true);
+    for folder in ["ggml/include", "ggml/src", "ggml/src/ggml-cpu"] {
+        // Not `includes`: ggml's headers have warnings of their own.
+        build.flag("-isystem").flag(source.join(folder));
+    }
+    if env::var_os("CI").is_some() {
+        build.warnings_into_errors(true);
+    }
+    build
+}
+
+/// Uses llama.cpp's private headers.
+pub fn compile_guard(installed: &Path) {
+    let source = llama_sources(installed);
+    let mut build = kernel_compiler(&source);
+    for folder in ["include", "src"] {
+        build.flag("-isystem").flag(source.join(folder));
+    }
+    let files =
+        ["guard", "placement", "sources/head", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
+    build.cpp(true).std("c++17").files(files).compile("foredraft_guard");
+}
+
+/// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect,
+/// so the linker defines ggml's symbol as ours. A test that does not link the library has neither. On Windows, `scripts/gcc/winbase.h` makes
+/// ggml's weak instead, so ours replaces it in every program.
+pub fn replace_barrier(installed: &Path, is_mingw: bool, is_supported: bool) {
+    let source = llama_sources(installed);
+    let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
+    let line_with = |start: &str| text.lines().find(|line| line.starts_with(start)).map(|line| format!("{line}\n"));
+    let pool = || {
+        let (begin, end) = ("struct ggml_threadpool {", "\n};");
+        let fields = text.split_once(begin)?.1.split_once(end)?.0;
+        let lines = [
+            "#define GGML_CACHE_LINE ",
+            "#define GGML_CACHE_ALIGN __attribute__",
+            "#define GGML_THREADPOOL_N_THREADS_MASK ",
+        ];
+        let types = if is_mingw {
+            ["typedef CONDITION_VARIABLE ", "typedef SRWLOCK "]
+        } else {
+            ["typedef pthread_cond_t ", "typedef pthread_mutex_t "]
+        };
+        let lines = lines.into_iter().chain(types).map(line_with).collect::<Option<String>>()?;
+        Some(format!("{lines}{begin}{fields}{end}\n"))
+    };
+    let Some(pool) = pool().filter(|_| is_supported) else {
+        println!("cargo:warning=ggml's barrier is not replaced: its thread pool is unknown for this target");
+        return;
+    };
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    fs::write(out.join("ggml_threadpool.h"), pool).expect("OUT_DIR can be written to");
+    kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
+    if !is_mingw {
+        replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    }
+    println!("cargo:rustc-cfg=own_barrier");
+}
+
+/// Replaces ggml's products and attention, and the C library's functions of floats: see `src/llama/kernels/mod.rs`.
+pub fn replace_kernels(installed: &Path, levels: &[Level]) {
+    let source = llama_sources(installed);
+    // The seam precedes the levels, because GNU's linker takes from an archive only what an earlier one calls.
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .files(["seam", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
+        .compile("foredraft_seam");
+    for (level, instructions) in levels {
+        let mut build = kernel_compiler(&source);
+        for flag in *instructions {
+            build.flag(flag);
+        }
+        // Each sum has the same operations at all levels. GCC 12 takes its own intrinsics for uninitialized (bug 105593).
+        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+        build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
+        build.define("FOREDRAFT_LEVEL", *level).file("src/llama/kernels/level.cpp");
+        build.compile(&format!("foredraft_{level}"));
+    }
+    let mut order = kernel_compiler(&source);
+    for folder in ["include", "src"] {
+        order.flag("-isystem").flag(source.join(folder));
+    }
+    order.cpp(true).std("c++17").file("src/llama/kernels/order.cpp").compile("foredraft_order");
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .flag_if_supported("-ffp-contract=off")
+        .file("src/llama/kernels/elementary.cpp")
+        .compile("foredraft_elementary");
+    // This archive follows the seam's, because the linker takes its functions only where `--wrap` is missing.
+    kernel_compiler(&source)
+        .cpp(true)
+        .std("c++17")
+        .file("src/llama/kernels/unwrapped.cpp")
+        .compile("foredraft_unwrapped");
+    for function in [SET_MASK, "ggml_compute_forward_mul_mat_tiled", "ggml_compute_forward_mul_mat_id_tiled"]
+        .into_iter()
+        .chain(ELEMENTARY)
+    {
+        replace_except_in_benchmarks(&format!("--wrap={function}"));
+    }
+    println!("cargo:rustc-cfg=own_kernels");
+}
+
+/// Makes functions of ggml round as they do on x86-64: see `src/llama/kernels/rounding.cpp`.
+pub fn match_rounding(installed: &Path) {
+    let source = llama_sources(installed);
+    let mut build = kernel_compiler(&source);
+    build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+    build.files(["rounding", "rope"].map(|part| format!("src/llama/kernels/{part}.cpp")));
+    build.compile("foredraft_rounding");
+    for function in
+        ["ggml_vec_soft_max_f32", "ggml_vec_cvar_f32", "ggml_vec_silu_f32", "ggml_vec_swiglu_f32", "quantize_row_q8_0"]
+    {
+        replace_except_in_benchmarks(&format!("--wrap={function}"));
+    }
+}
+
+/// The archive is only put on the linker's path. Only `benches/peer/mod.rs` links it.
+pub fn compile_peer(installed: &Path) {
+    let source = llama_sources(installed);
+    let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
+    // Optimised like llama.cpp, because the linker keeps only one copy of the templates that both instantiate.
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(3).includes(includes);
+    build.files(["process", "ngram", "generation"].map(|part| format!("benches/peer/{part}.cpp")));
+    build.cargo_metadata(false).compile("foredraft_peer");
+    println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").expect("cargo sets it"));
+}
