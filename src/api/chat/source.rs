@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// The template's name in error messages.
 pub const NAME: &str = "chat_template";
-/// The given source, or llama.cpp's template with the given name.
+/// The given source, or the template with the given name.
 ///
 /// # Errors
 /// It has no Jinja tags, so it is an unknown name. As a source it would render to the same text for all messages.
@@ -21,9 +21,10 @@ pub fn named(given: &str) -> Result<Cow<'_, str>> {
     if given.contains("{{") || given.contains("{%") {
         return Ok(given.into());
     }
-    let error = unexpected(NAME, "a Jinja template or a name of llama.cpp's templates", &Json::from(given));
-    let hint = did_you_mean(given, named::names());
-    Err(Error::invalid(format!("{}{hint}", error.message())))
+    let names: Vec<&str> = named::names().collect();
+    let expected = format!("a Jinja template or one of the names {}", names.join(", "));
+    let hint = did_you_mean(given, names.into_iter());
+    Err(Error::invalid(format!("{}{hint}", unexpected(NAME, &expected, &Json::from(given)).message())))
 }
 
 #[cfg(test)]
@@ -61,9 +62,9 @@ mod tests {
 
     #[test]
     fn unknown_template_names_are_refused() {
-        for name in ["llama33", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
+        for name in ["llama33", "monarch", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
             let error = render(name, true).unwrap_err();
-            let expected = "chat_template: expected a Jinja template or a name of llama.cpp's templates, got ";
+            let expected = "chat_template: expected a Jinja template or one of the names chatml, llama2, ";
             assert!(error.code() == Code::InvalidRequest && error.message().starts_with(expected), "{name:?}: {error}");
         }
         for source in ["{{ messages[0].role }}", "{%- if true -%}system{%- endif -%}"] {
