@@ -27,20 +27,20 @@ constexpr int MAX_HEAD = 576;
 
 // The numbers of a key or value from number `at` on: all 16, or the first `n` and zeros.
 struct OfF16 {
-    static Sixteen load(const char * row, int64_t at) { return load_halves(reinterpret_cast<const uint16_t *>(row) + at); }
-    static Sixteen load_first(const char * row, int64_t at, int64_t n) { return load_part<F16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
+    static F32x16 load(const char * row, int64_t at) { return load_halves(reinterpret_cast<const uint16_t *>(row) + at); }
+    static F32x16 load_first(const char * row, int64_t at, int64_t n) { return load_part<F16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
 };
 struct OfBF16 {
-    static Sixteen load(const char * row, int64_t at) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + at); }
-    static Sixteen load_first(const char * row, int64_t at, int64_t n) { return load_part<BF16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
+    static F32x16 load(const char * row, int64_t at) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + at); }
+    static F32x16 load_first(const char * row, int64_t at, int64_t n) { return load_part<BF16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
 };
 struct OfQ8_0 {
     // 16 numbers are always in one block.
-    static Sixteen load(const char * row, int64_t at) {
+    static F32x16 load(const char * row, int64_t at) {
         const auto & block = reinterpret_cast<const block_q8_0 *>(row)[at / QK8_0];
-        return mul_16(load_bytes(block.qs + at % QK8_0), sixteen(float_of_half(block.d)));
+        return mul_x16(load_bytes(block.qs + at % QK8_0), broadcast_x16(float_of_half(block.d)));
     }
-    static Sixteen load_first(const char * row, int64_t at, int64_t) { return load(row, at); }
+    static F32x16 load_first(const char * row, int64_t at, int64_t) { return load(row, at); }
 };
 
 // Rows that share keys and values.
@@ -87,41 +87,41 @@ template <int R, typename Keys>
 void score(const Attention & of, const Block & block, const char * const * keys, int from, int to, float (*scores)[CHUNK]) {
     constexpr int KEYS = SUMS / (R == 3 ? 4 : R);
     for (int at = from; at < to; at += KEYS) {
-        Sixteen sum[R][KEYS];
+        F32x16 sum[R][KEYS];
         for (int r = 0; r < R; ++r) {
             for (int t = 0; t < KEYS; ++t) {
-                sum[r][t] = sixteen(0.0f);
+                sum[r][t] = broadcast_x16(0.0f);
             }
         }
         int64_t d = 0;
         for (; d + 16 <= of.n_key; d += 16) {
-            Sixteen q[R];
+            F32x16 q[R];
             for (int r = 0; r < R; ++r) {
                 q[r] = load_floats(block.queries[r] + d);
             }
             for (int t = 0; t < KEYS; ++t) {
-                const Sixteen k = Keys::load(keys[at + t], d);
+                const F32x16 k = Keys::load(keys[at + t], d);
                 for (int r = 0; r < R; ++r) {
-                    sum[r][t] = fma_16(k, q[r], sum[r][t]);
+                    sum[r][t] = fma_x16(k, q[r], sum[r][t]);
                 }
             }
         }
         if (d < of.n_key) {
             for (int t = 0; t < KEYS; ++t) {
-                const Sixteen k = Keys::load_first(keys[at + t], d, of.n_key - d);
+                const F32x16 k = Keys::load_first(keys[at + t], d, of.n_key - d);
                 for (int r = 0; r < R; ++r) {
-                    sum[r][t] = fma_16(k, load_part<F32>(block.queries[r] + d, of.n_key - d), sum[r][t]);
+                    sum[r][t] = fma_x16(k, load_part<F32>(block.queries[r] + d, of.n_key - d), sum[r][t]);
                 }
             }
         }
         for (int r = 0; r < R; ++r) {
             if constexpr (KEYS % 4 == 0) {
                 for (int t = 0; t < KEYS; t += 4) {
-                    store_totals(scores[r] + at + t, sum[r][t], sum[r][t + 1], sum[r][t + 2], sum[r][t + 3]);
+                    store_reduced(scores[r] + at + t, sum[r][t], sum[r][t + 1], sum[r][t + 2], sum[r][t + 3]);
                 }
             } else {
                 for (int t = 0; t < KEYS; ++t) {
-                    scores[r][at + t] = total(sum[r][t]);
+                    scores[r][at + t] = reduce_add(sum[r][t]);
                 }
             }
         }
@@ -129,9 +129,9 @@ void score(const Attention & of, const Block & block, const char * const * keys,
 }
 
 // softcap * tanh(x / softcap), where `scale` has divided by it already.
-inline Sixteen capped(Sixteen x, float softcap) {
+inline F32x16 capped(F32x16 x, float softcap) {
     float lanes[16];
-    store_16(lanes, x);
+    store_x16(lanes, x);
     for (float & lane : lanes) {
         // Exact enough: the error is that of e^x, relative to softcap.
         const float size = lane < 0.0f ? -lane : lane, e = exp_of(-2.0f * size), t = (1.0f - e) / (1.0f + e);
@@ -155,7 +155,7 @@ constexpr float LEAST_POWER = -64.0f;
 // Chunks whose weights' halves fit into sums of 32 bits.
 constexpr int64_t MAX_CHUNKS = 4096;
 
-inline float power_of(float x) { return first_of(powers_of(sixteen(x))); }
+inline float power_of(float x) { return first_of(powers_of(broadcast_x16(x))); }
 
 // Computes the weights of the chunk that begins at cell `from` and has `n_cells` cells. Those after it, up to a multiple of 16, are 0.
 template <int R> void weigh_chunk(const Attention & of, const Block & block, const Cells & cells, int64_t from, int n_cells) {
@@ -199,27 +199,27 @@ template <int R> void weigh_chunk(const Attention & of, const Block & block, con
     }
     for (int r = 0; r < R; ++r) {
         float * weights = block.weights[r] + from;
-        Sixteen most = sixteen(-INFINITY), sum = sixteen(0.0f);
+        F32x16 most = broadcast_x16(-INFINITY), sum = broadcast_x16(0.0f);
         for (int j = 0; j < n; j += 16) {
-            Sixteen s = sixteen(-INFINITY);
+            F32x16 s = broadcast_x16(-INFINITY);
             if (is_seen[j / 16]) {
-                s = mul_16(load_floats(scores[r] + j), sixteen(of.scale));
+                s = mul_x16(load_floats(scores[r] + j), broadcast_x16(of.scale));
                 if (of.softcap != 0.0f) {
                     s = capped(s, of.softcap);
                 }
                 if (masks[r] != nullptr) {
-                    s = add_mask(s, mul_16(load_halves(masks[r] + j), sixteen(block.slopes[r])));
+                    s = add_mask(s, mul_x16(load_halves(masks[r] + j), broadcast_x16(block.slopes[r])));
                 }
             }
-            store_16(weights + j, s);
-            most = max_16(most, s);
-            sum = add_16(sum, s);
+            store_x16(weights + j, s);
+            most = max_x16(most, s);
+            sum = add_x16(sum, s);
         }
-        const float power = power_of(largest(most));
+        const float power = power_of(reduce_max(most));
         const bool is_finite = !has_nan(sum) && power < INFINITY;
         block.powers[r][from / CHUNK] = is_finite ? power : NAN;
         for (int j = 0; is_finite && power != -INFINITY && j < n; j += 16) {
-            store_16(weights + j, exp_relative_to(load_floats(weights + j), power));
+            store_x16(weights + j, exp_relative_to(load_floats(weights + j), power));
         }
     }
 }
@@ -245,27 +245,27 @@ template <int R> struct Weighted {
 
 // Adds the weighted values to N vectors of each row's sum, from number `at` on, of which the last has `n_last` numbers.
 template <int R, int N, typename Values> void add_slice(const Weighted<R> & from, float * const * sums, int64_t at, int64_t n_last) {
-    Sixteen acc[R][N];
+    F32x16 acc[R][N];
     for (int r = 0; r < R; ++r) {
         for (int n = 0; n < N; ++n) {
             acc[r][n] = load_floats(sums[r] + at + n * 16);
         }
     }
     for (int j = 0; j < from.n; ++j) {
-        Sixteen v[N];
+        F32x16 v[N];
         for (int n = 0; n < N; ++n) {
             v[n] = N == 1 && n_last < 16 ? Values::load_first(from.values[j], at, n_last) : Values::load(from.values[j], at + n * 16);
         }
         for (int r = 0; r < R; ++r) {
-            const Sixteen w = sixteen(from.weights[r][j]);
+            const F32x16 w = broadcast_x16(from.weights[r][j]);
             for (int n = 0; n < N; ++n) {
-                acc[r][n] = fma_16(w, v[n], acc[r][n]);
+                acc[r][n] = fma_x16(w, v[n], acc[r][n]);
             }
         }
     }
     for (int r = 0; r < R; ++r) {
         for (int n = 0; n < N; ++n) {
-            store_16(sums[r] + at + n * 16, acc[r][n]);
+            store_x16(sums[r] + at + n * 16, acc[r][n]);
         }
     }
 }
@@ -293,7 +293,7 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
     const int64_t n_chunks = (of.n_cells + CHUNK - 1) / CHUNK;
     float powers[R];
     int64_t total[R];
-    Wholes low[R] = {}, high[R] = {};
+    I32x16 low[R] = {}, high[R] = {};
     for (int r = 0; r < R; ++r) {
         const float * of_chunks = block.powers[first + r];
         float power = of.has_sinks ? power_of(block.sinks[first + r]) : -INFINITY;
@@ -304,14 +304,14 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
         powers[r] = power;
         total[r] = 0;
         if (of.has_sinks && power == power) {
-            const Sixteen weight = exp_relative_to(sixteen(block.sinks[first + r]), power);
-            total[r] = int64_t(first_of(of_wholes(to_wholes(mul_16(weight, sixteen(power_of_two(ONE_POWER)))))));
+            const F32x16 weight = exp_relative_to(broadcast_x16(block.sinks[first + r]), power);
+            total[r] = int64_t(first_of(to_f32_x16(to_i32_x16(mul_x16(weight, broadcast_x16(power_of_two(ONE_POWER)))))));
         }
         memset(sums[r] + at, 0, size_t(end - at) * sizeof(float));
     }
     const auto add_totals = [&] {
         for (int r = 0; r < R; ++r) {
-            total[r] += total_of(low[r]) + total_of(high[r]) * 65536;
+            total[r] += reduce_add_i64(low[r]) + reduce_add_i64(high[r]) * 65536;
             low[r] = high[r] = {};
         }
     };
@@ -327,12 +327,12 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
         for (int r = 0; r < R; ++r) {
             const float power = block.powers[first + r][chunk] - powers[r];
             const bool is_least = !(power >= LEAST_POWER);
-            const Sixteen factor = sixteen(is_least ? 0.0f : power_of_two(int(power) + ONE_POWER));
+            const F32x16 factor = broadcast_x16(is_least ? 0.0f : power_of_two(int(power) + ONE_POWER));
             const float * weights = block.weights[first + r] + from;
             for (int j = 0; j < n; j += 16) {
-                const Wholes w = is_least ? Wholes {} : to_wholes(mul_16(load_floats(weights + j), factor));
+                const I32x16 w = is_least ? I32x16 {} : to_i32_x16(mul_x16(load_floats(weights + j), factor));
                 add_halves(w, low[r], high[r]);
-                store_16(weighted.weights[r] + j, of_wholes(w));
+                store_x16(weighted.weights[r] + j, to_f32_x16(w));
                 used |= uint64_t(not_zero(w)) << j;
             }
         }
@@ -363,9 +363,9 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
     for (int r = 0; r < R; ++r) {
         const float inverse = powers[r] != powers[r] ? NAN : total[r] == 0 ? 0.0f : float(1.0 / double(total[r]));
         for (int64_t i = at; i < end; i += 16) {
-            const Sixteen value = mul_16(load_floats(sums[r] + i), sixteen(inverse));
+            const F32x16 value = mul_x16(load_floats(sums[r] + i), broadcast_x16(inverse));
             is_nan = is_nan || has_nan(value);
-            store_16(sums[r] + i, value);
+            store_x16(sums[r] + i, value);
         }
     }
     // A row's value that is not a number times another row's weight of 0 is none either.

@@ -22,40 +22,40 @@ namespace {
 #if defined(FOREDRAFT_AVX512_VNNI) || defined(FOREDRAFT_AVX_VNNI)
 #define FOREDRAFT_DOT
 constexpr int OF_SIGNED = 128;
-inline Ints of_signed(Ints bytes) { return flip_bits(bytes, all_bytes(0x80)); }
+inline I32xN of_signed(I32xN bytes) { return bit_xor(bytes, broadcast_8(0x80)); }
 #else
 #if defined(FOREDRAFT_NEON)
 #define FOREDRAFT_DOT
 #endif
 constexpr int OF_SIGNED = 0;
-inline Ints of_signed(Ints bytes) { return bytes; }
+inline I32xN of_signed(I32xN bytes) { return bytes; }
 #endif
 
 // The scales of a short format's block.
 struct ShortScales {
-    Floats scale, least;
+    F32xN scale, least;
 };
 
 // The scales of a long format's block: part p has byte p % 4 of word p / 4. `minima` are set with MINIMA alone.
 struct LongScales {
-    Floats scale, least;
-    Ints scales[4], minima[4];
+    F32xN scale, least;
+    I32xN scales[4], minima[4];
 };
 
 // The two F16 numbers of the word at byte OFFSET.
 template <int OFFSET, typename From, typename Scales> inline void scale_and_least(const From & from, Scales & to) {
-    Ints word[1];
+    I32xN word[1];
     from.template load_few<OFFSET, 1>(word);
     to.scale = low_halves(word[0]);
     to.least = high_halves(word[0]);
 }
 
-inline Ints low_4_bits(Ints a) { return both_bits(a, all_bytes(0x0f)); }
-inline Ints high_4_bits(Ints a) { return both_bits(right_16<4>(a), all_bytes(0x0f)); }
+inline I32xN low_4_bits(I32xN a) { return bit_and(a, broadcast_8(0x0f)); }
+inline I32xN high_4_bits(I32xN a) { return bit_and(right_16<4>(a), broadcast_8(0x0f)); }
 
 // 32 packed numbers of 4 bits: the low ones are numbers 0 to 15, the high ones 16 to 31.
-template <typename From> inline void unpack_16_bytes(const From & from, int offset, Ints * words) {
-    Ints packed[4];
+template <typename From> inline void unpack_16_bytes(const From & from, int offset, I32xN * words) {
+    I32xN packed[4];
     from.load_4(offset, packed);
     for (int word = 0; word < 4; ++word) {
         words[word] = low_4_bits(packed[word]);
@@ -64,7 +64,7 @@ template <typename From> inline void unpack_16_bytes(const From & from, int offs
 }
 
 // One byte of a word in all four.
-inline Ints spread_byte(Ints words, int byte) {
+inline I32xN spread_byte(I32xN words, int byte) {
     alignas(16) static const uint8_t PICK[4][16] = {
         { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 },
         { 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13 },
@@ -75,22 +75,22 @@ inline Ints spread_byte(Ints words, int byte) {
 }
 
 // Bits 0 to 3, and 4 to 7, of a byte that is in all four of a word: `value` in the bytes whose bit is set.
-inline Ints where_low_bits(Ints spread, Ints value) { return where_bits(spread, all(0x08040201), value); }
-inline Ints where_high_bits(Ints spread, Ints value) { return where_bits(spread, all(int32_t(0x80402010)), value); }
+inline I32xN where_low_bits(I32xN spread, I32xN value) { return where_bits(spread, broadcast(0x08040201), value); }
+inline I32xN where_high_bits(I32xN spread, I32xN value) { return where_bits(spread, broadcast(int32_t(0x80402010)), value); }
 
 // Sets bit 4 of 32 numbers to the bits of a 32-bit word.
-inline void add_fifth_bits(Ints bits, Ints * words) {
+inline void add_fifth_bits(I32xN bits, I32xN * words) {
 #pragma GCC unroll 4
     for (int byte = 0; byte < 4; ++byte) {
-        const Ints eight = spread_byte(bits, byte);
-        words[2 * byte] = any_bits(words[2 * byte], where_low_bits(eight, all_bytes(0x10)));
-        words[2 * byte + 1] = any_bits(words[2 * byte + 1], where_high_bits(eight, all_bytes(0x10)));
+        const I32xN eight = spread_byte(bits, byte);
+        words[2 * byte] = bit_or(words[2 * byte], where_low_bits(eight, broadcast_8(0x10)));
+        words[2 * byte + 1] = bit_or(words[2 * byte + 1], where_high_bits(eight, broadcast_8(0x10)));
     }
 }
 
 // Replaces numbers by the entries of a table.
-inline void look_up(const int8_t * table, Ints * words, int n, int offset) {
-    const Ints entries = sub_8(repeat_16(table), all_bytes(-offset));
+inline void look_up(const int8_t * table, I32xN * words, int n, int offset) {
+    const I32xN entries = sub_8(repeat_16(table), broadcast_8(-offset));
     for (int word = 0; word < n; ++word) {
         words[word] = shuffle(entries, words[word]);
     }
@@ -104,7 +104,7 @@ struct Q4_0 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8];
+        I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_0, qs), words);
         use(0, words);
     }
@@ -118,7 +118,7 @@ struct Q4_1 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8];
+        I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_1, qs), words);
         use(0, words);
     }
@@ -132,7 +132,7 @@ struct Q5_0 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8], fifth[1];
+        I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_0, qh), 1>(fifth);
         unpack_16_bytes(from, offsetof(block_q5_0, qs), words);
         add_fifth_bits(fifth[0], words);
@@ -148,7 +148,7 @@ struct Q5_1 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8], fifth[1];
+        I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_1, qh), 1>(fifth);
         unpack_16_bytes(from, offsetof(block_q5_1, qs), words);
         add_fifth_bits(fifth[0], words);
@@ -164,9 +164,9 @@ struct Q8_0 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8];
+        I32xN words[8];
         from.load_8(offsetof(block_q8_0, qs), words);
-        for (Ints & word : words) {
+        for (I32xN & word : words) {
             word = of_signed(word);
         }
         use(0, words);
@@ -181,7 +181,7 @@ struct IQ4_NL {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8];
+        I32xN words[8];
         unpack_16_bytes(from, offsetof(block_iq4_nl, qs), words);
         look_up(kvalues_iq4nl, words, 8, OFFSET);
         use(0, words);
@@ -196,13 +196,13 @@ struct MXFP4 {
     static constexpr bool IS_LONG = false, MINIMA = false;
 
     template <typename From> static void scales(const From & from, ShortScales & to) {
-        const Ints e = from.odd_bytes();
+        const I32xN e = from.odd_bytes();
         // 2^(e - 128), where the least two are no normal numbers.
-        const Ints least = select_less(e, all(1), all(0x00200000), all(0x00400000));
-        to.scale = as_floats(select_less(e, all(2), least, left_32<23>(sub_32(e, all(1)))));
+        const I32xN least = select_less(e, broadcast(1), broadcast(0x00200000), broadcast(0x00400000));
+        to.scale = as_floats(select_less(e, broadcast(2), least, left_32<23>(sub_32(e, broadcast(1)))));
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints words[8];
+        I32xN words[8];
         unpack_16_bytes(from, offsetof(block_mxfp4, qs), words);
         look_up(kvalues_mxfp4, words, 8, OFFSET);
         use(0, words);
@@ -219,21 +219,21 @@ struct Q1_0 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints packed[PARTS];
+        I32xN packed[PARTS];
         from.load_4(offsetof(block_q1_0, qs), packed);
-        const Ints two = all_bytes(0x02);
+        const I32xN two = broadcast_8(0x02);
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; ++part) {
-            const Ints bits = packed[part];
-            const Ints words[8] = {
-                both_bits(left_16<1>(bits), two),
-                both_bits(bits, two),
-                both_bits(right_16<1>(bits), two),
-                both_bits(right_16<2>(bits), two),
-                both_bits(right_16<3>(bits), two),
-                both_bits(right_16<4>(bits), two),
-                both_bits(right_16<5>(bits), two),
-                both_bits(right_16<6>(bits), two),
+            const I32xN bits = packed[part];
+            const I32xN words[8] = {
+                bit_and(left_16<1>(bits), two),
+                bit_and(bits, two),
+                bit_and(right_16<1>(bits), two),
+                bit_and(right_16<2>(bits), two),
+                bit_and(right_16<3>(bits), two),
+                bit_and(right_16<4>(bits), two),
+                bit_and(right_16<5>(bits), two),
+                bit_and(right_16<6>(bits), two),
             };
             use(part, words);
         }
@@ -241,12 +241,12 @@ struct Q1_0 {
 };
 
 // Four numbers of 2 bits of each byte.
-inline void unpack_2_bits(Ints packed, Ints * words) {
-    const Ints two = all_bytes(0x03);
-    words[0] = both_bits(packed, two);
-    words[1] = both_bits(right_16<2>(packed), two);
-    words[2] = both_bits(right_16<4>(packed), two);
-    words[3] = both_bits(right_16<6>(packed), two);
+inline void unpack_2_bits(I32xN packed, I32xN * words) {
+    const I32xN two = broadcast_8(0x03);
+    words[0] = bit_and(packed, two);
+    words[1] = bit_and(right_16<2>(packed), two);
+    words[2] = bit_and(right_16<4>(packed), two);
+    words[3] = bit_and(right_16<6>(packed), two);
 }
 
 struct Q2_0 {
@@ -257,11 +257,11 @@ struct Q2_0 {
 
     template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints packed[4];
+        I32xN packed[4];
         from.load_4(offsetof(block_q2_0, qs), packed);
 #pragma GCC unroll 2
         for (int part = 0; part < PARTS; ++part) {
-            Ints words[8];
+            I32xN words[8];
             unpack_2_bits(packed[2 * part], words);
             unpack_2_bits(packed[2 * part + 1], words + 4);
             use(part, words);
@@ -271,7 +271,7 @@ struct Q2_0 {
 
 // Two sets of 32 numbers of 4 bits: the low and the high ones of 32 bytes.
 template <typename From, typename Use, typename Change> inline void unpack_32_bytes(const From & from, int offset, int part, Change change, Use use) {
-    Ints packed[8], words[2][8];
+    I32xN packed[8], words[2][8];
     from.load_8(offset, packed);
     for (int word = 0; word < 8; ++word) {
         words[0][word] = change(0, word, low_4_bits(packed[word]));
@@ -284,15 +284,15 @@ template <typename From, typename Use, typename Change> inline void unpack_32_by
 // The head of Q4_K and Q5_K: two F16 numbers, and 8 scales and 8 minima of 6 bits.
 template <typename From> inline void long_scales(const From & from, LongScales & to) {
     static_assert(offsetof(block_q4_K, scales) == 4 && offsetof(block_q5_K, scales) == 4 && K_SCALE_SIZE == 12, "a head of 16 bytes");
-    Ints head[4];
+    I32xN head[4];
     from.load_4(0, head);
     to.scale = low_halves(head[0]);
     to.least = high_halves(head[0]);
-    const Ints six = all_bytes(0x3f), two = all_bytes(0x30);
-    to.scales[0] = both_bits(head[1], six);
-    to.minima[0] = both_bits(head[2], six);
-    to.scales[1] = any_bits(low_4_bits(head[3]), both_bits(right_16<2>(head[1]), two));
-    to.minima[1] = any_bits(high_4_bits(head[3]), both_bits(right_16<2>(head[2]), two));
+    const I32xN six = broadcast_8(0x3f), two = broadcast_8(0x30);
+    to.scales[0] = bit_and(head[1], six);
+    to.minima[0] = bit_and(head[2], six);
+    to.scales[1] = bit_or(low_4_bits(head[3]), bit_and(right_16<2>(head[1]), two));
+    to.minima[1] = bit_or(high_4_bits(head[3]), bit_and(right_16<2>(head[2]), two));
 }
 
 struct Q4_K {
@@ -302,7 +302,7 @@ struct Q4_K {
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        const auto same = [](int, int, Ints numbers) { return numbers; };
+        const auto same = [](int, int, I32xN numbers) { return numbers; };
         for (int pair = 0; pair < 4; ++pair) {
             unpack_32_bytes(from, offsetof(block_q4_K, qs) + 32 * pair, 2 * pair, same, use);
         }
@@ -316,15 +316,15 @@ struct Q5_K {
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints fifth[8];
+        I32xN fifth[8];
         from.load_8(offsetof(block_q5_K, qh), fifth);
-        const auto with_fifth = [&](int half, int word, Ints numbers) {
-            const Ints bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);
-            return any_bits(numbers, both_bits(bits, all_bytes(0x10)));
+        const auto with_fifth = [&](int half, int word, I32xN numbers) {
+            const I32xN bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);
+            return bit_or(numbers, bit_and(bits, broadcast_8(0x10)));
         };
         for (int pair = 0; pair < 4; ++pair) {
             unpack_32_bytes(from, offsetof(block_q5_K, qs) + 32 * pair, 2 * pair, with_fifth, use);
-            for (Ints & word : fifth) {
+            for (I32xN & word : fifth) {
                 word = right_16<2>(word);
             }
         }
@@ -344,22 +344,22 @@ struct IQ4_XS {
         // Byte p of a word: half-byte p of its lower, then of its upper two bytes.
         alignas(16) static const uint8_t FIRST[16] = { 0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13 };
         alignas(16) static const uint8_t LAST[16] = { 2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15 };
-        Ints head[2];
+        I32xN head[2];
         from.template load_few<0, 2>(head);
         to.scale = low_halves(head[0]);
         const auto scales_of = [&](const uint8_t * high, const uint8_t * low) {
-            const Ints bits = shuffle(head[0], repeat_16(high)), packed = shuffle(head[1], repeat_16(low));
-            const Ints even = both_bits(packed, all(0x000f000f)), odd = both_bits(right_16<4>(packed), all(0x0f000f00));
-            const Ints upper
-                = any_bits(where_bits(bits, all(0x40100401), all_bytes(0x10)), where_bits(bits, all(int32_t(0x80200802)), all_bytes(0x20)));
-            return sub_8(any_bits(any_bits(even, odd), upper), all_bytes(32));
+            const I32xN bits = shuffle(head[0], repeat_16(high)), packed = shuffle(head[1], repeat_16(low));
+            const I32xN even = bit_and(packed, broadcast(0x000f000f)), odd = bit_and(right_16<4>(packed), broadcast(0x0f000f00));
+            const I32xN upper = bit_or(
+                where_bits(bits, broadcast(0x40100401), broadcast_8(0x10)), where_bits(bits, broadcast(int32_t(0x80200802)), broadcast_8(0x20)));
+            return sub_8(bit_or(bit_or(even, odd), upper), broadcast_8(32));
         };
         to.scales[0] = scales_of(LOW, FIRST);
         to.scales[1] = scales_of(HIGH, LAST);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int part = 0; part < PARTS; ++part) {
-            Ints words[8];
+            I32xN words[8];
             unpack_16_bytes(from, offsetof(block_iq4_xs, qs) + 16 * part, words);
             look_up(kvalues_iq4nl, words, 8, OFFSET);
             use(part, words);
@@ -377,19 +377,19 @@ struct Q6_K {
         to.scale = from.odd_halves();
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        const Ints two = all_bytes(0x30);
+        const I32xN two = broadcast_8(0x30);
         for (int half = 0; half < 2; ++half) {
-            Ints high[8];
+            I32xN high[8];
             from.load_8(offsetof(block_q6_K, qh) + 32 * half, high);
             for (int pair = 0; pair < 2; ++pair) {
                 // A byte has the low bits of two weights, 64 apart.
-                Ints packed[8], words[2][8];
+                I32xN packed[8], words[2][8];
                 from.load_8(offsetof(block_q6_K, ql) + 64 * half + 32 * pair, packed);
                 for (int word = 0; word < 8; ++word) {
-                    const Ints of_low = pair == 0 ? left_16<4>(high[word]) : left_16<2>(high[word]);
-                    const Ints of_high = pair == 0 ? high[word] : right_16<2>(high[word]);
-                    words[0][word] = any_bits(low_4_bits(packed[word]), both_bits(of_low, two));
-                    words[1][word] = any_bits(high_4_bits(packed[word]), both_bits(of_high, two));
+                    const I32xN of_low = pair == 0 ? left_16<4>(high[word]) : left_16<2>(high[word]);
+                    const I32xN of_high = pair == 0 ? high[word] : right_16<2>(high[word]);
+                    words[0][word] = bit_or(low_4_bits(packed[word]), bit_and(of_low, two));
+                    words[1][word] = bit_or(high_4_bits(packed[word]), bit_and(of_high, two));
                 }
                 for (int sixteen = 0; sixteen < 4; ++sixteen) {
                     use(8 * half + 4 * (sixteen / 2) + 2 * pair + sixteen % 2, words[sixteen / 2] + 4 * (sixteen % 2));
@@ -405,7 +405,7 @@ struct Q2_K {
     static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[4];
+        I32xN packed[4];
         from.load_4(offsetof(block_q2_K, scales), packed);
         for (int word = 0; word < 4; ++word) {
             to.scales[word] = low_4_bits(packed[word]);
@@ -415,11 +415,11 @@ struct Q2_K {
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
-            Ints packed[8], words[8];
+            I32xN packed[8], words[8];
             from.load_8(offsetof(block_q2_K, qs) + 32 * half, packed);
             for (int quarter = 0; quarter < 4; ++quarter) {
                 for (int word = 0; word < 8; ++word) {
-                    words[word] = both_bits(packed[word], all_bytes(0x03));
+                    words[word] = bit_and(packed[word], broadcast_8(0x03));
                     packed[word] = right_16<2>(packed[word]);
                 }
                 use(8 * half + 2 * quarter, words);
@@ -435,25 +435,25 @@ struct Q3_K {
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[3];
+        I32xN packed[3];
         from.template load_few<offsetof(block_q3_K, scales), 3>(packed);
         to.scale = from.odd_halves();
-        const Ints two = all_bytes(0x30), offset = all_bytes(32);
-        to.scales[0] = sub_8(any_bits(low_4_bits(packed[0]), both_bits(left_16<4>(packed[2]), two)), offset);
-        to.scales[1] = sub_8(any_bits(low_4_bits(packed[1]), both_bits(left_16<2>(packed[2]), two)), offset);
-        to.scales[2] = sub_8(any_bits(high_4_bits(packed[0]), both_bits(packed[2], two)), offset);
-        to.scales[3] = sub_8(any_bits(high_4_bits(packed[1]), both_bits(right_16<2>(packed[2]), two)), offset);
+        const I32xN two = broadcast_8(0x30), offset = broadcast_8(32);
+        to.scales[0] = sub_8(bit_or(low_4_bits(packed[0]), bit_and(left_16<4>(packed[2]), two)), offset);
+        to.scales[1] = sub_8(bit_or(low_4_bits(packed[1]), bit_and(left_16<2>(packed[2]), two)), offset);
+        to.scales[2] = sub_8(bit_or(high_4_bits(packed[0]), bit_and(packed[2], two)), offset);
+        to.scales[3] = sub_8(bit_or(high_4_bits(packed[1]), bit_and(right_16<2>(packed[2]), two)), offset);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        Ints third[8];
+        I32xN third[8];
         from.load_8(offsetof(block_q3_K, hmask), third);
         for (int half = 0; half < 2; ++half) {
-            Ints packed[8], words[8];
+            I32xN packed[8], words[8];
             from.load_8(offsetof(block_q3_K, qs) + 32 * half, packed);
             for (int quarter = 0; quarter < 4; ++quarter) {
                 for (int word = 0; word < 8; ++word) {
-                    const Ints bit = both_bits(left_16<2>(third[word]), all_bytes(0x04));
-                    words[word] = any_bits(both_bits(packed[word], all_bytes(0x03)), bit);
+                    const I32xN bit = bit_and(left_16<2>(third[word]), broadcast_8(0x04));
+                    words[word] = bit_or(bit_and(packed[word], broadcast_8(0x03)), bit);
                     packed[word] = right_16<2>(packed[word]);
                     third[word] = right_16<1>(third[word]);
                 }
@@ -467,7 +467,7 @@ struct Q3_K {
 // The scales of a long format without scales of parts.
 template <typename From> inline void only_scale(const From & from, LongScales & to) {
     to.scale = from.odd_halves();
-    to.scales[0] = to.scales[1] = all_bytes(1);
+    to.scales[0] = to.scales[1] = broadcast_8(1);
 }
 
 struct TQ2_0 {
@@ -478,11 +478,11 @@ struct TQ2_0 {
     template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
-            Ints packed[8], words[8];
+            I32xN packed[8], words[8];
             from.load_8(offsetof(block_tq2_0, qs) + 32 * half, packed);
             for (int quarter = 0; quarter < 4; ++quarter) {
                 for (int word = 0; word < 8; ++word) {
-                    words[word] = both_bits(packed[word], all_bytes(0x03));
+                    words[word] = bit_and(packed[word], broadcast_8(0x03));
                     packed[word] = right_16<2>(packed[word]);
                 }
                 use(4 * half + quarter, words);
@@ -494,14 +494,14 @@ struct TQ2_0 {
 // Bytes with five digits of base 3 each, as fractions: three times a byte has its next digit above the lower eight bits. The bytes with even and those
 // with odd places are in the lower halves of 16-bit numbers.
 struct Digits {
-    Ints even, odd;
+    I32xN even, odd;
 
-    explicit Digits(Ints packed) : even(both_bits(packed, all(0x00ff00ff))), odd(right_16<8>(packed)) {}
-    Ints next() {
-        const Ints low = all(0x00ff00ff), of_even = add_32(even, left_16<1>(even)), of_odd = add_32(odd, left_16<1>(odd));
-        even = both_bits(of_even, low);
-        odd = both_bits(of_odd, low);
-        return any_bits(right_16<8>(of_even), both_bits(of_odd, all(0x03000300)));
+    explicit Digits(I32xN packed) : even(bit_and(packed, broadcast(0x00ff00ff))), odd(right_16<8>(packed)) {}
+    I32xN next() {
+        const I32xN low = broadcast(0x00ff00ff), of_even = add_32(even, left_16<1>(even)), of_odd = add_32(odd, left_16<1>(odd));
+        even = bit_and(of_even, low);
+        odd = bit_and(of_odd, low);
+        return bit_or(right_16<8>(of_even), bit_and(of_odd, broadcast(0x03000300)));
     }
 };
 
@@ -513,7 +513,7 @@ struct TQ1_0 {
     template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         static_assert(sizeof(block_tq1_0::qs) == 48 && offsetof(block_tq1_0, qh) == 48, "32 bytes, 16 bytes, and 4 bytes with 4 digits");
-        Ints packed[8], words[24];
+        I32xN packed[8], words[24];
         from.load_8(0, packed);
         Digits first[8] = { Digits(packed[0]), Digits(packed[1]), Digits(packed[2]), Digits(packed[3]), Digits(packed[4]), Digits(packed[5]),
             Digits(packed[6]), Digits(packed[7]) };
@@ -545,7 +545,7 @@ struct TQ1_0 {
 // each 8. All scales are odd: twice a number of 4 bits, and 1.
 
 // A byte of each word.
-inline Ints one_byte(Ints words, int byte) {
+inline I32xN one_byte(I32xN words, int byte) {
     alignas(16) static const uint8_t PICK[4][16] = {
         { 0, 255, 255, 255, 4, 255, 255, 255, 8, 255, 255, 255, 12, 255, 255, 255 },
         { 1, 255, 255, 255, 5, 255, 255, 255, 9, 255, 255, 255, 13, 255, 255, 255 },
@@ -556,57 +556,57 @@ inline Ints one_byte(Ints words, int byte) {
 }
 
 // Completes signs of 7 bits: the eighth of each byte makes their number even.
-inline Ints with_eighth_sign(Ints signs) {
-    Ints parity = flip_bits(signs, right_16<4>(signs));
-    parity = flip_bits(parity, right_16<2>(parity));
-    parity = flip_bits(parity, right_16<1>(parity));
-    return any_bits(signs, both_bits(left_16<7>(parity), all_bytes(0x80)));
+inline I32xN with_eighth_sign(I32xN signs) {
+    I32xN parity = bit_xor(signs, right_16<4>(signs));
+    parity = bit_xor(parity, right_16<2>(parity));
+    parity = bit_xor(parity, right_16<1>(parity));
+    return bit_or(signs, bit_and(left_16<7>(parity), broadcast_8(0x80)));
 }
 
 // Four times 7 bits of a word, each in a byte.
-inline Ints spread_signs(Ints packed) {
-    const Ints low = any_bits(both_bits(packed, all(0x7f)), both_bits(left_32<1>(packed), all(0x7f00)));
-    const Ints high = any_bits(both_bits(left_32<2>(packed), all(0x7f0000)), both_bits(left_32<3>(packed), all(0x7f000000)));
-    return with_eighth_sign(any_bits(low, high));
+inline I32xN spread_signs(I32xN packed) {
+    const I32xN low = bit_or(bit_and(packed, broadcast(0x7f)), bit_and(left_32<1>(packed), broadcast(0x7f00)));
+    const I32xN high = bit_or(bit_and(left_32<2>(packed), broadcast(0x7f0000)), bit_and(left_32<3>(packed), broadcast(0x7f000000)));
+    return with_eighth_sign(bit_or(low, high));
 }
 
 // Gives 8 numbers the signs of a byte.
-inline void apply_signs(Ints signs, int eight, Ints * words) {
-    const Ints spread = spread_byte(signs, eight), ones = all_bytes(0xff);
-    const Ints negative[2] = { where_low_bits(spread, ones), where_high_bits(spread, ones) };
+inline void apply_signs(I32xN signs, int eight, I32xN * words) {
+    const I32xN spread = spread_byte(signs, eight), ones = broadcast_8(0xff);
+    const I32xN negative[2] = { where_low_bits(spread, ones), where_high_bits(spread, ones) };
     for (int word = 0; word < 2; ++word) {
-        words[word] = of_signed(sub_8(flip_bits(words[word], negative[word]), negative[word]));
+        words[word] = of_signed(sub_8(bit_xor(words[word], negative[word]), negative[word]));
     }
 }
 
 // 8 numbers of a table with entries of 8 bytes.
-inline void look_up_8(const uint64_t * table, Ints indices, Ints * words) {
+inline void look_up_8(const uint64_t * table, I32xN indices, I32xN * words) {
     const auto * halves = reinterpret_cast<const uint32_t *>(table);
-    const Ints first = left_32<1>(indices);
+    const I32xN first = left_32<1>(indices);
     words[0] = gather(halves, first);
     words[1] = gather(halves + 1, first);
 }
 
 // Scales of the 4 bits that end each of 8 words.
-inline void scales_of_ends(const Ints * words, Ints * scales) {
-    const Ints ones = all_bytes(1);
+inline void scales_of_ends(const I32xN * words, I32xN * scales) {
+    const I32xN ones = broadcast_8(1);
     for (int four = 0; four < 2; ++four, words += 4) {
-        const Ints low = any_bits(both_bits(right_32<27>(words[0]), all(0x1e)), both_bits(right_32<19>(words[1]), all(0x1e00)));
-        const Ints high = any_bits(both_bits(right_32<11>(words[2]), all(0x1e0000)), both_bits(right_32<3>(words[3]), all(0x1e000000)));
-        scales[four] = any_bits(any_bits(low, high), ones);
+        const I32xN low = bit_or(bit_and(right_32<27>(words[0]), broadcast(0x1e)), bit_and(right_32<19>(words[1]), broadcast(0x1e00)));
+        const I32xN high = bit_or(bit_and(right_32<11>(words[2]), broadcast(0x1e0000)), bit_and(right_32<3>(words[3]), broadcast(0x1e000000)));
+        scales[four] = bit_or(bit_or(low, high), ones);
     }
 }
 
 // Eight scales of a word of 4 bits each.
-inline void scales_of_halves(Ints packed, Ints * scales) {
+inline void scales_of_halves(I32xN packed, I32xN * scales) {
     alignas(16) static const uint8_t TWICE[2][16] = {
         { 0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13 },
         { 2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15 },
     };
     for (int half = 0; half < 2; ++half) {
-        const Ints twice = shuffle(packed, repeat_16(TWICE[half]));
-        const Ints even = both_bits(left_16<1>(twice), all(0x001e001e)), odd = both_bits(right_16<3>(twice), all(0x1e001e00));
-        scales[half] = any_bits(any_bits(even, odd), all_bytes(1));
+        const I32xN twice = shuffle(packed, repeat_16(TWICE[half]));
+        const I32xN even = bit_and(left_16<1>(twice), broadcast(0x001e001e)), odd = bit_and(right_16<3>(twice), broadcast(0x1e001e00));
+        scales[half] = bit_or(bit_or(even, odd), broadcast_8(1));
     }
 }
 
@@ -618,11 +618,11 @@ template <ggml_type TYPE_OF, int SIZE_OF, int PARTS_OF> struct IQuant {
 };
 
 // The scale of two-bit formats is an eighth of the file's, because parts' scales are twice as large, and a quarter is part of the format.
-template <typename From> inline Floats part_of_scale(const From & from, float part) { return mul(from.odd_halves(), all_floats(part)); }
+template <typename From> inline F32xN part_of_scale(const From & from, float part) { return mul(from.odd_halves(), broadcast_f32(part)); }
 
 struct IQ2_XXS : IQuant<GGML_TYPE_IQ2_XXS, sizeof(block_iq2_xxs), 8> {
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints words[16], ends[8];
+        I32xN words[16], ends[8];
         from.load_8(2, words);
         from.load_8(34, words + 8);
         for (int part = 0; part < PARTS; ++part) {
@@ -633,11 +633,11 @@ struct IQ2_XXS : IQuant<GGML_TYPE_IQ2_XXS, sizeof(block_iq2_xxs), 8> {
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int pair = 0; pair < 4; ++pair) {
-            Ints packed[4];
+            I32xN packed[4];
             from.load_4(2 + 16 * pair, packed);
             for (int half = 0; half < 2; ++half) {
-                Ints words[8];
-                const Ints indices = packed[2 * half], signs = spread_signs(packed[2 * half + 1]);
+                I32xN words[8];
+                const I32xN indices = packed[2 * half], signs = spread_signs(packed[2 * half + 1]);
                 for (int eight = 0; eight < 4; ++eight) {
                     look_up_8(iq2xxs_grid, one_byte(indices, eight), words + 2 * eight);
                     apply_signs(signs, eight, words + 2 * eight);
@@ -650,7 +650,7 @@ struct IQ2_XXS : IQuant<GGML_TYPE_IQ2_XXS, sizeof(block_iq2_xxs), 8> {
 
 struct IQ2_XS : IQuant<GGML_TYPE_IQ2_XS, sizeof(block_iq2_xs), 16> {
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[2];
+        I32xN packed[2];
         from.template load_few<offsetof(block_iq2_xs, scales), 2>(packed);
         to.scale = part_of_scale(from, 0.125f);
         scales_of_halves(packed[0], to.scales);
@@ -658,18 +658,18 @@ struct IQ2_XS : IQuant<GGML_TYPE_IQ2_XS, sizeof(block_iq2_xs), 16> {
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         // 16 bits: an index of 9, and signs.
-        const Ints index = all(0x1ff);
+        const I32xN index = broadcast(0x1ff);
         for (int four = 0; four < 4; ++four) {
-            Ints packed[4];
+            I32xN packed[4];
             from.load_4(2 + 16 * four, packed);
             for (int half = 0; half < 2; ++half) {
-                Ints words[8];
-                const Ints first = packed[2 * half], last = packed[2 * half + 1];
-                const Ints low = any_bits(both_bits(right_32<9>(first), all(0x7f)), both_bits(right_32<17>(first), all(0x7f00)));
-                const Ints high = any_bits(both_bits(left_32<7>(last), all(0x7f0000)), both_bits(right_32<1>(last), all(0x7f000000)));
-                const Ints signs = with_eighth_sign(any_bits(low, high));
-                const Ints indices[4] = { both_bits(first, index), both_bits(right_32<16>(first), index), both_bits(last, index),
-                    both_bits(right_32<16>(last), index) };
+                I32xN words[8];
+                const I32xN first = packed[2 * half], last = packed[2 * half + 1];
+                const I32xN low = bit_or(bit_and(right_32<9>(first), broadcast(0x7f)), bit_and(right_32<17>(first), broadcast(0x7f00)));
+                const I32xN high = bit_or(bit_and(left_32<7>(last), broadcast(0x7f0000)), bit_and(right_32<1>(last), broadcast(0x7f000000)));
+                const I32xN signs = with_eighth_sign(bit_or(low, high));
+                const I32xN indices[4]
+                    = { bit_and(first, index), bit_and(right_32<16>(first), index), bit_and(last, index), bit_and(right_32<16>(last), index) };
                 for (int eight = 0; eight < 4; ++eight) {
                     look_up_8(iq2xs_grid, indices[eight], words + 2 * eight);
                     apply_signs(signs, eight, words + 2 * eight);
@@ -683,7 +683,7 @@ struct IQ2_XS : IQuant<GGML_TYPE_IQ2_XS, sizeof(block_iq2_xs), 16> {
 
 struct IQ2_S : IQuant<GGML_TYPE_IQ2_S, sizeof(block_iq2_s), 16> {
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[2];
+        I32xN packed[2];
         from.template load_few<offsetof(block_iq2_s, scales), 2>(packed);
         to.scale = part_of_scale(from, 0.125f);
         scales_of_halves(packed[0], to.scales);
@@ -691,16 +691,16 @@ struct IQ2_S : IQuant<GGML_TYPE_IQ2_S, sizeof(block_iq2_s), 16> {
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         constexpr int INDICES = offsetof(block_iq2_s, qs), SIGNS = INDICES + 32;
-        Ints upper[2];
+        I32xN upper[2];
         from.template load_few<offsetof(block_iq2_s, qh), 2>(upper);
         for (int half = 0; half < 2; ++half) {
-            Ints indices[4], signs[4];
+            I32xN indices[4], signs[4];
             from.load_4(INDICES + 16 * half, indices);
             from.load_4(SIGNS + 16 * half, signs);
             for (int byte = 0; byte < 4; ++byte) {
-                Ints words[8], two = left_32<8>(one_byte(upper[half], byte));
+                I32xN words[8], two = left_32<8>(one_byte(upper[half], byte));
                 for (int eight = 0; eight < 4; ++eight) {
-                    look_up_8(iq2s_grid, any_bits(one_byte(indices[byte], eight), both_bits(two, all(0x300))), words + 2 * eight);
+                    look_up_8(iq2s_grid, bit_or(one_byte(indices[byte], eight), bit_and(two, broadcast(0x300))), words + 2 * eight);
                     apply_signs(signs[byte], eight, words + 2 * eight);
                     two = right_32<2>(two);
                 }
@@ -715,19 +715,19 @@ struct IQ3_XXS : IQuant<GGML_TYPE_IQ3_XXS, sizeof(block_iq3_xxs), 8> {
     static constexpr int INDICES = offsetof(block_iq3_xxs, qs), SIGNS = INDICES + 64;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints ends[8];
+        I32xN ends[8];
         from.load_8(SIGNS, ends);
         to.scale = part_of_scale(from, 0.25f);
         scales_of_ends(ends, to.scales);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
-            Ints indices[8], packed[4];
+            I32xN indices[8], packed[4];
             from.load_8(INDICES + 32 * half, indices);
             from.load_4(SIGNS + 16 * half, packed);
             for (int part = 0; part < 4; ++part) {
-                Ints words[8];
-                const Ints signs = spread_signs(packed[part]);
+                I32xN words[8];
+                const I32xN signs = spread_signs(packed[part]);
                 for (int word = 0; word < 8; ++word) {
                     words[word] = gather(iq3xxs_grid, one_byte(indices[2 * part + word / 4], word % 4));
                 }
@@ -742,24 +742,24 @@ struct IQ3_XXS : IQuant<GGML_TYPE_IQ3_XXS, sizeof(block_iq3_xxs), 8> {
 
 struct IQ3_S : IQuant<GGML_TYPE_IQ3_S, sizeof(block_iq3_s), 8> {
     template <typename From> static void scales(const From & from, LongScales & to) {
-        Ints packed[1];
+        I32xN packed[1];
         from.template load_few<offsetof(block_iq3_s, scales), 1>(packed);
         to.scale = from.odd_halves();
         scales_of_halves(packed[0], to.scales);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         constexpr int INDICES = offsetof(block_iq3_s, qs), SIGNS = offsetof(block_iq3_s, signs);
-        Ints upper[2];
+        I32xN upper[2];
         from.template load_few<offsetof(block_iq3_s, qh), 2>(upper);
         for (int half = 0; half < 2; ++half) {
-            Ints indices[8], signs[4];
+            I32xN indices[8], signs[4];
             from.load_8(INDICES + 32 * half, indices);
             from.load_4(SIGNS + 16 * half, signs);
             for (int part = 0; part < 4; ++part) {
-                Ints words[8], bits = left_32<8>(one_byte(upper[half], part));
+                I32xN words[8], bits = left_32<8>(one_byte(upper[half], part));
                 for (int word = 0; word < 8; ++word) {
-                    const Ints low = one_byte(indices[2 * part + word / 4], word % 4);
-                    words[word] = gather(iq3s_grid, any_bits(low, both_bits(bits, all(0x100))));
+                    const I32xN low = one_byte(indices[2 * part + word / 4], word % 4);
+                    words[word] = gather(iq3s_grid, bit_or(low, bit_and(bits, broadcast(0x100))));
                     bits = right_32<1>(bits);
                 }
                 for (int eight = 0; eight < 4; ++eight) {

@@ -43,13 +43,13 @@ template <ggml_type TYPE, int SIZE> struct InFile {
     const uint8_t * at;
     size_t stride;
 
-    void load_4(int offset, Ints * words) const { load_4_words(at + offset, stride, words); }
-    void load_8(int offset, Ints * words) const { load_8_words(at + offset, stride, words); }
-    template <int OFFSET, int N> void load_few(Ints * words) const {
+    void load_4(int offset, I32xN * words) const { load_4_words(at + offset, stride, words); }
+    void load_8(int offset, I32xN * words) const { load_8_words(at + offset, stride, words); }
+    template <int OFFSET, int N> void load_few(I32xN * words) const {
         // Nothing may be read behind a block: it may be the file's last. So what is read may begin with words that are not wanted.
         constexpr int AT_ONCE = N <= 2 ? 2 : 4, LATEST = SIZE - 4 * AT_ONCE;
         constexpr int BACK = OFFSET <= LATEST ? 0 : (OFFSET - LATEST + 3) / 4;
-        Ints all_words[4];
+        I32xN all_words[4];
         if constexpr (AT_ONCE == 2) {
             load_2_words(at + OFFSET - 4 * BACK, stride, all_words);
         } else {
@@ -59,15 +59,15 @@ template <ggml_type TYPE, int SIZE> struct InFile {
             words[word] = all_words[BACK + word];
         }
     }
-    Floats odd_halves() const {
-        Ints words[2];
+    F32xN odd_halves() const {
+        I32xN words[2];
         load_2_words(before_words(TYPE, SIZE) != 0 ? at : at + SIZE - 8, stride, words);
         return before_words(TYPE, SIZE) != 0 ? low_halves(words[0]) : high_halves(words[1]);
     }
-    Ints odd_bytes() const {
-        Ints words[2];
+    I32xN odd_bytes() const {
+        I32xN words[2];
         load_2_words(at, stride, words);
-        return both_bits(words[0], all(0xff));
+        return bit_and(words[0], broadcast(0xff));
     }
 };
 
@@ -75,14 +75,14 @@ template <ggml_type TYPE, int SIZE> struct InPanel {
     // Of the block.
     const uint8_t *odd_at, *words_at;
 
-    void load_4(int offset, Ints * words) const { load_n<4>(offset, words); }
-    void load_8(int offset, Ints * words) const { load_n<8>(offset, words); }
-    template <int OFFSET, int N> void load_few(Ints * words) const { load_n<N>(OFFSET, words); }
-    Floats odd_halves() const { return floats_of_halves(odd_at); }
-    Ints odd_bytes() const { return ints_of_bytes(odd_at); }
+    void load_4(int offset, I32xN * words) const { load_n<4>(offset, words); }
+    void load_8(int offset, I32xN * words) const { load_n<8>(offset, words); }
+    template <int OFFSET, int N> void load_few(I32xN * words) const { load_n<N>(OFFSET, words); }
+    F32xN odd_halves() const { return floats_of_halves(odd_at); }
+    I32xN odd_bytes() const { return ints_of_bytes(odd_at); }
 
 private:
-    template <int N> void load_n(int offset, Ints * words) const {
+    template <int N> void load_n(int offset, I32xN * words) const {
         const uint8_t * at = words_at + place_of_word(TYPE, (offset - before_words(TYPE, SIZE)) / 4) * 4 * LANES;
         for (int word = 0; word < N; ++word) {
             words[word] = load(at + word * 4 * LANES);
@@ -115,7 +115,7 @@ inline void make_panels(ggml_type type, int size, const uint8_t * from, int64_t 
             const uint8_t * of_block = from + block * size;
             int word = 0;
             for (; n == LANES && word + 4 <= n_words; word += 4) {
-                Ints words[4];
+                I32xN words[4];
                 load_4_words(of_block + before + 4 * word, stride, words);
                 for (int i = 0; i < 4; ++i) {
                     store(to + at.words + place_of_word(type, word + i) * 4 * LANES, words[i]);

@@ -7,7 +7,7 @@
 // A result is defined without any regard to lanes, tiles or threads, so it is the same bits for any batch, any number of threads and any level:
 //   quantized weights  a token is rounded to whole numbers, with a scale for each block. The sum of a block's products is exact, in integers.
 //                      Blocks are added one after the other, each with one fma (and one more for the minima).
-//   floats             16 sums, of the products 16 apart, each by fma; then `total`.
+//   floats             16 sums, of the products 16 apart, each by fma; then `reduce_add`.
 #pragma once
 
 #include "floats.h"
@@ -198,7 +198,7 @@ inline void multiply_panels(
     const size_t row_size = product.weights->nb[1];
     const int block_size = token_blocks(format) * token_size(format);
     alignas(64) uint8_t unpacked[sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart)];
-    alignas(64) Floats sums[TOKENS];
+    alignas(64) F32xN sums[TOKENS];
     // A stretch of the rows of the last panel: those behind the last row are not ours to read.
     alignas(64) uint8_t copied[LANES * STRETCH * 40];
     static_assert(sizeof copied >= LANES * sizeof(block_q8_0) * STRETCH && sizeof copied >= LANES * sizeof(block_q6_K), "a stretch fits");

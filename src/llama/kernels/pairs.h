@@ -30,34 +30,35 @@ inline int32_t int_at(const void * at) {
 
 constexpr bool HAS_PAIRS = true;
 
-inline Ints interleave_low(Ints a, Ints b) { return vzip1q_s32(a, b); }
-inline Ints interleave_high(Ints a, Ints b) { return vzip2q_s32(a, b); }
-inline Floats interleave_low(Floats a, Floats b) { return vzip1q_f32(a, b); }
-inline Floats interleave_high(Floats a, Floats b) { return vzip2q_f32(a, b); }
-inline Ints even_lanes(Ints a, Ints b) { return vuzp1q_s32(a, b); }
-inline Ints odd_lanes(Ints a, Ints b) { return vuzp2q_s32(a, b); }
-inline Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
-inline Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
+inline I32xN interleave_low(I32xN a, I32xN b) { return vzip1q_s32(a, b); }
+inline I32xN interleave_high(I32xN a, I32xN b) { return vzip2q_s32(a, b); }
+inline F32xN interleave_low(F32xN a, F32xN b) { return vzip1q_f32(a, b); }
+inline F32xN interleave_high(F32xN a, F32xN b) { return vzip2q_f32(a, b); }
+inline I32xN even_lanes(I32xN a, I32xN b) { return vuzp1q_s32(a, b); }
+inline I32xN odd_lanes(I32xN a, I32xN b) { return vuzp2q_s32(a, b); }
+inline F32xN even_lanes(F32xN a, F32xN b) { return vuzp1q_f32(a, b); }
+inline F32xN odd_lanes(F32xN a, F32xN b) { return vuzp2q_f32(a, b); }
 
 // Adds the products of two rows with two tokens: of row 0 with both, then of row 1.
-inline Ints dot_of_pair(Ints sum, Ints rows, Ints tokens) { return vmmlaq_s32(sum, signed_bytes(rows), signed_bytes(tokens)); }
+inline I32xN dot_of_pair(I32xN sum, I32xN rows, I32xN tokens) { return vmmlaq_s32(sum, signed_bytes(rows), signed_bytes(tokens)); }
 // Eight bytes, twice.
-inline Ints twice(const uint8_t * at) { return ints(vcombine_u8(vld1_u8(at), vld1_u8(at))); }
+inline I32xN twice(const uint8_t * at) { return ints(vcombine_u8(vld1_u8(at), vld1_u8(at))); }
 
 // Adds `WORDS` arranged words of weights times T tokens' numbers to `sums`.
-template <int WORDS, int SIZE, int T> inline __attribute__((always_inline)) void add_pairs(const Ints * words, const uint8_t * numbers, Ints * sums) {
+template <int WORDS, int SIZE, int T>
+inline __attribute__((always_inline)) void add_pairs(const I32xN * words, const uint8_t * numbers, I32xN * sums) {
     // A token that is alone is multiplied as a pair with itself.
-    Ints upper = all(0), lower = all(0);
+    I32xN upper = broadcast(0), lower = broadcast(0);
 #pragma GCC unroll 4
     for (int word = 0; word < WORDS; word += 2) {
 #pragma GCC unroll 2
         for (int t = 0; t + 1 < T; t += 2) {
-            const Ints tokens = load(numbers + (t + word / 2 % 2) * SIZE + word / 4 * 16);
+            const I32xN tokens = load(numbers + (t + word / 2 % 2) * SIZE + word / 4 * 16);
             sums[t] = dot_of_pair(sums[t], words[word], tokens);
             sums[t + 1] = dot_of_pair(sums[t + 1], words[word + 1], tokens);
         }
         if constexpr (T % 2 == 1) {
-            const Ints tokens = twice(numbers + (T - 1) * SIZE + 4 * word);
+            const I32xN tokens = twice(numbers + (T - 1) * SIZE + 4 * word);
             upper = dot_of_pair(upper, words[word], tokens);
             lower = dot_of_pair(lower, words[word + 1], tokens);
         }
@@ -87,21 +88,21 @@ template <int N, typename Vector> inline __attribute__((always_inline)) Vector o
 }
 
 // The number of a token, or of both tokens of its pair, in each lane.
-template <int N> inline __attribute__((always_inline)) Ints of_token(const int32_t * numbers, int token) {
+template <int N> inline __attribute__((always_inline)) I32xN of_token(const int32_t * numbers, int token) {
 #if defined(FOREDRAFT_I8MM)
     if (in_pair<N>(token)) {
         return twice(reinterpret_cast<const uint8_t *>(numbers + token / 2 * 2));
     }
 #endif
-    return all(int_at(numbers + token));
+    return broadcast(int_at(numbers + token));
 }
-template <int N> inline __attribute__((always_inline)) Floats of_token(const float * numbers, int token) {
+template <int N> inline __attribute__((always_inline)) F32xN of_token(const float * numbers, int token) {
 #if defined(FOREDRAFT_I8MM)
     if (in_pair<N>(token)) {
         return as_floats(twice(reinterpret_cast<const uint8_t *>(numbers + token / 2 * 2)));
     }
 #endif
-    return all_floats(float_at(numbers + token));
+    return broadcast_f32(float_at(numbers + token));
 }
 
 template <int N, typename Vector> inline __attribute__((always_inline)) void join([[maybe_unused]] Vector * sums) {
@@ -126,11 +127,11 @@ template <int N, typename Vector> inline __attribute__((always_inline)) void sep
 #endif
 }
 
-template <int WORDS> inline __attribute__((always_inline)) void arrange(const Ints * words, Ints * arranged) {
+template <int WORDS> inline __attribute__((always_inline)) void arrange(const I32xN * words, I32xN * arranged) {
 #if defined(FOREDRAFT_I8MM)
 #pragma GCC unroll 4
     for (int word = 0; word < WORDS; word += 2) {
-        const Ints first = words[word], second = words[word + 1];
+        const I32xN first = words[word], second = words[word + 1];
         arranged[word] = interleave_low(first, second);
         arranged[word + 1] = interleave_high(first, second);
     }

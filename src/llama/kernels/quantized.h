@@ -15,19 +15,19 @@ constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
 constexpr int STRETCH = 8;
 
 struct ShortPart {
-    Ints words[8];
+    I32xN words[8];
     ShortScales scales;
 };
 
 // `of_part`: a part's scale in each lane; of AVX2's in both halves of a lane. `pairs`: of parts 2p and 2p + 1, the minima if there are any, else
 // the scales, as 16-bit numbers.
 template <int PARTS> struct LongScalesOfParts {
-    Ints of_part[PARTS], pairs[PARTS / 2];
-    Floats scale, least;
+    I32xN of_part[PARTS], pairs[PARTS / 2];
+    F32xN scale, least;
 };
 
 template <int PARTS> struct LongBlock {
-    Ints words[64];
+    I32xN words[64];
     LongScalesOfParts<PARTS> scales;
 };
 
@@ -36,12 +36,12 @@ template <int PARTS> struct LongBlock {
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
 // `ARRANGED`: the words are (pairs.h).
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
-inline __attribute__((always_inline)) void add_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
+inline __attribute__((always_inline)) void add_products(const I32xN * words, const uint8_t * numbers, I32xN scale, I32xN * sums) {
 #ifdef FOREDRAFT_DOT
-    Ints of_part[T];
+    I32xN of_part[T];
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
-        of_part[t] = IS_LONG ? all(0) : sums[t];
+        of_part[t] = IS_LONG ? broadcast(0) : sums[t];
     }
 #ifdef FOREDRAFT_NEON
 #if defined(FOREDRAFT_I8MM)
@@ -54,7 +54,7 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
         for (int word = 0; word < WORDS; word += 4) {
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t) {
-                const Ints four = load(numbers + t * SIZE + 4 * word);
+                const I32xN four = load(numbers + t * SIZE + 4 * word);
                 of_part[t] = dot_8<0>(of_part[t], words[word], four);
                 of_part[t] = dot_8<1>(of_part[t], words[word + 1], four);
                 of_part[t] = dot_8<2>(of_part[t], words[word + 2], four);
@@ -67,7 +67,7 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
     for (int word = 0; word < WORDS; ++word) {
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
-            of_part[t] = dot_8(of_part[t], words[word], all(int_at(numbers + t * SIZE + 4 * word)));
+            of_part[t] = dot_8(of_part[t], words[word], broadcast(int_at(numbers + t * SIZE + 4 * word)));
         }
     }
 #endif
@@ -78,17 +78,17 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
 #else
     // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
     constexpr int GROUP = BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
-    const Ints by = IS_LONG ? scale : all(0x00010001);
+    const I32xN by = IS_LONG ? scale : broadcast(0x00010001);
 #pragma GCC unroll 8
     for (int group = 0; group < WORDS; group += GROUP) {
-        Ints pairs[T];
+        I32xN pairs[T];
 #pragma GCC unroll 8
         for (int word = group; word < group + GROUP; ++word) {
-            const Ints weights = BITS == 8 ? abs_8(words[word]) : words[word];
+            const I32xN weights = BITS == 8 ? abs_8(words[word]) : words[word];
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t) {
-                const Ints four = all(int_at(numbers + t * SIZE + 4 * word));
-                const Ints product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
+                const I32xN four = broadcast(int_at(numbers + t * SIZE + 4 * word));
+                const I32xN product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
                 pairs[t] = word == group ? product : add_16_bits(pairs[t], product);
             }
         }
@@ -102,9 +102,9 @@ inline __attribute__((always_inline)) void add_products(const Ints * words, cons
 
 // The same for N tokens.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int N, bool ARRANGED>
-inline __attribute__((always_inline)) void add_all_products(const Ints * words, const uint8_t * numbers, Ints scale, Ints * sums) {
+inline __attribute__((always_inline)) void add_all_products(const I32xN * words, const uint8_t * numbers, I32xN scale, I32xN * sums) {
     if constexpr (in_pair<N>(0) && !ARRANGED) {
-        Ints arranged[WORDS];
+        I32xN arranged[WORDS];
         arrange<WORDS>(words, arranged);
         add_all_products<BITS, WORDS, SIZE, IS_LONG, N, true>(arranged, numbers, scale, sums);
         return;
@@ -123,29 +123,29 @@ inline __attribute__((always_inline)) void add_all_products(const Ints * words, 
 
 // Adds a block of rows times N tokens to the sums, in which pairs are joined.
 template <int BITS, bool MINIMA, int N, bool ARRANGED>
-inline __attribute__((always_inline)) void add_short(const Ints * words, const ShortScales & scales, const uint8_t * numbers, Floats * sums) {
+inline __attribute__((always_inline)) void add_short(const I32xN * words, const ShortScales & scales, const uint8_t * numbers, F32xN * sums) {
     const auto * scales_of = reinterpret_cast<const float *>(numbers + N * 32);
     const uint8_t * corrections = numbers + N * 36;
-    Ints products[N];
+    I32xN products[N];
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        products[token] = MINIMA ? all(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
+        products[token] = MINIMA ? broadcast(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
     }
-    add_all_products<BITS, 8, 32, false, N, ARRANGED>(words, numbers, all(0), products);
+    add_all_products<BITS, 8, 32, false, N, ARRANGED>(words, numbers, broadcast(0), products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        const Floats scale = mul(of_rows<N>(scales.scale, token), of_token<N>(scales_of, token));
+        const F32xN scale = mul(of_rows<N>(scales.scale, token), of_token<N>(scales_of, token));
         sums[token] = fma(to_floats(products[token]), scale, sums[token]);
         if constexpr (MINIMA) {
-            const Floats of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
+            const F32xN of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
             sums[token] = fma(of_rows<N>(scales.least, token), of_block, sums[token]);
         }
     }
 }
 
-template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, Floats * to) {
+template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, F32xN * to) {
     const auto * parts = static_cast<const ShortPart *>(unpacked);
-    Floats sums[N];
+    F32xN sums[N];
     for (int token = 0; token < N; ++token) {
         sums[token] = to[token];
     }
@@ -175,11 +175,11 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
     if constexpr (MINIMA) {
         to.least = from.least;
     }
-    const auto expand_4 = [&](Ints words, Ints * scales) __attribute__((always_inline)) {
+    const auto expand_4 = [&](I32xN words, I32xN * scales) __attribute__((always_inline)) {
 #ifdef FOREDRAFT_DOT
-        scales[0] = SIGNED ? signed_right_32<24>(left_32<24>(words)) : both_bits(words, all(0xff));
-        scales[1] = SIGNED ? signed_right_32<24>(left_32<16>(words)) : both_bits(right_32<8>(words), all(0xff));
-        scales[2] = SIGNED ? signed_right_32<24>(left_32<8>(words)) : both_bits(right_32<16>(words), all(0xff));
+        scales[0] = SIGNED ? signed_right_32<24>(left_32<24>(words)) : bit_and(words, broadcast(0xff));
+        scales[1] = SIGNED ? signed_right_32<24>(left_32<16>(words)) : bit_and(right_32<8>(words), broadcast(0xff));
+        scales[2] = SIGNED ? signed_right_32<24>(left_32<8>(words)) : bit_and(right_32<16>(words), broadcast(0xff));
         scales[3] = SIGNED ? signed_right_32<24>(words) : right_32<24>(words);
 #else
         alignas(16) static const uint8_t BOTH[4][16] = {
@@ -196,7 +196,7 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
         };
 #pragma GCC unroll 4
         for (int byte = 0; byte < 4; ++byte) {
-            const Ints spread = shuffle(words, repeat_16(SIGNED ? SIGNED_BOTH[byte] : BOTH[byte]));
+            const I32xN spread = shuffle(words, repeat_16(SIGNED ? SIGNED_BOTH[byte] : BOTH[byte]));
             scales[byte] = SIGNED ? signed_right_16<8>(spread) : spread;
         }
 #endif
@@ -208,7 +208,7 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
         for (int half = 0; half < 2; ++half) {
             // Minima are never signed.
             constexpr bool IS_SIGNED = SIGNED && !MINIMA;
-            const Ints pair = shuffle(MINIMA ? from.minima[word] : from.scales[word], repeat_16(IS_SIGNED ? SIGNED_PAIR[half] : PAIR[half]));
+            const I32xN pair = shuffle(MINIMA ? from.minima[word] : from.scales[word], repeat_16(IS_SIGNED ? SIGNED_PAIR[half] : PAIR[half]));
             to.pairs[2 * word + half] = IS_SIGNED ? signed_right_16<8>(pair) : pair;
         }
     }
@@ -216,18 +216,18 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
 
 // Adds to `sums` what a block's parts have added to `products`.
 template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
-    Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
+    I32xN * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, F32xN * sums) {
     const uint8_t *scales_of = numbers + N * 256, *part_sums = numbers + N * 260;
     separate<N>(products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        Ints of_pairs = all(0);
+        I32xN of_pairs = broadcast(0);
 #pragma GCC unroll 8
         for (int pair = 0; pair < PARTS / 2; ++pair) {
-            of_pairs = dot_16(of_pairs, scales.pairs[pair], all(int_at(part_sums + token * 32 + 4 * pair)));
+            of_pairs = dot_16(of_pairs, scales.pairs[pair], broadcast(int_at(part_sums + token * 32 + 4 * pair)));
         }
-        const Floats of_token = all_floats(float_at(scales_of + 4 * token));
-        const Ints product = MINIMA ? products[token] : sub_32(products[token], mul_32(of_pairs, all(offset)));
+        const F32xN of_token = broadcast_f32(float_at(scales_of + 4 * token));
+        const I32xN product = MINIMA ? products[token] : sub_32(products[token], mul_32(of_pairs, broadcast(offset)));
         sums[token] = fma(to_floats(product), mul(scales.scale, of_token), sums[token]);
         if constexpr (MINIMA) {
             sums[token] = fnma(to_floats(of_pairs), mul(scales.least, of_token), sums[token]);
@@ -235,12 +235,12 @@ template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) v
     }
 }
 
-template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, Floats * to) {
+template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, F32xN * to) {
     const auto & block = *static_cast<const LongBlock<PARTS> *>(unpacked);
     constexpr int WORDS = 64 / PARTS;
-    Ints products[N];
+    I32xN products[N];
     for (int token = 0; token < N; ++token) {
-        products[token] = all(0);
+        products[token] = broadcast(0);
     }
     for (int part = 0; part < PARTS; ++part) {
         add_all_products<BITS, WORDS, 256, true, N, true>(
@@ -357,7 +357,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
             constexpr int WORDS = 64 / Format::PARTS;
             Format::unpack(
-                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
                     arrange<WORDS>(words, unpacked.words + part * WORDS);
                 });
@@ -367,7 +367,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             ShortScales scales;
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
                     unpacked[part].scales = scales;
                     arrange<8>(words, unpacked[part].words);
                 });
@@ -376,9 +376,9 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
 }
 
 // Multiplies rows with a tile of N tokens, without storing what is unpacked.
-template <typename Format, typename Layout, int N> void multiply_few(const Rows & rows, const uint8_t * numbers, Floats * to) {
-    Floats sums[N];
-    for (Floats & sum : sums) {
+template <typename Format, typename Layout, int N> void multiply_few(const Rows & rows, const uint8_t * numbers, F32xN * to) {
+    F32xN sums[N];
+    for (F32xN & sum : sums) {
         sum = zero();
     }
     for (int64_t at = 0; at < rows.n_blocks; ++at) {
@@ -393,14 +393,14 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
             // Of a single token two sums, because each waits for its last product.
             constexpr int CHAINS = N == 1 ? 2 : 1;
-            Ints products[CHAINS][N];
+            I32xN products[CHAINS][N];
             for (int chain = 0; chain < CHAINS; ++chain) {
-                for (Ints & product : products[chain]) {
-                    product = all(0);
+                for (I32xN & product : products[chain]) {
+                    product = broadcast(0);
                 }
             }
             Format::unpack(
-                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
                     add_all_products<Format::BITS, WORDS, 256, true, N, false>(
                         words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
@@ -414,7 +414,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
                     const uint8_t * of_tile = numbers + (at * Format::PARTS + part) * N * SHORT_SIZE;
                     add_short<Format::BITS, Format::MINIMA, N, false>(words, scales, of_tile, sums);
                 });
@@ -431,7 +431,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
 // Tokens whose products are computed without storing what is unpacked.
 constexpr int FEW_TOKENS = 8;
 
-using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, Floats * sums);
+using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, F32xN * sums);
 
 struct Format {
     ggml_type type;
@@ -440,7 +440,7 @@ struct Format {
     // For weights as in the file, and in panels.
     void (*unpack[2])(const Rows &, int64_t, int, void *);
     // For 1 to FEW_TOKENS tokens, or NULL.
-    void (*multiply_few[2][FEW_TOKENS])(const Rows &, const uint8_t *, Floats *);
+    void (*multiply_few[2][FEW_TOKENS])(const Rows &, const uint8_t *, F32xN *);
     // For 1 to TILE tokens.
     const Multiply * multiply;
 };
@@ -536,19 +536,19 @@ inline const Format * format_of(ggml_type type) {
 // Rounds `n` numbers (a multiple of 16) to whole numbers with one scale, which is returned. A number that is not finite makes the scale NaN: an
 // infinite one would make some results infinite, which can be mistaken for a choice.
 inline float round_to_bytes(const float * from, int n, int8_t * to) {
-    Sixteen most = sixteen(0.0f);
+    F32x16 most = broadcast_x16(0.0f);
     bool is_nan = false;
     for (int i = 0; i < n; i += 16) {
-        const Sixteen x = load_floats(from + i);
+        const F32x16 x = load_floats(from + i);
         is_nan = is_nan || has_nan(x);
-        most = max_16(most, abs_16(x));
+        most = max_x16(most, abs_x16(x));
     }
-    const float amount = largest(most);
+    const float amount = reduce_max(most);
     // Too small to divide by.
     const bool is_zero = amount < 1e-35f;
     const float inverse = is_zero ? 0.0f : 127.0f / amount;
     for (int i = 0; i < n; i += 16) {
-        store_bytes(to + i, mul_16(load_floats(from + i), sixteen(inverse)));
+        store_bytes(to + i, mul_x16(load_floats(from + i), broadcast_x16(inverse)));
     }
     return is_nan || amount == INFINITY ? NAN : is_zero ? 0.0f : amount / 127.0f;
 }
@@ -578,7 +578,7 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
             put_in_pair(numbers, 32, token, to);
         }
         memcpy(to + n * 32 + token * 4, &scale, sizeof scale);
-        const int sum = sum_of_16(numbers) + sum_of_16(numbers + 16);
+        const int sum = reduce_add_16(numbers) + reduce_add_16(numbers + 16);
         const float scaled = scale * float(sum);
         const int32_t correction = -format.offset * sum;
         memcpy(to + n * 36 + token * 4, format.minima ? static_cast<const void *>(&scaled) : &correction, sizeof scaled);
@@ -592,7 +592,7 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
     memcpy(to + n * 256 + token * 4, &scale, sizeof scale);
     int16_t sums[16] = {};
     for (int sixteen_of = 0; sixteen_of < 16; ++sixteen_of) {
-        sums[sixteen_of * format.n_parts / 16] = int16_t(sums[sixteen_of * format.n_parts / 16] + sum_of_16(numbers + 16 * sixteen_of));
+        sums[sixteen_of * format.n_parts / 16] = int16_t(sums[sixteen_of * format.n_parts / 16] + reduce_add_16(numbers + 16 * sixteen_of));
     }
     memcpy(to + n * 260 + token * 32, sums, sizeof sums);
 }
