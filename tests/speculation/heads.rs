@@ -2,7 +2,7 @@
 
 use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
-use crate::common::{Requests as _, complete, drain, model, n, start, submit, tiny_models, tokens, with};
+use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
