@@ -4,12 +4,18 @@ use crate::families;
 use crate::format::{CallObject, CallPart, Calls, ChatFormat};
 use crate::probes::{Conversation, Probes, after};
 
+/// The maximum length of a text around calls, reasoning or content. The longest one of a known template has 60 bytes.
+const MAX_TEXT: usize = 256;
+
 /// Finds the format of a template. `render` renders a conversation, or returns `None` if the template refuses it. `source` is the
 /// template's source, which tells what no conversation shows.
 #[must_use]
 pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) -> ChatFormat {
     let probes = Probes::new(source, render);
     let mut format = families::recognize(&probes).unwrap_or_else(|| probes.compared());
+    // The time to write a grammar grows with these texts.
+    let is_short = |text: &String| text.len() <= MAX_TEXT;
+    format.calls.retain(|calls| calls.texts().iter().all(is_short));
     if format.calls.is_empty() {
         format.calls.extend(families::instructed(&probes));
     }
@@ -25,6 +31,11 @@ pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) ->
     }
     if format.reasoning.is_none() {
         format.reasoning = probes.reasoning();
+    }
+    for block in [&mut format.reasoning, &mut format.content] {
+        if block.as_ref().is_some_and(|block| !block.begins.iter().chain(&block.ends).all(is_short)) {
+            *block = None;
+        }
     }
     format.shows_tools = probes.shows_tools;
     format

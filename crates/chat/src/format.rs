@@ -193,6 +193,12 @@ impl Calls {
         }
     }
 
+    /// All texts around calls.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        let around = [&self.begin, &self.separator, &self.end].map(String::clone);
+        around.into_iter().chain(self.call.iter().flat_map(CallPart::texts)).collect()
+    }
+
     /// Whether the model writes ids.
     #[must_use]
     pub fn has_ids(&self) -> bool {
@@ -277,10 +283,7 @@ impl ChatFormat {
         let blocks = [&self.reasoning, &self.content].into_iter().flatten();
         let mut texts: Vec<String> = blocks.flat_map(|block| block.begins.iter().chain(&block.ends).cloned()).collect();
         texts.extend(self.between.iter().chain([&self.before_calls, &self.before_content, &self.turn_end]).cloned());
-        for calls in &self.calls {
-            texts.extend([&calls.begin, &calls.separator, &calls.end].map(String::clone));
-            texts.extend(calls.call.iter().flat_map(CallPart::texts));
-        }
+        texts.extend(self.calls.iter().flat_map(Calls::texts));
         let mut tags: Vec<String> = texts.iter().flat_map(|text| tags_in(text)).map(str::to_owned).collect();
         tags.sort_unstable();
         tags.dedup();

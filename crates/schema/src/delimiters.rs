@@ -1,6 +1,6 @@
 //! Text in which no delimiter occurs, by the automaton of Aho and Corasick.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::classes::{class, class_without};
 use crate::rules::Rules;
@@ -35,29 +35,32 @@ impl Delimiters {
         if texts.is_empty() {
             return None;
         }
-        let mut ids: BTreeMap<Vec<char>, usize> = BTreeMap::from([(Vec::new(), 0)]);
-        let mut prefixes = vec![Vec::new()];
+        // A tree of the texts. Then each state, by length, gets what its longest other end leads to.
+        let mut nodes = vec![State { found: 0, next: BTreeMap::new() }];
         for text in &texts {
-            for len in 1..=text.len() {
-                let prefix: Vec<char> = text.iter().take(len).copied().collect();
-                if !ids.contains_key(&prefix) {
-                    ids.insert(prefix.clone(), prefixes.len());
-                    prefixes.push(prefix);
+            let mut at = 0;
+            for char in text {
+                let new = nodes.len();
+                let next = &mut nodes.get_mut(at)?.next;
+                at = *next.entry(*char).or_insert(new);
+                if at == new {
+                    nodes.push(State { found: 0, next: BTreeMap::new() });
                 }
             }
+            nodes.get_mut(at)?.found = text.len();
         }
-        let chars: BTreeSet<char> = texts.iter().flatten().copied().collect();
-        // The longest end of a text that is a state.
-        let state = |text: &[char]| (0..=text.len()).find_map(|skip| ids.get(text.get(skip..)?).copied()).unwrap_or(0);
-        let states = prefixes.iter().map(|prefix| {
-            let ends = texts.iter().filter(|text| prefix.ends_with(text)).map(Vec::len);
-            let next = chars.iter().filter_map(|char| {
-                let followed: Vec<char> = prefix.iter().copied().chain([*char]).collect();
-                Some((*char, state(&followed))).filter(|(_, next)| *next != 0)
-            });
-            State { found: ends.max().unwrap_or(0), next: next.collect() }
-        });
-        let states = states.collect();
+        let mut todo: VecDeque<(usize, usize)> = VecDeque::new();
+        todo.extend(nodes.first()?.next.values().map(|child| (*child, 0)));
+        while let Some((id, other)) = todo.pop_front() {
+            let State { found, next } = nodes.get(other)?.clone();
+            let state = nodes.get_mut(id)?;
+            state.found = state.found.max(found);
+            todo.extend(state.next.iter().map(|(char, child)| (*child, next.get(char).copied().unwrap_or(0))));
+            for (char, target) in next {
+                state.next.entry(char).or_insert(target);
+            }
+        }
+        let states = nodes;
         Some(Delimiters { texts: texts.into_iter().collect(), states })
     }
 
