@@ -23,12 +23,12 @@ const KEPT_STACK: usize = 32 << 20;
 
 static KEPT: Mutex<Weak<KeptThread>> = Mutex::new(Weak::new());
 
-type Job = Box<dyn FnOnce() + Send>;
+type DeepWork = Box<dyn FnOnce() + Send>;
 
 /// The thread with a large stack. It ends with the last engine that keeps it.
 pub struct KeptThread {
     /// `None`: the thread is ending, or could not be started.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<DeepWork>>,
     thread: Option<JoinHandle<()>>,
     is_busy: AtomicBool,
 }
@@ -38,7 +38,7 @@ impl KeptThread {
     pub fn keep() -> Arc<KeptThread> {
         let mut kept = KEPT.lock();
         kept.upgrade().unwrap_or_else(|| {
-            let (jobs, queued): (Sender<Job>, Receiver<Job>) = bounded(1);
+            let (jobs, queued): (Sender<DeepWork>, Receiver<DeepWork>) = bounded(1);
             let thread =
                 forks::spawn_with_stack("foredraft-stack", KEPT_STACK, move || queued.iter().for_each(|job| job()));
             if let Err(error) = &thread {
@@ -59,7 +59,7 @@ impl KeptThread {
     }
 
     /// Hands a job to the thread, unless it has one.
-    fn offer(&self, job: Job) -> std::result::Result<(), Job> {
+    fn offer(&self, job: DeepWork) -> std::result::Result<(), DeepWork> {
         let Some(jobs) = &self.jobs else { return Err(job) };
         if self.is_busy.swap(true, Ordering::AcqRel) {
             return Err(job);
@@ -110,7 +110,7 @@ pub fn with<T: Send + 'static>(
     }
     let kept = (size <= KEPT_STACK).then(|| KEPT.lock().upgrade()).flatten();
     let (sender, result) = bounded(1);
-    let job: Job = Box::new(move || {
+    let job: DeepWork = Box::new(move || {
         // Fails if `work` panicked, and then the sender is dropped.
         let _ = catch_unwind(AssertUnwindSafe(work)).map(|result| sender.send(result));
     });

@@ -45,13 +45,11 @@ use self::ast::{Ast, Constant};
 pub use self::error::{Fault, FaultKind, TemplateResult};
 use self::interpreter::Interpreter;
 use self::meter::Meter;
-pub use self::meter::{RenderLimits, StopSignal};
+pub use self::meter::{MAX_DEPTH, RenderLimits, StopSignal};
 pub use self::strftime::strftime;
 use self::text::TextBuilder;
 pub use self::value::Value;
 
-/// The maximum nesting of evaluation, whatever [`RenderLimits::depth`] says. Templates of models need less than 30 levels.
-pub const MAX_DEPTH: usize = 2000;
 /// The stack in bytes that parsing needs: three times what the deepest template was seen to use.
 pub const PARSE_STACK: usize = 3 << 20;
 /// The stack in bytes that a level of evaluation needs: three times what the costliest one was seen to use.

@@ -8,8 +8,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::MAX_DEPTH;
 use crate::error::{Fault, FaultKind, TemplateResult};
+
+/// The maximum nesting of evaluation, whatever [`RenderLimits::depth`] says. Templates of models need less than 30 levels.
+pub const MAX_DEPTH: usize = 2000;
 
 /// Asked every few thousand steps. True: stop.
 pub type StopSignal = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -21,7 +23,7 @@ pub struct RenderLimits {
     pub steps: u64,
     /// The maximum memory of all values that exist at the same time, output included, in bytes.
     pub memory: usize,
-    /// The maximum nesting of evaluation: expressions, blocks and macro calls. At most [`MAX_DEPTH`](crate::MAX_DEPTH) has an effect.
+    /// The maximum nesting of evaluation: expressions, blocks and macro calls. At most [`MAX_DEPTH`] has an effect.
     pub depth: usize,
     /// Whether to stop.
     pub interrupt: Option<StopSignal>,

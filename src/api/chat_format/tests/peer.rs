@@ -64,6 +64,10 @@ fn argued(line: &Value, ours: &Value, theirs: &Value) -> Option<&'static str> {
     if their_reasoning.strip_prefix(prompt_text).is_some_and(|rest| rest == our_reasoning) && same_calls {
         return Some("the text with which the prompt begins reasoning is part of it for llama.cpp (Apriel)");
     }
+    let is_required = line["request"]["tool_choice"] == "required";
+    if is_required && ours["tool_calls"].is_null() && our_reasoning.trim_end().ends_with("</tool_call>") {
+        return Some("a required call cannot be said before reasoning ends: the grammar here allows none");
+    }
     if ours["tool_calls"].is_array()
         && theirs["tool_calls"].is_null()
         && their_reasoning.trim_start_matches(prompt_text).starts_with(&our_reasoning)
