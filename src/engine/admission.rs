@@ -35,7 +35,7 @@ pub(super) struct Applicant {
     pub(super) n_prompt: usize,
     /// The slot that it asks for.
     pub(super) slot: Option<usize>,
-    /// Whether it is a beam search.
+    /// Whether the request is a beam search.
     pub(super) has_beams: bool,
     /// Whether a session replaces what the slot holds.
     pub(super) loads_session: bool,
@@ -60,9 +60,8 @@ impl Applicant {
 
 /// One pass over the waiting requests, in their order.
 ///
-/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted for want of them:
-/// they might wait forever. A request whose prompt is still being prepared keeps a slot from later ones, and lets them have the
-/// others.
+/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted: they might wait
+/// forever. A request whose prompt is still being prepared keeps a slot from later ones, and lets them have the others.
 #[derive(Debug)]
 pub(super) struct AdmissionPass {
     states: Vec<SlotState>,
@@ -71,7 +70,7 @@ pub(super) struct AdmissionPass {
     n_ctx: usize,
     beams_are_busy: bool,
     cells_are_awaited: bool,
-    /// Of the unprepared requests so far: the slots that they ask for.
+    /// The slots that unprepared requests so far ask for.
     kept_slots: Vec<Option<usize>>,
     beams_are_kept: bool,
 }
@@ -311,8 +310,8 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     Ok(())
 }
 
-/// Whether a completion can go on after a prefix: its sampler has no state that depends on the logits of earlier tokens, nothing is reported
-/// of these, and the context has not shifted.
+/// Whether a completion can go on after a prefix: its sampler has no state that depends on the logits of earlier tokens, nothing is
+/// reported of these, and the context has not shifted.
 fn can_resume(
     prefix: &[Token],
     sampling: &SamplingSettings,
@@ -324,8 +323,8 @@ fn can_resume(
     !prefix.is_empty() && is_plain && n_prompt + prefix.len() < n_ctx
 }
 
-/// Advances a sampler by a prefix, and returns the bytes that it adds to the text. `None`: the prefix cannot be that of this completion; the
-/// sampler is then at an unknown place of a grammar.
+/// Advances a sampler by a prefix, and returns the bytes that it adds to the text. `None`: the prefix cannot be that of this completion;
+/// the sampler is then unchanged.
 fn resume(sampler: &mut Sampler, completion: &Completion, prefix: &[Token], vocab: &Vocab) -> Option<Vec<u8>> {
     let mut copy = sampler.for_draft(false);
     let mut added = Vec::new();

@@ -2,10 +2,10 @@
 //!
 //! Where this library's kernel computes flash attention, there is nothing to choose. Otherwise it is measured.
 //!
-//! Without flash attention, single tokens are padded (see `llama/context/padding.rs`), so that the choice is between decodes of one token with it
-//! and of two tokens without. Attention grows with the depth, the rest of a decode does not: the rest is measured once with the
-//! model, attention by itself at several depths, for a few layers (see [`llama::attention_cost`]). That takes milliseconds, where
-//! filling a cache would take as long as reading prompts of that length.
+//! Without flash attention, single tokens are padded (see `llama/context/padding.rs`), so that the choice is between decodes of one token
+//! with it and of two tokens without. Attention grows with the depth, the rest of a decode does not: the rest is measured once with the
+//! model, attention by itself at several depths, for a few layers (see [`llama::attention_cost`]). That takes milliseconds, where filling a
+//! cache would take as long as reading prompts of that length.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -32,7 +32,7 @@ const MOST: Duration = Duration::from_millis(600);
 pub struct AttentionReport {
     /// Whether there is flash attention.
     pub flash_attn: bool,
-    /// Whether it is computed by this library's own kernel instead of ggml's.
+    /// Whether this library's own kernel computes it instead of ggml's.
     pub own_kernel: bool,
     /// Type of the K cache.
     pub type_k: CacheType,
@@ -40,11 +40,11 @@ pub struct AttentionReport {
     pub type_v: CacheType,
     /// How it was chosen.
     pub chosen_by: ChosenBy,
-    /// What decodes cost, where that was measured.
+    /// The costs of decodes, where they were measured.
     pub measured: Vec<AttentionCost>,
 }
 
-/// What a decode costs at a depth.
+/// The cost of a decode at a depth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionCost {
     /// Tokens in the context.
@@ -62,7 +62,7 @@ pub struct AttentionCost {
 pub enum ChosenBy {
     /// The load's `flash_attn`.
     Init,
-    /// What was faster when it was measured.
+    /// A measurement: the faster one.
     Measurement,
     /// There was no choice, or nothing was measured: llama.cpp's own choice, or an estimate by the processor and the model's heads.
     Default,
@@ -80,7 +80,7 @@ impl ChosenBy {
     }
 }
 
-/// What was measured in this process, so that the same model gets the same attention again.
+/// The measurements of this process, so that the same model gets the same attention again.
 static KNOWN: LazyLock<Mutex<HashMap<Key, Vec<AttentionCost>>>> = LazyLock::new(Mutex::default);
 
 /// A model's identity, threads, and the depth that counts.
@@ -98,8 +98,8 @@ pub(super) fn with_best_attention(
     let given = params.flash_attn != FlashAttn::Auto;
     let mut chosen_by = if given { ChosenBy::Init } else { ChosenBy::Default };
     let mut measured = Vec::new();
-    // Our own kernel was faster at all depths on every machine so far. The two attentions round differently, so a choice by measurement, which
-    // other programs disturb, could give another completion after a restart.
+    // Our own kernel was faster at all depths on every machine so far. The two attentions round differently, so a choice by measurement,
+    // which other programs disturb, could give another completion after a restart.
     if measures && !context.has_own_attention() && Context::has_choice_of_attention(params, model) {
         let long = context.n_ctx().min(LONG) / 2;
         let key = (format!("{:?}", model.identity()), params.n_threads, long);
@@ -134,7 +134,7 @@ fn is_better_without(costs: &[AttentionCost]) -> bool {
     sum(|cost| cost.off_ms) < MARGIN * sum(|cost| cost.on_ms)
 }
 
-/// What decodes of [`SIZES`] cost with flash attention and without; `None`: it cannot be measured.
+/// The costs of decodes of [`SIZES`] with flash attention and without; `None`: they cannot be measured.
 fn costs(
     context: &mut Context,
     model: &Model,

@@ -128,8 +128,8 @@ impl Builder<'_> {
         Ok(Some((scheduler, draft_only)))
     }
 
-    /// Adds the draft model as a drafter, if there is one that fits. Returns the scheduler of the draft model alone, if both models have the
-    /// same vocabulary.
+    /// Adds the draft model as a drafter, if there is one that fits. Returns the scheduler of the draft model alone, if both models have
+    /// the same vocabulary.
     fn add_draft_model(
         &self,
         drafters: &mut Drafters,

@@ -1,4 +1,4 @@
-//! `speculative.compare`: a completion that was generated with speculation is generated once more without it. A host's own check.
+//! `speculative.compare`: generates a completion with speculation, and once more without it, so that hosts can compare.
 //!
 //! The second run begins in the slot where the first one has ended, with as much of the cache as the first run found, so that the
 //! same tokens are decoded in the same batches: any difference is due to speculation. The second run reports nothing, teaches the

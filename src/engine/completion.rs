@@ -95,7 +95,7 @@ impl Completion {
         self.clock.first_token.is_some()
     }
 
-    /// Whether it must have no tokens.
+    /// Whether the request wants no tokens.
     pub(super) fn is_empty_by_request(&self) -> bool {
         self.n_predict == Some(0)
     }

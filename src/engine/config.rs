@@ -1,4 +1,4 @@
-//! What an engine is started with, and the models that it then has.
+//! The configuration of an engine, and the models that it then has.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Config {
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.
     pub numa: Option<Numa>,
-    /// For how long decodes may run in each interval, where the host wants the rest.
+    /// The time that decodes may take of each interval, if the host wants the rest.
     pub frame_budget: Option<FrameBudget>,
     /// `host:port` of ggml RPC servers whose devices are used.
     pub rpc: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Config {
     pub rpc_timeout: Option<Duration>,
 }
 
-/// What `fit` may do.
+/// The limits of `fit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FitSettings {
     /// The bytes that stay free on each device.
@@ -58,7 +58,7 @@ pub struct FitSettings {
     pub least_n_ctx: Option<u32>,
 }
 
-/// What `fit` has chosen.
+/// The choice of `fit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FitReport {
     /// Layers of the target on GPUs, with the output as one.
@@ -67,9 +67,9 @@ pub struct FitReport {
     pub n_gpu_layers_draft: Option<u32>,
     /// The context length, as `n_ctx`.
     pub n_ctx: u32,
-    /// It is less than what was asked for.
+    /// Whether the choice is less than requested.
     pub is_reduced: bool,
-    /// By the estimate, everything fits. False: what must be on the devices even without layers does not.
+    /// Whether everything fits, by the estimate. False: even without layers, the rest does not.
     pub fits: bool,
 }
 
@@ -90,11 +90,11 @@ pub struct Models {
     pub attention: Option<AttentionReport>,
     /// The attention of the draft's.
     pub attention_draft: Option<AttentionReport>,
-    /// What the target has on each device, with the contexts that the load makes.
+    /// The target's use of each device, with the contexts that the load makes.
     pub placement: DevicePlacement,
-    /// The same of the draft.
+    /// The draft's use of each device.
     pub placement_draft: DevicePlacement,
-    /// What `fit` has chosen, if it was used.
+    /// The choice of `fit`, if it was used.
     pub fit: Option<FitReport>,
     /// The result of the check of the target's architecture.
     pub self_check: SelfCheck,

@@ -57,7 +57,7 @@ struct TokenScale {
 }
 
 impl ChoiceDecision {
-    /// Among these choices after a prompt of `n_prompt` tokens. A temperature of 0 or less counts as 1.
+    /// A decision among these choices after a prompt of `n_prompt` tokens. A temperature of 0 or less counts as 1.
     ///
     /// # Errors
     /// A choice does not fit into the context of `n_ctx` tokens.
@@ -78,7 +78,7 @@ impl ChoiceDecision {
         let root = ChoiceNode { parent: 0, token: 0, children: Vec::new(), is_read: false, logprob: 0.0 };
         let (mut nodes, mut ends) = (vec![root], vec![0; choices.len()]);
         let mut known = HashMap::new();
-        // In order, so that those with a common beginning are decoded together.
+        // Sorted, so that choices with a common prefix are decoded together.
         let mut sorted: Vec<(&Vec<Token>, &mut usize)> = choices.iter().zip(&mut ends).collect();
         sorted.sort_by_key(|(tokens, _)| *tokens);
         for (tokens, end) in sorted {
@@ -180,8 +180,7 @@ impl ChoiceDecision {
         Ok(())
     }
 
-    /// Finishes the decision when every probability is known, and returns the tokens of the most probable choice. Of equally probable ones
-    /// the first wins.
+    /// Finishes the decision when every probability is known, and returns the tokens of the most probable choice, the first one of equals.
     ///
     /// # Errors
     /// No choice has a probability, because of biases.

@@ -1,7 +1,7 @@
 //! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone.
 //!
-//! It gets slots of its own on a context of its own, made when the first such request comes: the drafter's context is no
-//! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
+//! Requests for it get slots on a context of their own, made when the first one comes: the drafter's context follows the target's outputs.
+//! Otherwise, the slots work as the target's do.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::llama::{Context, Interrupt, Model, ThreadPool};
 /// The scheduler of the draft model in draft-only mode.
 pub(super) struct DraftOnly {
     model: Arc<Model>,
-    /// As if the draft model were the target.
+    /// The engine's configuration, with the draft model as the target.
     config: Config,
     threads: Arc<ThreadPool>,
     interrupt: Arc<Interrupt>,

@@ -33,7 +33,7 @@ impl Embedder {
         Embedder { context, batch: Batch::new() }
     }
 
-    /// What its texts are limited to.
+    /// The limits of its texts.
     pub(super) fn limits(&self) -> EmbeddingLimits {
         EmbeddingLimits {
             n_tokens: self.context.n_ubatch().min(self.context.n_batch()).min(self.context.n_ctx()),

@@ -1,4 +1,4 @@
-//! What the engine reports about a request.
+//! The engine's reports about a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Generated {
     pub source: DrafterKind,
     /// Where its text begins, in bytes of the completion.
     pub start: usize,
-    /// Its probability and the best alternatives, when the request asked for them.
+    /// Its probability and the best alternatives, if requested.
     pub probs: Option<TokenProbs>,
 }
 
@@ -152,7 +152,7 @@ pub struct SpeculationStats {
     pub n_max_final: usize,
     /// Why all or part of the request went without speculation.
     pub disabled: Option<String>,
-    /// The comparison with a run without speculation, if the request asked for it.
+    /// The comparison with a run without speculation, if requested.
     pub comparison: Option<Comparison>,
 }
 
@@ -190,7 +190,7 @@ pub struct Outcome {
     pub slot: Option<usize>,
     /// The prompt.
     pub prompt: PromptStats,
-    /// The probabilities of its tokens, when the request asked for them.
+    /// The probabilities of the prompt's tokens, if requested.
     pub prompt_probs: Option<PromptProbs>,
     /// Tokens generated.
     pub n_predicted: usize,
@@ -200,15 +200,15 @@ pub struct Outcome {
     pub truncated: bool,
     /// Timings.
     pub timings: Timings,
-    /// What speculation did, when the request asked for it.
+    /// The statistics of speculation, if requested.
     pub speculation: Option<SpeculationStats>,
     /// The RNG counter of the first generated token.
     pub seed_position: usize,
     /// The result of a decision, if the request has choices.
     pub decision: Option<DecisionScores>,
-    /// The session that was loaded, if the request asked for it.
+    /// The session that was loaded, if requested.
     pub session_load: Option<Restored>,
-    /// The session that was saved, if the request asked for it.
+    /// The session that was saved, if requested.
     pub session_save: Option<Result<Saved>>,
 }
 

@@ -1,7 +1,7 @@
 //! Chooses how many layers go to GPUs, and how long the context is, so that all fits into the devices' free memory (`"fit": true`).
 //!
-//! llama.cpp is asked what each choice would take, for models and contexts that allocate nothing. First the context becomes shorter, as far as
-//! the host allows it; then layers of the target stay on the CPU, then layers of the draft model.
+//! llama.cpp estimates the memory of each choice, for models and contexts that allocate nothing. First the context becomes shorter, as far
+//! as the host allows it; then layers of the target stay on the CPU, then layers of the draft model.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::llama::log::{self, Level};
 use crate::llama::{self, ContextParams, Device, DevicePlacement, DeviceUse, DraftKind, Model, ModelParams};
 
-/// Context lengths that are tried are the shortest one and as many of these steps more.
+/// The step between the context lengths that are tried, from the shortest one on.
 const N_CTX_STEP: u32 = 256;
 
 /// [`Model::load`] or [`Model::load_draft`].
@@ -27,8 +27,8 @@ struct FitChoice {
     draft_layers: u32,
 }
 
-/// Reduces `n_ctx` and `n_gpu_layers` of a configuration to what fits. `None`: there is no GPU to fit into, or it is not known what the models
-/// take; the load then reports why.
+/// Reduces `n_ctx` and `n_gpu_layers` of a configuration to what fits. `None`: there is no GPU to fit into, or it is not known what the
+/// models take; the load then reports why.
 pub(super) fn fit(config: &mut Config) -> Option<FitReport> {
     let settings = config.fit.filter(|_| !config.model.vocab_only)?;
     let limits = limits(&llama::devices(), settings.margin);
@@ -100,7 +100,7 @@ fn layers_of(model: &Model, params: &ModelParams) -> u32 {
     u32::try_from(params.n_gpu_layers).map_or(all, |asked| asked.min(all))
 }
 
-/// Sets what was chosen.
+/// Applies a choice to the configuration.
 fn apply(config: &mut Config, most: FitChoice, choice: FitChoice) {
     config.model = with_layers(&config.model, most.layers, choice.layers);
     if choice.n_ctx < most.n_ctx {
@@ -112,8 +112,8 @@ fn apply(config: &mut Config, most: FitChoice, choice: FitChoice) {
     }
 }
 
-/// A model with this number of layers on GPUs. All that were asked for stay as they were given, so that engines with the same settings share the
-/// model.
+/// A model with this number of layers on GPUs. A number that is not reduced stays as it was given, so that engines with the same settings
+/// share the model.
 fn with_layers(params: &ModelParams, most: u32, layers: u32) -> ModelParams {
     let fewer = (layers < most).then(|| i32::try_from(layers).unwrap_or(i32::MAX));
     ModelParams { n_gpu_layers: fewer.unwrap_or(params.n_gpu_layers), ..params.clone() }
@@ -126,17 +126,17 @@ fn draft_context(context: &ContextParams, most: u32, n_ctx: u32) -> ContextParam
     ContextParams { n_ctx: shorter.or(context.n_ctx), ..context.clone() }
 }
 
-/// What choices take on the devices, each asked once.
+/// The memory that choices take on the devices, each estimated once.
 struct Estimates<'a> {
     config: &'a Config,
-    /// What was asked for.
+    /// The choice without reductions.
     most: FitChoice,
     target: HashMap<(u32, u32), DevicePlacement>,
     draft: HashMap<(u32, u32), DevicePlacement>,
 }
 
 impl Estimates<'_> {
-    /// What target and draft take.
+    /// Estimates target and draft.
     fn both(&mut self, choice: FitChoice) -> Result<[DevicePlacement; 2]> {
         Ok([self.target(choice)?, self.draft(choice)?])
     }
@@ -168,7 +168,7 @@ impl Estimates<'_> {
         Ok(found)
     }
 
-    /// What a model with a context for slots takes, and with one for embeddings if it `embeds`.
+    /// Estimates a model with a context for slots, and with one for embeddings if it `embeds`.
     fn estimate(
         &self,
         params: &ModelParams,
@@ -252,7 +252,7 @@ mod tests {
 
     const MOST: FitChoice = FitChoice { n_ctx: 10_000, layers: 33, draft_layers: 9 };
 
-    /// What fits where a layer takes 100, a draft's layer 10, 1000 tokens of a layer 20, and the rest 50.
+    /// The choice where a layer takes 100, a draft's layer 10, 1000 tokens of a layer 20, and the rest 50.
     fn chosen(memory: u32, least_n_ctx: u32) -> (FitChoice, bool) {
         let mut n_asked = 0;
         let found = choose(MOST, least_n_ctx, |choice| {

@@ -1,4 +1,4 @@
-//! What is left to do when a run has ended in a slot: its session is saved, and the second run of a comparison begins.
+//! Follows up on a run that has ended in a slot: saves its session, and begins the second run of a comparison.
 
 use super::admission::begin;
 use super::event::{Outcome, Stop};
@@ -8,7 +8,7 @@ use super::request_handle::CompletionSink;
 use super::sessions::save_to;
 use super::slots::SlotPool;
 
-/// Does what an ended run leaves to do. Returns the end of the completion; `None`: a second run has begun in the slot.
+/// Follows up on an ended run. Returns the end of the completion; `None`: a second run has begun in the slot.
 pub(super) fn follow_up(pool: &mut SlotPool, run: EndedRun) -> Option<(CompletionSink, Outcome)> {
     let EndedRun { slot, sink, deadline, mut outcome, session_save, compare } = run;
     outcome.session_save = session_save.map(|path| save_to(pool, slot, &path));

@@ -9,7 +9,7 @@ use crate::llama::PauseGate;
 const FILES_BEFORE_WARM_UP: f32 = 0.6;
 const FILES_ALONE: f32 = 0.95;
 
-/// Tells the host how far a load is, 0 to 1, and whether the host wants it no more. The load sleeps here while the host pauses the engine.
+/// Reports to the host how far a load is, 0 to 1, and notes whether the host still wants it. The load sleeps here during pauses.
 pub(super) struct LoadMeter<'a> {
     report: &'a mut dyn FnMut(f32) -> bool,
     pauses: Arc<PauseGate>,
@@ -23,8 +23,8 @@ pub(super) struct LoadMeter<'a> {
 }
 
 impl<'a> LoadMeter<'a> {
-    /// For a load with so many steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false.
-    /// It is called again after each event of a pause.
+    /// For a load with `n_steps` steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false. It
+    /// is called again after each event of a pause.
     pub(super) fn new(
         report: &'a mut dyn FnMut(f32) -> bool,
         pauses: Arc<PauseGate>,
@@ -67,7 +67,7 @@ impl<'a> LoadMeter<'a> {
     }
 
     fn tell(&mut self, done: f32) -> bool {
-        // A file that is read once more does not take it back.
+        // A file that is read once more does not reduce the progress.
         self.last = self.last.max(done);
         self.is_wanted = self.is_wanted && (self.report)(self.last);
         while self.is_wanted {

@@ -11,8 +11,8 @@ pub(super) const MEASURING: Duration = Duration::from_millis(1600);
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);
 
-/// Measures decodes of these sizes, and passes each size and its time to `record`. Stops after `most`, when a decode fails, or when `record`
-/// returns false.
+/// Measures decodes of these sizes, and passes each size and its time to `record`. Stops after `most`, when a decode fails, or when
+/// `record` returns false.
 pub(super) fn measure(
     context: &mut Context,
     sizes: &[usize],

@@ -5,8 +5,8 @@
 //!
 //! - `load`, `fit`, `builder`, `attention`, `rollback`, `measure`: from a [`Config`] to models in memory and a running engine.
 //! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
-//! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
-//!   its slot. `follow_up`: what is left to do then.
+//! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a
+//!   request in its slot. `follow_up`: the work that is left then.
 //! - `step`: one step, a chain of functions over plain data. `report`: what it changes for the submitters of requests.
 //! - `slots`, `completion`, `text`, `decision`, `edited_rows`: what a step works on. `trace`: the log of a request's end.
 
@@ -106,7 +106,7 @@ pub struct WorkerHandle {
     max_queue: usize,
 }
 
-/// What the engine's thread shares with all others.
+/// The state that the engine's thread shares with all others.
 struct Shared {
     interrupt: Arc<Interrupt>,
     threads: Arc<ThreadPool>,
@@ -151,8 +151,8 @@ pub struct SlotStatus {
 impl WorkerHandle {
     /// Reserves places for the completions of a request, all of them or none. Tokens and settings must be valid for the model.
     ///
-    /// Not `is_prepared`: the completions are without their prompts, which follow by [`WorkerHandle::prepared_sender`]. Until then they keep
-    /// their places: later requests get no slot that one of them could take.
+    /// Not `is_prepared`: the completions are without their prompts, which follow by [`WorkerHandle::prepared_sender`]. Until then they
+    /// keep their places: later requests get no slot that one of them could take.
     ///
     /// # Errors
     /// As [`WorkerHandle::check_room`]; or the engine has ended.

@@ -1,4 +1,4 @@
-//! What steps change for the submitters of requests, as values.
+//! The changes of steps for the submitters of requests, as values.
 //!
 //! A step only appends to a [`StepReport`]. The scheduler saves sessions and begins second runs by it, and delivers the rest. So nothing
 //! is visible outside before the step is committed and the state of the slots is published: a host that learns of an end finds the slot
@@ -14,10 +14,11 @@ use super::request::{Prepared, Submission};
 use super::request_handle::CompletionSink;
 use crate::error::{Error, Result};
 
-/// What has changed since the last delivery. The scheduler keeps it, for its memory, and so that a panic in a step loses no end of a request.
+/// The changes since the last delivery. The scheduler keeps them, for their memory, and so that a panic in a step loses no end of a
+/// request.
 #[derive(Default)]
 pub(super) struct StepReport {
-    /// What is new of completions that go on, in its order.
+    /// The updates of completions that go on, in order.
     pub(super) updates: Vec<(CompletionSink, CompletionUpdate)>,
     /// The completions that have ended, with their results.
     pub(super) ended: Vec<(CompletionSink, Outcome)>,
@@ -25,7 +26,7 @@ pub(super) struct StepReport {
     pub(super) follow_ups: Vec<EndedRun>,
 }
 
-/// What is new of a completion that goes on.
+/// An update of a completion that goes on.
 pub(super) enum CompletionUpdate {
     /// It has its first token.
     FirstToken,

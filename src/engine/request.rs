@@ -1,4 +1,4 @@
-//! What goes into the engine: requests as it sees them, tokens and validated settings without JSON; and the commands for its thread.
+//! The requests of the engine: tokens and validated settings without JSON; and the commands for its thread.
 //!
 //! Rendering and tokenizing a long prompt takes longer than a host's call may. Such a request is queued before its prompt is known: it
 //! keeps its place in the queue, and its prompt follows by a [`PreparedSender`].
@@ -39,7 +39,7 @@ pub struct Request {
     pub sampling: sampling::SamplingSettings,
     /// Changes the logits of each position before its token is chosen.
     pub logits_editor: Option<LogitsEditor>,
-    /// What the completion must follow, compiled for this request.
+    /// The constraint on the completion, compiled for this request.
     pub constraint: Option<OutputConstraint>,
     /// The choices of a decision, which is made instead of a completion.
     pub choices: Option<ChoiceTokens>,
@@ -147,7 +147,7 @@ pub type EmbeddingValues = Vec<f32>;
 pub struct EmbeddingLimits {
     /// The maximum number of tokens of a text.
     pub n_tokens: usize,
-    /// What becomes of the embeddings of its tokens.
+    /// The pooling of the embeddings of its tokens.
     pub pooling: TextPooling,
 }
 
@@ -177,7 +177,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Whether it is not executed during a pause, nor two of them without a step in between.
+    /// Whether a pause postpones the command, and two such commands have a step in between.
     pub(super) fn takes_time(&self) -> bool {
         matches!(self, Command::Embed(..) | Command::Session(_))
     }
@@ -202,7 +202,7 @@ impl JobClaim {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it is taken.
+    /// Whether the job is taken.
     pub(super) fn is_taken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -225,7 +225,7 @@ pub(super) struct Submission {
     pub(super) first_run: Option<CacheOfFirstRun>,
 }
 
-/// What the first run found in the cache of its slot.
+/// The tokens that the first run found in the cache of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheOfFirstRun {
     /// Tokens of the prompt that the first run found in the cache.

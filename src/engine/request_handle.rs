@@ -71,7 +71,7 @@ impl Counts {
     }
 }
 
-/// What is known of a completion before it runs.
+/// The known properties of a completion before it runs.
 #[derive(Debug)]
 pub(super) struct Expected {
     /// Tokens of its prompt; 0 until it is prepared.

@@ -1,7 +1,7 @@
 //! How many tokens a target with recurrent states can roll back, and so the longest draft that it verifies.
 //!
-//! Each token takes the memory of one more state in every slot, and a decode writes as many states as it has tokens. The states of large models
-//! have dozens of megabytes, so few slots get several, and many slots may get none.
+//! Each token takes the memory of one more state in every slot, and a decode writes as many states as it has tokens. The states of large
+//! models have dozens of megabytes, so few slots get several, and many slots may get none.
 
 use crate::error::{Code, Result};
 use crate::llama::log::{self, Level};
@@ -23,8 +23,8 @@ pub(super) fn with_rollback(params: ContextParams, model: &Model) -> ContextPara
     ContextParams { n_rollback, ..params }
 }
 
-/// Makes a context with `params`. If that fails and they have earlier states, for which there may be too little memory, tries again with a quarter as
-/// many, down to none.
+/// Makes a context with `params`. If that fails and they have earlier states, for which there may be too little memory, tries again with a
+/// quarter as many, down to none.
 ///
 /// # Errors
 /// It also fails without earlier states.

@@ -41,7 +41,7 @@ pub(super) struct BatchScheduler {
     pub(super) session_jobs: VecDeque<SessionJob>,
     pub(super) beams: Beams,
     pub(super) step: Step,
-    /// What is to be delivered.
+    /// The changes that are not delivered yet.
     report: StepReport,
     session_answers: Vec<SessionAnswer>,
 }
@@ -102,7 +102,7 @@ impl BatchScheduler {
         self.queue.retain_mut(|submission| self.report.set_prompt(submission, id, prepared));
     }
 
-    /// Before a step: ends what was cancelled, and gives free slots to waiting requests.
+    /// Prepares a step: ends what was cancelled, and gives free slots to waiting requests.
     pub(super) fn prepare(&mut self) {
         self.end_cancelled();
         self.serve_sessions();
@@ -120,7 +120,7 @@ impl BatchScheduler {
         interrupt.set_deadline(None);
     }
 
-    /// Does what ended runs leave to do, before another request can change their slots.
+    /// Follows up on ended runs, before another request can change their slots.
     fn follow_up(&mut self) {
         for run in std::mem::take(&mut self.report.follow_ups) {
             if let Some((sink, outcome)) = follow_up(&mut self.pool, run) {

@@ -1,8 +1,8 @@
 //! Tests at load that prompts can be reused and drafts verified with a model of an architecture that is not known to allow it.
 //!
-//! llama.cpp knows more than a hundred architectures, and has faults in some: a prompt that is decoded in two parts can give other logits than the
-//! same prompt at once. A short prompt is decoded at once, in two parts, and with a wrong draft that is removed again. What gives other logits is
-//! not used with this model. The result is kept for the process.
+//! llama.cpp knows more than a hundred architectures, and has faults in some: a prompt that is decoded in two parts can give other logits
+//! than the same prompt at once. A short prompt is decoded at once, in two parts, and with a wrong draft that is removed again. The model
+//! does without reuse or drafts if they give other logits. The result is kept for the process.
 
 use std::collections::HashMap;
 
@@ -130,8 +130,8 @@ const KNOWN: &[&str] = &[
 const PROMPT: usize = 24;
 const DIVIDED: usize = 13;
 const DRAFT: usize = 3;
-/// The largest difference of logits that counts as rounding, relative to their spread. Other numbers of tokens in a batch change the last bits of
-/// some kernels' results; what was found wrong differs by more than a third of the spread.
+/// The largest difference of logits that counts as rounding, relative to their spread. Other numbers of tokens in a batch change the last
+/// bits of some kernels' results; the faults that were found differ by more than a third of the spread.
 const ROUNDING: f64 = 0.02;
 
 /// The result of the check of a model.

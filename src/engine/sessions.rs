@@ -1,8 +1,8 @@
-//! Sessions: the sequences of a slot, of target and draft, copied out to a file and put back.
+//! Sessions: the sequences of a slot, of target and draft, copied out to a file and put back, or erased.
 //!
-//! Or a slot's sequences are erased. A job waits until its slot has no request, and until requests that were queued before it have run. For `session_save` and
-//! `session_load` the engine's thread only copies; files are read and written on the caller's thread. The fields of a request are
-//! served on the engine's thread: only there it is known when the request begins, and its end is reported when the file exists.
+//! A job waits until its slot has no request, and until requests that were queued before it have run. For `session_save` and `session_load`
+//! the engine's thread only copies; files are read and written on the caller's thread. The fields of a request are served on the engine's
+//! thread: only there it is known when the request begins, and its end is reported when the file exists.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn saved(session: &Session, n_bytes: u64) -> Saved {
     Saved { n_tokens: session.target.tokens.len(), n_draft, n_bytes }
 }
 
-/// The result of a job, and to whom it goes.
+/// The result of a job, and the channel to its caller.
 pub(super) enum SessionAnswer {
     Saved(Sender<Result<Session>>, Result<Session>),
     Restored(Sender<Result<Restored>>, Result<Restored>),
@@ -31,7 +31,7 @@ pub(super) enum SessionAnswer {
 }
 
 impl SessionAnswer {
-    /// Sends it to the caller, unless that is gone.
+    /// Sends the result to the caller, unless the caller is gone.
     pub(super) fn send(self) {
         match self {
             SessionAnswer::Saved(caller, result) => drop(caller.send(result)),
@@ -50,13 +50,13 @@ pub(super) fn serve(pool: &mut SlotPool, job: SessionJob) -> SessionAnswer {
     }
 }
 
-/// `session_save` of a request.
+/// Serves `session_save` of a request.
 pub(super) fn save_to(pool: &mut SlotPool, slot: usize, path: &Path) -> Result<Saved> {
     let session = copy_out(pool, slot)?;
     session.write(path).map(|n_bytes| saved(&session, n_bytes))
 }
 
-/// `session_load` of a request.
+/// Serves `session_load` of a request.
 pub(super) fn load_from(pool: &mut SlotPool, slot: usize, path: &Path) -> Result<Restored> {
     let restored =
         Session::read(path).and_then(|session| put_in(pool, slot, &session).map_err(|error| of_file(path, error)));
@@ -91,13 +91,13 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
         return Err(Error::new(Code::ContextFull, format!("{n_tokens} tokens, where n_ctx is {n_ctx}")));
     }
     make_room(pool, index, n_tokens)?;
-    // Those that the session was saved with, because a token is decoded.
+    // Restoring decodes a token, with the scales that the session was saved with.
     let scales = pool.context.model().lora_scales();
     pool.context.set_adapters(&scales);
     let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     let before = slot.cache.save_before_load(&mut pool.context)?;
     if let Err(error) = slot.cache.load(&mut pool.context, &session.target, before) {
-        // Their requests are decoded again.
+        // The other slots' requests are decoded again.
         (0..pool.slots.len()).filter(|other| *other != index).for_each(|other| pool.clear_cache(other));
         return Err(error);
     }

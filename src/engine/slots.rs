@@ -108,7 +108,7 @@ impl SlotPool {
         self.slots.get(index).is_none_or(|slot| slot.task.is_none())
     }
 
-    /// Writes down what is known of each slot.
+    /// Writes the state of each slot to `states`.
     pub(super) fn states(&self, states: &mut Vec<SlotState>) {
         states.clear();
         states.extend(self.slots.iter().map(|slot| {
@@ -117,7 +117,7 @@ impl SlotPool {
         }));
     }
 
-    /// What limits a step.
+    /// Returns the limits of a step.
     pub(super) fn limits(&self) -> StepLimits {
         let context = &self.context;
         StepLimits {
@@ -156,11 +156,10 @@ impl SlotPool {
     }
 }
 
-/// Of the tokens that shifts drop, this many are kept for drafters that learn from outputs; when there are more, the older half is
-/// forgotten.
+/// The most tokens dropped by shifts that are kept for drafters that learn from outputs; when there are more, the older half is forgotten.
 const MAX_DROPPED: usize = 1 << 20;
 
-/// What a slot works on.
+/// A request that runs in a slot.
 pub(super) struct Task {
     pub(super) sink: CompletionSink,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
@@ -182,29 +181,29 @@ pub(super) struct Task {
     pub(super) prompt_probs: Option<PromptProbs>,
     pub(super) session_load: Option<Restored>,
     pub(super) truncated: bool,
-    /// Its logits were no numbers once, and it was decoded again.
+    /// Whether its logits were not finite once, so that it was decoded again.
     pub(super) is_decoded_again: bool,
-    /// Waits for cells in the KV cache: its own were given to older requests.
+    /// Waits for cells in the KV cache: older requests got its own.
     pub(super) is_preempted: bool,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.
     pub(super) output: usize,
     pub(super) dropped: DroppedTokens,
 }
 
-/// What shifts dropped of a task's tokens.
+/// The tokens of a task that shifts dropped.
 #[derive(Default)]
 pub(super) struct DroppedTokens {
-    /// In their order; of very many only the end.
+    /// The last of them, in their order.
     tokens: Vec<Token>,
-    /// How many in all.
+    /// Their number in all.
     n: usize,
-    /// Where in the task's tokens they were.
+    /// The index in the task's tokens where they were.
     at: usize,
 }
 
-/// What speculation keeps of a request.
+/// A request's speculation: rule, drafting state, statistics.
 pub(super) struct RequestSpeculation {
-    /// Whether the request asked for it. Otherwise there are only free draft tokens (see [`Drafters::offer_free_tokens`]), and no
+    /// Whether the request asks for speculation. Otherwise there are only free draft tokens (see [`Drafters::offer_free_tokens`]), and no
     /// statistics are reported.
     ///
     /// [`Drafters::offer_free_tokens`]: crate::speculative::Drafters::offer_free_tokens
@@ -246,7 +245,7 @@ impl Task {
         (Cow::Owned(whole), generated)
     }
 
-    /// The context has shifted: these positions of it are gone. They always begin at the same one.
+    /// Removes the positions by which the context has shifted. They always begin at the same one.
     pub(super) fn shift(&mut self, gone: Range<usize>) {
         let before_output = gone.start.min(self.output)..gone.end.min(self.output);
         self.output -= before_output.len();
@@ -270,7 +269,7 @@ impl Task {
         self.speculation.as_ref().map(|speculation| &speculation.drafting)
     }
 
-    /// That `processed` tokens of the prompt are in the cache, if the request asked for progress.
+    /// The progress when `processed` tokens of the prompt are in the cache, if requested.
     pub(super) fn progress(&self, processed: usize) -> Option<PromptProgress> {
         self.options.progress.then(|| PromptProgress {
             total: self.prompt.n_prompt,

@@ -1,4 +1,4 @@
-//! Cells of the KV cache: full contexts shift, and slots that share cells give theirs to each other. Before a step is planned.
+//! Makes space in the KV cache before a step is planned: shifts full contexts, evicts free caches, preempts requests.
 
 use super::ending;
 use super::event::Stop;
@@ -7,7 +7,7 @@ use super::slots::SlotPool;
 use super::step::input::{SlotState, StepLimits};
 use crate::session;
 
-/// A change of who has cells.
+/// A change in which slots have cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CellChange {
     /// A preempted request goes on.
@@ -78,8 +78,8 @@ fn fits(states: &[SlotState], limits: &StepLimits, cells: usize) -> bool {
     used + need <= cells
 }
 
-/// The slot whose cells are freed for others: the free slot unused for longest, else that of the youngest request, which is preempted. `None`: a
-/// single request is left, which always fits.
+/// The slot whose cells are freed for others: the free slot unused for longest, else that of the youngest request, which is preempted.
+/// `None`: a single request is left, which always fits.
 pub(super) fn next_to_evict(states: &[SlotState]) -> Option<CellChange> {
     let idle = (0..).zip(states).filter(|(_, state)| !state.has_request && state.n_cached > 0);
     if let Some((index, _)) = idle.min_by_key(|(_, state)| state.last_used) {

@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub(super) notify: Arc<Notify>,
     /// Commands that take time and came while the host paused the engine.
     pub(super) postponed: VecDeque<Command>,
-    /// What has become of requests that no scheduler has.
+    /// The ends of requests that no scheduler has.
     pub(super) report: StepReport,
     /// The numbers of the requests that have an event; empty between deliveries.
     pub(super) changed: Vec<u64>,
@@ -252,7 +252,7 @@ impl Worker {
             status.phase = busy.map(Task::phase);
             status.n_past = slot.cache.len();
             status.lora.clone_from(&slot.lora);
-            // Cached tokens tell what a prompt will reuse: only of free slots, and only when they changed.
+            // Copies the tokens that a prompt can reuse: those of free slots, and only when they changed.
             if busy.is_some() {
                 status.cache = None;
             } else if status.cache.as_ref().is_none_or(|cache| cache.as_slice() != &*slot.cache) {

@@ -61,7 +61,7 @@ impl<T: Clone> Search<T> {
         let of = |candidate: &BeamCandidate, live: &[Beam<T>]| {
             live.get(candidate.beam).map_or(f64::NEG_INFINITY, |beam| beam.logprob) + candidate.logprob
         };
-        // Of equals, the one whose beam was better, then the lower token: always the same.
+        // Sorts equals by the better beam, then by the lower token: always the same.
         candidates.sort_by(|a, b| {
             let order = of(b, &self.live).total_cmp(&of(a, &self.live));
             order.then(a.beam.cmp(&b.beam)).then(a.token.cmp(&b.token))

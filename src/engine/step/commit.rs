@@ -102,7 +102,7 @@ fn commit_prompt(
     let Some(task) = &mut slot.task else { return };
     let known = slot.cache.len();
     if let (true, Some(probs)) = (planned.scores, &mut task.prompt_probs) {
-        // Tokens that are decoded again, because their cells were given away, are scored again.
+        // Tokens that are decoded again, because their cells were evicted, are scored again.
         probs.others.truncate(known);
         probs.others.append(&mut outcome.prompt_probs);
     }
@@ -169,7 +169,7 @@ fn commit_outcome(
     None
 }
 
-/// What the controller learns of a step's costs.
+/// Records the costs of a step for the controller.
 fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut SlotPool) {
     let DecodedStep { plan, schedule: Schedule { demands, .. }, drafts, time } = *step;
     let in_batch = || plan.slots.iter().filter(|slot| slot.n_context > 0);

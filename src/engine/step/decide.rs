@@ -16,8 +16,8 @@ use crate::speculative::{Draft, DrafterKind};
 
 /// Plans the choices that are decoded after the contexts of their slots.
 ///
-/// As many as leave logits batch-invariant, so that a choice is as probable as it is alone: branches, or one choice. Beside more than the last token of a prompt,
-/// they are planned only if there is room for all of them.
+/// As many as leave logits batch-invariant, so that a choice is as probable as it is alone: branches, or one choice. Beside more than the
+/// last token of a prompt, they are planned only if there is room for all of them.
 pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [Slot], drafts: &mut StepDrafts) {
     let StepInput { slots: states, limits } = input;
     drafts.choices.clear();

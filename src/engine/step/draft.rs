@@ -8,7 +8,7 @@ use super::schedule::Schedule;
 use crate::engine::slots::{Slot, Task};
 use crate::speculative::{ChosenDraft, Draft, Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
 
-/// What is drafted in a step. Kept for its memory.
+/// The drafts of a step. Kept for its memory.
 #[derive(Default)]
 pub(crate) struct StepDrafts {
     /// The drafts of each slot, by sequence id.
@@ -25,7 +25,7 @@ pub(crate) struct StepDrafts {
     pub(crate) time: Duration,
 }
 
-/// What the drafters need to know of a slot besides its request.
+/// The data of a slot that drafters need besides its request.
 #[derive(Clone, Copy)]
 struct DraftPlace {
     /// As [`DraftingSlot::generated`].
@@ -37,12 +37,12 @@ struct DraftPlace {
 }
 
 impl StepDrafts {
-    /// For that many slots.
+    /// Empty drafts for that many slots.
     pub(crate) fn new(n_slots: usize) -> StepDrafts {
         StepDrafts { slots: (0..n_slots).map(|_| SlotDrafts::default()).collect(), ..StepDrafts::default() }
     }
 
-    /// What a slot wants to decode after its context.
+    /// The tokens that a slot wants to decode after its context.
     pub(crate) fn wanted(&self, slot: usize) -> Wanted<'_> {
         if let Some(draft) = self.choices.get(slot).and_then(Option::as_ref) {
             return Wanted { draft: Some(ChosenDraft { kind: None, draft, n: draft.tokens.len() }), length: 0 };

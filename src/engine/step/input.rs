@@ -1,4 +1,4 @@
-//! What a step is planned from: what the slots hold, and what limits the step. Plain data.
+//! The input of a step's plan: the state of the slots, and the limits of the step. Plain data.
 
 use crate::llama::Rollback;
 
@@ -6,16 +6,16 @@ use crate::llama::Rollback;
 /// decoded again (see [`DraftTree`]).
 pub(crate) const MAX_PENDING: usize = 16;
 
-/// What a step is planned from. Kept for its memory.
+/// The input of a step's plan. Kept for its memory.
 #[derive(Debug, Default)]
 pub(crate) struct StepInput {
-    /// What each slot holds, by sequence id.
+    /// The state of each slot, by sequence id.
     pub(crate) slots: Vec<SlotState>,
-    /// What limits the step.
+    /// The limits of the step.
     pub(crate) limits: StepLimits,
 }
 
-/// What the scheduler knows of a slot.
+/// The scheduler's view of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) has_request: bool,
@@ -45,7 +45,7 @@ pub(crate) struct SlotState {
 }
 
 impl SlotState {
-    /// Whether it has a request that does not wait for cells.
+    /// Whether the slot has a request that does not wait for cells.
     pub(crate) fn is_running(&self) -> bool {
         self.has_request && !self.is_preempted
     }
@@ -67,7 +67,7 @@ impl SlotState {
     }
 }
 
-/// What limits a step.
+/// The limits of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepLimits {
     pub(crate) n_ctx: usize,
@@ -81,10 +81,10 @@ pub(crate) struct StepLimits {
     pub(crate) n_budgeted_tokens: usize,
     /// Whether logits are batch-invariant up to there.
     pub(crate) is_batch_invariant: bool,
-    /// Whether they do not depend on the places of cells either, so that the tokens of every branch have the logits that they have alone.
+    /// Whether logits do not depend on the places of cells either, so that the tokens of every branch have the logits that they have alone.
     pub(crate) branches_are_invariant: bool,
-    /// How many rejected tokens can be removed from the cache. If none can, the cache returns to its state before the step, and the others are
-    /// decoded again.
+    /// How many rejected tokens can be removed from the cache. If none can, the cache returns to its state before the step, and the others
+    /// are decoded again.
     pub(crate) rollback: Rollback,
     /// Whether a context has shifted since the last decode, so that no state can be copied.
     pub(crate) has_pending_moves: bool,

@@ -5,20 +5,20 @@
 //!       StepPlan --decode--> Rows --verify--> SlotOutcome --commit--> slots, StepReport
 //! ```
 //!
-//! - [`StepInput`]: what the slots hold, and what limits the step.
+//! - [`StepInput`]: the state of the slots, and the limits of the step.
 //! - [`schedule`](schedule()): which slots take part. Pure.
 //! - [`draft`](draft()): the drafters propose tokens, and the controller chooses all lengths.
 //! - [`fill`]: how much of the batch each slot gets. Pure. [`StepPlan`]: what is decoded, and nothing else.
 //! - [`decode`](decode()): the only stage that decodes with the target.
-//! - [`verify`](verify()): what a step brings for a slot. Only samplers advance.
+//! - [`verify`](verify()): the result of a step for a slot. Only samplers advance.
 //! - `decide`: what the requests with choices do in these stages instead of drafting and verifying.
 //! - [`commit`](commit()): the only stage that changes what a slot holds: its cells, its completion and its statistics. What that means
 //!   for the submitters of requests is in the [`StepReport`].
 //!
 //! Before that, cells are made free (see [`space`]).
 //!
-//! Every slot is decoded up to the end of its request's tokens: a prompt, the last sampled token, or everything again after its cells
-//! were given away. A draft is a few more tokens after those. So prompts, speculation and resumed requests share one loop.
+//! Every slot is decoded up to the end of its request's tokens: a prompt, the last sampled token, or everything again after a preemption. A
+//! draft is a few more tokens after those. So prompts, speculation and resumed requests share one loop.
 
 pub(super) mod commit;
 mod decide;
@@ -46,7 +46,7 @@ use super::slots::{Slot, SlotPool, Task};
 use super::space;
 use crate::llama::{Batch, Context, Model, Rollback};
 
-/// What the stages of a step pass on. The next step uses the memory again.
+/// The data that the stages of a step pass on. The next step uses the memory again.
 pub(super) struct Step {
     input: StepInput,
     schedule: Schedule,
@@ -59,7 +59,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// For slots with these sequences for the branches of their drafts.
+    /// A step of slots with these sequences for the branches of their drafts.
     pub(super) fn new(trees: Vec<DraftTree>) -> Step {
         Step {
             input: StepInput::default(),
@@ -94,7 +94,7 @@ impl Step {
         }
     }
 
-    /// Makes the plan of a step, for which slots that share cells give them to each other.
+    /// Makes the plan of a step, after balancing the cells that slots share.
     pub(super) fn make_plan(&mut self, pool: &mut SlotPool) {
         let Step { input, schedule: scheduled, drafts, plan, order, .. } = self;
         input.limits = pool.limits();

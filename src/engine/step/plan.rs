@@ -11,12 +11,12 @@ use crate::speculative::{ChosenDraft, DrafterKind};
 /// A step computes the logits of at most this many tokens of a prompt: each is a row as long as the vocabulary.
 pub(crate) const MAX_SCORED: usize = 64;
 
-/// What is decoded in a step. Its buffers are used again, so a step does not allocate.
+/// The tokens that a step decodes. Its buffers are used again, so a step does not allocate.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
-    /// What each slot decodes, by sequence id: also its order in the batch.
+    /// The plan of each slot, by sequence id: also its order in the batch.
     pub(crate) slots: Vec<SlotPlan>,
-    /// Tokens of each slot in the batch.
+    /// The number of tokens of each slot in the batch.
     pub(crate) n_tokens: Vec<usize>,
     /// A slot with the LoRA scales of the decode; `None`: nothing is decoded.
     pub(crate) adapters_of: Option<usize>,
@@ -24,7 +24,7 @@ pub(crate) struct StepPlan {
     pub(crate) keeps_hidden: bool,
 }
 
-/// What a slot decodes in a step: the next tokens of its context, a draft after them, and filler.
+/// The tokens of a slot in a step: the next ones of its context, a draft after them, and filler.
 #[derive(Debug, Default)]
 pub(crate) struct SlotPlan {
     /// Tokens of its context; 0: the slot is not in the batch.
@@ -58,7 +58,7 @@ pub(crate) struct PlannedDraft {
 }
 
 impl StepPlan {
-    /// For slots with these trees.
+    /// An empty plan for slots with these trees.
     pub(crate) fn new(trees: Vec<DraftTree>) -> StepPlan {
         let slots = trees.into_iter().map(|tree| SlotPlan { tree, ..SlotPlan::default() });
         StepPlan { slots: slots.collect(), ..StepPlan::default() }
@@ -123,13 +123,13 @@ impl SlotPlan {
 /// Space that is left in a batch.
 struct BatchSpace {
     tokens: usize,
-    /// Of these, what later slots need to advance.
+    /// The part of `tokens` that later slots need to advance.
     owed: usize,
     /// Cells for drafted tokens.
     drafted: usize,
 }
 
-/// What a slot decodes after its context, if there is space.
+/// The tokens that a slot decodes after its context, if there is space.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wanted<'a> {
     pub(crate) draft: Option<ChosenDraft<'a>>,

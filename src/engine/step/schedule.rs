@@ -1,4 +1,4 @@
-//! Which slots take part in a step.
+//! Decides which slots take part in a step.
 //!
 //! Requests with different LoRA scales cannot be decoded in one batch, so they take turns. So do long prompts: next to others they
 //! would be divided in other places than alone, and the last bits of their cells in the KV cache depend on that.
@@ -22,7 +22,7 @@ pub(crate) struct Turn {
 pub(crate) struct Schedule {
     /// By sequence id.
     pub(crate) slots: Vec<SlotSchedule>,
-    /// What each slot decodes in any case, for the controller of draft lengths.
+    /// The tokens that each slot decodes in any case, for the controller of draft lengths.
     pub(crate) demands: Vec<StepSlot>,
     pub(crate) turn: Turn,
     /// A slot with the LoRA scales of this step; `None`: no slot takes part.
@@ -32,11 +32,11 @@ pub(crate) struct Schedule {
 /// Whether a slot takes part in a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotSchedule {
-    /// Whether it is the turn of its LoRA scales.
+    /// Whether this is the turn of the slot's LoRA scales.
     pub(crate) is_in_turn: bool,
-    /// Whether it is the slot's turn, whether or not it has a request that runs.
+    /// Whether this is the slot's turn, with or without a request that runs.
     pub(crate) is_scheduled: bool,
-    /// Whether it takes part: its turn, with a request that runs.
+    /// Whether the slot takes part: its turn, with a request that runs.
     pub(crate) takes_part: bool,
 }
 
@@ -85,7 +85,7 @@ fn next_in_turn(states: &[SlotState], turn: &mut Turn) -> Option<usize> {
     Some(next)
 }
 
-/// Of the slots whose turn it is, lets either one with a long prompt take part or all others: whichever took part longest ago.
+/// Lets one slot with a long prompt take part, or all others of this turn: whichever took part longest ago.
 fn separate_long_prompts(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits) {
     let most = if limits.is_batch_invariant { limits.max_invariant_tokens } else { usize::MAX };
     let is_long = |state: &SlotState| state.n_pending() > most;
@@ -100,7 +100,7 @@ fn separate_long_prompts(states: &[SlotState], slots: &mut [SlotSchedule], limit
     }
 }
 
-/// What a slot that takes part decodes in any case.
+/// The tokens that a slot which takes part decodes in any case.
 fn demand(state: &SlotState, limits: &StepLimits) -> StepSlot {
     let n_pending = state.n_pending();
     let room = state.room_after(limits).min(state.tokens_until_group.saturating_sub(n_pending));

@@ -14,7 +14,7 @@ use crate::sampling::{self, Sampler, TokenProbs};
 use crate::speculative::verify::{self, NextToken, StepRandom, TargetDistributions, TokenDistribution, Verdict};
 use crate::speculative::{DraftOutcome, DrafterKind, SlotDrafts};
 
-/// What a step brought for a slot: the only source of every statistic about it.
+/// The result of a step for a slot: the only source of every statistic about it.
 #[derive(Debug, Default)]
 pub(crate) struct SlotOutcome {
     /// The probabilities of the prompt's tokens that follow the decoded ones.
@@ -23,7 +23,7 @@ pub(crate) struct SlotOutcome {
     pub(crate) tokens: Vec<Generated>,
     /// The bytes that they add to the text.
     pub(crate) added: Vec<u8>,
-    /// What became of the draft.
+    /// The outcome of the draft.
     pub(crate) draft: DraftOutcome,
     /// Accepted tokens that are in the slot's own sequence; those of another branch are decoded again.
     pub(crate) n_kept: usize,
@@ -52,7 +52,7 @@ pub(crate) struct VerifiedRequest<'a> {
     pub(crate) tokens: &'a mut Vec<Token>,
     pub(crate) completion: &'a Completion,
     pub(crate) speculation: Option<&'a mut RequestSpeculation>,
-    /// What was drafted for the slot.
+    /// The drafts of the slot.
     pub(crate) drafts: &'a mut SlotDrafts,
     pub(crate) vocab: &'a Vocab,
 }
@@ -212,7 +212,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The probabilities of a token that follows `node`, if the request asked for them.
+    /// The probabilities of a token that follows `node`, if requested.
     fn probs_of(&mut self, node: usize, token: Token) -> Result<Option<TokenProbs>> {
         let Walk { rows, sampler, tokens, completion, outcome, .. } = self;
         if completion.n_probs == 0 {
@@ -232,7 +232,7 @@ impl Walk<'_, '_> {
         if !sampler.learns_from_untransformed() {
             return sampler.accept_with(token, p);
         }
-        // What it learns from is not in the list.
+        // Adaptive-p learns from a probability that the list does not have.
         let rng_counter = completion.rng_counter(outcome.tokens.len());
         sampler.constrained_distribution(rows.logits(node, tokens)?, tokens, rng_counter)?;
         sampler.accept(token)

@@ -22,7 +22,7 @@ fn prompt(length: u64, seed: u64) -> Vec<Token> {
     (0..length).map(|at| word(mix(seed ^ mix(at)))).collect()
 }
 
-/// Choices of one to five tokens, some of which begin alike.
+/// Choices of one to five tokens, some of which share a prefix.
 fn choices(n: u64, seed: u64) -> ChoiceTokens {
     let mut all: Vec<Vec<Token>> = Vec::new();
     for index in 0.. {
@@ -139,7 +139,7 @@ fn decisions_equal_the_choices_alone_beside_other_requests() {
             for (handle, prompt, choices) in &decisions {
                 check(handle, prompt, choices, temperature);
             }
-            // What runs beside decisions is not changed by them, nor what follows in their slots.
+            // Decisions change neither the requests beside them, nor those that follow in their slots.
             let expected = super::reference::reference_output(&setup, &other);
             let after = engine.submit(vec![other]);
             while !engine.scheduler.is_idle() {

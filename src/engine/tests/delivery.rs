@@ -1,4 +1,4 @@
-//! What steps change is delivered by the scheduler alone, after the step.
+//! The scheduler alone delivers the changes of steps, after the step.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
 //! Verification rules preserve the distribution: the frequency of each short output against its exact probability.
 //!
-//! Of n independent outputs, k begin with a prefix of probability p. By Chernoff's bound, n·KL(k/n, p) exceeds x with a
-//! probability of at most 2·exp(-x) for each prefix. So the largest of all is an exact test at any sample size, and it detects
-//! a deviation at any prefix.
+//! Let k of n independent outputs begin with a prefix of probability p. By Chernoff's bound, n·KL(k/n, p) exceeds x with a probability of
+//! at most 2·exp(-x) for each prefix. So the largest of all is an exact test at any sample size, and it detects a deviation at any prefix.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

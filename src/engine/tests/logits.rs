@@ -269,7 +269,7 @@ fn rows_without_candidates_failures_and_panics_end_the_request() {
         assert_eq!(end_with(cancel, settings()).1, Stop::Cancelled);
         let panics = |_: &mut [f32], call| if call == 9 { panic!("a callback panics") } else { Ok(()) };
         assert!(is_error(end_with(panics, settings()).1, Code::Internal));
-        // Infinity is certain; some numbers that are none are not chosen.
+        // An infinite logit is certain, and NaN logits are not chosen.
         let mixed = |logits: &mut [f32], _| {
             logits.fill(f32::NAN);
             logits[usize::try_from(FakeModel::FIRST).unwrap()] = f32::INFINITY;

@@ -6,7 +6,7 @@
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
 //! - `decisions`: choices are as probable as each of them alone.
-//! - `delivery`: what steps change is delivered by the scheduler alone, after the step.
+//! - `delivery`: the scheduler alone delivers the changes of steps, after the step.
 //! - `instructions`: steps whose instructions a script counts.
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.

@@ -96,7 +96,7 @@ proptest! {
         let mut greedy = Vec::new();
         loop {
             let logprobs = model.logprobs(&greedy);
-            // Of equally probable tokens the lowest, as in the search.
+            // The lowest of equally probable tokens, as in the search.
             let best = (0..).zip(&logprobs).max_by(|a: &(Token, _), b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).unwrap().0;
             greedy.push(best);
             if best == 0 || greedy.len() == 6 {

@@ -24,7 +24,7 @@ fn chain_stays_in_the_slots_own_sequence() {
 
 #[test]
 fn first_branch_is_decoded_first() {
-    // 1 and 2 follow the text, 3 follows 1, and 4 and 5 follow 2.
+    // 1 and 2 follow the context, 3 follows 1, and 4 and 5 follow 2.
     let (tree, n) = laid_out(&[0, 0, 1, 2, 2], 3);
     assert_eq!((n, tree.of_context()), (5, &[5, 10, 11][..]));
     let expected = [(1, 0, vec![5]), (3, 1, vec![5]), (2, 0, vec![10, 11]), (4, 1, vec![10]), (5, 1, vec![11])];
@@ -44,7 +44,7 @@ fn draft_is_cut_when_sequences_run_out() {
 }
 
 proptest! {
-    /// A token sees only the text and the tokens before it in its own branch.
+    /// A token sees only the context and the tokens before it in its own branch.
     #[test]
     fn each_token_sees_only_its_own_branch(choices in vec(any::<prop::sample::Index>(), 1..40)) {
         let parents: Vec<usize> = choices.iter().enumerate().map(|(n, choice)| choice.index(n + 1)).collect();
