@@ -37,7 +37,7 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a thread without a call waits for the next one.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// The requests that the host has not heard the end of.
+/// The requests whose ends the host does not know yet.
 #[derive(Default)]
 struct KnownRequests {
     /// The number of a request in the host's process, by its id here.
@@ -56,7 +56,7 @@ enum KnownRequest {
     },
     Queued {
         record: Arc<RequestRecord>,
-        /// Of an awaited request: the number of tokens of each completion that the host has.
+        /// The number of tokens of each completion that the host has, if the request is awaited.
         n_sent: Vec<usize>,
     },
 }
@@ -188,7 +188,7 @@ impl EngineChild {
                     logits.iter_mut().zip(row).for_each(|(logit, changed)| *logit = changed);
                     return Ok(());
                 }
-                // Of a row that was given up.
+                // The answer to a row that was given up.
                 Ok(_) => {}
                 Err(_) if self.known.lock().is_cancelled(request) => {
                     return Err(Error::new(Code::Cancelled, "the request was cancelled"));
@@ -342,7 +342,7 @@ impl EngineChild {
         let _ = self.engine.with_loaded(|loaded| loaded.cancel_record(&record));
     }
 
-    /// Cancels all requests, and waits until the host has heard of their ends.
+    /// Cancels all requests, and waits until the host knows of their ends.
     fn stop(&self) {
         let begun = Instant::now();
         let numbers: Vec<u64> = self.known.lock().requests.keys().copied().collect();
@@ -416,7 +416,7 @@ impl KnownRequests {
         }
     }
 
-    /// Whether the host has cancelled a request, or has heard its end.
+    /// Whether the host has cancelled a request, or knows of its end.
     fn is_cancelled(&self, number: u64) -> bool {
         match self.requests.get(&number) {
             Some(KnownRequest::Queued { record, .. }) => record.handle.is_cancelled(),

@@ -65,7 +65,7 @@ impl Function {
         Function::ALL.iter().find(|(_, known)| *known == name).map(|(function, _)| *function)
     }
 
-    /// Whether it waits for the engine, so that a callback must not call it.
+    /// Whether the function waits for the engine, so that a callback must not call it.
     pub(in crate::api) fn waits(self) -> bool {
         matches!(
             self,
@@ -90,7 +90,7 @@ impl Function {
         )
     }
 
-    /// Whether it works without a loaded engine.
+    /// Whether the function works without a loaded engine.
     pub(in crate::api) fn needs_no_engine(self) -> bool {
         matches!(self, Function::LookupCreate | Function::LookupMerge | Function::LookupStats)
     }

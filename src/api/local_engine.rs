@@ -38,14 +38,14 @@ pub struct LocalEngine {
     logits_hook: Arc<Hook<LogitsCallback>>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
     stopping: Arc<AtomicBool>,
-    /// Whether it is closed. Read-locked inside [`LocalEngine::during`].
+    /// Whether the engine is closed. Read-locked inside [`LocalEngine::during`].
     in_use: RwLock<bool>,
 }
 
 impl LocalEngine {
-    /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an update, and
-    /// `logits_hook` changes the logits of requests that ask for it, on the engine's thread. `progress` gets 0..=1 and aborts the load by
-    /// returning false.
+    /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an
+    /// update, and `logits_hook` changes the logits of requests that ask for it, on the engine's thread. `progress` gets 0..=1 and aborts
+    /// the load by returning false.
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
@@ -83,7 +83,7 @@ impl LocalEngine {
         Ok(engine)
     }
 
-    /// Tells all running requests to end, and returns at once.
+    /// Begins to end all running requests, and returns at once.
     pub(super) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         if let Some(worker) = &self.worker {

@@ -1,5 +1,5 @@
-//! The requests of an engine by id: running ones, and finished ones that have not been polled to their end. What the answers to them need
-//! besides the engine's events, and the signal that wakes polls of several requests.
+//! The requests of an engine by id: running ones, and finished ones that have not been polled to their end. Each has the data that its
+//! answers need besides the engine's events. A signal wakes polls of several requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -142,11 +142,11 @@ pub(super) struct RequestRecord {
     /// How the messages of a chat's answer are read.
     pub(super) chat: Option<ChatRecord>,
     pub(super) warnings: Vec<String>,
-    /// Of each completion, the bytes of text that the host got from an earlier process and that are still to be skipped.
+    /// The bytes of each completion's text that the host got from an earlier process and that are still to be skipped.
     pub(super) delivered: Mutex<Vec<usize>>,
     /// With `n_probs`: the tokens that polls have taken.
     pub(super) polled: PolledTokens,
-    /// What the completions cost whose ends polls have taken.
+    /// The usage of the completions whose ends polls have taken.
     pub(super) ended_usage: EndedUsage,
 }
 
@@ -168,7 +168,7 @@ pub(super) struct CompletionRecord {
     pub(super) settings: Value,
 }
 
-/// What the answers to a request with messages need.
+/// The data for the answers to a request with messages.
 pub(super) struct ChatRecord {
     pub(super) reasoning_format: ReasoningFormat,
     /// The answers have log-probabilities in OpenAI's form, with this number of alternatives.

@@ -23,8 +23,8 @@ use crate::session;
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
 
-/// The error object of the C contract: `success`, `status`, `error`, `code`; `missing_file` or `denied_file` where a file does not exist, or the
-/// process may not use it; and `n_prompt_tokens` and `n_ctx` where a prompt does not fit.
+/// The error object of the C contract: `success`, `status`, `error`, `code`; `missing_file` or `denied_file` where a file does not exist,
+/// or the process may not use it; and `n_prompt_tokens` and `n_ctx` where a prompt does not fit.
 pub fn error_json(error: &Error) -> Value {
     let mut answer = json!({
         "success": false,
@@ -203,11 +203,11 @@ struct EndedCompletion<'a> {
     /// Its number in the request.
     index: usize,
     outcome: &'a Outcome,
-    /// What was generated before the rest in `outcome`, if the response has it.
+    /// The updates before the rest in `outcome`, if the response has them.
     updates: &'a [Update],
     /// The tokens that polls have taken, whose probabilities the response has.
     polled: &'a [Generated],
-    /// Of a request with messages.
+    /// The message, for a request with messages.
     message: Option<ChatMessage>,
     /// The response's `usage`; `None`: null.
     usage: Option<TokenUsage>,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
 use crate::speculative::{Compatibility, VocabSummary};
 
-/// What an engine does while no model is loaded.
+/// The state of an engine while no model is loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) enum LoadPhase {
     /// Nothing is loaded.
@@ -68,7 +68,7 @@ pub(super) struct EngineStatus {
     self_check: Option<Value>,
     cpu: Option<Value>,
     n_threads_now: usize,
-    /// Of weights that will be in panels, but are in the mapped file yet.
+    /// The bytes of weights that will be in panels, but are in the mapped file yet.
     pending_panel_bytes: u64,
     devices: Vec<Value>,
     fit: Option<Value>,
@@ -249,7 +249,7 @@ fn device(device: llama::Device, models: &Models) -> Value {
     })
 }
 
-/// What a model and its contexts have on a device.
+/// The use of a device by a model and its contexts.
 fn device_use(of: &DeviceUse) -> Value {
     json!({
         "n_layers": of.n_layers,
@@ -260,7 +260,7 @@ fn device_use(of: &DeviceUse) -> Value {
     })
 }
 
-/// What `fit` has chosen.
+/// The choice of `fit`.
 fn fit(report: &FitReport) -> Value {
     json!({
         "n_gpu_layers": report.n_gpu_layers,

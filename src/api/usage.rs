@@ -69,8 +69,8 @@ impl EndedUsage {
     }
 }
 
-/// OpenAI's `finish_reason`; null if the completion was cancelled or failed. `message`: of a request with messages. `with_function_call`: its
-/// calls are in OpenAI's older form.
+/// OpenAI's `finish_reason`; null if the completion was cancelled or failed. `message`: of a request with messages. `with_function_call`:
+/// its calls are in OpenAI's older form.
 pub(super) fn finish_reason(stop: &Stop, message: Option<&ChatMessage>, with_function_call: bool) -> Value {
     let has_calls = message.is_some_and(|message| !message.calls.is_empty());
     match stop {

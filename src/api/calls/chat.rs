@@ -122,8 +122,8 @@ fn has_other_grammar(request: &CompletionRequest) -> Result<bool> {
     if is_required { Err(Error::invalid(other)) } else { Ok(true) }
 }
 
-/// Moves the last message out of the messages, to the end of the prompt. `is_begun`: the format's end of the prompt has the beginning of the
-/// turn. Otherwise the template adds it.
+/// Moves the last message out of the messages, to the end of the prompt. `is_begun`: the format's end of the prompt has the beginning of
+/// the turn. Otherwise the template adds it.
 fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: bool) {
     let Some(last) = chat.messages.pop() else { return };
     let turn = format.generation_prompt.clone();
@@ -138,7 +138,7 @@ fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: 
     chat.continued = Some(ContinuedTurn { text: turn, data });
 }
 
-/// What the answers to a request with messages need.
+/// The record for the answers to a request with messages.
 pub(super) fn record(
     options: Option<&ChatOptions>,
     reader: Option<&Arc<MessageReader>>,

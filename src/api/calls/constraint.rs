@@ -1,4 +1,4 @@
-//! What the completion of a request must follow: its grammar, and the limit on reasoning.
+//! The constraints on the completion of a request: its grammar, and the limit on reasoning.
 
 use std::sync::Arc;
 

@@ -153,7 +153,7 @@ struct RerankPairs<'a> {
     query: &'a str,
     /// The model's own template.
     template: Option<String>,
-    /// What is before a document, without a template.
+    /// The tokens before a document, without a template.
     before: Vec<Token>,
     /// The token after a document, without a template.
     end: Option<Token>,

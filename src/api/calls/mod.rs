@@ -1,5 +1,5 @@
-//! The functions of a loaded engine, one file for each group. All are methods of [`LocalEngine`](super::LocalEngine) that take a JSON document
-//! and return one.
+//! The functions of a loaded engine, one file for each group. All are methods of [`LocalEngine`](super::LocalEngine) that take a JSON
+//! document and return one.
 
 mod chat;
 mod completion;

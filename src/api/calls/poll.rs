@@ -84,7 +84,7 @@ impl PollCommand {
         PollCommand { which: PollTarget::One(id), wait: Duration::ZERO, end_reasoning: false, warnings: Vec::new() }
     }
 
-    /// Whether it means all requests.
+    /// Whether the command means all requests.
     pub(in crate::api) fn means_all(&self) -> bool {
         matches!(self.which, PollTarget::All)
     }
@@ -239,7 +239,7 @@ impl LocalEngine {
     }
 }
 
-/// What a poll took of a request.
+/// The result of polling a request.
 pub(in crate::api) struct Taken {
     /// The answer of the poll.
     pub(in crate::api) answer: Value,
@@ -249,7 +249,7 @@ pub(in crate::api) struct Taken {
 }
 
 impl Taken {
-    /// Of a request whose end was polled before.
+    /// The result for a request whose end was polled before.
     pub(in crate::api) fn ended(id: u64) -> Taken {
         Taken { answer: polled(id, Vec::new(), Phase::Finished), tokens: Vec::new(), is_finished: true }
     }

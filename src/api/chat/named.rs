@@ -1,6 +1,6 @@
-//! Chat templates by llama.cpp's names (`--chat-template llama3`), those that people name, as Jinja templates. llama.cpp has them and more in C++
-//! (`llama-chat.cpp`), for strings alone; as Jinja they mark what comes from messages like any other template. tests/against_llama compares
-//! each of them with llama.cpp.
+//! The chat templates of llama.cpp that hosts choose by name (`--chat-template llama3`), as Jinja templates. llama.cpp has them and more in
+//! C++ (`llama-chat.cpp`), for strings alone; as Jinja they mark what comes from messages like any other template. tests/against_llama
+//! compares each of them with llama.cpp.
 
 use Turns::{Each, Jinja};
 
@@ -33,7 +33,7 @@ macro_rules! mistral {
     };
 }
 
-/// What a template prints for each message.
+/// The text that a template prints for each message.
 enum Turns {
     /// By role: what is before and after the content, and whether the content is trimmed. The role `*` is any other; `%r` is its name.
     Each { roles: &'static [TurnFormat], reply: &'static str },

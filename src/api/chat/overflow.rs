@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// What is left of a chat in which each message has `each` tokens, by the places of its messages.
+    /// The rest of a chat in which each message has `each` tokens, by the places of its messages.
     fn left(roles: &str, each: usize, n_predict: Option<usize>, n_ctx: usize) -> Result<(Vec<u64>, usize, bool)> {
         let make = |messages: &[Value]| Ok(messages.iter().filter_map(|message| message["id"].as_u64()).collect());
         let fitted = drop_turns(&chat(roles), n_predict, n_ctx, make, |left: &Vec<u64>| left.len() * each)?;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(left("suau", 10, Some(1000), 78).unwrap().1, 2);
         assert_eq!(left("suau", 10, None, 53).unwrap().1, 0);
         assert_eq!(left("suau", 10, None, 52).unwrap().1, 2);
-        // What must stay may take the answer's space, but not all.
+        // Messages that must stay may take the answer's space, but not all.
         assert_eq!(left("su", 10, None, 21).unwrap(), (vec![0, 1], 0, false));
         assert_eq!(left("suau", 10, None, 21).unwrap(), (vec![0, 3], 2, true));
         for roles in ["su", "suau"] {

@@ -17,7 +17,7 @@ const FORMAT_STEPS: u64 = 400_000;
 const SECOND_MARK: &str = "probe-second-71c3";
 
 impl ChatTemplate {
-    /// The prompt of a conversation that tells how a template writes messages. `None`: the template refuses it, or it takes too long.
+    /// The prompt of a conversation that shows how a template writes messages. `None`: the template refuses it, or it takes too long.
     pub(in crate::api) fn render_probe(&self, input: &RenderInput) -> Option<String> {
         let (variables, seconds) = self.variables(input).ok()?;
         let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
@@ -118,7 +118,7 @@ impl ChatTemplate {
         Ok((None, false))
     }
 
-    /// What the template needs in tools, before a user's message with this content.
+    /// Finds the template's needs in tools, before a user's message with this content.
     fn probe_tools(&self, user: Json) -> ToolShape {
         if !["tools", "functions"].iter().any(|name| self.template.uses(name)) {
             return ToolShape::default();

@@ -22,7 +22,7 @@ pub(super) struct MessageShape {
     pub(super) one_system: bool,
     /// The template refuses or ignores system messages. Their text is then added to the first user message.
     pub(super) no_system: bool,
-    /// What the template needs in tools.
+    /// The template's needs in tools.
     pub(super) tools: ToolShape,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-/// What a template needs in the schemas of tools' parameters. Templates fail without it.
+/// The needs of a template in the schemas of tools' parameters. Templates fail without them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ToolShape {
     /// `properties`, also if there are none.

@@ -10,7 +10,7 @@ const MARK: &str = "probe-content-71c3";
 /// The maximum number of messages that are named in one warning.
 const MAX_NAMED: usize = 8;
 
-/// What of a message is not in the prompt.
+/// A part of a message that is not in the prompt.
 #[derive(Clone, Copy, PartialEq)]
 enum MissingPart {
     Content,
@@ -40,7 +40,7 @@ impl ChatTemplate {
         // Each of them costs a rendering.
         let missing: Vec<_> = missing.take(MAX_NAMED + 1).collect();
         let vanished = missing.into_iter().filter(|(index, part)| {
-            // What the template prints in another form, or refuses, is not lost.
+            // A part that the template prints in another form, or refuses, is not lost.
             matches!(self.prints_mark_instead(input, *index, *part), Ok(false))
         });
         let vanished: Vec<String> = vanished
@@ -107,7 +107,7 @@ impl PromptSearch<'_> {
     fn has_content(&mut self, message: &Json) -> bool {
         let is_assistant = message.get("role").and_then(Json::as_str) == Some("assistant");
         let mut has = |text: &str| {
-            // What an answer says before it is its reasoning.
+            // The text of an answer before `</think>` is its reasoning.
             let answer = text.rsplit_once("</think>").filter(|_| is_assistant);
             self.has(answer.map_or(text, |(_, answer)| answer))
         };

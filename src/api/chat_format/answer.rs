@@ -56,7 +56,7 @@ pub(in crate::api) fn add_message(answer: &mut Map<String, Value>, chat: &ChatRe
     answer.insert("reasoning_format".into(), chat.reasoning_format.as_str().into());
 }
 
-/// Sets `logprobs` in OpenAI's form, if the request asked for it.
+/// Sets `logprobs` in OpenAI's form, if requested.
 pub(in crate::api) fn add_logprobs<'a>(
     answer: &mut Map<String, Value>,
     record: &RequestRecord,

@@ -27,13 +27,13 @@ const MAX_SEEN_TEXT: usize = 4 << 10;
 /// The formats of a model's templates, found on first use: for requests without tools, and for requests with tools.
 pub(in crate::api) type TemplateFormats = [OnceCell<TemplateFormat>; 2];
 
-/// What the format of an answer depends on.
+/// The parts of a request on which the format of its answer depends.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct FormatRequest<'a> {
     pub(in crate::api) template: &'a TemplateFormat,
-    /// The template fails with the tools, so it does not get them. The reason.
+    /// The reason why the template fails with the tools, so that it does not get them.
     pub(in crate::api) fails_with_tools: Option<&'a str>,
-    /// What `add_generation_prompt` adds to the prompt, or "" if it is unknown.
+    /// The text that `add_generation_prompt` adds to the prompt, or "" if it is unknown.
     pub(in crate::api) generation_prompt: &'a str,
     pub(in crate::api) chat: &'a ChatInput,
     pub(in crate::api) options: &'a ChatOptions,

@@ -39,7 +39,7 @@ fn answers() -> Vec<Value> {
     ]
 }
 
-/// What a model would write for an answer: what the template prints for it after the prompt, up to the end of the turn. `None`: the template
+/// An answer as a model would write it: what the template prints for it after the prompt, up to the end of the turn. `None`: the template
 /// prints no such turn.
 fn completion(template: &ChatTemplate, answer: &Value, generation_prompt: &str) -> Option<String> {
     let user = json!({"role": "user", "content": "Hello?"});

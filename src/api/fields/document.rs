@@ -22,7 +22,7 @@ const ARRAY: usize = 4 * VALUE + 16;
 const OBJECT: usize = 384;
 /// The allocation of a string.
 const STRING: usize = 32;
-/// What a key takes beside its string.
+/// The memory of a key beside its string.
 const KEY: usize = 40;
 
 /// Refuses a JSON text whose values would take more memory than a document may, or than there is.

@@ -54,7 +54,7 @@ impl Connection {
         self.has_greeted.load(Ordering::Acquire)
     }
 
-    /// Asks whether the process lives. Returns how often it was asked since the last frame arrived, this time included.
+    /// Pings the process. Returns the number of pings since the last frame arrived, this one included.
     pub(super) fn ping(&self) -> u32 {
         // Another program could do anything with it.
         if self.has_greeted() {

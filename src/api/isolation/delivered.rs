@@ -1,4 +1,4 @@
-//! What has arrived of a completion, and what of it arrives again because a new process continues it.
+//! The parts of a completion that have arrived, and those that arrive again because a new process continues it.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub(super) struct DeliveredCompletion {
     is_finished: bool,
 }
 
-/// A length: that has been delivered, and the part of it that will be skipped.
+/// A delivered length, and the part of it that will be skipped.
 #[derive(Debug, Default, Clone, Copy)]
 struct Extent {
     delivered: usize,
@@ -122,7 +122,7 @@ impl Extent {
         self.repeated = self.delivered;
     }
 
-    /// Of `len` items that arrived: how many are repeated.
+    /// Takes `len` items that arrived. Returns how many are repeated.
     fn skip(&mut self, len: usize) -> usize {
         let skipped = len.min(self.repeated);
         self.repeated -= skipped;

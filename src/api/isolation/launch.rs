@@ -22,7 +22,8 @@ pub(super) struct EngineProcess {
     pub(super) stream: UnixStream,
 }
 
-/// Starts the program. It finds the gate at which its threads sleep in its standard output, on which it writes nothing. It ends when the calling thread ends, or when the connection is closed.
+/// Starts the program. It finds the gate at which its threads sleep in its standard output, on which it writes nothing. It ends when the
+/// calling thread ends, or when the connection is closed.
 ///
 /// # Errors
 /// It is not there, or cannot be started.

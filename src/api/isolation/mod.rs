@@ -1,6 +1,6 @@
 //! Isolation: an engine in a process of its own, `foredraft-engine`, behind the functions of the interface. On Linux.
 //!
-//! What a library in the host's process cannot survive, an isolated engine can: an assertion in a driver, memory that runs out, a model file
+//! An isolated engine survives what a library in the host's process cannot: an assertion in a driver, memory that runs out, a model file
 //! that is cut while it is mapped. The host's process keeps its requests with the tokens that have arrived. When the engine's process dies,
 //! another one is started, prompt and tokens are decoded again, and the random numbers go on, so a completion is the same as without the
 //! death, and no update is lost or repeated.

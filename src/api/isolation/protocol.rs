@@ -17,7 +17,7 @@ pub(in crate::api) const FIRST_CALL: u64 = 1 << 63;
 /// The length of a frame's head.
 const HEAD: usize = 13;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::api) enum FrameKind {

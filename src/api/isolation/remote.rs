@@ -1,8 +1,8 @@
 //! An engine in another process, as the host's process sees it.
 //!
-//! One thread, the supervisor, starts the process, reads what it sends, and starts another one when it dies. Then it sends all requests that
-//! have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread of
-//! their own, because they may call functions that wait for the supervisor. A third thread watches the process.
+//! One thread, the supervisor, starts the process, reads what it sends, and starts another one when it dies. Then it sends all requests
+//! that have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread
+//! of their own, because they may call functions that wait for the supervisor. A third thread watches the process.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -50,9 +50,9 @@ pub(in crate::api) struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// Starts the process and loads the models there. `defaults` are those of the load. `pauses`: the file of the gate at which its threads sleep.
-    /// `notify` gets the id of each request that has an update, and `logits` the rows of those that ask for it. `progress` gets 0..=1 and
-    /// aborts the load by returning false.
+    /// Starts the process and loads the models there. `defaults` are those of the load. `pauses`: the file of the gate at which its threads
+    /// sleep. `notify` gets the id of each request that has an update, and `logits` the rows of those that ask for it. `progress` gets
+    /// 0..=1 and aborts the load by returning false.
     ///
     /// # Errors
     /// The process cannot be started, the load failed there, or it was aborted.

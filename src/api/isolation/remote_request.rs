@@ -63,11 +63,11 @@ pub(super) enum HostEnd {
     Failed(Error),
 }
 
-/// What an update has brought.
+/// The effect of an update.
 pub(super) struct Updated {
-    /// A poll has something new.
+    /// Whether a poll has something new.
     pub(super) has_news: bool,
-    /// It was suspect, and is not any more.
+    /// Whether the request was suspect, and is not any more.
     pub(super) was_suspect: bool,
 }
 
@@ -161,7 +161,7 @@ impl RemoteRequest {
             }
         }
         drop(state);
-        // A poll may wait for news.
+        // A poll may wait for an update.
         self.changed.notify_all();
         is_guilty
     }
@@ -367,7 +367,7 @@ impl RemoteRequest {
 }
 
 impl HostEnd {
-    /// What the last update says of it.
+    /// The fields of the last update about it.
     fn fields(&self) -> Value {
         match self {
             HostEnd::Cancelled => json!({"success": true, "status": 200, "stop_type": "cancelled"}),

@@ -101,8 +101,8 @@ impl IsolationSettings {
         Some(format!("the RPC server {lost} is left out now"))
     }
 
-    /// Asks for less memory: half of the layers on GPUs, then none, then half of the context. `used_layers`: those of the process that died,
-    /// which can be fewer than were asked for. Returns what was changed; `None`: there is nothing left, or it is not allowed.
+    /// Asks for less memory: half of the layers on GPUs, then none, then half of the context. `used_layers`: those of the process that
+    /// died, which can be fewer than requested. Returns what was changed; `None`: there is nothing left, or it is not allowed.
     pub(super) fn ask_for_less(&mut self, n_ctx: u64, used_layers: Option<i64>) -> Option<String> {
         let count = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or(0);
         if !self.fallback {

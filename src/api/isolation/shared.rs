@@ -1,4 +1,4 @@
-//! What the threads of an isolated engine share in the host's process: requests, calls, and the connection.
+//! The state that the threads of an isolated engine share in the host's process: requests, calls, and the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::llama::log::{self, Level};
 /// and an RPC server may be silent for two minutes.
 const HANG_PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the threads share.
+/// The state that the threads share.
 pub(super) struct RemoteShared {
     /// The connection to the process that serves.
     pub(super) connection: Mutex<Option<Arc<Connection>>>,
@@ -50,7 +50,7 @@ pub(super) struct RemoteShared {
     overdue: Mutex<BTreeMap<u64, Instant>>,
 }
 
-/// What the status shows as `isolation`.
+/// The contents of `isolation` in the status.
 #[derive(Default)]
 pub(super) struct IsolationStatus {
     pub(super) pid: Option<u32>,
@@ -68,7 +68,7 @@ pub(super) struct PendingCall {
     presence: Option<Presence>,
 }
 
-/// What the host's callbacks are told.
+/// The events for the host's callbacks.
 pub(super) enum HostNotice {
     Update(u64),
     Log(Level, String),
@@ -77,8 +77,7 @@ pub(super) enum HostNotice {
 }
 
 impl RemoteShared {
-    /// Of an engine that is about to be loaded with these keys. `updates`: signals them to polls; `notices`: what
-    /// [`tell_host`] reads; `wake`: what the watch waits for.
+    /// The state before the load. `updates` signals the requests' updates to polls, [`tell_host`] reads `notices`, `wake` wakes the watch.
     pub(super) fn new(
         updates: Arc<UpdateSignal>,
         notices: Sender<HostNotice>,
@@ -141,7 +140,7 @@ impl RemoteShared {
         self.wake_watch();
     }
 
-    /// Lets the watch look what there is.
+    /// Wakes the watch.
     pub(super) fn wake_watch(&self) {
         let _ = self.wake.try_send(());
     }

@@ -32,7 +32,7 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 /// The number of deaths that the status shows.
 const MAX_SHOWN_DEATHS: usize = 16;
 
-/// What the load hears of the supervisor.
+/// The events that the load gets from the supervisor.
 pub(super) enum SupervisorEvent {
     Progress(f32),
     Loaded(Result<()>),
@@ -278,7 +278,7 @@ impl Supervisor {
         self.settings.ask_for_less(n_ctx, layers)
     }
 
-    /// Tells the host in the log and in the status that the process is started again.
+    /// Reports in the log and in the status that the process is started again.
     fn tell(&self, error: &Error, change: Option<String>) {
         let with = change.as_ref().map_or(String::new(), |change| format!("; {change}"));
         self.shared.log(Level::Error, &format!("isolate: {}; it is started again{with}", error.message()));

@@ -75,7 +75,7 @@ pub(super) fn to_send(work: &[(u64, Presence)], now: Instant) -> Vec<u64> {
     }
     let unsent = || work.iter().filter(|(_, presence)| !presence.is_sent());
     let suspects = unsent().filter(|(_, presence)| presence.is_suspect());
-    // Of equal ones the first: `max_by_key` takes the last.
+    // Takes the first of equal ones: `max_by_key` takes the last.
     match suspects.rev().max_by_key(|(_, presence)| presence.n_deaths) {
         Some((number, _)) => vec![*number],
         None => unsent().map(|(number, _)| *number).collect(),

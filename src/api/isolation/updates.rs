@@ -34,7 +34,7 @@ impl UntakenUpdates {
     }
 }
 
-/// Whether it has a part of the completion, and nothing else.
+/// Whether the update has a part of the completion, and nothing else.
 fn is_partial(update: &Value) -> bool {
     let has_more = ["engine", "prompt_progress"].iter().any(|key| update.get(key).is_some());
     update.get("stop") == Some(&Value::Bool(false)) && !has_more

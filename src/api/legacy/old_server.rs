@@ -142,8 +142,9 @@ impl OldServer {
         self.engine.run_poll(command)
     }
 
-    /// `async_completion_cancel`, `speculative_completion_cancel`: as [`JsonEngine::cancel`]. A command without an id, or with `"all": true`,
-    /// means all requests of the endpoint that wait or run, except for those whose caller waits: the old server's cancel did not end them.
+    /// `async_completion_cancel`, `speculative_completion_cancel`: as [`JsonEngine::cancel`]. A command without an id, or with `"all":
+    /// true`, means all requests of the endpoint that wait or run, except for those whose caller waits: the old server's cancel did not end
+    /// them.
     ///
     /// # Errors
     /// A field of the command is invalid, or there is no such request.

@@ -1,7 +1,7 @@
 //! Requests of engines that were replaced or unloaded.
 //!
-//! A load or unload ends all requests as cancelled. The updates that no poll has taken of them stay pollable until the next engine stops, and
-//! those of a kept request until it is released.
+//! A load or unload ends all requests as cancelled. The updates that no poll has taken of them stay pollable until the next engine stops,
+//! and those of a kept request until it is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) struct LeftRequests(Mutex<Left>);
 struct Left {
     /// Engines that are being stopped.
     ending: Vec<LoadedEngine>,
-    /// Of the engine that stopped last, and of kept requests: the updates that no poll has taken, by request.
+    /// The updates that no poll has taken, by request, of the engine that stopped last and of kept requests.
     updates: BTreeMap<u64, Vec<Value>>,
     /// Requests that stay known.
     kept: BTreeSet<u64>,

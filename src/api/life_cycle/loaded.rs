@@ -77,7 +77,7 @@ impl LoadedEngine {
         }
     }
 
-    /// Tells all running requests to end, and returns at once.
+    /// Begins to end all running requests, and returns at once.
     pub(super) fn begin_stop(&self) {
         match self {
             LoadedEngine::Local(loaded) => loaded.begin_stop(),
@@ -148,7 +148,7 @@ impl LoadedEngine {
         }
     }
 
-    /// Whether it has a request, possibly one that was polled to its end.
+    /// Whether the engine has a request, possibly one that was polled to its end.
     pub(super) fn has_request(&self, id: u64) -> bool {
         match self {
             LoadedEngine::Local(loaded) => loaded.has_request(id),

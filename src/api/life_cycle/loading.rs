@@ -68,7 +68,7 @@ struct Life {
     state: LoadState,
     /// The models that the newest load was given.
     given: GivenModels,
-    /// Replaced engines that were told to stop. The next thread that gets the lock `loading` waits for them.
+    /// Replaced engines, which stop. The next thread that gets the lock `loading` waits for them.
     replaced: Vec<LoadedEngine>,
     /// Threads that load or unload in the background, each with its epoch.
     background: Vec<(u64, JoinHandle<()>)>,
@@ -286,7 +286,7 @@ impl LifeCycle {
         }
     }
 
-    /// Begins a new epoch. A loaded engine is told to stop, and is left to the next thread that gets the lock `loading`.
+    /// Begins a new epoch. A loaded engine begins to stop, and is left to the next thread that gets the lock `loading`.
     ///
     /// # Errors
     /// Those of [`LifeCycle::check_process`]; or loads are refused.

@@ -133,8 +133,8 @@ impl JsonEngine {
         self.call_announcing(function, request, &|_| ())
     }
 
-    /// As [`JsonEngine::call`]. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process, before
-    /// the request has an update.
+    /// As [`JsonEngine::call`]. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process,
+    /// before the request has an update.
     ///
     /// # Errors
     /// As [`JsonEngine::call`].
@@ -219,8 +219,8 @@ impl JsonEngine {
         }
     }
 
-    /// Takes the updates since the last poll, of one request or of several: `foredraft_poll`. The request can also be one that the newest load
-    /// or unload has ended.
+    /// Takes the updates since the last poll, of one request or of several: `foredraft_poll`. The request can also be one that the newest
+    /// load or unload has ended.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.

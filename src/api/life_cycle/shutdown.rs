@@ -28,7 +28,7 @@ pub(crate) fn stop_all(systems: Vec<JsonEngine>, patience: Duration) -> bool {
     }
     let (stopped, wait) = crossbeam_channel::bounded(1);
     let stop = move || {
-        // All are told to stop before the first one is waited for.
+        // All begin to stop before the first one is waited for.
         for engine in &systems {
             let _ = engine.life_cycle.begin_unload();
         }

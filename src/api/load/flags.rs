@@ -26,7 +26,7 @@ impl serde::Serialize for FixedValue {
 pub(super) enum FlagKind {
     /// No argument. Sets these keys.
     Set(&'static [(&'static str, FixedValue)]),
-    /// A word. the load's parser validates it.
+    /// A word. The load's parser validates it.
     Word(&'static str),
     /// One of these words, each with the word for the load's parser; or no argument, as in older versions of llama.cpp, which means
     /// `default`.
@@ -35,7 +35,7 @@ pub(super) enum FlagKind {
     Int(&'static str),
     /// A number.
     Number(&'static str),
-    /// A whole number or a word. the load's parser validates it.
+    /// A whole number or a word. The load's parser validates it.
     IntOrWord(&'static str),
     /// A whole number. Without an argument the flag once had another meaning; it is then ignored with the warning `why`.
     IntOrNothing { key: &'static str, why: &'static str },

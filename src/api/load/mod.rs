@@ -34,7 +34,7 @@ use crate::speculative::DrafterKind;
 const MAX_PARALLEL: i64 = 256;
 /// The maximum context length. Memory for all cells is allocated at once.
 const MAX_CTX: i64 = 1 << 26;
-/// What `fit` leaves free on each device, in MiB: llama.cpp's default.
+/// The memory that `fit` leaves free on each device, in MiB: llama.cpp's default.
 const FIT_MARGIN_MB: u64 = 1024;
 /// The default of `max_queue`.
 const MAX_QUEUE: usize = 64;
@@ -179,7 +179,7 @@ impl LoadRequest {
         }
     }
 
-    /// Adds warnings about models that do not serve what was asked for.
+    /// Adds warnings about models that cannot do what was requested.
     pub(super) fn warn_about_models(&mut self, models: &Models) {
         let (target, draft) = (&models.target, models.draft.as_deref());
         self.warnings.extend(models.self_check.warnings());

@@ -8,7 +8,7 @@ use crate::error::Code;
 use crate::llama::{GgufSource, KvValue, LoraParams};
 use crate::session::SelfExtend;
 
-/// Parses an init document with `model` and these keys.
+/// Parses a load's document with `model` and these keys.
 fn init(keys: Value) -> Result<LoadRequest> {
     let mut document = json!({"model": "m.gguf"});
     document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
@@ -39,7 +39,7 @@ fn status_names_the_given_models_even_if_the_rest_is_wrong() {
         assert_eq!(given(nothing), ["", "", ""], "{nothing}");
     }
     assert_eq!(GivenModels::read(b"\xFF"), GivenModels::default());
-    // An alias that is none is the path, in the answers too.
+    // The alias `unknown` means the path, in the answers too.
     assert_eq!(init(json!({"model_alias": "unknown"})).unwrap().model_alias, None);
 }
 

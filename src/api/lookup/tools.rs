@@ -1,7 +1,7 @@
 //! `lookup_create`, `lookup_merge`, `lookup_stats`: create, merge and evaluate n-gram cache files.
 //!
-//! They run on the caller's thread and block no other call. Only tokenization uses the model; a unload waits for it. The other
-//! steps are cancelled by a later load or unload.
+//! They run on the caller's thread and block no other call. Only tokenization uses the model; an unload waits for it. The other steps are
+//! cancelled by a later load or unload.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};

@@ -217,7 +217,7 @@ fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
     let Rendered { mut text, mut tainted } = rendered;
     let piece = |token: Option<Token>| token.map_or("".into(), |token| String::from_utf8_lossy(vocab.piece(token)));
     let bos = piece(vocab.bos().filter(|_| vocab.adds_bos()));
-    // What comes from a message is not the template's BOS.
+    // Text that comes from a message is not the template's BOS.
     let is_added = |from: usize, to: usize| !tainted.iter().any(|at| (from + 1..=to).contains(at));
     if !bos.is_empty() && text.starts_with(&*bos) && is_added(0, bos.len()) {
         text.drain(..bos.len());

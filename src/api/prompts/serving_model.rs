@@ -18,8 +18,8 @@ use crate::session;
 /// The chat template of models that have none, as in llama-server.
 const FALLBACK_TEMPLATE: &str = "chatml";
 
-/// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the server, because long
-/// prompts are prepared after the submitting call has returned.
+/// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the engine, because long prompts are
+/// prepared after the submitting call has returned.
 #[derive(Clone)]
 pub(in crate::api) struct ServingModel {
     pub(in crate::api) model: Arc<Model>,
@@ -120,7 +120,8 @@ impl ServingModel {
         choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
     }
 
-    /// The chat template: the load's, else the model's, else the target's, else ChatML. A model can have a separate one for requests with tools.
+    /// The chat template: the load's, else the model's, else the target's, else ChatML. A model can have a separate one for requests with
+    /// tools.
     ///
     /// # Errors
     /// It cannot be parsed.

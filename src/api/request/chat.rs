@@ -28,7 +28,7 @@ pub enum ToolChoice {
     Function(String),
 }
 
-/// What becomes of reasoning.
+/// The place of reasoning in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningFormat {
     /// llama.cpp decides; it is split off.
@@ -65,11 +65,11 @@ impl ReasoningFormat {
 pub struct ChatOptions {
     /// Which tools the model may call.
     pub tool_choice: ToolChoice,
-    /// Whether it may call several at once. `None`: if the template can show several.
+    /// Whether the model may call several at once. `None`: if the template can show several.
     pub parallel_tool_calls: Option<bool>,
     /// The request has OpenAI's older `functions` or `function_call`, so the answer has `function_call`.
     pub with_function_call: bool,
-    /// What becomes of reasoning.
+    /// The place of reasoning in the answer.
     pub reasoning_format: ReasoningFormat,
     /// The schema of the content, from `response_format`.
     pub response_schema: Option<Value>,

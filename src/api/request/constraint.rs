@@ -1,4 +1,4 @@
-//! What the completion must follow beside `grammar`: when the grammar begins, and how long the model may reason.
+//! The constraints on the completion beside `grammar`: when the grammar begins, and how long the model may reason.
 
 use serde_json::{Map, Value, json};
 

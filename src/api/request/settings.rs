@@ -81,7 +81,7 @@ pub fn generation_settings(
     Value::Object(settings)
 }
 
-/// All adapters. [`CompletionRequest::lora`] contains all of them after the server has applied the load's scales.
+/// All adapters. [`CompletionRequest::lora`] contains all of them after the engine has applied the load's scales.
 fn lora(request: &CompletionRequest) -> Value {
     let scales = request.lora.as_deref().unwrap_or_default();
     scales.iter().map(|(id, scale)| json!({"id": id, "scale": shortest(*scale)})).collect()

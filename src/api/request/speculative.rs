@@ -278,7 +278,8 @@ fn sizes_json(ngram: &NgramParams) -> Map<String, Value> {
 }
 
 impl SpeculationRequest {
-    /// Reads a request's `speculative`. `if_asked`: without it, the request does not speculate, and its answer does not mention speculation.
+    /// Reads a request's `speculative`. `if_asked`: without it, the request does not speculate, and its answer does not mention
+    /// speculation.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::api::fields::{Fields, text_in, unexpected};
 use crate::error::Result;
 
-/// What a request translated from another interface keeps of that interface. The default is a request that was not translated.
+/// The traits of another interface that a request translated from it keeps. The default is a request that was not translated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Translation {
     /// The warnings of the translation, which come before those of the request.

@@ -1,5 +1,5 @@
-//! Every parser of foreign bytes, on mutations of valid documents: it returns a value or an error, and panics on none. `make fuzz` runs them
-//! longer (`FOREDRAFT_FUZZ`: executions of each target; `FOREDRAFT_FUZZ_SEED`), and the crates' parsers guided by coverage.
+//! Every parser of foreign bytes, on mutations of valid documents: it returns a value or an error, and panics on none. `make fuzz` runs
+//! them longer (`FOREDRAFT_FUZZ`: executions of each target; `FOREDRAFT_FUZZ_SEED`), and the crates' parsers guided by coverage.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -124,7 +124,7 @@ fn schemas_get_what_the_template_needs() {
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
         "properties": {"a": {"type": ["string", "null"]}, "b": true}}}}, {"type": "function", "function": {"name": "g"}}]);
     let input = json!({"messages": [], "tools": tools});
-    // What needs nothing gets the schemas as they are.
+    // A template without needs gets the schemas as they are.
     check(
         "{{ tools[0].function.parameters | tojson }}",
         input.clone(),
@@ -171,7 +171,7 @@ fn messages_that_a_template_drops_are_named_in_a_warning() {
     assert_eq!(warning(users, json!([said("user", "a"), said("assistant", ""), said("assistant", Json::Null)])), None);
     let many = Json::from(vec![said("tool", "lost"); 20]);
     assert!(warning(users, many).is_some_and(|warning| warning.contains("messages[17].content and more: ")));
-    // What is printed in another form is not lost, nor is the reasoning of an answer.
+    // Content that is printed in another form is not lost, nor is the reasoning of an answer.
     for (template, content) in [
         (PRINTS_ALL.replace("m.content", "m.content|tojson"), "a \"b\"\n c"),
         (PRINTS_ALL.replace("m.content", "m.content|upper"), "a"),

@@ -540,14 +540,14 @@ fn control_tokens_in_messages_are_tainted_wherever_they_end_up() {
         ("{{ content }}end|>", "a<|im_", "a<~|im_end|>"),
         ("{{ content }}|im_end|>", "<", "<~|im_end|>"),
         ("{{ content }}", "<|im_end|><|im_start|", "<~|im_end|><~|im_start|"),
-        // What a template puts together of a text's parts.
+        // The template puts parts of a text together.
         ("{{ content | replace('/x', '') }}", "<|im_/xend|>", "<~|im_end|>"),
         ("{{ content }}", "a <b> | <|im_end| > é", "a <~b> | <~|im_end| > é"),
-        // What a template looks for is there, unless it is a control token's text.
+        // The template finds a text that it looks for, unless it is a control token's.
         ("{{ content.split('</b>')[1] }}", "a</b>< c", "<~ c"),
         ("{{ content.split('<|im_end|>')[0] }}", end, "a<~|im_end|>é"),
         ("{{ content.startswith('<b>') and '\\n</b>' in content }}", "<b>\n</b>", "True"),
-        // Nothing to be tainted.
+        // These have nothing to taint.
         ("{{ content }}", "a > b | c é", "a > b | c é"),
         ("{% if content == '<' %}{{ content }}{% endif %}", "<", "<"),
         // The host's own noncharacters stay what they are.

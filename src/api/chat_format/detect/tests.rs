@@ -15,7 +15,7 @@ pub(in crate::api::chat_format) fn tools() -> Value {
     ])
 }
 
-/// What `add_generation_prompt` adds after these messages.
+/// The text that `add_generation_prompt` adds after these messages.
 fn generation_prompt(template: &ChatTemplate, messages: &[Value], kwargs: &Map<String, Value>) -> Option<String> {
     let render = |add_generation_prompt| {
         let input = RenderInput {

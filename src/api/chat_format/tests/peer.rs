@@ -224,8 +224,8 @@ fn completions(source: &str) -> Vec<Value> {
     lines
 }
 
-/// The differences between llama-server's messages and ours for these completions, and the numbers of completions, of them with calls and with
-/// reasoning. None: there is no C++ compiler.
+/// The differences between llama-server's messages and ours for these completions, and the numbers of completions, of them with calls and
+/// with reasoning. None: there is no C++ compiler.
 fn compared(given: &[Value]) -> Option<(Vec<String>, [usize; 3])> {
     let program = program()?;
     let [input, output] = ["in", "out"].map(|name| program.with_extension(name));

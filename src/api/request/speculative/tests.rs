@@ -183,13 +183,13 @@ fn init_defaults_apply_to_requests() {
     // The default n_min yields to a smaller n_max.
     check(json!({"n_max": 8, "n_min": 5}), BY_DEFAULT, json!({"speculative": {"n_max": 3}}), Some((3, 3)));
     check(json!({"n_max": 8}), IF_ASKED, json!({}), None);
-    // init turns speculation off; a request with `speculative` turns it on again.
+    // The load turns speculation off; a request with `speculative` turns it on again.
     check(json!(false), BY_DEFAULT, json!({}), None);
     check(json!(false), BY_DEFAULT, json!({"speculative": true}), Some((16, 0)));
     check(json!({"type": "none"}), BY_DEFAULT, json!({"speculative": true}), None);
     check(json!({"type": "none"}), BY_DEFAULT, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
     check(json!({"n_max": 0}), BY_DEFAULT, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
-    // What init says by name limits speculative.cpp's rule as well, whatever the number.
+    // A load's `n_max` limits speculative.cpp's rule as well, whatever the number.
     let heuristic = json!({"speculative": {"adaptive": "heuristic"}});
     check(json!({"n_max": 16}), BY_DEFAULT, heuristic.clone(), Some((16, 0)));
     check(json!({}), BY_DEFAULT, heuristic.clone(), Some((30, 0)));
