@@ -120,7 +120,7 @@ pub struct EnginePause(Arc<LoadedModel>);
 
 impl Drop for EnginePause {
     fn drop(&mut self) {
-        // It was counted.
+        // The engine has counted this pause.
         let _ = self.0.engine.resume();
     }
 }

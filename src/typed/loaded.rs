@@ -39,7 +39,7 @@ impl Wakers {
     /// A request has an update, or has ended.
     pub(super) fn wake(&self, id: u64) {
         let waker = self.0.lock().remove(&id);
-        // Without the lock, because a waker may run the task.
+        // The lock is free, because a waker may run the task.
         if let Some(waker) = waker {
             waker.wake();
         }

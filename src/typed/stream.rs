@@ -20,7 +20,7 @@ pub struct CompletionStream {
     loaded: Arc<LoadedModel>,
     id: u64,
     updates: VecDeque<StreamUpdate>,
-    /// By index of the completion: the text so far, and the final response.
+    /// The text so far and the final response of each completion, by its index.
     texts: BTreeMap<usize, String>,
     ends: BTreeMap<usize, Value>,
     /// The last update has been taken from the engine.
@@ -146,7 +146,7 @@ impl Stream for CompletionStream {
             return Poll::Ready(Some(update));
         }
         if !self.is_finished {
-            // Before the poll, so that an update after it wakes the task.
+            // The waker is set before the poll, so that an update after it wakes the task.
             self.loaded.wakers.set(self.id, task.waker());
             if let Err(error) = self.poll_engine(0) {
                 return Poll::Ready(Some(self.fail(error)));
