@@ -127,7 +127,8 @@ impl Session {
     /// Reads and verifies a file.
     ///
     /// # Errors
-    /// The file is missing, not a session file, of another version, or damaged, or does not fit into memory. The message has the byte offset.
+    /// The file is missing, not a session file, of another version, or damaged, or does not fit into memory. The message has the byte
+    /// offset.
     pub fn read(path: &Path) -> Result<Session> {
         let unreadable =
             |error: io::Error| Error::file(path, &error, format!("{}: cannot be read: {error}", path.display()));

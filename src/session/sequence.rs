@@ -231,7 +231,7 @@ impl Sequence {
         }
     }
 
-    /// Before a draft is decoded that the memory cannot remove again: keeps the state, to which [`Sequence::cut`] can return. Without it, a cut
+    /// Keeps the state before a draft that the memory cannot remove again, so that [`Sequence::cut`] can return to it. Without it, a cut
     /// would return to the last checkpoint.
     pub fn mark(&mut self, context: &mut Context) {
         let len = self.tokens.len();
@@ -362,7 +362,8 @@ impl Checkpoints {
         }
     }
 
-    /// Replaces the state before the last draft by one of `len` tokens, which `save` writes into the same memory. `save` returns whether it could.
+    /// Replaces the state before the last draft by one of `len` tokens, which `save` writes into the same memory. `save` returns whether it
+    /// could.
     fn mark(&mut self, len: usize, save: impl FnOnce(&mut Vec<u8>) -> bool) {
         self.mark.0 = if save(&mut self.mark.1) { len } else { 0 };
     }
