@@ -1,8 +1,8 @@
 //! Drafting with a head that predicts a block of tokens in one pass: DFlash, or DSpark.
 //!
-//! Instead of tokens, the head's KV cache has the states of the target's layers for the tokens of the context. A pass decodes the context's last
-//! token, which the target has not decoded yet, and mask tokens, one for each token to predict. They see the cache and each other. So a longer
-//! draft costs a larger pass, and no other. Each row is chosen with the noise of its position, as the target chooses.
+//! Instead of tokens, the head's KV cache has the states of the target's layers for the tokens of the context. A pass decodes the context's
+//! last token, which the target has not decoded yet, and mask tokens, one for each token to predict. They see the cache and each other. So
+//! a longer draft costs a larger pass, and no other. Each token is drawn with the RNG counter of its position, as the target draws.
 
 use super::draft_branch::{choose, follow};
 use super::head_cache::HeadCache;
@@ -57,8 +57,8 @@ impl BlockHead {
         Ok(BlockHead { context, block, batch: Batch::new(), slots, moves, needs_hidden, features: Vec::new() })
     }
 
-    /// Adds the states of the first `most` tokens of a context to the cache, as far as the target has decoded them, and at most as many as fit into
-    /// a physical batch. Returns whether the cache then has all of them.
+    /// Adds the states of the first `most` tokens of a context to the cache, as far as the target has decoded them, and at most as many as
+    /// fit into a physical batch. Returns whether the cache then has all of them.
     fn catch_up(&mut self, slot: usize, tokens: &[Token], most: usize) -> bool {
         let n_ubatch = self.context.n_ubatch();
         let Some(place) = self.slots.get_mut(slot) else { return false };
@@ -88,14 +88,15 @@ impl BlockHead {
         }
     }
 
-    /// Empties the caches of other slots than those that are `kept`. They are filled again when needed. Returns false if this freed nothing.
+    /// Empties the caches of other slots than those that are `kept`. They are filled again when needed. Returns false if this freed
+    /// nothing.
     fn clear_others(&mut self, kept: impl Fn(usize) -> bool) -> bool {
         let others = self.slots.iter_mut().enumerate();
         let others = others.filter(|(index, slot)| !kept(*index) && !slot.cache.tokens.is_empty());
         others.map(|(_, slot)| slot.cache.tokens.clear(&mut self.context)).count() > 0
     }
 
-    /// After a failed decode: restores the caches, and disables drafting for the current requests, unless the decode was interrupted.
+    /// Restores the caches after a failed decode, and disables drafting for the current requests, unless the decode was interrupted.
     fn failed(&mut self, error: DecodeError) {
         let why = match error {
             DecodeError::Aborted => None,

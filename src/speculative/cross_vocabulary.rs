@@ -2,8 +2,8 @@
 //!
 //! Based on the string-level matching of arXiv 2502.05202, Hugging Face's universal assisted generation, and llama.cpp's former
 //! `--spec-replace`. Unlike these, it converts only the new part of the context (see [`VocabularyMap`]), and keeps the draft's cache where
-//! it still matches. The target's noise belongs to the target's tokens, so the draft cannot share it. It proposes its most probable tokens,
-//! without the request's penalties and grammar.
+//! it still matches. The target's random numbers belong to the target's tokens, so the draft cannot share them. It proposes its most
+//! probable tokens, without the request's penalties and grammar.
 
 use std::sync::Arc;
 

@@ -177,7 +177,7 @@ impl DraftModel {
         }
     }
 
-    /// Empties the caches of slots without a draft in this step, such as those that the target has paused. They are decoded again when
+    /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
     /// needed. Returns false if this freed nothing.
     fn clear_paused(&mut self) -> bool {
         let mut forgot = false;

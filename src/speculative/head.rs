@@ -1,11 +1,12 @@
-//! Drafting with a head that predicts token by token from hidden states: layers for multi-token prediction (MTP), which are part of the target's
-//! file or in one of their own, or an EAGLE-3 head.
+//! Drafting with a head that predicts token by token from hidden states: layers for multi-token prediction (MTP), which are part of the
+//! target's file or in one of their own, or an EAGLE-3 head.
 //!
-//! A head predicts the token after next from a token and the hidden state of the previous one. For EAGLE-3 this state is computed by the head's
-//! encoder, from states of three of the target's layers. The target's decodes provide these states (see [`Drafter::decoded`]). For drafted tokens,
-//! the head's own states are used instead. The KV cache of drafted tokens is computed from such states, so it is recomputed when the target has
-//! decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several MTP layers is trained to predict the next token with the first layer,
-//! the one after it with the second, and so on. Each layer attends only to its own cache of the context and of the draft so far.
+//! A head predicts the token after next from a token and the hidden state of the previous one. For EAGLE-3 this state is computed by the
+//! head's encoder, from states of three of the target's layers. The target's decodes provide these states (see [`Drafter::decoded`]). For
+//! drafted tokens, the head's own states are used instead. The KV cache of drafted tokens is computed from such states, so it is recomputed
+//! when the target has decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several MTP layers is trained to predict the next
+//! token with the first layer, the one after it with the second, and so on. Each layer attends only to its own cache of the context and of
+//! the draft so far.
 //!
 //! A state can be missing, if the target's cache was reused or a session was loaded. Single missing states are zero, as before the first
 //! token. After longer gaps, the layers start with an empty context. This only makes drafts worse.
@@ -174,7 +175,7 @@ impl Head {
         }
     }
 
-    /// Empties the caches of slots without a draft in this step, such as those that the target has paused. They are decoded again when
+    /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
     /// needed. Returns false if this freed nothing.
     fn clear_paused(&mut self) -> bool {
         let is_paused = |slot: &&mut HeadSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.tokens.is_empty();

@@ -2,8 +2,8 @@
 //!
 //! - `draft_model`, `draft_branch`: a draft model, as a chain or a tree of branches. `cross_vocabulary`, `vocabulary_map`, `compat`: one
 //!   with another vocabulary.
-//! - `head`, `block_head`, `head_cache`, `states`: heads that draft with hidden states of the target. Layers for multi-token prediction (of the target's file or
-//!   of one of their own) and EAGLE-3 predict token by token, DFlash and DSpark a block in one pass.
+//! - `head`, `block_head`, `head_cache`, `states`: heads that draft with hidden states of the target. Layers for multi-token prediction (of
+//!   the target's file or of one of their own) and EAGLE-3 predict token by token, DFlash and DSpark a block in one pass.
 
 mod block_head;
 mod compat;
