@@ -42,7 +42,7 @@ const IDLE_TIME: Duration = Duration::from_secs(5);
 struct KnownRequests {
     /// The number of a request in the host's process, by its id here.
     numbers: HashMap<u64, u64>,
-    /// By their numbers.
+    /// The requests by their numbers.
     requests: BTreeMap<u64, KnownRequest>,
 }
 
@@ -245,7 +245,7 @@ impl EngineChild {
                 let submitted = self.engine.with_loaded(|loaded| loaded.submit(argument, &|_| ()));
                 let (record, answer) =
                     submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
-                // Before an update of it.
+                // The answer is sent before an update.
                 self.answer(number, answer);
                 match record {
                     Some(record) => self.queued(number, record),

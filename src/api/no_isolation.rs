@@ -1,4 +1,4 @@
-//! In place of `isolation`, on systems that have none. There is no value of [`NoRemoteEngine`].
+//! Replaces `isolation` on systems that have none. There is no value of [`NoRemoteEngine`].
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -31,7 +31,7 @@ pub(super) struct RequestRegistry {
 
 #[derive(Default)]
 struct RegistryEntries {
-    /// By id. Ids ascend in the order of submission.
+    /// The requests by id. Ids ascend in the order of submission.
     records: BTreeMap<u64, Arc<RequestRecord>>,
     /// Ids of requests that were polled to their end.
     ended: VecDeque<u64>,
@@ -144,7 +144,7 @@ pub(super) struct RequestRecord {
     pub(super) warnings: Vec<String>,
     /// The bytes of each completion's text that the host got from an earlier process and that are still to be skipped.
     pub(super) delivered: Mutex<Vec<usize>>,
-    /// With `n_probs`: the tokens that polls have taken.
+    /// The tokens that polls have taken, with `n_probs`.
     pub(super) polled: PolledTokens,
     /// The usage of the completions whose ends polls have taken.
     pub(super) ended_usage: EndedUsage,

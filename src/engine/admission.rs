@@ -156,8 +156,8 @@ impl AdmissionPass {
         n_free <= self.kept_slots.len() || self.kept_slots.contains(&Some(index))
     }
 
-    /// Into how many parts llama.cpp divides a batch of all busy slots and this one: with a KV buffer for each sequence, it decodes only
-    /// consecutive sequence ids together.
+    /// The number of parts into which llama.cpp divides a batch of all busy slots and this one: with a KV buffer for each sequence, it
+    /// decodes only consecutive sequence ids together.
     fn batch_parts_with(&self, index: usize) -> usize {
         if self.shared_cells.is_some() {
             return 1;

@@ -1,6 +1,6 @@
 //! Flash attention or not, whichever is faster on this machine at the depths that the engine will see.
 //!
-//! Where this library's kernel computes flash attention, there is nothing to choose. Otherwise it is measured.
+//! Where this library's kernel computes flash attention, there is nothing to choose. Otherwise the faster one is measured.
 //!
 //! Without flash attention, single tokens are padded (see `llama/context/padding.rs`), so that the choice is between decodes of one token
 //! with it and of two tokens without. Attention grows with the depth, the rest of a decode does not: the rest is measured once with the

@@ -199,12 +199,12 @@ impl Completion {
         (self.text.finish(), std::mem::take(&mut self.unsent), self.text.end())
     }
 
-    /// Since the request got its slot.
+    /// The time since the request got its slot.
     pub(super) fn elapsed(&self) -> Duration {
         self.clock.start.elapsed()
     }
 
-    /// From the start to the first token, and from that to the last one.
+    /// The times from the start to the first token, and from that to the last one.
     pub(super) fn times(&self) -> (Duration, Duration) {
         let first = self.clock.first_token.unwrap_or_else(Instant::now);
         let last = self.clock.last_token.unwrap_or(first);

@@ -115,7 +115,7 @@ impl ChoiceDecision {
     }
 
     /// Plans at most `room` nodes after the context for the step: the token of each, and the planned node before it, counted from 1.
-    /// Without `may_branch` they are one after the other. All or none if `is_whole`.
+    /// Without `may_branch` they are one after the other. With `is_whole`, plans all or none.
     pub(super) fn plan(&mut self, room: usize, may_branch: bool, is_whole: bool) -> (Vec<Token>, Vec<usize>) {
         self.planned.clear();
         let (mut tokens, mut parents) = (Vec::new(), Vec::new());

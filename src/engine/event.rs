@@ -42,7 +42,7 @@ pub struct PromptProgress {
     pub cached: usize,
     /// Those that are in the cache now.
     pub processed: usize,
-    /// Since the request got its slot.
+    /// The time since the request got its slot.
     pub time: Duration,
 }
 
@@ -108,11 +108,11 @@ pub struct PromptStats {
 pub struct Timings {
     /// Prompt tokens that were decoded.
     pub prompt_n: usize,
-    /// From the start of the prompt to the first token.
+    /// The time from the start of the prompt to the first token.
     pub prompt: Duration,
     /// Tokens generated.
     pub predicted_n: usize,
-    /// From the first token to the last.
+    /// The time from the first token to the last.
     pub predicted: Duration,
     /// Prompt tokens reused from the cache.
     pub cache_n: usize,

@@ -1,4 +1,4 @@
-//! From a [`Config`] to models in memory and a running engine.
+//! Turns a [`Config`] into models in memory and a running engine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

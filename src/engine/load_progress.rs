@@ -23,8 +23,8 @@ pub(super) struct LoadMeter<'a> {
 }
 
 impl<'a> LoadMeter<'a> {
-    /// For a load with `n_steps` steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false. It
-    /// is called again after each event of a pause.
+    /// A meter for `n_steps` steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false. It is
+    /// called again after each event of a pause.
     pub(super) fn new(
         report: &'a mut dyn FnMut(f32) -> bool,
         pauses: Arc<PauseGate>,

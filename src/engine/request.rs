@@ -61,7 +61,7 @@ pub type LogitsCallback = dyn Fn(u64, &mut [f32], &[Token]) -> Result<()> + Send
 pub struct LogitsEditor(Arc<LogitsCallback>);
 
 impl LogitsEditor {
-    /// With this callback.
+    /// An editor with this callback.
     pub fn new(callback: impl Fn(u64, &mut [f32], &[Token]) -> Result<()> + Send + Sync + 'static) -> LogitsEditor {
         LogitsEditor(Arc::new(callback))
     }
@@ -95,7 +95,7 @@ pub struct Prepared {
     pub prediction: Option<Arc<Predicted>>,
 }
 
-/// Where a completion runs, what it keeps and reuses, when it ends, and what is reported of it.
+/// The place of a completion, what it keeps and reuses, when it ends, and what is reported of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestOptions {
     /// Most tokens to generate; `None`: until the model ends the completion.
@@ -221,7 +221,7 @@ pub(super) struct Submission {
     pub(super) is_prepared: bool,
     pub(super) sink: CompletionSink,
     pub(super) deadline: Option<Instant>,
-    /// Only for the second run of a comparison: what the first run found in the cache of the slot.
+    /// The tokens that the first run found in the cache of the slot, only for the second run of a comparison.
     pub(super) first_run: Option<CacheOfFirstRun>,
 }
 

@@ -337,7 +337,7 @@ impl CompletionSink {
         if inner.phase() == Phase::Finished {
             inner.ended = Some(Instant::now());
         }
-        // Before a host can learn of the end and submit another.
+        // The counts change before a host can learn of the end and submit another.
         let counts = &self.handle.counts;
         counts.unfinished.fetch_sub(1, Ordering::AcqRel);
         if before == Some(Phase::Queued) {

@@ -47,7 +47,8 @@ pub(super) fn with_less_rollback<T>(
     }
 }
 
-/// For states of `state` bytes in each of `n_slots` slots of a model of `weights` bytes. 0 bytes: the architecture keeps no earlier states.
+/// The earlier states for states of `state` bytes in each of `n_slots` slots of a model of `weights` bytes. 0 bytes: the architecture keeps
+/// no earlier states.
 fn depth(state: u64, weights: u64, n_slots: u32) -> u32 {
     let all = state.saturating_mul(u64::from(n_slots.max(1)));
     let affordable = (weights / SHARE_OF_WEIGHTS).checked_div(all).unwrap_or(0);

@@ -186,7 +186,7 @@ impl BatchScheduler {
                         && let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref())
                         && let Some(progress) = task.progress(task.prompt.n_cached)
                     {
-                        // Before the first decode: that it has begun.
+                        // Reports before the first decode that it has begun.
                         self.report.update(&sink, Event::Progress(progress));
                     }
                     pass.begun(&self.pool, self.beams.is_busy());

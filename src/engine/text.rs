@@ -1,4 +1,4 @@
-//! From the bytes of tokens to text that may be sent: whole UTF-8, and no part of a stop string.
+//! Turns the bytes of tokens into text that may be sent: whole UTF-8, and no part of a stop string.
 
 /// The generated text of one request.
 ///

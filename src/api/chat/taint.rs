@@ -52,7 +52,7 @@ impl<'a> Marker<'a> {
         specials: &'a SpecialTokens,
     ) -> Result<Marker<'a>> {
         let is_used = |mark: char| {
-            // Also as escapes, because a template can print a mark as an escape.
+            // A template can print a mark as an escape, so escapes count.
             let hex = format!("{:x}", u32::from(mark));
             let uses = |text: &str| text.contains(mark) || text.contains(&hex);
             literals.iter().any(|text| uses(text))

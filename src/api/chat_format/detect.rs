@@ -248,13 +248,13 @@ impl AnswerFormat {
     }
 }
 
-/// The messages that a template is checked with: of a long conversation a part.
+/// The messages that a template is checked with: a part of a long conversation.
 pub(in crate::api) fn seen_messages(messages: &[Value]) -> Vec<Value> {
     shortened(messages, false)
 }
 
-/// Messages with the fields that formats depend on. Of a long conversation only the system message and the last
-/// turn or its end, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
+/// Messages with the fields that formats depend on. A long conversation keeps only the system message and the last turn or its end, with
+/// the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
 fn shortened(messages: &[Value], whole: bool) -> Vec<Value> {
     let is = |message: &Value, roles: &[&str]| {
         message.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))

@@ -3,8 +3,8 @@
 /// Longer words get no suggestion, because the cost of a comparison is the product of the lengths.
 const MAX_LEN: usize = 64;
 
-/// The word of `known` with the smallest edit distance to `word`, if the distance is small enough: 1, or up to 2 or 3 for words of
-/// six or nine letters. Case and leading dashes are ignored, and `-` equals `_`. Of equally near words, the first is returned.
+/// The word of `known` with the smallest edit distance to `word`, if the distance is small enough: 1, or up to 2 or 3 for words of six or
+/// nine letters. Case and leading dashes are ignored, and `-` equals `_`. The first of equally near words is returned.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_LEN * 4 {
         return None;

@@ -375,7 +375,7 @@ fn reap(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
             Err(_) => return None,
         }
     }
-    // Also what a script at `isolate_path` has started, which would keep stderr open.
+    // Ends what a script at `isolate_path` has started, too, which would keep stderr open.
     process::kill_group(child.id());
     child.wait().ok()
 }

@@ -113,7 +113,7 @@ impl OldServer {
             requests.known.len()
         };
         if n_known > MAX_KNOWN {
-            // Without the lock, which polls take.
+            // The lock is free meanwhile, because polls take it.
             let unfinished = BTreeSet::from_iter(self.engine.unfinished());
             let newest = unfinished.last().copied();
             requests.lock().known.retain(|id| unfinished.contains(id) || Some(*id) > newest);

@@ -41,7 +41,7 @@ impl LeftRequests {
         let Left { updates, kept, .. } = &mut *left;
         updates.retain(|id, _| kept.contains(id));
         updates.extend(loaded.left_requests());
-        // Also if it was polled to its end.
+        // Kept requests stay known, also if they were polled to their ends.
         for id in kept.iter().filter(|id| loaded.has_request(**id)) {
             updates.entry(*id).or_default();
         }

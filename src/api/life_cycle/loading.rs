@@ -384,7 +384,7 @@ impl LifeCycle {
         command: &LoadCommand,
         notice: &mut Option<Arc<Notice>>,
     ) -> Result<LoadedEngine> {
-        // Before anything of ggml runs: also its defaults are asked of it.
+        // The level is chosen before anything of ggml runs: parsing asks ggml for defaults.
         llama::choose_default_level()?;
         let mut request = LoadRequest::parse(&command.command)?;
         let more = (command.warn_about)(&request.defaults);

@@ -21,7 +21,7 @@ pub(in crate::api) struct PromptInterrupt {
 }
 
 impl PromptInterrupt {
-    /// For a request that is beginning, with this `timeout_ms`.
+    /// The interrupt of a request that begins, with this `timeout_ms`.
     pub(in crate::api) fn new(serving: &ServingModel, timeout: Option<Duration>) -> PromptInterrupt {
         PromptInterrupt {
             stopping: Arc::clone(&serving.stopping),

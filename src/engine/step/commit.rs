@@ -192,8 +192,8 @@ fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut
     }
 }
 
-/// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `states`: what
-/// the slots held before. `all_are_lost`: see [`moves_other_sequences`](super::moves_other_sequences).
+/// Keeps what is certain of the decoded cells after a decode that gave no rows, and ends the requests that cannot go on. `states`: what the
+/// slots held before. `all_are_lost`: see [`moves_other_sequences`](super::moves_other_sequences).
 pub(crate) fn abandon(
     plan: &StepPlan,
     states: &[SlotState],
@@ -221,7 +221,7 @@ pub(crate) fn abandon(
     }
 }
 
-/// After an interrupted decode: keeps what was decoded of prompts and removes the rest.
+/// Keeps what was decoded of prompts after an interrupted decode, and removes the rest.
 fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
     let SlotPool { context, slots, .. } = pool;
     for (planned, slot) in plan.slots.iter().zip(slots).filter(|(planned, _)| planned.n_context > 0) {

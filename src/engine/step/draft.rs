@@ -66,7 +66,7 @@ pub(crate) fn draft(
     drafts.slots.iter_mut().for_each(SlotDrafts::clear);
     let states = &input.slots;
     let n_generating = states.iter().filter(|state| state.has_request && state.is_generating).count();
-    // Where a token would be padded otherwise.
+    // A token would be padded otherwise.
     let is_padded = input.limits.pads_single_tokens && (n_generating == 1 || input.limits.shared_cells.is_none());
     drafts.places.clear();
     let all = states.iter().zip(&*slots).zip(&schedule.slots);

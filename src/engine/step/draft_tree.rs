@@ -37,7 +37,7 @@ struct DraftNode {
 }
 
 impl DraftTree {
-    /// For a slot that has the sequence `own` and may use `spare`.
+    /// The tree of a slot that has the sequence `own` and may use `spare`.
     pub(crate) fn new(own: SeqId, spare: Vec<SeqId>) -> DraftTree {
         DraftTree { own, spare, ..DraftTree::default() }
     }

@@ -17,7 +17,7 @@ fn scored(length: usize, n_predict: usize) -> Request {
     request
 }
 
-/// By the fake model's own logits.
+/// The probabilities by the fake model's own logits.
 fn expected(setup: &Setup, prompt: &[Token]) -> PromptProbs {
     let hashes: Vec<u64> = prompt.iter().map(|token| FakeModel::token_hash(*token, &[])).collect();
     let vocab = MODEL.vocab();
