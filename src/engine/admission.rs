@@ -337,7 +337,7 @@ fn resume(sampler: &mut Sampler, completion: &Completion, prefix: &[Token], voca
     Some(added)
 }
 
-/// Why a draft has one branch where the request asked for more.
+/// Why a draft has one branch where the request asks for more.
 const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule than block, a model whose memory can be cut \
     back, and n_parallel 1 or kv_unified";
 

@@ -119,7 +119,7 @@ fn with_layers(params: &ModelParams, most: u32, layers: u32) -> ModelParams {
     ModelParams { n_gpu_layers: fewer.unwrap_or(params.n_gpu_layers), ..params.clone() }
 }
 
-/// The draft's context where the target's has this length: no longer, if the target's is shorter than was asked for.
+/// The draft's context where the target's has this length: no longer, if the target's is shorter than requested.
 fn draft_context(context: &ContextParams, most: u32, n_ctx: u32) -> ContextParams {
     let given = context.n_ctx.filter(|given| *given > 0);
     let shorter = (n_ctx < most).then(|| given.map_or(n_ctx, |given| given.min(n_ctx)));

@@ -98,7 +98,7 @@ impl LocalEngine {
         let scores = worker.embed(tokenized).map_err(|error| error.within("rerank"))?;
         let scores = scores.into_iter().map(|scores| scores.first().copied().unwrap_or(f32::NAN));
         let mut ranked: Vec<(usize, f32)> = scores.enumerate().collect();
-        // Equal ones stay in their order, and a score that is no number is the worst.
+        // Equal ones stay in their order, and a NaN score is the worst.
         ranked.sort_by(|(_, one), (_, other)| one.is_nan().cmp(&other.is_nan()).then(other.total_cmp(one)));
         let best = ranked.into_iter().take(top_n.unwrap_or(usize::MAX));
         let results: Vec<Value> =

@@ -110,8 +110,8 @@ impl LoadCommand {
         }
     }
 
-    /// A command through another interface, whose hosts do not learn of a failure otherwise than from the log. `warn_about` returns the
-    /// warnings about defaults that its requests do not use.
+    /// A command through another interface, whose hosts learn of a failure only from the log. `warn_about` returns the warnings about
+    /// defaults that its requests do not use.
     pub(in crate::api) fn translated(command: &[u8], warn_about: fn(&RequestDefaults) -> Vec<String>) -> LoadCommand {
         LoadCommand { failure_level: Level::Error, warn_about, ..LoadCommand::new(command) }
     }

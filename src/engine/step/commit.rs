@@ -52,7 +52,7 @@ pub(crate) fn commit_turn(schedule: &Schedule, t_draft: Duration, slots: &mut [S
 /// Commits a step: cells, completions, statistics, and what drafters and controller learn. Appends to `report`
 /// what has changed for the submitters of the requests.
 ///
-/// If a slot's logits are no numbers, its cells may be the cause, or cells of a slot that shares the buffer: attention multiplies masked
+/// If a slot's logits are not finite, its cells may be the cause, or cells of a slot that shares the buffer: attention multiplies masked
 /// cells, too, and NaN times 0 is NaN. So all cells are wiped, and everything is decoded again. If that does not help, the request fails.
 pub(crate) fn commit(
     step: &DecodedStep<'_>,

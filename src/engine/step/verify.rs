@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Samples the target's token after `node`, with its probabilities if the request asked for them, and advances the sampler.
+    /// Samples the target's token after `node`, with its probabilities if requested, and advances the sampler.
     fn pick(&mut self, node: usize) -> Result<(Token, Option<TokenProbs>)> {
         let Walk { rows, sampler, tokens, completion, outcome, .. } = self;
         let logits = rows.logits(node, tokens)?;
