@@ -1,4 +1,4 @@
-//! What is on each device: layers, and bytes of buffers.
+//! The layers and the bytes of buffers on each device.
 
 use std::ptr::null_mut;
 
@@ -13,14 +13,14 @@ pub(super) const MOST_BUFFERS: usize = 64;
 
 pub(super) const NO_BUFFERS: Buffers = Buffers { device: null_mut(), weights: 0, kv_cache: 0, compute: 0 };
 
-/// What a model and its contexts have on a device.
+/// The layers and buffers of a model and its contexts on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceUse {
     /// The device's name.
     pub device: String,
     /// The number of layers that it computes.
     pub n_layers: usize,
-    /// Whether it computes the output layer, which `n_gpu_layers` counts as one more.
+    /// Whether the device computes the output layer, which `n_gpu_layers` counts as one more.
     pub has_output: bool,
     /// The bytes of weights, also of a mapped file, and of LoRA adapters.
     pub weights: u64,
@@ -37,7 +37,7 @@ impl DeviceUse {
     }
 }
 
-/// What a model and its contexts have on all devices that they use.
+/// The layers and buffers of a model and its contexts on all devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DevicePlacement(Vec<DeviceUse>);
 
@@ -47,7 +47,7 @@ impl DevicePlacement {
         &self.0
     }
 
-    /// What is on a device.
+    /// The entry of a device.
     pub fn on(&self, device: &str) -> Option<&DeviceUse> {
         self.0.iter().find(|known| known.device == device)
     }

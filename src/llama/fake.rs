@@ -6,8 +6,8 @@
 //! stale, missing, duplicate or misplaced cell changes the output. Its decodes can be made to fail ([`Fault`]). They take
 //! time on a clock that nothing else advances ([`clock`]), so that a run can be repeated exactly.
 //!
-//! It can be a memory with recurrent states ([`Rollback`]): then it panics if tokens are removed to whose state llama.cpp could not return, or if a sequence is
-//! decoded whose state was lost in a decode that failed.
+//! It can be a memory with recurrent states ([`Rollback`]): then it panics if tokens are removed to whose state llama.cpp could not
+//! return, or if a sequence is decoded whose state was lost in a decode that failed.
 
 mod checks;
 mod model;

@@ -1,5 +1,5 @@
-// Wrappers of llama.cpp's functions that can throw, and of some that its installed headers lack. An exception must never reach the frames of Rust or of the host. On failure a wrapper
-// returns the value documented below, and writes the message to `why`.
+// Wrappers of llama.cpp's functions that can throw, and of some that its installed headers lack. An exception must never reach the frames
+// of Rust or of the host. On failure a wrapper returns the value documented below, and writes the message to `why`.
 #include "guard.h"
 #include "llama-context.h"
 #include "llama-ext.h"

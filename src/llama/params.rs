@@ -158,7 +158,7 @@ pub enum Pooling {
     Rank,
 }
 
-/// What becomes of the embeddings of a text's tokens.
+/// How a text's embedding, or scores, come from those of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextPooling {
     /// Their mean is the text's.

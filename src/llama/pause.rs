@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::llama::platform::{clock_ns, sleep_on, wake_all, wake_one};
 
-/// What the host and the threads of an engine share. It can be in memory that two processes share, so nothing in it may make the reader do
-/// anything but wait.
+/// The words that the host and the threads of an engine share. Two processes can share their memory, so nothing in it may make the reader
+/// do anything but wait.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct PauseWords {
@@ -37,7 +37,7 @@ pub struct PauseGate {
     memory: GateMemory,
 }
 
-/// What owns the words of a gate.
+/// The owner of a gate's words.
 #[derive(Debug)]
 enum GateMemory {
     Own,

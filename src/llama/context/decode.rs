@@ -144,7 +144,7 @@ impl Context {
         let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
         pacing::paused(paused);
         let wall = start.elapsed().saturating_sub(paused);
-        // What one thread throws while it builds the graph leaves the context as it was (models with layers for multi-token prediction do so).
+        // A single thread that throws while it builds the graph (with layers for multi-token prediction it does) leaves the context intact.
         if code == NO_MEMORY || (code == THREW && n_threads_now > 1) {
             self.is_broken = true;
             // ggml frees its work buffer before it allocates a larger one, and keeps the old pointer if that fails.

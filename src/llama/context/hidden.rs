@@ -35,7 +35,7 @@ impl Hidden {
         self.head
     }
 
-    /// Whether the context is that of a head. What a head computes need not be exact, because the target verifies it.
+    /// Whether the context is that of a head. A head's results need not be exact, because the target verifies them.
     pub(in crate::llama) fn is_head(&self) -> bool {
         self.head.is_head()
     }

@@ -38,7 +38,7 @@ unsafe impl Send for Interrupt {}
 // SAFETY: as above.
 unsafe impl Sync for Interrupt {}
 
-/// What kernels read where they must not stop.
+/// The word that kernels read where they must not stop.
 static NEVER_PAUSED: AtomicU32 = AtomicU32::new(0);
 
 impl Default for Interrupt {

@@ -33,7 +33,7 @@ use crate::llama::{Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model,
 /// All methods validate in advance what llama.cpp would assert, because a failed assertion ends the process.
 #[derive(Debug)]
 pub struct Context {
-    /// That of `raw`.
+    /// The pointer in `raw`.
     pub(super) ptr: NonNull<sys::llama_context>,
     raw: Arc<RawContext>,
     pub(super) memory: sys::llama_memory_t,

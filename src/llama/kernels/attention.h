@@ -51,7 +51,7 @@ struct Block {
     const uint16_t * masks[ROWS];
     float slopes[ROWS];
     float sinks[ROWS];
-    // What `weigh` computes of each row: the weights of all cells, and for each chunk the power of two that they are relative to.
+    // For each row, by `weigh_chunk`: the weights of all cells, and for each chunk the power of two that they are relative to.
     float * weights[ROWS];
     float * powers[ROWS];
 };
@@ -298,7 +298,7 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
         const float * of_chunks = block.powers[first + r];
         float power = of.has_sinks ? power_of(block.sinks[first + r]) : -INFINITY;
         for (int64_t chunk = 0; chunk < n_chunks; ++chunk) {
-            // What is not a number stays.
+            // A power that is NaN stays.
             power = of_chunks[chunk] <= power || power != power ? power : of_chunks[chunk];
         }
         powers[r] = power;

@@ -107,7 +107,7 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
     }
 }
 
-// Of the engine whose graph the pool computes. NULL: none.
+// The interrupt of the engine whose graph the pool computes. NULL: none.
 static const struct foredraft_interrupt * interrupt_of(const struct ggml_threadpool * pool) {
     const struct ggml_cplan * plan = pool->cplan;
     return plan != NULL && plan->abort_callback == foredraft_interrupted ? plan->abort_callback_data : NULL;

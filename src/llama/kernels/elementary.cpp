@@ -1,6 +1,6 @@
-// The C library's functions of floats that ggml and llama.cpp call, so that they give the same bits with every C library. Each is computed in
-// double precision and rounded once, which nearly always gives the float nearest to the exact value (tests/kernels.rs). Of glibc's sines of rotary
-// angles 1.3 % are its neighbour, and other libraries differ in other places.
+// The C library's functions of floats that ggml and llama.cpp call, so that they give the same bits with every C library. Each is
+// computed in double precision and rounded once, which nearly always gives the float nearest to the exact value (tests/kernels.rs).
+// 1.3 % of glibc's sines of rotary angles are its neighbour, and other libraries differ in other places.
 //
 //   sinf, cosf, sincosf        angles of rotary embeddings
 //   tanhf, erff                GELU, soft caps
@@ -71,7 +71,7 @@ struct Turn {
     uint64_t quadrant;  // modulo 4
 };
 
-// Of an angle of 2^25 or more: multiplies its 24 bits with those bits of 2 / pi that give its fraction of a quadrant.
+// Reduces an angle of 2^25 or more: multiplies its 24 bits with those bits of 2 / pi that give its fraction of a quadrant.
 Turn reduce_large(float x) {
     constexpr uint64_t TWO_OVER_PI[] = { 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561 };
     using Wide = unsigned __int128;
@@ -142,7 +142,7 @@ double exponential(double x) {
     return (1.0 + rest) * bits<double>(uint64_t(int64_t(n) + 1023) << 52);
 }
 
-// Of a number that is not negative.
+// The logarithm of a number that is not negative.
 double logarithm(float x) {
     if (x == 0.0f) {
         return -INFINITE;

@@ -1,6 +1,6 @@
 // How each format of quantized weights is unpacked.
 //
-// A format unpacks a block of `LANES` rows, a row in each lane. A word is four weights of each row. What it unpacks to is exact:
+// A format unpacks a block of `LANES` rows, a row in each lane. A word is four weights of each row. The result is exact:
 //
 //   short formats: blocks of 32 weights, or of a multiple: PARTS times 32. weight = scale * (number - OFFSET), or scale * number + least.
 //   long formats: blocks of 256 weights in PARTS parts. weight = scale * part's scale * (number - OFFSET), or

@@ -21,7 +21,7 @@
 namespace foredraft::FOREDRAFT_LEVEL {
 namespace {
 
-// Of a format whose blocks have `size` bytes: the bytes of the odd scale, how many of them are before the words, and the blocks of a group.
+// The bytes of the odd scale of a block of `size` bytes, how many of them are before the words, and the blocks of a group.
 constexpr int odd_of(int size) { return size % 4; }
 constexpr int before_words(ggml_type type, int size) {
     const bool is_last = type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_TQ1_0 || type == GGML_TYPE_TQ2_0;
@@ -72,7 +72,7 @@ template <ggml_type TYPE, int SIZE> struct InFile {
 };
 
 template <ggml_type TYPE, int SIZE> struct InPanel {
-    // Of the block.
+    // The block's odd scale and its words.
     const uint8_t *odd_at, *words_at;
 
     void load_4(int offset, I32xN * words) const { load_n<4>(offset, words); }

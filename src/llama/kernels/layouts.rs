@@ -36,7 +36,7 @@ pub struct WeightLayout {
     pub in_panels: bool,
     /// How it was chosen.
     pub chosen_by: LayoutReason,
-    /// Where it was measured.
+    /// The times of both layouts, if they were measured.
     pub cost: Option<LayoutCost>,
 }
 
@@ -45,7 +45,7 @@ pub struct WeightLayout {
 pub enum LayoutReason {
     /// The load's `repack` or `use_mlock`.
     Init,
-    /// What was faster when it was measured.
+    /// A measurement found it faster.
     Measurement,
     /// Panels would not fit into the available memory.
     Memory,
@@ -69,9 +69,9 @@ impl LayoutReason {
 /// Microseconds of a product of weights, which no cache has, with one token on one core.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayoutCost {
-    /// Of weights in panels.
+    /// The time with weights in panels.
     pub panels: f64,
-    /// Of weights as in the file.
+    /// The time with weights as in the file.
     pub file: f64,
 }
 

@@ -1,4 +1,4 @@
-// What the headers of a level include: the instructions, the formats of blocks, and the table of a level's functions.
+// The header that those of a level include: the instructions, the formats of blocks, and the table of a level's functions.
 //
 // Each header of a level compiles alone (scripts/lint.sh), with the level's name in FOREDRAFT_LEVEL and its instructions. All that they define is
 // in an anonymous namespace, because the linker keeps one copy of what has one name, and the copies of levels differ.

@@ -206,7 +206,7 @@ public:
     // Makes the panels on half of the cores, until it is stopped. Called once, on a thread of its own.
     void make_all() {
 #if defined(__linux__)
-        // Of the calling thread, and so of those that it starts.
+        // The nice value of the calling thread, and so of those that it starts.
         setpriority(PRIO_PROCESS, 0, NICE);
 #endif
         Makers makers(std::min(MOST_THREADS, n_cores() / 2));
@@ -277,7 +277,7 @@ void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later) {
     }
 }
 
-// Ends it. Returns the weights of which panels are still to be made. NULL: none.
+// Ends the load. Returns the weights of which panels are still to be made. NULL: none.
 PendingPanels * foredraft_load_end(void) {
     PendingPanels * pending = foredraft::load.pending.release();
     foredraft::load = {};
@@ -290,12 +290,12 @@ PendingPanels * foredraft_load_end(void) {
 
 // Makes the panels, on the calling thread and others, until it is stopped. Called once.
 void foredraft_panels_make(PendingPanels * pending) { pending->make_all(); }
-// Stops that within milliseconds.
+// Stops the making within milliseconds.
 void foredraft_panels_stop(PendingPanels * pending) { pending->stop(); }
 // The bytes of weights of which panels are still to be made.
 uint64_t foredraft_panels_left(const PendingPanels * pending) { return pending->left(); }
-// The same of all models.
+// The same sum over all models.
 uint64_t foredraft_panels_left_of_all(void) { return foredraft::left_of_all.load(std::memory_order_relaxed); }
-// After the model was freed.
+// Frees the weights. Called after the model was freed.
 void foredraft_panels_free(PendingPanels * pending) { delete pending; }
 }

@@ -21,12 +21,12 @@ constexpr int TOKENS = 128;
 
 inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// A product: matrices of weights, and the tokens that each of them multiplies (`slots`). Of MUL_MAT, a matrix multiplies the tokens of all heads
-// that share it; of MUL_MAT_ID, those that have chosen it.
+// A product: matrices of weights, and the tokens that each of them multiplies (`slots`). With MUL_MAT, a matrix multiplies the tokens of
+// all heads that share it; with MUL_MAT_ID, those that have chosen it.
 struct Product {
     const ggml_tensor *weights, *tokens, *ids, *to;
     int64_t width, n_rows, n_matrices, n_slots;
-    // Of MUL_MAT_ID: the first slot of each matrix, and one more; then for each slot the expert's index and the token's.
+    // For MUL_MAT_ID: the first slot of each matrix, and one more; then for each slot the expert's index and the token's.
     int32_t *first_slots, *slots;
     // NULL: floats.
     const Format * format;

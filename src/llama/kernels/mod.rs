@@ -37,13 +37,14 @@
 //!    `dot_8` (`vectors.h`) multiplies them with four numbers of the token.
 //! 6. The exact sum of a block is scaled and added to the result of row and token by one fma, block after block.
 //!
-//! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
-//! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, in any cells of a cache, and at
-//! every level, and levels differ in speed alone.
+//! **How a result is defined.** A kernel's result is defined without regard to its vectors: integers are exact in any order, and the sums
+//! of floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of
+//! threads, in any cells of a cache, and at every level, and levels differ in speed alone.
 //!
-//! **How it gets into ggml.** Products and attention by a hook of ggml's own, in every program. The rest is replaced by the linker, in the shared library and
-//! in this package's own programs (`seam.h` lists both, [`Replacements`] says which are in place). On macOS, and with MSVC, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
-//! than any processor of the target, and neither runs before [`use_level`] has found what it needs (on x86-64 AVX2, on AArch64 nothing).
+//! **How kernels get into ggml.** ggml's own hook calls products and attention, in every program. The linker replaces the rest, in the
+//! shared library and in this package's own programs (`seam.h` lists both, [`Replacements`] says which are in place). On macOS, and with
+//! MSVC, ggml's are used. Only `level.cpp` and ggml's own kernels are compiled for more than any processor of the target, and neither runs
+//! before [`use_level`] has found the instructions that they need (on x86-64 AVX2, on AArch64 none).
 
 mod attention;
 pub(super) mod layouts;
@@ -111,7 +112,7 @@ pub struct KernelCalls {
     pub attentions: u64,
     /// Products, in graphs that this thread started.
     pub products: u64,
-    /// Of these, with weights in panels.
+    /// The products of these with weights in panels.
     pub panel_products: u64,
     /// Waits at a barrier of several threads, of all threads.
     pub barriers: u64,

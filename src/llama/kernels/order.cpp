@@ -27,7 +27,7 @@ template struct Opened<&llama_kv_cache_context::kv>;
 struct Order {
     CellOrder order;
     std::vector<int32_t> cells;
-    // Of each position, where its next cell goes.
+    // The place of each position's next cell.
     std::vector<int32_t> next;
 
     // Orders the cells of a stream by position, those without a token last. Cells with the same position keep their order.

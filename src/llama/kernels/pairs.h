@@ -1,7 +1,7 @@
 // Pairs of tokens, for I8MM.
 //
 // An instruction of AArch64's I8MM multiplies two rows with two tokens, eight numbers of each. So there the tokens 2p and 2p + 1 of a tile are a
-// pair, and a last one without another is alone. Of a pair
+// pair, and a last one without another is alone. In a pair
 //
 //   numbers  of each 16, the first token's upper eight and the second one's lower eight change places: a register has eight of both
 //   words    of each two, a register has rows 0 and 1, the next one rows 2 and 3 (`arrange`)

@@ -26,7 +26,7 @@ struct Free {
 struct Buffer {
     // ggml's buffer that has the memory.
     std::unique_ptr<ggml_backend_buffer, Free> memory;
-    // Of its tensors.
+    // The states of its tensors.
     std::deque<PanelState> states;
 };
 

@@ -6,7 +6,7 @@
 namespace foredraft::FOREDRAFT_LEVEL {
 namespace {
 
-// What `pack` computes of a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
+// The results of `pack` for a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
 //   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away) or sums (scaled, for `least`)
 //   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
 // pairs.h says how the numbers of two tokens lie with I8MM.
@@ -19,8 +19,8 @@ struct ShortPart {
     ShortScales scales;
 };
 
-// `of_part`: a part's scale in each lane; of AVX2's in both halves of a lane. `pairs`: of parts 2p and 2p + 1, the minima if there are any, else
-// the scales, as 16-bit numbers.
+// `of_part`: a part's scale in each lane; with AVX2, in both halves of a lane. `pairs`: the minima of parts 2p and 2p + 1 if there are any,
+// else their scales, as 16-bit numbers.
 template <int PARTS> struct LongScalesOfParts {
     I32xN of_part[PARTS], pairs[PARTS / 2];
     F32xN scale, least;
@@ -256,7 +256,7 @@ struct Rows {
     const uint8_t * weights;
     size_t stride;
     int64_t n_blocks;
-    // What will be read next, or these rows: prefetched while these are computed.
+    // The rows that will be read next, or these: prefetched while these are computed.
     const uint8_t * next;
     // Whether these rows and the next ones fit into the first level of caches.
     bool are_few;
@@ -279,11 +279,11 @@ struct OfPanel {
 };
 
 // Prefetches while a block of all rows is computed with `TOKENS_AT_ONCE` tokens. A processor waits for few lines at a time, so each part asks for
-// some. Of rows as in the file:
+// some. For rows as in the file:
 //
 //   far   as many bytes of the next rows as the block has, into the second level of caches; into the first one if the rows are few and
 //         computing takes longer than reading (with Q8_0 it does not).
-//   near  of long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
+//   near  with long formats, the next block of each row, into the first level: rows lie apart, so the processor does not foresee them.
 template <typename Format, int PARTS, typename Layout, int TOKENS_AT_ONCE> struct Fetch {
     static constexpr int LINES = (LANES * Format::SIZE + 63) / 64, OF_PART = LINES / PARTS;
     static constexpr int ROWS_OF_PART = LANES > PARTS ? LANES / PARTS : 1, PARTS_OF_ROW = LANES > PARTS ? 1 : PARTS / LANES;
@@ -391,7 +391,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             Format::scales(block, packed);
             LongScalesOfParts<Format::PARTS> scales;
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
-            // Of a single token two sums, because each waits for its last product.
+            // A single token has two sums, because each waits for its last product.
             constexpr int CHAINS = N == 1 ? 2 : 1;
             I32xN products[CHAINS][N];
             for (int chain = 0; chain < CHAINS; ++chain) {

@@ -1,5 +1,5 @@
 // Rotary positions of neighbouring pairs (GGML_ROPE_TYPE_NORMAL), with the multiplications fused that ggml's AVX2 code fuses. GCC fuses others for
-// NEON. (Of an odd number of pairs it fuses nothing in the last one; no model has that.) Compiled for AArch64 only, without fusing any itself.
+// NEON. (In the last of an odd number of pairs it fuses nothing; no model has that.) Compiled for AArch64 only, without fusing any itself.
 #include "seam.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@ namespace foredraft {
 // The order in which attention sums the cells of a cache: that of their positions. It is in `extra` of a mask (order.cpp).
 struct CellOrder {
     int64_t n_cells, n_streams;
-    // Of each stream, its cells from the first on.
+    // The cells of each stream, the first to be summed first.
     const int32_t * cells;
 };
 

@@ -48,7 +48,7 @@ pub struct Model {
     ptr: NonNull<sys::llama_model>,
     vocab: Vocab,
     adapters: Vec<(NonNull<sys::llama_adapter_lora>, f32)>,
-    /// What the adapters have on each device, or would have.
+    /// The weights that the adapters have on each device, or would have.
     adapter_placement: DevicePlacement,
     vocab_only: bool,
     files: Files,
@@ -149,7 +149,7 @@ impl Model {
         let available = available_memory().map(|available| available.saturating_sub(layouts::pending_bytes()));
         let weight_layouts = match params.vocab_only {
             true => Vec::new(),
-            // What is not mapped is copied in any case.
+            // Weights that are not mapped are copied in any case.
             false => layouts::choose(&weights, repack, available.filter(|_| maps)),
         };
         if weight_layouts.iter().any(|layout| layout.chosen_by == LayoutReason::Memory) {
@@ -494,7 +494,7 @@ impl Model {
         self.adapters.iter().map(|(_, scale)| *scale).collect()
     }
 
-    /// What the LoRA adapters have on each device, or would have if the model only measures.
+    /// The weights that the LoRA adapters have on each device, or would have if the model only measures.
     pub(super) fn adapter_placement(&self) -> &DevicePlacement {
         &self.adapter_placement
     }

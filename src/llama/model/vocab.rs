@@ -78,7 +78,7 @@ pub struct Vocab {
     control: Vec<bool>,
     specials: SpecialTokens,
     suppressed: Vec<Token>,
-    /// What the tokenizer returns for a character that the vocabulary does not have (`[UNK]` of BERT), if that is a control token.
+    /// The token for a character that the vocabulary does not have (`[UNK]` of BERT), if that is a control token.
     unknown: Option<Token>,
 }
 

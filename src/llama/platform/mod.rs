@@ -1,4 +1,4 @@
-//! What differs between operating systems: scheduling, CPU times and sleeps of threads, the processor's cores, identities of files, reading
+//! Differences between operating systems: scheduling, CPU times and sleeps of threads, the processor's cores, identities of files, reading
 //! ahead, and whether the library can be unloaded.
 //!
 //! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems; `unix` has what it shares with `linux`.

@@ -1,4 +1,4 @@
-//! What Linux and other Unix systems have in common.
+//! The items that Linux and other Unix systems share.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

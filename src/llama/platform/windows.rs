@@ -40,7 +40,7 @@ pub(in crate::llama) struct PriorityAndMask {
     mask: usize,
 }
 
-/// What `GetThreadPriority` returns when it fails.
+/// The result of `GetThreadPriority` when it fails.
 const NO_PRIORITY: i32 = i32::MAX;
 
 impl PriorityAndMask {

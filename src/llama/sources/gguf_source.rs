@@ -96,7 +96,7 @@ impl GgufSource {
     }
 }
 
-/// What the host wants to use a file as. `role` in head.cpp.
+/// The host's purpose for a file. `role` in head.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(in crate::llama) enum Role {
@@ -137,7 +137,7 @@ impl DraftKind {
         }
     }
 
-    /// Whether it drafts with hidden states of its target, and so for no other.
+    /// Whether such a file drafts with hidden states of its target, and so for no other.
     pub fn is_head(self) -> bool {
         self != DraftKind::Model
     }
@@ -200,7 +200,7 @@ impl GgufFile {
     }
 }
 
-/// What the heads of a model's files are checked for, and the formats of the weights so far.
+/// The settings for the check of a model's files, and the formats of the weights so far.
 struct HeadCheck<'a> {
     role: Role,
     overrides: &'a Overrides,

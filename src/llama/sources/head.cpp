@@ -11,7 +11,7 @@
 
 namespace {
 
-// What the host wants to use a file as. `Role` in gguf_source.rs.
+// The host's purpose for a file. `Role` in gguf_source.rs.
 enum class role : int32_t { target, draft, adapter };
 
 // How a file drafts. `DraftKind` in gguf_source.rs.
@@ -102,7 +102,7 @@ uint32_t of_layer(const std::vector<int64_t> & all, size_t layer) {
     return static_cast<uint32_t>(all.size() == 1 ? all[0] : layer < all.size() ? all[layer] : 0);
 }
 
-// A number that llama.cpp divides by in these architectures, or takes a memory for granted that it makes only if the number is not 0. `required`: if
+// A number that must not be 0 in these architectures: llama.cpp divides by it, or uses a memory that it then does not make. `required`: if
 // it is absent, it counts as 0.
 struct divisor {
     const char * key;
@@ -130,7 +130,7 @@ bool is_any(const std::string & name, const std::vector<const char *> & of) {
     return std::find(of.begin(), of.end(), name) != of.end();
 }
 
-// What llama.cpp would divide by zero for. Empty: nothing.
+// Why llama.cpp would divide by zero. Empty: it would not.
 std::string zero_divisor(const metadata & values, const std::string & architecture) {
     const auto key = [&](const char * name) { return architecture + "." + name; };
     for (const divisor & it : divisors()) {

@@ -130,7 +130,7 @@ pub(in crate::llama) fn unresponsive_devices() -> Vec<sys::ggml_backend_dev_t> {
     servers.iter().filter(|server| !server.responds).flat_map(RpcServer::devices).collect()
 }
 
-/// What is known of a server's device.
+/// A server's device, as its last test found it.
 pub(in crate::llama) struct RpcDevice {
     /// `host:port` of the server.
     pub(in crate::llama) endpoint: String,
@@ -138,7 +138,7 @@ pub(in crate::llama) struct RpcDevice {
     pub(in crate::llama) memory: (usize, usize),
 }
 
-/// What is known of a device, if it is a server's. Does not contact the server.
+/// The facts about a device, if it is a server's. Does not contact the server.
 pub(in crate::llama) fn rpc_device(device: sys::ggml_backend_dev_t) -> Option<RpcDevice> {
     let servers = SERVERS.lock();
     servers.iter().find_map(|server| {
@@ -170,7 +170,7 @@ impl UsedServers {
         self.0.is_empty()
     }
 
-    /// Why a server was lost, if one was since the load began. What was computed since is worthless.
+    /// Why a server was lost, if one was since the load began. Results since then are worthless.
     pub(in crate::llama) fn loss(&self) -> Option<String> {
         self.0.iter().find(|(link, n_losses)| link.n_losses() != *n_losses).map(|(link, _)| link.reason())
     }

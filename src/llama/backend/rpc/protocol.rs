@@ -29,7 +29,7 @@ const TENSOR_SIZES: usize = 20;
 /// The address of a buffer that does not exist. ggml computes with it, but only a server would read there.
 const NO_ADDRESS: u64 = 1 << 40;
 
-/// What a server answered when it was tested.
+/// A server's answers when it was tested.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerFacts {
     pub(super) hello: Vec<u8>,
@@ -97,8 +97,9 @@ pub(super) fn is_plausible(number: u8, data: &[u8], answer: &[u8], facts: &Serve
     }
 }
 
-/// The answer in place of a lost server, of the length that ggml expects: what it said before, and no memory for a new buffer. (The values of
-/// tensors are zeros, which this function does not make.) ggml keeps some of these numbers for the life of the process, so they must suit the server if it returns.
+/// The answer in place of a lost server, of the length that ggml expects: its earlier answers, and no memory for a new buffer. (The values
+/// of tensors are zeros, which this function does not make.) ggml keeps some of these numbers for the life of the process, so they must
+/// suit the server if it returns.
 pub(super) fn substitute(number: u8, data: &[u8], facts: &ServerFacts) -> Vec<u8> {
     let device = |at| {
         let index = data.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);

@@ -2,7 +2,7 @@
 //!
 //! ggml's client ends the process when a server fails, and waits for it without limit. So ggml connects to this relay, on a port of this
 //! machine, and the relay to the server. When the server dies, falls silent, or answers with something else, the relay answers in its place,
-//! until ggml closes the connection. What ggml then computes is worthless: each user of the server asks for [`RpcLink::n_losses`] afterwards.
+//! until ggml closes the connection. ggml's results are then worthless: each user of the server asks for [`RpcLink::n_losses`] afterwards.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -257,7 +257,7 @@ impl Relay<'_> {
             Ok(server) => self.server = Some(server),
             Err(error) => self.link.lose(&error),
         }
-        // An error here is of ggml's end.
+        // Only ggml's end can fail here.
         while self.relay_command().is_ok() {}
     }
 
