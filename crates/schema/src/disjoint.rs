@@ -11,7 +11,7 @@ use crate::keywords::{TYPES, is_of_type};
 /// The maximum depth of nested properties that are compared.
 const MAX_DEPTH: usize = 8;
 
-/// Whether it is certain that no value is valid under both schemas. Fails if the step limit is reached first: recursive types have
+/// Returns whether certainly no value is valid under both schemas. Fails if the step limit is reached first: recursive types have
 /// too many pairs of properties to compare.
 pub(crate) fn disjoint<'a>(
     document: &Document<'a>,

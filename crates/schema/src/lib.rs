@@ -56,8 +56,8 @@ pub fn text_until(delimiters: &[&str], rules: &mut Rules) -> String {
 /// Adds the rules for a sequence of items, each at most once and each required one exactly once, with `separator` (GBNF, may be empty)
 /// between them, and returns the name of the rule. Each item is the name of its rule, and whether it is required.
 ///
-/// Up to five items come in any order. Of more, the order is that of `items`, or the required ones first: any order would need a rule
-/// for each subset.
+/// Up to five items come in any order. More come in the order of `items`, or the required ones first: any order would need a rule for
+/// each subset.
 pub fn each_once(items: &[(String, bool)], separator: &str, rules: &mut Rules) -> String {
     let sequence = ItemSequence { items, separator, further: None, least: 0, most: None, any_order: true };
     sequence.add(rules, "items").unwrap_or_else(|| rules.add("items", "\"\""))

@@ -58,7 +58,7 @@ impl Merge<'_, '_> {
             match key.as_str() {
                 "allOf" | "$ref" => {}
                 name if dropped.contains(&name) => {}
-                // What another part evaluates is unevaluated for this one.
+                // A property or item of another part is unevaluated here.
                 name if depth > 0 && UNEVALUATED.contains(&name) => {
                     let why = format!("{name} in a part of allOf cannot be enforced");
                     self.document.drop_keyword(self.at, name, why)?;

@@ -130,7 +130,7 @@ impl SchemaReader<'_, '_> {
         self.asserted(map, &assertions, at, depth)
     }
 
-    /// Reads a schema with keywords about what it does not evaluate.
+    /// Reads a schema with the keywords `unevaluated`.
     fn closed(
         &mut self,
         rest: Map<String, Value>,

@@ -232,7 +232,7 @@ impl<'d, 'a> SchemaIndex<'d, 'a> {
     }
 }
 
-/// Notes where something is. What is in two places is in none.
+/// Notes the place of a key. A key with two places has none.
 fn note<K: std::hash::Hash + Eq>(places: &mut HashMap<K, Option<String>>, key: K, pointer: &str) {
     let place = places.entry(key).or_insert_with(|| Some(pointer.to_owned()));
     if place.as_deref() != Some(pointer) {

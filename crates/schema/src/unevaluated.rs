@@ -1,7 +1,7 @@
 //! `unevaluatedProperties` and `unevaluatedItems`: what no other keyword of the same schema, its references and its alternatives lists.
 //!
-//! Once these are merged, each is `additionalProperties` or `items`. Of several alternatives that are valid at once, only those properties
-//! are allowed that one of them lists, which is narrower.
+//! Once these are merged, each is `additionalProperties` or `items`. If several alternatives are valid at once, only those properties are
+//! allowed that one of them lists, which is narrower.
 
 use serde_json::{Map, Value};
 

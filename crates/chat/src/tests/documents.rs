@@ -18,7 +18,7 @@ fn schema() -> Schema {
     Schema::new(&raw).unwrap()
 }
 
-/// What is wrong with the answers of a template that are documents, with tools and without, and the number of answers.
+/// The number of a template's answers that are documents, with tools and without, and the faults in them.
 fn faults(template: &TestTemplate) -> (usize, Vec<String>) {
     let format = template.detect();
     let request = request_tools(&json!({"t": {"type": "string"}}));

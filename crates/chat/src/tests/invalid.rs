@@ -43,7 +43,7 @@ fn wrong_calls() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// What a template's grammars let through.
+/// The number of wrong calls, and those that a template lets through.
 fn let_through(template: &TestTemplate) -> (usize, Vec<String>) {
     let format = template.detect();
     let request = request_tools();
@@ -67,7 +67,7 @@ fn let_through(template: &TestTemplate) -> (usize, Vec<String>) {
                 continue;
             }
             n += 1;
-            // What the grammar lets through must not be a call.
+            // Text that the grammar allows must not be a call.
             let options = ReaderOptions { opened: start.opened.clone(), ..ReaderOptions::default() };
             let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
             let mut parser = MessageParser::new(reader);

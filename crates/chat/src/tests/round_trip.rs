@@ -164,8 +164,8 @@ const ENDS: [&str; 9] = [
     "<SPECIAL_12>",
 ];
 
-/// What a model would write for an answer: what the template prints after the prompt, up to the end of the turn. `None`: it prints no
-/// such turn.
+/// The completion of a model for an answer: the text that the template prints after the prompt, up to the end of the turn. `None`: it
+/// prints no such turn.
 pub(super) fn completion(
     template: &TestTemplate,
     format: &ChatFormat,
@@ -474,7 +474,7 @@ const KNOWN: [(&str, usize, &str); 6] = [
     ("tencent-Hy3", 3, "has ended reasoning in the prompt, and prints it in the history"),
 ];
 
-/// The answers that real templates do not print, each with the reason. Of the 58 answers, 56 have calls.
+/// The answers that real templates do not print, each with the reason. 56 of the 58 answers have calls.
 const NOT_PRINTED: [(&str, usize, &str); 16] = [
     ("CohereForAI-c4ai-command-r-plus-tool_use", 2, "never ends with null in a list of types"),
     ("HuggingFaceTB-SmolLM3-3B", 56, NO_CALLS),

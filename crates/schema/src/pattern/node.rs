@@ -14,7 +14,7 @@ pub(crate) enum PatternNode {
     Seq(Vec<PatternNode>),
     /// One of several. Never empty.
     Alt(Vec<PatternNode>),
-    /// At least so often, at most so often. What is repeated is never empty text.
+    /// At least so often, at most so often. The repeated text is never empty.
     Repeat(Box<PatternNode>, u32, Option<u32>),
     /// `^`.
     Start,

@@ -83,7 +83,7 @@ fn anchors_and_encoded_pointers_are_resolved() {
             vec![json!([1])],
         ),
         (
-            // What is inside of an enum or under a property's name is no identifier.
+            // `$id` in an enum, or as a property's name, is no identifier.
             json!({"$ref": "http://x/a", "$defs": {
                 "e": {"enum": [{"$id": "http://x/a", "type": "null"}]},
                 "p": {"properties": {"$id": {"type": "string"}}},
@@ -261,7 +261,7 @@ fn unanchored_patterns_are_surrounded_by_any_text() {
     check(vec![(bounded, texts(&["ab", "abc"]), texts(&["a", "abcd", "AB"]))]);
 }
 
-/// What Zod writes for `z.uuid()` and `z.iso.date()`: the pattern says exactly what the format means.
+/// Zod writes this for `z.uuid()` and `z.iso.date()`: the pattern says exactly what the format means.
 #[test]
 fn pattern_counts_beside_a_format() {
     let uuid = "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|\
@@ -310,7 +310,7 @@ fn unevaluated_properties_and_items_are_those_that_nothing_lists() {
             vec![json!([1, 2]), json!(["x"])],
         ),
     ]);
-    // What another part lists is unevaluated for a part.
+    // A part does not evaluate what another part lists.
     let part =
         json!({"allOf": [{"properties": {"a": true}, "unevaluatedProperties": false}, {"properties": {"b": true}}]});
     assert_eq!(

@@ -47,7 +47,7 @@ fn additional_names_are_no_other_spelling_of_a_listed_name() {
     }
 }
 
-/// What models write: compact, with spaces, or with line breaks and indentation.
+/// Models write JSON compact, with spaces, or with line breaks and indentation.
 #[test]
 fn space_stands_where_models_write_it() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {}}, "required": ["a"]});

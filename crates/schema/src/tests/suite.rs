@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{accepts, automaton, to_grammar};
 
-/// What became of the groups of a draft.
+/// The results of a draft's groups.
 #[derive(Default)]
 struct Counts {
     groups: usize,
