@@ -1,4 +1,4 @@
-//! Attention on CPUs: the kernel computes what attention is defined as, no result depends on a batch, and `init`'s choice is told.
+//! Attention on CPUs: the kernel computes what attention is defined as, no result depends on a batch, and the status has `init`'s choice.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,

@@ -143,11 +143,11 @@ fn requests_without_a_callback_beams_and_choices_are_refused() {
     LIBRARY.set_logits_callback(usize::MAX as Handle, Some(ban), 0); // no such engine
 }
 
-/// What the callbacks below do: at `user`.
+/// The data of the callbacks below, at `user`.
 struct Host {
     engine: Handle,
     calls: AtomicUsize,
-    /// In which call it acts.
+    /// The call in which they act.
     at: usize,
     act: fn(&Host, u64, &mut [f32]),
     answers: Mutex<Vec<(String, Value)>>,

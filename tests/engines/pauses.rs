@@ -317,7 +317,7 @@ fn callbacks_may_pause() {
     assert_eq!((text, tokens(&last)), expected);
 }
 
-/// Random calls in random order. What is submitted ends, and what ends by itself is right.
+/// Random calls in random order. Each request ends, and the output of one that ends by itself is right.
 #[test]
 fn random_pauses_cancels_and_unloads_end_every_request() {
     let _guard = exclusive();

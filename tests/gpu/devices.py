@@ -109,7 +109,7 @@ def check_memory(foredraft, lines):
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
-    # On lavapipe the device's memory is the process's. What the allocator keeps varies by some ten MB.
+    # On lavapipe the device's memory is the process's. The allocator's share varies by some ten MB.
     loaded, unloaded = [], []
     for _ in range(8):
         with foredraft.Engine(TARGET, n_ctx=16384, warmup=False, **ALL) as engine:
@@ -213,7 +213,7 @@ def check_fit(foredraft, lines):
     assert load(10, n_ctx=512, **first)["n_gpu_layers"] < plenty["n_gpu_layers"]
     with foredraft.Engine(TARGET, warmup=False, **first):
         assert load(10, shared=True, n_ctx=512, **first)["n_gpu_layers"] == plenty["n_gpu_layers"]
-    # An adapter lies where the layers are. Its tensors are larger than the model. What it makes of a batch of 512 tokens is not counted.
+    # An adapter lies where the layers are. Its tensors are larger than the model. Its results of a batch of 512 tokens are not counted.
     rank = 2048
     with tempfile.TemporaryDirectory() as folder:
         size = write_adapter(f"{folder}/adapter.gguf", rank)

@@ -19,7 +19,7 @@ const BOUND: usize = 256;
 const SERIES: usize = 4;
 
 /// Runs `round` `warm` times, then in series of `count` times, and asserts that one series leaves at most `bound` bytes per
-/// round. What is kept (unpolled results, growing tables) stops growing; a leak adds up in every series.
+/// round. Kept memory (unpolled results, growing tables) stops growing; a leak adds up in every series.
 fn flat(what: &str, warm: usize, count: usize, bound: usize, mut round: impl FnMut(usize)) {
     (0..warm).for_each(&mut round);
     let mut all = Vec::new();

@@ -143,7 +143,7 @@ pub fn assert_whole(name: &str, updates: &[Value], expected: &Value) {
     }
 }
 
-/// Lets a chat run in an engine whose process is killed meanwhile, again and again. Returns the deaths that it was told of, and the seconds
+/// Lets a chat run in an engine whose process is killed meanwhile, again and again. Returns the deaths that updates report, and the seconds
 /// that each of them cost.
 pub fn chats_survive(name: &str, request: &Value, signal: &str, rounds: usize) -> (usize, f64) {
     let init = json!({"n_ctx": 1024, "n_parallel": 2});

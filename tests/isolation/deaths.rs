@@ -65,13 +65,13 @@ fn joined(updates: &[Value]) -> Joined {
 /// All updates of a request.
 pub struct Updates {
     pub updates: Vec<Value>,
-    /// How many deaths they tell of.
+    /// The number of deaths that they report.
     pub n_told: usize,
 }
 
 impl Updates {
     fn new(updates: Vec<Value>) -> Updates {
-        // Each completion of a request is told.
+        // Each completion of a request has an update about it.
         let is_told =
             |update: &&Value| update.get("engine").is_some() && update.get("index").is_none_or(|index| *index == 0);
         let n_told = updates.iter().filter(is_told).count();

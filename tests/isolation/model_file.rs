@@ -1,4 +1,4 @@
-//! The model file is cut while it is mapped. What touches the missing part gets a SIGBUS: the engine's process, never its host.
+//! The model file is cut while it is mapped. The engine's process gets a SIGBUS from the missing part, never its host.
 
 use std::fs;
 use std::path::PathBuf;
