@@ -28,7 +28,7 @@ except ImportError:  # setuptools before 70.1
 HERE = Path(__file__).resolve().parent
 #: The repository, or what the source archive has of it.
 REPOSITORY = next(folder for folder in (HERE / "source", HERE.parent) if (folder / "Cargo.toml").is_file())
-#: What a build of the library needs of the repository.
+#: The parts of the repository that a build needs.
 SOURCES = [
     ".cargo", "Cargo.lock", "Cargo.toml", "LICENSE", "Makefile", "benches", "build", "build.rs", "cbindgen.toml", "clippy.toml", "crates", "include",
     "packaging", "rustfmt.toml", "scripts", "src",

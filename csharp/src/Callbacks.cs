@@ -35,7 +35,7 @@ namespace Foredraft
             AppDomain.CurrentDomain.ProcessExit += (sender, arguments) => End();
         }
 
-        /// <summary>Is told what the host's handlers throw, which must not reach the library.</summary>
+        /// <summary>Gets the exceptions of the host's handlers, which must not reach the library.</summary>
         public static event Action<Exception> Failed;
 
         /// <summary>

@@ -116,7 +116,7 @@ namespace Foredraft
 
         /// <summary>
         /// Is called with the id of a request that has an update or has finished, on the engine's thread, which decodes nothing until it
-        /// returns. Functions that wait are refused inside it. What it throws goes to <see cref="Callbacks.Failed"/>. The default engine
+        /// returns. Functions that wait are refused inside it. Its exceptions go to <see cref="Callbacks.Failed"/>. The default engine
         /// and named ones have no such event: a domain could not be unloaded while a thread lives that has called into it.
         /// </summary>
         public event Action<ulong> Updated
@@ -140,9 +140,9 @@ namespace Foredraft
         }
 
         /// <summary>
-        /// Sets what changes the logits of requests with `logits_callback` true: the handler gets the request's id, the row of logits, which
-        /// it changes in place, and all tokens before the position. It runs on the engine's thread, once for each position, before the
-        /// position's token is chosen. The row is valid during the call. What it throws cancels the request, and goes to
+        /// Sets the handler for the logits of requests with `logits_callback` true. It gets the request's id, the row of logits, which it
+        /// changes in place, and all tokens before the position. It runs on the engine's thread, once for each position, before the
+        /// position's token is chosen. The row is valid during the call. An exception of the handler cancels the request, and goes to
         /// <see cref="Callbacks.Failed"/>. Null removes it. Not for the default engine and named ones: see <see cref="Updated"/>.
         /// </summary>
         public void SetLogits(Action<ulong, float[], int[]> handler)

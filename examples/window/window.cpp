@@ -3,7 +3,7 @@
 //   c++ -std=c++17 -O2 -Iinclude examples/window/window.cpp -Ltarget/release -lforedraft -Wl,-rpath,$PWD/target/release
 //       $(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
 //   target/window [options] [target.gguf [draft.gguf]]
-// Type a question and Return. Escape cancels the answer, Tab turns speculation on and off. Colours tell who proposed a token. The bars
+// Type a question and Return. Escape cancels the answer, Tab turns speculation on and off. Colours show a token's drafter. The bars
 // at the bottom are the times of the last frames, in blue the part that calls of the library took.
 //
 // conversation.hpp has all that concerns the library, screen.hpp all that concerns SDL's drawing.

@@ -21,7 +21,7 @@ class Shared {
 
 const open = new Set();
 
-// Before the process, or this worker, ends. What waits in libuv's pool ends by it as well: Node waits for that.
+// Runs before the process, or this worker, ends. Calls that wait in libuv's pool end by it as well: Node waits for them.
 process.on('exit', () => {
   for (const shared of open) {
     const { handle } = shared;

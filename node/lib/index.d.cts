@@ -205,7 +205,7 @@ export type GivenMessage = Message | {
   [key: string]: unknown;
 };
 
-/** A request: every key of docs/reference.md. What OpenAI's types allow to be null may be; it counts as absent. */
+/** A request: every key of docs/reference.md. Fields that OpenAI's types allow to be null may be; they count as absent. */
 export interface Request {
   prompt?: Prompt;
   messages?: GivenMessage[];

@@ -70,7 +70,7 @@ def test_criteria_end_the_completion_before_the_next_token(engine, speculative):
 
 
 class Broken(Exception):
-    """What a processor raises."""
+    """The exception of a processor."""
 
 
 def test_what_a_processor_raises_is_raised_to_the_caller(engine):

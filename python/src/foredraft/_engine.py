@@ -31,7 +31,7 @@ _LOOK = 0.02
 #: The keys by which a request says when it ends.
 _LIMITS = {"n_predict", "max_tokens", "max_completion_tokens", "ctx_shift"}
 
-#: Is told how far a load is, 0 to 1. `True`: a bar by tqdm, where that is installed.
+#: Gets the progress of a load, 0 to 1. `True`: a bar by tqdm, where that is installed.
 Progress = Union[bool, Callable[[float], None]]
 
 

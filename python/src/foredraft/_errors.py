@@ -131,7 +131,7 @@ _BY_CODE: dict[str, type[ForedraftError]] = {
     )
 }
 
-#: What an answer calls a file that cannot be used: the number of the error, and its class for each of these classes.
+#: The keys of an answer for an unusable file: the number of the error, and its class for each of these classes.
 _FILES: dict[str, tuple[int, dict[type[ForedraftError], type[ForedraftError]]]] = {
     "missing_file": (errno.ENOENT, {ModelError: ModelFileNotFoundError, NotFoundError: DataFileNotFoundError}),
     "denied_file": (errno.EACCES, {ModelError: ModelPermissionError, InvalidRequestError: DataPermissionError}),

@@ -29,12 +29,12 @@ def _each(functions: Any) -> list[Callable[[Any, Any], Any]]:
 
 
 class LogitsHook:
-    """What a request does before each of its tokens."""
+    """The functions that a request calls before each token."""
 
     def __init__(self, processors: list[LogitsProcessor], criteria: list[StoppingCriterion]) -> None:
         self._processors = processors
         self._criteria = criteria
-        #: What a function raised, which ends the request.
+        #: The exception of a function, which ends the request.
         self.failure: BaseException | None = None
         self._has_stopped = False
 
@@ -46,7 +46,7 @@ class LogitsHook:
 
     @property
     def has_criteria(self) -> bool:
-        """Whether it may end the completion."""
+        """Whether the hook may end the completion."""
         return bool(self._criteria)
 
     def goes_on(self, tokens: Any, scores: Any) -> bool:

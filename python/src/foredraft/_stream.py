@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: A wait inside the library is no longer than this, so that Ctrl-C is noticed.
 _WAIT_MS = 100
-#: What a completion joins of its updates, where its final response has only what was not sent yet.
+#: The keys that a completion joins from its updates: its final response has only what was not sent yet.
 _JOINED = ("tokens", "sources", "completion_probabilities")
 
 
@@ -57,7 +57,7 @@ class Stream:
         answer = engine._submit(request, hook)
         #: The request's number.
         self.id: int = int(answer["id"])
-        #: What was found out about the prompt.
+        #: The statistics of the prompt.
         self.prompt_stats: PromptStatsOfAll = answer.get("prompt_stats")
         self._finished = False
         for warning in answer.get("warnings") or ():

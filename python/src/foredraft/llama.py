@@ -30,7 +30,7 @@ Chunk = Dict[str, Any]
 Response = Dict[str, Any]
 Stop = Union[str, List[str], None]
 
-#: What is said to the engine under another name.
+#: Arguments, and the engine's names for them.
 _RENAMED = {
     "n_gpu_layers": "n_gpu_layers", "main_gpu": "main_gpu", "tensor_split": "tensor_split", "vocab_only": "vocab_only",
     "use_mmap": "use_mmap", "use_mlock": "use_mlock", "kv_overrides": "override_kv", "n_batch": "n_batch",
@@ -66,13 +66,13 @@ _REASONS = {
     "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
     "tokenizer": "the engine tokenizes by the model's own vocabulary",
 }
-#: What an engine's own key names: passed on as it is.
+#: The engine's own keys, passed on as they are.
 _ENGINE_KEYS = {
     "model_draft", "n_parallel", "kv_unified", "speculative", "lookup_cache_static", "lookup_cache_dynamic", "max_queue",
     "n_ctx_draft", "n_gpu_layers_draft", "n_threads_draft", "devices", "devices_draft", "fit", "fit_margin_mb", "fit_ctx", "rpc", "warmup", "cache_type_k",
     "cache_type_v", "ctx_shift", "n_keep", "log_level", "prio", "prio_batch", "cpu_mask", "cpu_range", "cpu_strict", "poll", "frame_budget",
 }
-#: What has no effect on completions, or none here.
+#: Arguments without effect on completions, or here.
 _IGNORED = {
     "last_n_tokens_size", "lora_base", "no_perf", "op_offload", "logits_all", "verbose",
     "attention_type",
@@ -291,7 +291,7 @@ class Llama:
         raise NotImplementedError(f"scores is not available: {_REASONS['scores']}")
 
     def reset(self) -> None:
-        """Forgets what `eval` has read. (What a slot has in its cache makes a later prompt faster, and changes nothing else.)"""
+        """Forgets what `eval` has read. (A slot's cache makes a later prompt faster, and changes nothing else.)"""
         self._tokens = []
 
     def eval(self, tokens: Sequence[int]) -> None:
