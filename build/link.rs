@@ -14,8 +14,8 @@ pub fn keep_globals(function: &str) {
     println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
 }
 
-/// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. An object file and no archive, because the
-/// linker needs its functions only after it has read Rust's archives.
+/// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. The linker gets an object file, because it
+/// needs these functions only after it has read Rust's archives.
 pub fn wrap_allocation() {
     for object in cc::Build::new().cpp(true).std("c++17").file("src/llama/allocation.cpp").compile_intermediates() {
         println!("cargo:rustc-cdylib-link-arg={}", object.display());
@@ -27,9 +27,9 @@ pub fn wrap_allocation() {
     }
 }
 
-/// Links ggml, whose archives have names on Windows that llama-cpp-sys-2 does not look for, and C++'s libraries into the DLL and the programs
-/// of this package, so that a host needs no DLL of the compiler. (CXXSTDLIB in `.cargo/config.toml` keeps others from linking them as DLLs:
-/// two copies of one crash.) After all other libraries, because llama.cpp calls them.
+/// Links ggml, whose archives have names on Windows that llama-cpp-sys-2 does not look for, and C++'s libraries into the DLL and the
+/// programs of this package, so that a host needs no DLL of the compiler. (CXXSTDLIB in `.cargo/config.toml` keeps others from linking
+/// them as DLLs: two copies of one crash.) They come after all other libraries, because llama.cpp calls them.
 pub fn link_on_mingw(installed: &Path) {
     // Only llama.cpp calls it, and GNU's linker reads ours first.
     println!("cargo:rustc-link-arg=-Wl,-u,__wrap_{SET_MASK}");

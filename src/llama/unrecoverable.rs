@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENDS_PROCESS: AtomicBool = AtomicBool::new(false);
 
-/// From now on the process ends when an RPC server is lost, or a decode breaks its context. For the process of an isolated engine, whose host
+/// Lets the process end when an RPC server is lost, or a decode breaks its context. The process of an isolated engine calls this: its host
 /// starts another one.
 pub fn end_process_on_loss() {
     ENDS_PROCESS.store(true, Ordering::Relaxed);
 }
 
-/// The models are lost. Returns if the process goes on without them.
+/// Ends the process if the models are lost with it; returns if it goes on without them.
 pub(super) fn lose(reason: &str) {
     if ENDS_PROCESS.load(Ordering::Relaxed) {
-        // Not through the log, which needs memory.
+        // The log would need memory.
         let _ = writeln!(std::io::stderr(), "{reason}");
         std::process::abort();
     }

@@ -66,8 +66,8 @@ impl Interrupt {
         }
     }
 
-    /// An interrupt with the pauses of the engine whose load runs on this thread, for work that goes on after the load. Without pauses outside of
-    /// a load.
+    /// An interrupt with the pauses of the engine whose load runs on this thread, for work that goes on after the load. Outside of a load
+    /// it has no pauses.
     #[must_use]
     pub fn after_load() -> Interrupt {
         Interrupt::new(GATE_OF_LOAD.with_borrow(Clone::clone).unwrap_or_default())
@@ -85,7 +85,8 @@ impl Interrupt {
         self.gate.notify();
     }
 
-    /// Clears it, so that decodes run again. The caller has to check the reason afterwards, so that none is missed. Pauses have no limit any more.
+    /// Clears the interrupt, so that decodes run again. The caller has to check the reason afterwards, so that none is missed. Pauses have
+    /// no limit any more.
     pub fn clear(&self) {
         self.pause_deadline.store(u64::MAX, Ordering::SeqCst);
         self.raised.store(false, Ordering::SeqCst);

@@ -163,7 +163,7 @@ template <int R> void weigh_chunk(const Attention & of, const Block & block, con
     const int n = int(padded(n_cells, 16));
     uint16_t ordered[R][CHUNK];
     const uint16_t * masks[R];
-    // Which sixteens some row sees.
+    // The sixteens that a row sees.
     bool is_seen[CHUNK / 16] = {};
     for (int r = 0; r < R; ++r) {
         masks[r] = block.masks[r] == nullptr ? nullptr : block.masks[r] + from;
@@ -368,7 +368,7 @@ void add_cells(const Attention & of, const Block & block, int first, const Cells
             store_x16(sums[r] + i, value);
         }
     }
-    // A row's value that is not a number times another row's weight of 0 is none either.
+    // A value that is NaN makes NaN of all rows, also of those in which its weight is 0, so each row is computed alone.
     if constexpr (R > 1) {
         for (int r = 0; is_nan && r < R; ++r) {
             add_cells<1>(of, block, first + r, cells, at, end, sums + r);

@@ -142,7 +142,7 @@ uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, mem
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }
 
 void foredraft_barrier(struct ggml_threadpool * tp) {
-    // Only before it arrives: afterwards the graph may end at any time, and its plan with it. Threads that have arrived sleep soon.
+    // A thread waits here only before it arrives: afterwards the graph may end at any time, and its plan with it. Arrived ones sleep soon.
     foredraft_wait_while_paused(tp);
     const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK;
     if (n_threads == 1) {

@@ -9,7 +9,7 @@
 #include "vectors_neon.h"
 #endif
 
-// A macro, because GCC drops calls of a function that only prefetches: it has no effect that GCC knows of.
+// This is a macro, because GCC drops calls of a function that only prefetches: it has no effect that GCC knows of.
 #define PREFETCH(at, level) __builtin_prefetch(at, 0, level)
 
 namespace foredraft::FOREDRAFT_LEVEL {

@@ -73,8 +73,8 @@ impl PolicyAndCpus {
     }
 }
 
-/// Sleeps while the word has this value, until a wake-up or for `timeout`. It may also return for no reason. Not a private futex, because the
-/// word may be in memory that two processes share.
+/// Sleeps while the word has this value, until a wake-up or for `timeout`. It may also return for no reason. The futex is not private,
+/// because the word may be in memory that two processes share.
 pub(in crate::llama) fn sleep_on(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
