@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// The architecture that a process is to test, and whether its model has experts.
 const NAME: &str = "FOREDRAFT_ARCHITECTURE";
 const EXPERTS: &str = "FOREDRAFT_EXPERTS";
-/// Before the result in a process's output, and the line after the model was made.
+/// The text before the result in a process's output, and the line after the model was made.
 const RESULT: &str = "result of the architecture: ";
 const MADE: &str = "the model was made";
 const LONGEST: Duration = Duration::from_secs(90);
@@ -83,7 +83,7 @@ impl Row {
 
 const NO_MODEL: &str = "no model";
 
-/// The message of a failure for the table, without what is the same in all.
+/// The message of a failure for the table, without the text that all have.
 fn short(why: &str) -> String {
     if why.contains("it generates no text") {
         return "generates no text".to_owned();
@@ -176,7 +176,7 @@ fn compare(path: &str) -> Result<Value, String> {
         ask(&with(&divided, json!({"cache_prompt": true, "n_predict": 1})))?;
         let divided = ask(&with(&continued, json!({"cache_prompt": true})))?;
         check("prompt reuse", divided["tokens"] == whole["tokens"]);
-        // Mostly right where the completion was made before, else mostly wrong.
+        // `suffix` drafts are mostly right, because the completion was made before.
         for (what, kind) in [("wrong drafts", "draft"), ("right drafts", "suffix")] {
             for n_max in [2, 6] {
                 let speculative = json!({"speculative": {"type": kind, "adaptive": false, "n_max": n_max}});
@@ -268,7 +268,7 @@ fn what_the_check_at_load_finds_wrong_is_switched_off_and_said() {
     assert_eq!(known.status()["self_check"], json!({"known": true, "cache_prompt": true, "speculative": true}));
 }
 
-/// Runs all, and compares the table with the one in the guide, which it writes if `FOREDRAFT_TABLE` is set.
+/// Runs all architectures, and compares the table with the guide's, which it writes if `FOREDRAFT_TABLE` is set.
 #[test]
 #[ignore = "takes minutes: make architectures"]
 fn all_architectures() {

@@ -143,11 +143,11 @@ fn requests_without_a_callback_beams_and_choices_are_refused() {
     LIBRARY.set_logits_callback(usize::MAX as Handle, Some(ban), 0); // no such engine
 }
 
-/// The data of the callbacks below, at `user`.
+/// The data of `act`, at `user`.
 struct Host {
     engine: Handle,
     calls: AtomicUsize,
-    /// The call in which they act.
+    /// The call in which it acts.
     at: usize,
     act: fn(&Host, u64, &mut [f32]),
     answers: Mutex<Vec<(String, Value)>>,
@@ -218,11 +218,11 @@ fn callback_may_cancel_be_replaced_and_end_its_engine() {
         assert_eq!((&last["stop_type"], &last["tokens_predicted"]), (&json!("cancelled"), &json!(8)), "{last}");
         assert!(unchanged.starts_with(&text) && !text.is_empty());
         assert_eq!(host.calls.into_inner(), 9, "it is called no more");
-        // Removed, from inside itself: the position's token is chosen, and the next one cannot be.
+        // The callback removes itself: the position's token is chosen, and the next one cannot be.
         let (_, last, _) = acting(speculative, |host, _, _| LIBRARY.set_logits_callback(host.engine, None, 0));
         assert_eq!((&last["stop_type"], &last["tokens_predicted"]), (&json!("error"), &json!(9)), "{last}");
         assert_eq!(last["error"], "logits_callback: the callback was removed while the request ran");
-        // Replaced by one that acts no more.
+        // The callback is set again, and acts no more.
         let (text, last, _) = acting(speculative, |host, _, _| {
             LIBRARY.set_logits_callback(host.engine, Some(act), host as *const Host as usize);
         });

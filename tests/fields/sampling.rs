@@ -366,7 +366,7 @@ pub fn rows() -> Vec<Row> {
                 Ok(())
             })));
             let expected = |place: &Place| place.changed(|_, logit| logit);
-            // Also the model's own distribution, as it is reported, is that after the callback.
+            // The reported distribution of the model is also that after the callback.
             drawn_from(&response.ask(json!({"logits_callback": true})), expected);
             let [own, changed] =
                 [false, true].map(|is_on| response.ask(json!({"n_probs": N_VOCAB, "logits_callback": is_on})));

@@ -135,7 +135,7 @@ fn completion_is_the_same_when_its_process_is_killed() {
             break;
         }
     }
-    // The first polls may have taken some of it.
+    // The first polls may have taken some of the content.
     assert!(expected.as_str().expect("content").ends_with(&content) && !content.is_empty());
     assert!(engine.status()["isolation"]["n_restarts"] == 1);
 }

@@ -370,7 +370,7 @@ class Engine:
         return self._wait("session_load", {"filename": os.fspath(filename), "id_slot": id_slot, "timeout_ms": timeout_ms})
 
     def session_erase(self, *, id_slot: int = 0, timeout_ms: int = 0) -> dict[str, Any]:
-        """Empties what a slot holds. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
+        """Empties a slot's cache. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
         return self._wait("session_erase", {"id_slot": id_slot, "timeout_ms": timeout_ms})
 
     def lookup_cache(self, action: str, **request: Unpack[LookupCacheOptions]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class LogitsHooks:
         return answer
 
     def forget(self, request: int) -> None:
-        """A request has ended."""
+        """Forgets the hook of a request."""
         self._hooks.pop(request, None)
 
     def _on_logits(self, request: int, logits: int, n_vocab: int, tokens: int, n_tokens: int, _user: int | None) -> None:
