@@ -11,7 +11,7 @@ pub fn end_process_on_loss() {
     ENDS_PROCESS.store(true, Ordering::Relaxed);
 }
 
-/// Ends the process if the models are lost with it; returns if it goes on without them.
+/// Ends the process after [`end_process_on_loss`], else returns. The models are lost.
 pub(super) fn lose(reason: &str) {
     if ENDS_PROCESS.load(Ordering::Relaxed) {
         // The log would need memory.
