@@ -132,7 +132,7 @@ fn run(name: &str, experts: bool) -> Result<Value, String> {
 
 fn request(seed: usize) -> Value {
     json!({
-        "prompt": tokens(seed, 40), "n_predict": 32, "temperature": if seed % 2 == 0 { 0.0 } else { 0.8 }, "seed": seed, "top_k": 0, "top_p": 1,
+        "prompt": tokens(seed, 40), "n_predict": 32, "temperature": if seed.is_multiple_of(2) { 0.0 } else { 0.8 }, "seed": seed, "top_k": 0, "top_p": 1,
         "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
     })
 }

@@ -23,7 +23,7 @@ pub fn named(given: &str) -> Result<Cow<'_, str>> {
     }
     let names: Vec<&str> = named::names().collect();
     let expected = format!("a Jinja template or one of the names {}", names.join(", "));
-    let hint = did_you_mean(given, names.into_iter());
+    let hint = did_you_mean(given, names);
     Err(Error::invalid(format!("{}{hint}", unexpected(NAME, &expected, &Json::from(given)).message())))
 }
 

@@ -19,7 +19,8 @@ impl ToolShape {
     /// Finds the needs of a template. `renders`: whether it renders these tools.
     pub(super) fn find(renders: impl Fn(&Json) -> bool) -> ToolShape {
         let parameter = |schema: Json| json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
-        let needs: [(fn(&mut ToolShape), Json); 4] = [
+        type Need = (fn(&mut ToolShape), Json);
+        let needs: [Need; 4] = [
             (|shape| shape.properties = true, json!({})),
             (|shape| shape.descriptions = true, parameter(json!({"type": "string"}))),
             (|shape| shape.no_null = true, parameter(json!({"type": ["string", "null"], "description": "d"}))),

@@ -110,6 +110,11 @@ struct RawContext {
     interrupt: Arc<Interrupt>,
 }
 
+// SAFETY: an owner only frees it, or reads the pointer; the methods of `Context` say which thread uses what it points to.
+unsafe impl Send for RawContext {}
+// SAFETY: as above.
+unsafe impl Sync for RawContext {}
+
 impl Drop for RawContext {
     fn drop(&mut self) {
         // SAFETY: this is the last owner, and all that the context uses is dropped afterwards.
