@@ -13,7 +13,7 @@ WAITS = {
     "async": "asyncio.run(engine.complete_async('Once', **ENDLESS))",
     "embed": "engine.complete('Once', n_predict=1); [engine.embed('Once ' * 100) for _ in iter(int, 1)]",
     "queue": "running = engine.stream('Once', **ENDLESS); engine.complete('Once', **ENDLESS)",
-    "session": "engine.stream('Once', **ENDLESS).id; running = engine.stream('Once', **ENDLESS); next(running); engine.session_save('/dev/null', id_slot=0)",
+    "session": "running = engine.stream('Once', **ENDLESS); next(running); engine.session_save('/dev/null', id_slot=0)",
 }
 
 

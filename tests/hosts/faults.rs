@@ -66,7 +66,7 @@ fn host_state(mode: &[&str]) -> String {
 fn floating_point_state_of_the_host_changes_no_completion() {
     let text = host_state(&["floats"]);
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines.len() == 13 && lines[0].starts_with("kept {\"content\":"), "{text}");
+    assert!(lines.len() == 14 && lines[0].starts_with("kept {\"content\":"), "{text}");
     for (number, line) in lines.iter().enumerate() {
         assert_eq!(*line, lines[0], "line {number}");
     }

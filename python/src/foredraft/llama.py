@@ -637,7 +637,7 @@ class Llama:
                 "logprobs": {"content": _chat_logprobs(answer)} if logprobs else None,
                 "finish_reason": answer.finish_reason,
             } for index, answer in enumerate(answers)],
-            "usage": _usage(answers),
+            "usage": {**answers[0].usage, **_usage(answers)},
         }
 
     def create_chat_completion_openai_v1(self, *args: Any, **others: Any) -> Any:
@@ -677,12 +677,11 @@ def _answers(running: Stream) -> list[Completion]:
     return running.completions
 
 
-def _usage(answers: Sequence[Completion]) -> Dict[str, Any]:
-    """The usage of all choices together; their prompt counts once."""
-    usage: Dict[str, Any] = {**answers[0].usage}
-    usage["completion_tokens"] = sum(answer.usage["completion_tokens"] for answer in answers)
-    usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-    return usage
+def _usage(answers: Sequence[Completion]) -> Dict[str, int]:
+    """The tokens of all choices together, as llama-cpp-python counts them; their prompt counts once."""
+    n_prompt = answers[0].usage["prompt_tokens"]
+    n_completion = sum(answer.usage["completion_tokens"] for answer in answers)
+    return {"prompt_tokens": n_prompt, "completion_tokens": n_completion, "total_tokens": n_prompt + n_completion}
 
 
 def _head(prefix: str, kind: str, model: str) -> Response:
