@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use super::link::{SET_MASK, replace_except_in_benchmarks};
 
@@ -106,6 +107,21 @@ pub fn replace_barrier(installed: &Path, is_mingw: bool, is_supported: bool) {
     println!("cargo:rustc-cfg=own_barrier");
 }
 
+/// Compiles the kernels of a level.
+fn level_objects(source: &Path, (level, instructions): Level) -> Vec<PathBuf> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let mut build = kernel_compiler(source);
+    for flag in instructions {
+        build.flag(flag);
+    }
+    // Each sum has the same operations at all levels. GCC 12 takes its own intrinsics for uninitialized (bug 105593).
+    build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+    build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
+    // All levels are made of the same file, so each needs a folder of its own.
+    build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp").out_dir(out.join(level));
+    build.compile_intermediates()
+}
+
 /// Replaces ggml's products and attention, and the C library's functions of floats: see `src/llama/kernels/mod.rs`.
 pub fn replace_kernels(installed: &Path, levels: &[Level]) {
     let source = llama_sources(installed);
@@ -115,16 +131,13 @@ pub fn replace_kernels(installed: &Path, levels: &[Level]) {
         .std("c++17")
         .files(["seam", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
         .compile("foredraft_seam");
-    for (level, instructions) in levels {
-        let mut build = kernel_compiler(&source);
-        for flag in *instructions {
-            build.flag(flag);
-        }
-        // Each sum has the same operations at all levels. GCC 12 takes its own intrinsics for uninitialized (bug 105593).
-        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
-        build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
-        build.define("FOREDRAFT_LEVEL", *level).file("src/llama/kernels/level.cpp");
-        build.compile(&format!("foredraft_{level}"));
+    // Each level takes a minute or more, so they are compiled at the same time.
+    let objects: Vec<Vec<PathBuf>> = thread::scope(|scope| {
+        let compiling: Vec<_> = levels.iter().map(|level| scope.spawn(|| level_objects(&source, *level))).collect();
+        compiling.into_iter().map(|thread| thread.join().expect("the compiler's messages say why")).collect()
+    });
+    for ((level, _), objects) in levels.iter().zip(objects) {
+        cc::Build::new().cpp(true).objects(objects).compile(&format!("foredraft_{level}"));
     }
     let mut order = kernel_compiler(&source);
     for folder in ["include", "src"] {

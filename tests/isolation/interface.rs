@@ -13,7 +13,9 @@ use crate::process::{call, drain, is_alive, kill, pid, poll, start, submit};
 fn comparable(mut answer: Value) -> Value {
     match &mut answer {
         Value::Object(object) => {
-            ["timings", "id", "t_ms", "speculative"].iter().for_each(|key| drop(object.remove(*key)));
+            ["timings", "id", "t_ms", "speculative", "completion_tokens_details"]
+                .iter()
+                .for_each(|key| drop(object.remove(*key)));
             object.values_mut().for_each(|value| *value = comparable(value.take()));
         }
         Value::Array(items) => items.iter_mut().for_each(|value| *value = comparable(value.take())),

@@ -160,6 +160,8 @@ impl OldServer {
             if ids.is_empty() {
                 answer.shift_remove("ids");
             }
+            // A request can have come since `newest` was read.
+            let newest = ids.iter().max().copied().or(newest);
             answer.extend(newest.filter(|id| self.engine.has_request(*id)).map(|id| ("id".to_owned(), id.into())));
         }
         Ok(success(answer, command.into_warnings()))
