@@ -379,9 +379,9 @@ def test_an_engine_loads_again():
 
 def test_a_paused_engine_waits(engine):
     request = {"prompt": "Once upon a time", "n_predict": 20, "seed": 3}
-    expected = engine.complete(**request).content
+    expected = engine.complete(**request).text
     contents = []
-    thread = threading.Thread(target=lambda: contents.append(engine.complete(**request).content))
+    thread = threading.Thread(target=lambda: contents.append(engine.complete(**request).text))
     with engine.paused(), engine.paused():
         assert engine.status()["paused"]
         thread.start()
