@@ -204,7 +204,7 @@ impl WorkerHandle {
         if self.shared.stopping.load(Ordering::Acquire) {
             Error::new(Code::Cancelled, "the engine was stopped by a load or unload")
         } else {
-            Error::new(Code::Internal, "the engine's thread has ended; init starts a new one")
+            Error::new(Code::Internal, "the engine's thread has ended; a load starts a new one")
         }
     }
 

@@ -40,7 +40,7 @@ impl Worker {
             // A defect in a step must end the requests, not the host.
             let step = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
             if step.is_err() {
-                let error = Error::new(Code::Internal, "the engine's thread panicked; init starts a new one");
+                let error = Error::new(Code::Internal, "the engine's thread panicked; a load starts a new one");
                 stop = Stop::Error(error);
                 break;
             }

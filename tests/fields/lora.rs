@@ -111,7 +111,7 @@ pub fn rows() -> Vec<Row> {
         assert_eq!(again.tokens(), texts[0][..4]);
         assert_eq!(
             response.refused(json!({"lora": [{"id": 0, "scale": 1}, {"id": 2, "scale": 1}]})),
-            "lora[1].id: there is no adapter 2, init loaded 2"
+            "lora[1].id: there is no adapter 2, 2 are loaded"
         );
     })]
 }

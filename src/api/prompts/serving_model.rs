@@ -206,7 +206,7 @@ impl ServingModel {
         for (index, (id, scale)) in requested.iter().enumerate() {
             let current = scales.get_mut(*id);
             *current.ok_or_else(|| {
-                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, init loaded {n}"))
+                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, {n} are loaded"))
             })? = *scale;
         }
         Ok(scales)
