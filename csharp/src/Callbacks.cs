@@ -12,27 +12,15 @@ namespace Foredraft
     /// </summary>
     public static class Callbacks
     {
-        private const string Excluded = "a log handler and an engine that outlives its domain exclude each other";
-
         internal static readonly Native.UpdateCallback Update = OnUpdate;
         internal static readonly Native.LogitsCallback Logits = OnLogits;
         private static readonly Native.LogCallback LogLine = OnLog;
-        /// <summary>This domain's engines, by their handles. They do not live by it.</summary>
-        private static readonly Dictionary<IntPtr, WeakReference> Engines = new Dictionary<IntPtr, WeakReference>();
-        private static volatile Action<LogLevel, string> log;
-        /// <summary>The engines that this domain uses, and that outlive it.</summary>
-        private static int outliving;
-#if ENABLE_IL2CPP || NETCOREAPP
-        private static readonly bool CanUnload = false;
-#else
-        /// <summary>Whether the program's domains can end before it does.</summary>
-        private static readonly bool CanUnload = true;
-#endif
+        private static readonly DomainState Domain = new DomainState();
 
         static Callbacks()
         {
-            AppDomain.CurrentDomain.DomainUnload += (sender, arguments) => End();
-            AppDomain.CurrentDomain.ProcessExit += (sender, arguments) => End();
+            AppDomain.CurrentDomain.DomainUnload += Domain.End;
+            AppDomain.CurrentDomain.ProcessExit += Domain.End;
         }
 
         /// <summary>Gets the exceptions of the host's handlers, which must not reach the library.</summary>
@@ -45,52 +33,23 @@ namespace Foredraft
         /// </summary>
         public static void SetLog(Action<LogLevel, string> handler)
         {
-            lock (Engines)
-            {
-                if (handler != null && outliving > 0 && CanUnload) throw new InvalidOperationException(Excluded);
-                log = handler;
-            }
+            Domain.SetLog(handler);
             Native.foredraft_set_log_callback(handler == null ? null : LogLine, IntPtr.Zero);
         }
 
-        internal static void Add(IntPtr handle, Engine engine)
-        {
-            lock (Engines) Engines[handle] = new WeakReference(engine);
-        }
+        internal static void Add(IntPtr handle, Engine engine) { Domain.Add(handle, engine); }
 
         /// <summary>As <see cref="Add"/>, for an engine that outlives this domain.</summary>
-        internal static void AddOutliving(IntPtr handle, Engine engine)
-        {
-            lock (Engines)
-            {
-                if (log != null && CanUnload) throw new InvalidOperationException(Excluded);
-                ++outliving;
-                Engines[handle] = new WeakReference(engine);
-            }
-        }
+        internal static void AddOutliving(IntPtr handle, Engine engine) { Domain.AddOutliving(handle, engine); }
 
-        internal static void Remove(IntPtr handle, bool outlives)
-        {
-            lock (Engines)
-            {
-                Engines.Remove(handle);
-                if (outlives) --outliving;
-            }
-        }
-
-        private static Engine Find(IntPtr handle)
-        {
-            WeakReference found;
-            lock (Engines) Engines.TryGetValue(handle, out found);
-            return found == null ? null : found.Target as Engine;
-        }
+        internal static void Remove(IntPtr handle, bool outlives) { Domain.Remove(handle, outlives); }
 
         [MonoPInvokeCallback(typeof(Native.LogitsCallback))]
         private static void OnLogits(ulong id, IntPtr logits, int vocabularySize, IntPtr tokens, int tokenCount, IntPtr user)
         {
             try
             {
-                var engine = Find(user);
+                var engine = Domain.Find(user);
                 if (engine != null) engine.OnLogits(id, logits, vocabularySize, tokens, tokenCount);
             }
             catch (Exception exception)
@@ -105,7 +64,7 @@ namespace Foredraft
         {
             try
             {
-                var engine = Find(user);
+                var engine = Domain.Find(user);
                 if (engine != null) engine.OnUpdate(id);
             }
             catch (Exception exception)
@@ -119,7 +78,7 @@ namespace Foredraft
         {
             try
             {
-                var handler = log;
+                var handler = Domain.Log;
                 if (handler != null) handler((LogLevel)level, Native.Text(text));
             }
             catch (Exception exception)
@@ -141,17 +100,80 @@ namespace Foredraft
             }
         }
 
-        /// <summary>This domain ends: its code must not be called any more. Engines without a name end with it.</summary>
-        private static void End()
+        /// <summary>
+        /// The engines and the log handler of this domain. Nothing static, because Mono calls all domains' handlers of the end of the process
+        /// in the first domain, where static variables are that domain's.
+        /// </summary>
+        private sealed class DomainState
         {
-            List<WeakReference> all;
-            lock (Engines) all = new List<WeakReference>(Engines.Values);
-            foreach (var weak in all)
+            private const string Excluded = "a log handler and an engine that outlives its domain exclude each other";
+
+#if ENABLE_IL2CPP || NETCOREAPP
+            private static readonly bool CanUnload = false;
+#else
+            /// <summary>Whether the program's domains can end before it does.</summary>
+            private static readonly bool CanUnload = true;
+#endif
+            /// <summary>This domain's engines, by their handles. They do not live by it.</summary>
+            private readonly Dictionary<IntPtr, WeakReference> engines = new Dictionary<IntPtr, WeakReference>();
+            private volatile Action<LogLevel, string> log;
+            /// <summary>The engines that this domain uses, and that outlive it.</summary>
+            private int outliving;
+
+            public Action<LogLevel, string> Log { get { return log; } }
+
+            public void SetLog(Action<LogLevel, string> handler)
             {
-                var engine = weak.Target as Engine;
-                if (engine != null) engine.End();
+                lock (engines)
+                {
+                    if (handler != null && outliving > 0 && CanUnload) throw new InvalidOperationException(Excluded);
+                    log = handler;
+                }
             }
-            if (log != null) SetLog(null);
+
+            public void Add(IntPtr handle, Engine engine)
+            {
+                lock (engines) engines[handle] = new WeakReference(engine);
+            }
+
+            public void AddOutliving(IntPtr handle, Engine engine)
+            {
+                lock (engines)
+                {
+                    if (log != null && CanUnload) throw new InvalidOperationException(Excluded);
+                    ++outliving;
+                    engines[handle] = new WeakReference(engine);
+                }
+            }
+
+            public void Remove(IntPtr handle, bool outlives)
+            {
+                lock (engines)
+                {
+                    engines.Remove(handle);
+                    if (outlives) --outliving;
+                }
+            }
+
+            public Engine Find(IntPtr handle)
+            {
+                WeakReference found;
+                lock (engines) engines.TryGetValue(handle, out found);
+                return found == null ? null : found.Target as Engine;
+            }
+
+            /// <summary>The domain ends: its code must not be called any more. Engines without a name end with it.</summary>
+            public void End(object sender, EventArgs arguments)
+            {
+                List<WeakReference> all;
+                lock (engines) all = new List<WeakReference>(engines.Values);
+                foreach (var weak in all)
+                {
+                    var engine = weak.Target as Engine;
+                    if (engine != null) engine.End();
+                }
+                if (log != null) Native.foredraft_set_log_callback(null, IntPtr.Zero);
+            }
         }
     }
 }

@@ -334,24 +334,29 @@ namespace Foredraft
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Leaves the engine; the one of a name is released only where that is asked for.</summary>
         private void Close(bool releaseNamed)
+        {
+            if (Leave(releaseNamed)) Callbacks.Remove(handle, !isOwned);
+        }
+
+        /// <summary>Leaves the engine, before the domain of this object ends. Uses nothing static, as the handler that calls it.</summary>
+        internal void End()
+        {
+            Leave(false);
+            GC.SuppressFinalize(this);
+        }
+
+        /// <summary>Leaves the engine; the one of a name is released only where that is asked for. False if it was left before.</summary>
+        private bool Leave(bool releaseNamed)
         {
             lock (sync)
             {
-                if (isClosed) return;
+                if (isClosed) return false;
                 isClosed = true;
             }
             Detach();
             if (isOwned || releaseNamed) Native.foredraft_engine_free(handle);
-            Callbacks.Remove(handle, !isOwned);
-        }
-
-        /// <summary>Leaves the engine, before the domain of this object ends.</summary>
-        internal void End()
-        {
-            Close(false);
-            GC.SuppressFinalize(this);
+            return true;
         }
 
         /// <summary>Removes the callbacks. When it returns, no thread is inside them.</summary>

@@ -1,5 +1,6 @@
 #if !NETCOREAPP
 using System;
+using System.Diagnostics;
 using System.Threading;
 
 namespace Foredraft.Tests
@@ -53,18 +54,34 @@ namespace Foredraft.Tests
 
         public void Default() { EngineTests.the_default_engine_is_one_object_and_stays(); }
 
+        /// <summary>Leaves an engine that goes on calling back.</summary>
+        public void LeaveRunning()
+        {
+            var engine = new Engine();
+            engine.Updated += id => Interlocked.Increment(ref updates);
+            engine.Load(new Json { ["model"] = Runner.Model("draft"), ["n_ctx"] = 512, ["n_threads"] = 1, ["log_level"] = "none" });
+            Callbacks.SetLog((level, text) => { });
+            kept = engine.Submit("{\"prompt\": \"Once upon a time\", \"ignore_eos\": true, \"n_predict\": -1}");
+            Check.That(SpinWait.SpinUntil(() => Volatile.Read(ref updates) > 0, 20000), "no updates");
+        }
+
         public void Release() { Engine.Named("domains").Dispose(); }
     }
 
     public static class DomainTests
     {
+        private static Scripts In(AppDomain domain)
+        {
+            return (Scripts)domain.CreateInstanceAndUnwrap(typeof(Scripts).Assembly.FullName, typeof(Scripts).FullName);
+        }
+
         /// <summary>Runs a part of a test in a domain of its own, and unloads the domain, also after a failure.</summary>
         private static void Within(string name, Action<Scripts> part)
         {
             var domain = AppDomain.CreateDomain(name);
             try
             {
-                part((Scripts)domain.CreateInstanceAndUnwrap(typeof(Scripts).Assembly.FullName, typeof(Scripts).FullName));
+                part(In(domain));
             }
             finally
             {
@@ -78,6 +95,22 @@ namespace Foredraft.Tests
         {
             Within("default", scripts => scripts.Default());
             Within("log", scripts => scripts.Log());
+        }
+
+        /// <summary>The program of <see cref="a_program_ends_while_an_engine_of_another_domain_calls_back"/>.</summary>
+        public static void EndWhileAnotherDomainRuns() { In(AppDomain.CreateDomain("runs")).LeaveRunning(); }
+
+        [Test]
+        public static void a_program_ends_while_an_engine_of_another_domain_calls_back()
+        {
+            var program = new ProcessStartInfo("mono", typeof(Runner).Assembly.Location + " " + Runner.EndsWhileAnotherDomainRuns) { UseShellExecute = false };
+            using (var running = Process.Start(program))
+            {
+                var ended = running.WaitForExit(60000);
+                if (!ended) running.Kill();
+                Check.That(ended, "it hangs");
+                Check.Equal(0, running.ExitCode);
+            }
         }
 
         [Test]

@@ -46,8 +46,20 @@ namespace Foredraft.Tests
             return Path.Combine(Environment.GetEnvironmentVariable("FOREDRAFT_MODELS") ?? "models", "stories-" + name + ".gguf");
         }
 
+#if !NETCOREAPP
+        /// <summary>The argument with which this is the program of a test of the end.</summary>
+        public const string EndsWhileAnotherDomainRuns = "--ends-while-another-domain-runs";
+#endif
+
         public static int Main(string[] arguments)
         {
+#if !NETCOREAPP
+            if (arguments.Contains(EndsWhileAnotherDomainRuns))
+            {
+                DomainTests.EndWhileAnotherDomainRuns();
+                return 0;
+            }
+#endif
             int passed = 0, failed = 0;
             var methods = typeof(Runner).Assembly.GetTypes().SelectMany(type => type.GetMethods(BindingFlags.Public | BindingFlags.Static));
             foreach (var method in methods.Where(method => method.IsDefined(typeof(TestAttribute), false)).OrderBy(method => method.Name))
