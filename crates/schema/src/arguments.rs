@@ -11,7 +11,7 @@ use crate::document::{Document, SchemaResult, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
 use crate::numbers::NumberRange;
 use crate::options::{CompileOptions, CompiledSchema, Unenforced};
-use crate::reader::{Listed, MAX_PROPERTIES, listed};
+use crate::reader::objects::{Listed, MAX_PROPERTIES, listed};
 use crate::rules::Rules;
 use crate::schema::Schema;
 use crate::spelling::Spelling;
