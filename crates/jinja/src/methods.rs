@@ -1,4 +1,4 @@
-//! Python's methods of texts, lists and dictionaries.
+//! Python's methods of texts, lists and dictionaries, as far as templates use them.
 
 mod containers;
 mod texts;
@@ -8,29 +8,20 @@ use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::value::{Callable, Items, Value};
 
-const TEXT: [&str; 42] = [
+const TEXT: [&str; 30] = [
     "capitalize",
-    "casefold",
-    "center",
     "count",
     "endswith",
-    "expandtabs",
     "find",
     "format",
     "index",
     "isalnum",
     "isalpha",
-    "isascii",
-    "isdecimal",
     "isdigit",
     "islower",
-    "isnumeric",
-    "isprintable",
     "isspace",
-    "istitle",
     "isupper",
     "join",
-    "ljust",
     "lower",
     "lstrip",
     "partition",
@@ -39,7 +30,6 @@ const TEXT: [&str; 42] = [
     "replace",
     "rfind",
     "rindex",
-    "rjust",
     "rpartition",
     "rsplit",
     "rstrip",
@@ -47,10 +37,8 @@ const TEXT: [&str; 42] = [
     "splitlines",
     "startswith",
     "strip",
-    "swapcase",
     "title",
     "upper",
-    "zfill",
 ];
 const LIST: [&str; 10] = ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse"];
 const TUPLE: [&str; 2] = ["count", "index"];

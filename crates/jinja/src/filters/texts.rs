@@ -41,8 +41,15 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
         }
         "center" => {
             let [width] = arguments.bind(name, ["width"])?;
-            let width = Value::int(size(name, width, 80)?);
-            methods::call(run, &value, name, Arguments::of(meter, [width])?)
+            let width = size(name, width, 80)?;
+            let missing = width.saturating_sub(string.chars().count());
+            // As in CPython, an odd one goes to the left if the width is odd.
+            let before = missing / 2 + (missing & width & 1);
+            let mut out = TextBuilder::new(meter)?;
+            out.pad(' ', before, 0)?;
+            out.push_str(string)?;
+            out.pad(' ', missing - before, 0)?;
+            Ok(out.finish())
         }
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;

@@ -1,8 +1,9 @@
-//! Methods of texts.
+//! Methods of texts: those that chat templates use, and their near relatives. Python's methods that pad texts or ask for rare classes of characters
+//! (`zfill`, `swapcase`, `isprintable`, ...) are in no template that we know.
 
 use std::rc::Rc;
 
-use crate::arguments::{Arguments, flag, int, required, required_text, size};
+use crate::arguments::{Arguments, flag, int, required, required_text};
 use crate::error::{TemplateResult, refused};
 use crate::format;
 use crate::interpreter::Interpreter;
@@ -13,22 +14,12 @@ use crate::value::{Items, Value, text, tuple};
 pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
     let meter = &Rc::clone(&run.meter);
     match name {
-        "lower" | "casefold" => mapped(meter, string.chars().flat_map(char::to_lowercase)),
+        "lower" => mapped(meter, string.chars().flat_map(char::to_lowercase)),
         "upper" => mapped(meter, string.chars().flat_map(char::to_uppercase)),
         "capitalize" => {
             let mut chars = string.chars();
             let first = chars.next().into_iter().flat_map(char::to_uppercase);
             mapped(meter, first.chain(chars.flat_map(char::to_lowercase)))
-        }
-        "swapcase" => {
-            let mut out = TextBuilder::new(meter)?;
-            for c in string.chars() {
-                match c.is_uppercase() {
-                    true => c.to_lowercase().try_for_each(|c| out.push(c))?,
-                    false => c.to_uppercase().try_for_each(|c| out.push(c))?,
-                }
-            }
-            Ok(out.finish())
         }
         "title" => {
             let (mut out, mut is_inside) = (TextBuilder::new(meter)?, false);
@@ -176,53 +167,6 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             Ok(out.finish())
         }
         "format" => format::braces(run, string, &arguments),
-        "ljust" | "rjust" | "center" => {
-            let [width, fill] = arguments.bind(name, ["width", "fillchar"])?;
-            let (width, len) = (size(name, width, 0)?, string.chars().count());
-            let fill = fill.as_ref().and_then(Value::as_str).and_then(|fill| fill.chars().next()).unwrap_or(' ');
-            let missing = width.saturating_sub(len);
-            let before = match name {
-                "ljust" => 0,
-                "rjust" => missing,
-                // As in CPython, an odd one goes to the left if the width is odd.
-                _ => missing / 2 + (missing & width & 1),
-            };
-            let mut out = TextBuilder::new(meter)?;
-            out.pad(fill, before, 0)?;
-            out.push_str(string)?;
-            out.pad(fill, missing - before, 0)?;
-            Ok(out.finish())
-        }
-        "zfill" => {
-            let [width] = arguments.bind(name, ["width"])?;
-            let (width, len) = (size(name, width, 0)?, string.chars().count());
-            let (sign, digits) =
-                string.split_at_checked(usize::from(string.starts_with(['+', '-']))).unwrap_or(("", string));
-            let mut out = TextBuilder::new(meter)?;
-            out.push_str(sign)?;
-            out.pad('0', width, len)?;
-            out.push_str(digits)?;
-            Ok(out.finish())
-        }
-        "expandtabs" => {
-            let [width] = arguments.bind(name, ["tabsize"])?;
-            let (width, mut column) = (size(name, width, 8)?, 0_usize);
-            let mut out = TextBuilder::new(meter)?;
-            for c in string.chars() {
-                match c {
-                    '\t' => {
-                        let spaces = width - column.checked_rem(width).unwrap_or_default();
-                        out.pad(' ', spaces, 0)?;
-                        column = column.saturating_add(spaces);
-                    }
-                    c => {
-                        column = if c == '\n' || c == '\r' { 0 } else { column + 1 };
-                        out.push(c)?;
-                    }
-                }
-            }
-            Ok(out.finish())
-        }
         _ => is_method(string, name, arguments),
     }
 }
@@ -235,22 +179,10 @@ fn is_method(string: &str, name: &str, arguments: Arguments) -> TemplateResult<V
     Ok(Value::Bool(match name {
         "isalnum" => all(&char::is_alphanumeric),
         "isalpha" => all(&char::is_alphabetic),
-        "isascii" => string.is_ascii(),
-        "isdecimal" | "isdigit" => all(&|c| c.is_ascii_digit() || c.is_numeric() && !c.is_ascii()),
-        "isnumeric" => all(&char::is_numeric),
+        "isdigit" => all(&|c| c.is_ascii_digit() || c.is_numeric() && !c.is_ascii()),
         "isspace" => all(&char::is_whitespace),
-        "isprintable" => string.chars().all(crate::print::is_printable),
         "islower" => any(&char::is_lowercase) && !any(&char::is_uppercase),
         "isupper" => any(&char::is_uppercase) && !any(&char::is_lowercase),
-        "istitle" => {
-            let (mut is_inside, mut is_title, mut has_letter) = (false, true, false);
-            for c in string.chars() {
-                is_title &= if c.is_uppercase() { !is_inside } else { !c.is_lowercase() || is_inside };
-                is_inside = c.is_alphabetic();
-                has_letter |= is_inside;
-            }
-            is_title && has_letter
-        }
         _ => return refused(format!("a string has no method '{name}'")),
     }))
 }
