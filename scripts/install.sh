@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs foredraft for C and C++ programs, or removes it. `make install` and `make uninstall` call this.
+# Installs foredraft for C and C++ programs, or removes it. `make install` and `scripts/install.sh uninstall` call this.
 #
 #   scripts/install.sh [uninstall | --no-build]     environment: PREFIX (/usr/local), LIBDIR ($PREFIX/lib), DESTDIR (empty)
 #

@@ -35,6 +35,10 @@ for option in "$@"; do
     --random=*) sizes+=("${option#*=}") ;;
     --enlarged) types=(Q8_0 Q4_K) ;;
     --enlarged=*) types+=("${option#*=}") ;;
+    --help)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+        exit
+        ;;
     *) say "$option: no such option"; exit 2 ;;
     esac
 done

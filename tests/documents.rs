@@ -8,7 +8,7 @@ use std::process::Command;
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["", "docs", "python", "node", "models"].map(|folder| root.join(folder));
+    let folders = ["", "docs", "docs/reference", "python", "node", "models"].map(|folder| root.join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder is there"));
     entries
         .map(|entry| entry.expect("an entry").path())
@@ -140,13 +140,17 @@ fn tests_in_the_newcomers_table_are_there() {
 #[test]
 fn scripts_and_targets_that_workflows_run_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let makefile = include_str!("../Makefile");
+    let (makefile, checks) = (include_str!("../Makefile"), include_str!("../scripts/check.sh"));
     let mut count = 0;
     for workflow in sources(&[".github/workflows"], &["yml"]) {
         let text = std::fs::read_to_string(&workflow).expect("UTF-8");
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
         let lists = lines.iter().filter_map(|line| line.strip_prefix("tool: [")?.strip_suffix(']'));
-        let mut targets: Vec<&str> = lists.flat_map(|list| list.split(", ")).collect();
+        for tool in lists.flat_map(|list| list.split(", ")) {
+            assert!(checks.contains(&format!("\n    {tool}) ")), "{}: scripts/check.sh {tool}", workflow.display());
+            count += 1;
+        }
+        let mut targets: Vec<&str> = Vec::new();
         for words in lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
             for word in words.iter().filter(|word| word.starts_with("scripts/") || word.starts_with(".ci/")) {
                 let file = std::fs::metadata(root.join(word));
@@ -198,15 +202,12 @@ fn files_that_documents_and_comments_name_are_there() {
     assert!(count > 40, "{count} files were named");
 }
 
-/// The keys of `init` and of requests in docs/reference.md: the words in backticks in the columns `key` and `the draft's` of its tables.
+/// The keys of loads and of requests in docs/reference: the words in backticks in the columns `key` and `the draft's` of the tables.
 fn documented_keys() -> Vec<String> {
-    let text = include_str!("../docs/reference.md");
+    let text = [include_str!("../docs/reference/load.md"), include_str!("../docs/reference/request.md")].concat();
     let mut keys = Vec::new();
-    let (mut section, mut subsection, mut columns) = (0, "", 0);
+    let (mut subsection, mut columns) = ("", 0);
     for line in text.lines() {
-        if let Some(heading) = line.strip_prefix("## ") {
-            section = heading.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        }
         if let Some(heading) = line.strip_prefix("#") {
             subsection = heading.trim_start_matches('#').trim();
         }
@@ -218,7 +219,7 @@ fn documented_keys() -> Vec<String> {
             Some(_) => columns,
             None => 0,
         };
-        let is_of_packages = [2, 5].contains(&section) && subsection != "Models from elsewhere";
+        let is_of_packages = subsection != "Models from elsewhere";
         if is_of_packages && !line.contains("| meaning now |") && !cells.contains(&"meaning now") {
             let words = cells.iter().skip(1).take(columns).flat_map(|cell| cell.split('`').skip(1).step_by(2));
             keys.extend(
@@ -315,7 +316,12 @@ fn anchors_are_those_of_github() {
 
 /// The pages of the guide that show code of hosts.
 fn pages() -> Vec<PathBuf> {
-    documents().into_iter().filter(|path| path.parent().is_some_and(|folder| folder.ends_with("docs"))).collect()
+    documents()
+        .into_iter()
+        .filter(|path| {
+            path.parent().is_some_and(|folder| folder.ends_with("docs") || folder.ends_with("docs/reference"))
+        })
+        .collect()
 }
 
 /// The fenced blocks of a page: language and text.

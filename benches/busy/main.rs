@@ -1,8 +1,8 @@
-//! `make bench-busy`: tokens per second on a machine with other load.
+//! `scripts/bench.sh busy`: tokens per second on a machine with other load.
 //!
-//!     make bench-busy                          the shipped target
-//!     make bench-busy ARGS="model.gguf"        another model
-//!     make bench-busy ARGS="--calls"           the longest submit, poll and status of chats, instead of speeds
+//!     scripts/bench.sh busy                  the shipped target
+//!     scripts/bench.sh busy model.gguf       another model
+//!     scripts/bench.sh busy --calls          the longest submit, poll and status of chats, instead of speeds
 //!
 //! Each figure comes from a separate process, next to 0, 1 or 2 processes that each keep a core busy, or restricted to one core. It
 //! measures the library with default settings, the library with one thread, and llama.cpp's plain loop with as many threads as the

@@ -1,7 +1,7 @@
 //! `cargo bench --bench speculation --features peer`: this library's speculation compared with llama.cpp's.
 //!
 //!     make bench                    the quick form: ten minutes or more with the other benchmarks
-//!     make bench-full               everything: an hour or more
+//!     scripts/bench.sh full         everything: an hour or more
 //!     cargo bench --bench speculation --features peer -- [options] [target.gguf draft.gguf]
 //!
 //! | option | meaning |

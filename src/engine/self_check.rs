@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::llama::{Batch, Context, Token};
 use crate::session::Sequence;
 
-/// The architectures with which `make architectures` has found no difference, sorted.
+/// The architectures with which `scripts/check.sh architectures` has found no difference, sorted.
 const KNOWN: &[&str] = &[
     "afmoe",
     "apertus",

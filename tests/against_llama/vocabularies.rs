@@ -376,7 +376,7 @@ fn an_unknown_character_stays_the_unknown_token_in_data() {
 
 /// llama.cpp's test vectors for tokenizers: files with texts, and files with the tokens of each.
 #[test]
-#[ignore = "needs llama.cpp's vocabularies: make templates"]
+#[ignore = "needs llama.cpp's vocabularies: scripts/check.sh templates"]
 fn all_test_vectors_of_llama_cpp_pass() {
     let folder = std::env::var_os("FOREDRAFT_TEMPLATES").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates"),

@@ -1,7 +1,7 @@
 //! Which architectures of llama.cpp work, with small models of random weights: they load, and prompt reuse, drafts, several slots and sessions
 //! do not change their completions. Each runs in a process of its own, because some metadata fails an assertion of llama.cpp.
 //!
-//! `make architectures` runs all of them, and writes the table of docs/architectures.md.
+//! `scripts/check.sh architectures` runs all of them, and writes the table of docs/architectures.md.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -270,7 +270,7 @@ fn what_the_check_at_load_finds_wrong_is_switched_off_and_said() {
 
 /// Runs all architectures, and compares the table with the guide's, which it writes if `FOREDRAFT_TABLE` is set.
 #[test]
-#[ignore = "takes minutes: make architectures"]
+#[ignore = "takes minutes: scripts/check.sh architectures"]
 fn all_architectures() {
     let page = common::root().join("docs/architectures.md");
     let rows: Vec<Row> = random_model::names()
@@ -293,6 +293,6 @@ fn all_architectures() {
     if std::env::var_os("FOREDRAFT_TABLE").is_some() {
         std::fs::write(&page, made).unwrap();
     } else {
-        assert_eq!(text, made, "make architectures writes the table");
+        assert_eq!(text, made, "scripts/check.sh architectures writes the table");
     }
 }

@@ -172,7 +172,7 @@ fn coupled_acceptance_matches_the_prediction() {
     assert!(checked > 300.0 && (seen - predicted).abs() < 0.05, "{seen} {predicted}");
 }
 
-/// Run by `make exactness`: every rule with several draft and sampling settings.
+/// Run by `scripts/check.sh exactness`: every rule with several draft and sampling settings.
 #[test]
 #[ignore = "takes a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]
 fn speculation_preserves_the_output_distribution_in_100000_samples() {

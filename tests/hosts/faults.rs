@@ -186,7 +186,7 @@ fn saves_without_descriptors_or_space_are_errors_and_lose_nothing() {
     }
 }
 
-/// Memory errors and leaks of a whole life, llama.cpp included. `make valgrind` has longer runs, and requires Valgrind in CI.
+/// Memory errors and leaks of a whole life, llama.cpp included. `scripts/check.sh valgrind` has longer runs, and requires Valgrind in CI.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn valgrind_reports_nothing() {
@@ -342,7 +342,7 @@ fn emptied(name: &str) -> PathBuf {
     path
 }
 
-/// A number from the environment, for long runs by hand: `make faults`.
+/// A number from the environment, for long runs by hand: `scripts/check.sh faults`.
 fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -1,4 +1,4 @@
-//! The sampler table in docs/reference.md matches the code, and the README's examples run.
+//! The sampler table in docs/reference/request.md matches the code, and the README's examples run.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,16 +13,19 @@ const END: &str = "<!-- /samplers -->";
 /// Set UPDATE_README to write the table instead of comparing it.
 #[test]
 fn sampler_table_in_the_reference_matches_the_code() {
-    let path = root().join("docs/reference.md");
-    let reference = std::fs::read_to_string(&path).expect("docs/reference.md");
+    let path = root().join("docs/reference/request.md");
+    let reference = std::fs::read_to_string(&path).expect("docs/reference/request.md");
     let (before, rest) = reference.split_once(BEGIN).expect("the start of the table");
     let (_, after) = rest.split_once(END).expect("the table's end");
     let made = format!("{before}{BEGIN}\n{}\n{END}{after}", CompletionRequest::sampler_table().trim());
     if std::env::var_os("UPDATE_README").is_some() {
-        std::fs::write(&path, &made).expect("docs/reference.md is writable");
+        std::fs::write(&path, &made).expect("docs/reference/request.md is writable");
         return;
     }
-    assert!(reference == made, "docs/reference.md is out of date: UPDATE_README=1 cargo test --release --test hosts");
+    assert!(
+        reference == made,
+        "docs/reference/request.md is out of date: UPDATE_README=1 cargo test --release --test hosts"
+    );
 }
 
 /// The README's first code block in `language`.

@@ -170,9 +170,9 @@ fn chats_survive_deaths() {
     assert!(n_deaths > 0, "no request was running when the process died");
 }
 
-/// Prints the chats of the table of the reliability page: `make deaths`.
+/// Prints the chats of the table of the reliability page: `scripts/check.sh deaths`.
 #[test]
-#[ignore = "run by make deaths"]
+#[ignore = "run by scripts/check.sh deaths"]
 fn chat_deaths_at_twenty_random_moments() {
     for (name, request) in chats() {
         let (n_deaths, lost) = chats_survive(name, &request, SIGNALS[0], 20);

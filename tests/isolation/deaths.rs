@@ -138,9 +138,9 @@ fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: us
     (n_deaths, lost / n_deaths as f64)
 }
 
-/// Prints the table of the reliability page: `make deaths`.
+/// Prints the table of the reliability page: `scripts/check.sh deaths`.
 #[test]
-#[ignore = "run by make deaths"]
+#[ignore = "run by scripts/check.sh deaths"]
 fn deaths_at_twenty_random_moments() {
     let engine = engine_with_fault("all-memory", 1);
     for n in [1, 4] {

@@ -214,9 +214,9 @@ fn host_that_ends() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Prints what a poll costs: `make deaths`.
+/// Prints what a poll costs: `scripts/check.sh deaths`.
 #[test]
-#[ignore = "run by make deaths"]
+#[ignore = "run by scripts/check.sh deaths"]
 fn cost_of_a_poll() {
     let engine = start(json!({"n_ctx": 512}));
     let id = submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
@@ -230,9 +230,9 @@ fn cost_of_a_poll() {
     );
 }
 
-/// Prints the memory of the process, and of this one, while requests run that are never polled: `make deaths`.
+/// Prints the memory of the process, and of this one, while requests run that are never polled: `scripts/check.sh deaths`.
 #[test]
-#[ignore = "run by make deaths"]
+#[ignore = "run by scripts/check.sh deaths"]
 fn memory_of_requests_that_are_never_polled() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 4}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 4, "speculative": false, "seed": 1}).to_string();

@@ -1,7 +1,7 @@
 //! Real chat templates render as in Jinja2 with the settings of transformers.
 //!
 //! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`). That collection is not part
-//! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
+//! of this repository; `scripts/templates.sh` downloads it. Only `scripts/check.sh templates` runs this test, which fails without the
 //! collection. The features that real templates use are always tested beside `src/api/chat/mod.rs`.
 //!
 //! With the same templates, messages full of the text of control tokens do not become control tokens, and messages without such
@@ -128,7 +128,7 @@ fn written(result: &Result<String, String>) -> String {
 }
 
 #[test]
-#[ignore = "needs llama.cpp's templates: make templates"]
+#[ignore = "needs llama.cpp's templates: scripts/check.sh templates"]
 fn llama_cpp_templates_render_as_in_jinja2() {
     let folder = folder();
     let (now, cases) = cases();
@@ -318,7 +318,7 @@ fn attacks<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Vec<(String, Str
 }
 
 #[test]
-#[ignore = "needs llama.cpp's templates: make templates"]
+#[ignore = "needs llama.cpp's templates: scripts/check.sh templates"]
 fn control_tokens_in_messages_stay_text() {
     let cases = short_cases();
     let templates = templates();
@@ -351,7 +351,7 @@ fn control_tokens_in_messages_stay_text() {
 }
 
 #[test]
-#[ignore = "needs llama.cpp's templates: make templates"]
+#[ignore = "needs llama.cpp's templates: scripts/check.sh templates"]
 fn messages_without_control_tokens_have_the_tokens_of_the_whole_prompt() {
     let cases = short_cases();
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! The formats of real templates (`make templates` downloads them).
+//! The formats of real templates (`scripts/check.sh templates` downloads them).
 
 #[cfg(target_os = "linux")]
 mod peer;
@@ -15,7 +15,8 @@ use crate::grammar::Grammar;
 /// The names and sources of the downloaded templates.
 fn templates() -> Vec<(String, String)> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates");
-    let files = std::fs::read_dir(&folder).expect("run make templates first").map(|entry| entry.unwrap().path());
+    let files =
+        std::fs::read_dir(&folder).expect("run scripts/check.sh templates first").map(|entry| entry.unwrap().path());
     let mut templates: Vec<(String, String)> = files
         .filter(|path| path.extension().is_some_and(|extension| extension == "jinja"))
         .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(path).unwrap()))
@@ -74,7 +75,7 @@ fn completion(template: &ChatTemplate, answer: &Value, generation_prompt: &str) 
 
 /// Tools without the parts that OpenAI's API lets hosts leave out reach the model with every template that shows tools.
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn templates_take_tools_without_optional_parts() {
     let with = |schema: Value| json!({"name": "get_it", "parameters": {"type": "object", "properties": {"a": schema}}});
     let functions = [
@@ -124,7 +125,7 @@ fn templates_take_tools_without_optional_parts() {
 
 /// Deltas add up to the message at every cut, and no cut fails, whatever the format. Grammars compile, and accept the end of the prompt.
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn formats_of_real_templates_are_read_at_every_cut() {
     let (mut n_read, mut n_calls, mut n_grammars) = (0, 0, 0);
     for (name, source) in templates() {

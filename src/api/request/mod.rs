@@ -153,7 +153,7 @@ impl CompletionRequest {
         Ok(CompletionRequest { warnings: [translated, request.warnings, fields.finish()].concat(), ..request })
     }
 
-    /// The sampler's fields as a Markdown table, for docs/reference.md: name, default, least, largest, meaning.
+    /// The sampler's fields as a Markdown table, for docs/reference/request.md: name, default, least, largest, meaning.
     pub fn sampler_table() -> String {
         sampling::table()
     }

@@ -1,4 +1,4 @@
-//! Every parser of foreign bytes, on mutations of valid documents: it returns a value or an error, and panics on none. `make fuzz` runs
+//! Every parser of foreign bytes, on mutations of valid documents: it returns a value or an error, and panics on none. `scripts/check.sh fuzz` runs
 //! them longer (`FOREDRAFT_FUZZ`: executions of each target; `FOREDRAFT_FUZZ_SEED`), and the crates' parsers guided by coverage.
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::ngram::Cache;
 use crate::session::{SeedOrigin, Session, Snapshot};
 use foredraft_schema::{CompileOptions, Rules, Schema};
 
-/// Executions in a test run; `make fuzz` sets more.
+/// Executions in a test run; `scripts/check.sh fuzz` sets more.
 const SAMPLE: u64 = 400;
 /// An execution that takes longer is a failure, if it does so twice: no document of a few kilobytes may. (The machine may sleep once.)
 const SLOW: Duration = Duration::from_secs(20);

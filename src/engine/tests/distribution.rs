@@ -188,7 +188,7 @@ fn outputs_follow_the_fake_models_distribution() {
 }
 
 #[test]
-#[ignore = "takes most of a minute: make exactness"]
+#[ignore = "takes most of a minute: scripts/check.sh exactness"]
 fn many_outputs_follow_the_fake_models_distribution() {
     check(150_000);
 }

@@ -70,7 +70,7 @@ fn answer_is_a_document_or_a_call() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn answers_of_real_templates_are_documents_or_calls() {
     let (mut n_all, mut all) = (0, Vec::new());
     for (name, source) in real_templates() {

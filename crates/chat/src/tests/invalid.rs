@@ -94,7 +94,7 @@ fn invalid_calls_are_refused() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn real_templates_refuse_invalid_calls() {
     let (mut n_all, mut all) = (0, Vec::new());
     for (name, source) in real_templates() {

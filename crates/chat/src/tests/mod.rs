@@ -1,4 +1,4 @@
-//! Tests of formats, of the small templates here and of real ones (`make templates` downloads them).
+//! Tests of formats, of the small templates here and of real ones (`scripts/check.sh templates` downloads them).
 
 mod attack;
 mod broken;
@@ -13,7 +13,7 @@ use self::renderer::{TestTemplate, real_templates};
 
 /// Prints what is found for each real template; for people.
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn print_formats_of_real_templates() {
     for (name, source) in real_templates() {
         let template = TestTemplate::new(&source);

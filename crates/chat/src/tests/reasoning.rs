@@ -71,7 +71,7 @@ fn call_at_the_end_of_a_turn_ends_reasoning() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn call_ends_turns_of_real_templates_in_reasoning() {
     let (mut n, mut all) = (0, Vec::new());
     for (name, source) in real_templates() {

@@ -496,7 +496,7 @@ const NOT_PRINTED: [(&str, usize, &str); 16] = [
 const NO_CALLS: &str = "prints no calls of the history";
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn what_real_templates_print_comes_back() {
     let only = std::env::var("ONLY").unwrap_or_default();
     let (mut n_all, mut n_known, mut n_not_printed, mut wrong) = (0, 0, 0, BTreeMap::new());

@@ -59,7 +59,7 @@ const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.
 const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 1.4), (128, 1.9)];
 
 /// The 830 M model, Q8_0, two cores with AVX-512 VNNI and this library's kernels, which unpack weights once for 16 tokens. 1 to 16, 64 and 128
-/// tokens are measured, and what depth costs in all (`benches/depth.py`); 32 tokens and the parts of depth for slot and token are estimates.
+/// tokens are measured, and what depth costs in all (`benches/measure/depth.py`); 32 tokens and the parts of depth for slot and token are estimates.
 const VNNI: &[(usize, f64)] = &[(1, 1.0), (4, 1.07), (8, 1.5), (16, 2.3), (32, 3.6), (64, 6.05), (128, 12.1)];
 
 const VNNI_CORES: Machine = Machine {

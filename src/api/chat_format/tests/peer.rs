@@ -45,8 +45,8 @@ fn peer_message(line: &Value) -> Value {
 }
 
 fn lines(path: &Path) -> Vec<Value> {
-    let text =
-        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}; run make templates", path.display()));
+    let text = std::fs::read_to_string(path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run scripts/check.sh templates", path.display()));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -160,7 +160,7 @@ fn differences(lines: &[Value]) -> Vec<String> {
 
 /// For every completion in llama.cpp's tests of chat formats: llama-server's message is ours, however the completion is cut.
 #[test]
-#[ignore = "downloads and compiles llama.cpp's tests (make templates)"]
+#[ignore = "downloads and compiles llama.cpp's tests (scripts/check.sh templates)"]
 fn messages_of_real_templates_are_those_of_llama_cpp() {
     let lines = lines(&file("chat-messages.jsonl"));
     assert!(lines.len() > 400);
@@ -255,7 +255,7 @@ fn messages_of_small_templates_are_those_of_llama_cpp() {
 
 /// For what each real template prints for answers with text, reasoning and calls.
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn messages_of_every_template_are_those_of_llama_cpp() {
     let (mut given, mut without) = (Vec::new(), Vec::new());
     for (name, source) in templates() {

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Formats of weights: plain decoding and prompts of this library beside llama.cpp and ik_llama.cpp, in tokens per second.
 
-    make bench-formats ARGS="--quantize PATH/llama-quantize --bench PATH/llama-bench [--ik PATH/llama-bench]"
+    python3 benches/measure formats --quantize PATH/llama-quantize --bench PATH/llama-bench [--ik PATH/llama-bench]
 
 Quantizes target/models/smollm2-135m-q4_1.gguf (scripts/models.sh) to each format, into target/models/formats. In each of --pairs rounds every
 program measures, one after the other: prompts of 512 random tokens, and plain decoding of 8 tokens, --repeats times each. The figures are
@@ -12,16 +11,13 @@ llama-batched-bench that lies in the folder of each llama-bench.
 `--fastest` compares each program's fastest sample of all rounds: a machine that is shared takes cores away for milliseconds, which costs
 programs whose threads wait for each other in loops many times what it costs this library.
 """
-import argparse
-import concurrent.futures
-import ctypes
 import json
 import os
 import random
 import statistics
 import subprocess
 
-from slots import ROOT, Library
+from engines import ROOT, Engine, at_once, library
 
 FORMATS = "Q8_0,Q4_0,Q4_1,Q4_K_M,Q5_K_M,Q6_K,IQ4_XS,Q2_0"
 # Tokens of each request when several are decoded at once.
@@ -43,21 +39,11 @@ def quantized(program, form):
 class Ours:
     """An engine of this library."""
 
-    def __init__(self, library, model, args):
-        self.library, self.args = library, args
-        self.engine = library.lib.foredraft_engine_new()
-        load = {
-            "log_level": "error",
-            "model": model,
-            "n_ctx": max([1, *args.slots]) * (args.n_prompt + args.n_predict + 64),
-            "n_parallel": max([1, *args.slots]),
-            "n_threads": args.n_threads,
-            "n_threads_batch": args.n_threads,
-        }
-        if args.level:
-            load["cpu_level"] = args.level
-        if library.lib.foredraft_load(self.engine, json.dumps(load).encode()) != 0:
-            raise SystemExit(ctypes.string_at(library.lib.foredraft_status(self.engine)).decode())
+    def __init__(self, lib, model, args):
+        self.args, slots = args, max([1, *args.slots])
+        n_ctx = slots * (args.n_prompt + args.n_predict + 64)
+        threads = {"n_threads": args.n_threads, "n_threads_batch": args.n_threads}
+        self.engine = Engine(lib, model=model, n_ctx=n_ctx, n_parallel=slots, cpu_level=args.level, **threads)
 
     def measure(self):
         """Samples of tokens per second: of prompts, of decoding, and of each number of slots."""
@@ -65,20 +51,19 @@ class Ours:
         prompts, decodings, slots = [], [], [[] for _ in self.args.slots]
         for _ in range(self.args.repeats):
             prompt = [random.randrange(1000, 40000) for _ in range(self.args.n_prompt)]
-            timings = self.library.complete(self.engine, {**body, "prompt": prompt, "n_predict": 1})["timings"]
+            timings = self.engine.complete({**body, "prompt": prompt, "n_predict": 1})["timings"]
             prompts.append(timings["prompt_per_second"])
             # The first token comes from the prompt's pass.
-            timings = self.library.complete(self.engine, {**body, "prompt": prompt[:1], "n_predict": self.args.n_predict + 1})["timings"]
+            timings = self.engine.complete({**body, "prompt": prompt[:1], "n_predict": self.args.n_predict + 1})["timings"]
             decodings.append(1e3 * self.args.n_predict / timings["predicted_ms"])
             for n, samples in zip(self.args.slots, slots):
                 bodies = [{**body, "prompt": [token], "n_predict": IN_SLOTS + 1} for token in prompt[:n]]
-                with concurrent.futures.ThreadPoolExecutor(n) as pool:
-                    answers = list(pool.map(lambda each: self.library.complete(self.engine, each), bodies))
+                answers = at_once(self.engine.complete, bodies)
                 samples.append(1e3 * n * IN_SLOTS / max(answer["timings"]["predicted_ms"] for answer in answers))
         return [prompts, decodings, *slots]
 
     def close(self):
-        self.library.lib.foredraft_engine_free(self.engine)
+        self.engine.__exit__()
 
 
 class Other:
@@ -116,15 +101,13 @@ class Other:
         pass
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser):
     parser.add_argument("--quantize")
     parser.add_argument("--bench")
     parser.add_argument("--ik")
     parser.add_argument("--model", action="append")
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--level", help="cpu_level of this library")
-    parser.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--n-threads", type=int, default=2)
     parser.add_argument("--n-prompt", type=int, default=512)
@@ -132,11 +115,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--slots", type=lambda text: [int(n) for n in text.split(",")], default=[])
     parser.add_argument("--fastest", action="store_true")
-    args = parser.parse_args()
+
+
+def run(args):
     if not args.model and not args.quantize:
-        parser.error("expected --quantize or --model")
+        raise SystemExit("formats: expected --quantize or --model")
     random.seed(1)
-    library = Library(args.library)
+    lib = library(args.library)
     others = [("llama.cpp", args.bench, [[]]), ("ik_llama.cpp", args.ik, [["-rtr", "0"], ["-rtr", "1"]])]
     others = [(name, program, options) for name, program, options in others if program]
     peers = [name for name, _, _ in others]
@@ -145,7 +130,7 @@ def main():
     for form in args.model or args.formats.split(","):
         model = form if args.model else quantized(args.quantize, form)
         form = os.path.basename(form)
-        programs = [Ours(library, model, args), *(Other(program, model, args, options) for _, program, options in others)]
+        programs = [Ours(lib, model, args), *(Other(program, model, args, options) for _, program, options in others)]
         rounds = [[program.measure() for program in programs] for _ in range(args.pairs)]
         for program in programs:
             program.close()
@@ -160,7 +145,3 @@ def main():
                 ratios = [statistics.median(of_round[0] / of_round[at] for of_round in medians) for at in range(1, len(programs))]
             cells = [f"{speed:.0f}" for speed in speeds] + [f"{ratio:.2f}" for ratio in ratios]
             print(f"| {form} | {name} | {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,17 @@
-#!/usr/bin/env python3
 """Counts the outputs that depend on speculation, on other requests or on the level of instructions, for each format of weights.
 
-    make exactness-formats ARGS="--quantize PATH/llama-quantize [--prompts 200] [--formats Q4_K_M,BF16] [--model MODEL]"
+    python3 benches/measure exactness --quantize PATH/llama-quantize [--prompts 200] [--formats Q4_K_M,BF16] [--model MODEL]
 
 Every prompt is completed plainly and alone, with speculation, and beside three others with speculation, at each level of this processor.
 Half are greedy, half at temperature 1. Tokens and probabilities are compared, so a bit of a logit counts. 0 differences are expected; the exit
 status is 1 if there are some. `--quantize` makes the formats of SmolLM2 (scripts/models.sh) in target/models/formats.
 """
-import argparse
 import concurrent.futures
-import ctypes
 import json
 import os
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "benches"))
-from formats import quantized  # noqa: E402
-from slots import Library  # noqa: E402
+from engines import ROOT, Engine, library
+from formats import quantized
 
 FORMATS = "Q4_K_M,Q6_K,Q5_1,BF16,IQ4_XS,Q2_K,Q2_0"
 PLACES = ["a harbour", "the moon", "a school", "an old library", "a train", "a small kitchen", "the desert", "a museum"]
@@ -37,56 +31,46 @@ def request(index, n_predict):
     }
 
 
-def outputs(library, engine, args, speculate, at_once):
+def outputs(engine, args, speculate, at_once):
     def output(index):
         body = {**request(index, args.n_predict), "speculative": speculate}
-        return json.dumps(library.complete(engine, body)["completion_probabilities"])
+        return json.dumps(engine.complete(body)["completion_probabilities"])
 
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(output, range(args.prompts)))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser):
     parser.add_argument("--quantize")
     parser.add_argument("--model")
     parser.add_argument("--draft", default=os.path.join(ROOT, "target/models/smollm2-far-q4_1.gguf"))
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--levels", help="default: all of this processor")
-    parser.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--n-predict", type=int, default=24)
-    args = parser.parse_args()
+
+
+def run(args):
     if not args.model and not args.quantize:
-        parser.error("expected --quantize or --model")
-    library = Library(args.library)
-    engine = library.lib.foredraft_engine_new()
-    # The status of an engine without a model.
-    levels = args.levels.split(",") if args.levels else json.loads(ctypes.string_at(library.lib.foredraft_status(engine)))["cpu"]["levels"]
-    library.lib.foredraft_engine_free(engine)
+        raise SystemExit("exactness: expected --quantize or --model")
+    lib = library(args.library)
+    with Engine(lib) as engine:
+        levels = args.levels.split(",") if args.levels else engine.status()["cpu"]["levels"]
     n_different = 0
     for form in [os.path.basename(args.model)] if args.model else args.formats.split(","):
         model = args.model or quantized(args.quantize, form)
         expected = None
         for level in levels:
-            load = {"model": model, "model_draft": args.draft, "n_ctx": 256, "n_parallel": 4, "cpu_level": level, "log_level": "error"}
-            engine = library.lib.foredraft_engine_new()
-            if library.lib.foredraft_load(engine, json.dumps(load).encode()) != 0:
-                raise SystemExit(ctypes.string_at(library.lib.foredraft_status(engine)).decode())
-            alone = outputs(library, engine, args, False, 1)
-            expected = expected or alone
-            counts = {
-                "from the first level": alone,
-                "with speculation": outputs(library, engine, args, True, 1),
-                "in four slots with speculation": outputs(library, engine, args, True, 4),
-            }
+            with Engine(lib, model=model, model_draft=args.draft, n_ctx=256, n_parallel=4, cpu_level=level) as engine:
+                alone = outputs(engine, args, False, 1)
+                expected = expected or alone
+                counts = {
+                    "from the first level": alone,
+                    "with speculation": outputs(engine, args, True, 1),
+                    "in four slots with speculation": outputs(engine, args, True, 4),
+                }
             for what, found in counts.items():
                 n = sum(a != b for a, b in zip(expected, found))
                 n_different += n
                 print(f"{form} at {level}: {n} of {args.prompts} differ {what}", flush=True)
-            library.lib.foredraft_engine_free(engine)
     return n_different != 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

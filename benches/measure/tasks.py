@@ -1,19 +1,14 @@
-#!/usr/bin/env python3
 """One request at a time, five tasks: this library with a near and a far draft model, and llama-server, in tokens per second of decoding.
 
-    python3 benches/tasks.py TARGET --draft NEAR [--far FAR] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
+    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
 
 The library runs with default settings. Each of its runs loads the models again, so that n-gram and prompt caches are empty and no
 draft comes from an earlier answer. llama-server stays loaded and decodes without a draft model; with --server-drafts it also
 runs once with each draft model.
 """
-import argparse
-import ctypes
-import json
-import os
 import statistics
 
-from slots import ROOT, Library, serve
+from engines import Engine, library, serve
 
 FILE = '''import json
 
@@ -85,30 +80,25 @@ def body(task, temperature, n_predict):
     return {"prompt": prompt, "n_predict": n_predict, "temperature": temperature, "seed": 5, "repeat_penalty": 1, "ignore_eos": True, "cache_prompt": False}
 
 
-def ours(library, init, request):
-    engine = library.lib.foredraft_engine_new()
-    if library.lib.foredraft_load(engine, json.dumps({"log_level": "error", **init}).encode()) != 0:
-        raise SystemExit(ctypes.string_at(library.lib.foredraft_status(engine)).decode())
-    try:
-        return library.complete(engine, request)["timings"]["predicted_per_second"]
-    finally:
-        library.lib.foredraft_engine_free(engine)
+def ours(lib, request, **config):
+    with Engine(lib, **config) as engine:
+        return engine.complete(request)["timings"]["predicted_per_second"]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser):
     parser.add_argument("target")
     parser.add_argument("--draft", required=True)
     parser.add_argument("--far")
     parser.add_argument("--server")
     parser.add_argument("--server-drafts", action="store_true")
-    parser.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--temperatures", default="0,0.7")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--n-predict", type=int, default=96)
-    args = parser.parse_args()
-    library = Library(args.library)
+
+
+def run(args):
+    lib = library(args.library)
     drafts = {"near": args.draft, **({"far": args.far} if args.far else {})}
     theirs = ["-m", args.target, "-np", "1", "-c", "2048"]
 
@@ -119,7 +109,7 @@ def main():
                 speeds = {name: [] for name in [*drafts, *(["llama-server"] if plain else [])]}
                 for _ in range(args.pairs):
                     for name, path in drafts.items():
-                        speeds[name].append(ours(library, {"model": args.target, "model_draft": path, "n_ctx": 2048}, request))
+                        speeds[name].append(ours(lib, request, model=args.target, model_draft=path, n_ctx=2048))
                     if plain:
                         speeds["llama-server"].append(plain(request)["timings"]["predicted_per_second"])
                 for name, values in speeds.items():
@@ -137,7 +127,3 @@ def main():
                 for task in args.tasks.split(","):
                     speed = drafting(body(task, temperature, args.n_predict))["timings"]["predicted_per_second"]
                     print(f"{task}, temperature {temperature:g}, llama-server with the {name} draft: {speed:.1f} tokens/s", flush=True)
-
-
-if __name__ == "__main__":
-    main()

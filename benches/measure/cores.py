@@ -1,22 +1,18 @@
-#!/usr/bin/env python3
 """Threads: plain decoding, prompts and a pair of models with 1, 2, 4, ... threads, and where more of them stop helping, and why.
 
-    scripts/bench-cores.sh [TARGET [DRAFT]] [--threads 1,2,4,8,16] [--seconds 500]
+    python3 benches/measure cores [TARGET [DRAFT]] [--threads 1,2,4,8,16] [--seconds 500]
 
-Runs with the built library alone. Each number of threads loads the models anew. For each it prints tokens per second (the fastest
+Runs in less than ten minutes, with the built library alone. Each number of threads loads the models anew. For each it prints tokens per second (the fastest
 of the samples), the bytes of weights that decoding reads per second, how much of the threads' time the process was on a core, and
 the waits in which a thread slept for each token: the threads of a step wait for each other some hundred times, and sleep when
 another one is late. `serial` is the part of a decode that more threads do not shorten, by the times of this number of threads and
 of the one before.
 """
-import argparse
-import ctypes
-import json
 import os
 import resource
 import time
 
-from slots import ROOT, Library
+from engines import ROOT, Engine, library
 
 MODELS = os.path.join(ROOT, "target/models")
 # The first that are there: a pair that memory limits, SmolLM2, and the shipped one, which has no need of many cores.
@@ -42,14 +38,14 @@ class Sample:
         self.sleeps = after.ru_nvcsw - before.ru_nvcsw
 
 
-def measure(library, target, draft, threads, until):
+def measure(lib, target, draft, threads, until):
     """The best samples of each kind with a number of threads, in tokens per second."""
-    engine = library.lib.foredraft_engine_new()
-    init = {"log_level": "error", "model": target, "model_draft": draft, "n_ctx": 1024, "n_threads": threads, "n_threads_batch": threads}
-    init = {key: value for key, value in init.items() if value is not None}
-    if library.lib.foredraft_load(engine, json.dumps(init).encode()) != 0:
-        raise SystemExit(ctypes.string_at(library.lib.foredraft_status(engine)).decode())
-    status = json.loads(ctypes.string_at(library.lib.foredraft_status(engine)))
+    with Engine(lib, model=target, model_draft=draft, n_ctx=1024, n_threads=threads, n_threads_batch=threads) as engine:
+        return samples(engine, draft, until), engine.status()
+
+
+def samples(engine, draft, until):
+    """The best sample of each kind."""
     most = {"plain": {"n_predict": 32, "speculative": False}, "prompt": {"n_predict": 1, "speculative": False}}
     if draft is not None:
         most["pair"] = {"n_predict": 64}
@@ -59,15 +55,14 @@ def measure(library, target, draft, threads, until):
             # Words that no earlier prompt had, so that no cache helps.
             prompt = " ".join(f"{rounds * 7919 + i * 31}" for i in range(90)) if kind == "prompt" else f"# {rounds}\n{CODE}"
             body = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "cache_prompt": False, **settings}
-            sample = Sample(lambda: library.complete(engine, body))
+            sample = Sample(lambda: engine.complete(body))
             part = "prompt" if kind == "prompt" else "predicted"
             sample.speed = sample.timings[f"{part}_per_second"]
             sample.tokens = sample.timings[f"{part}_n"]
             if kind not in best or sample.speed > best[kind].speed:
                 best[kind] = sample
         rounds += 1
-    library.lib.foredraft_engine_free(engine)
-    return best, status
+    return best
 
 
 def reason(now, threads):
@@ -79,25 +74,25 @@ def reason(now, threads):
     return "all threads are busy: memory is the limit (compare GB/s), or they wait for each other in loops"
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("target", nargs="?")
-    p.add_argument("draft", nargs="?")
-    p.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
-    p.add_argument("--threads", help="1, 2, 4, ... up to the cores of the process, at most 16, if absent")
-    p.add_argument("--seconds", type=float, default=500, help="the time for all")
-    args = p.parse_args()
+def options(parser):
+    parser.add_argument("target", nargs="?")
+    parser.add_argument("draft", nargs="?")
+    parser.add_argument("--threads", help="1, 2, 4, ... up to the cores of the process, at most 16, if absent")
+    parser.add_argument("--seconds", type=float, default=500, help="the time for all")
+
+
+def run(args):
     target, draft = (args.target, args.draft) if args.target else next(pair for pair in PAIRS if os.path.exists(pair[0]))
     cores = len(os.sched_getaffinity(0))
     numbers = [int(n) for n in args.threads.split(",")] if args.threads else [n for n in (1, 2, 4, 6, 8, 12, 16) if n <= max(cores, 1)]
-    library, start = Library(args.library), time.monotonic()
+    lib, start = library(args.library), time.monotonic()
     print(f"{os.path.basename(target)}, {os.path.basename(draft or 'no draft')}; {cores} cores")
     print("| threads | plain, tokens/s | GB/s | on a core | sleeps a token | serial, ms | prompt, tokens/s | pair, tokens/s |")
     print("|---|---|---|---|---|---|---|---|")
     before, stops = None, {}
     for at, threads in enumerate(numbers):
         until = start + args.seconds * (at + 1) / len(numbers)
-        best, status = measure(library, target, draft, threads, until)
+        best, status = measure(lib, target, draft, threads, until)
         plain = best["plain"]
         serial = "-"
         if before is not None:
@@ -116,7 +111,3 @@ def main():
         print(f"{kind}: stops scaling at {threads} threads; {why}")
     if not stops:
         print("nothing stops scaling up to the last number of threads")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,13 @@
-#!/usr/bin/env python3
 """The cost of a logits callback for each token, by size of the vocabulary and language of the callback.
 
     make build && pip install gguf numpy
-    python3 benches/logits.py [--tokens 49152,151936] [--n-predict 200] [--rounds 5]
+    python3 benches/measure logits [--tokens 49152,151936] [--n-predict 200] [--rounds 5]
 
 Makes models of one small layer with random weights and these vocabularies (models/random_weights.py). For each callback, a completion with it
 and one without it take turns. A figure is the median of the rounds' differences in `predicted_per_token_ms`, in microseconds per token.
 `copy`: a callback in C that does nothing, so the cost is the library's. `C`: adds a number to each logit. `ctypes`: a function in Python that does
 nothing. `numpy`, `memoryview`: processors of the package, which add a number to each logit, and change one of them.
 """
-import argparse
 import ctypes
 import importlib.util
 import json
@@ -19,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+from engines import ROOT
+
 sys.path.insert(0, os.path.join(ROOT, "python", "src"))
 
 CALLBACKS = """
@@ -51,13 +50,15 @@ def model(folder, n_tokens):
     return path
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser):
     parser.add_argument("--tokens", default="49152,151936")
     parser.add_argument("--n-predict", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
 
+
+def run(args):
+
+    os.environ["FOREDRAFT_LIB"] = args.library
     import foredraft
     from foredraft import _library, _logits
 
@@ -94,7 +95,3 @@ def main():
                 costs["memoryview"] = cost(logits_processor=change_one)
                 _logits._numpy = numpy
                 print(json.dumps({"n_vocab": n_tokens, "us_per_token": costs, "plain_ms": round(per_token(), 3)}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

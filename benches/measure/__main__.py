@@ -1,0 +1,41 @@
+"""Measurements of the built library, beside other programs where they are given.
+
+    python3 benches/measure NAME [OPTIONS]      NAME --help lists the options
+"""
+import argparse
+import importlib
+import os
+import sys
+
+from engines import ROOT
+
+NAMES = {
+    "cores": "plain decoding, prompts and a pair of models with 1, 2, 4, ... threads, and why more of them stop helping",
+    "decisions": "`choices` beside scoring each text alone",
+    "depth": "decoding after long contexts, and prompts, beside llama-bench",
+    "divergence": "how far the distributions of weight formats are from those of F32 weights, here and with llama.cpp",
+    "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
+    "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",
+    "logits": "the cost of a logits callback",
+    "slots": "several requests at once, beside llama-server",
+    "tasks": "five tasks with a near and a far draft model, beside llama-server",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python3 benches/measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(metavar="NAME", required=True)
+    for name, summary in NAMES.items():
+        # Only the measurement that runs is imported.
+        if name in sys.argv[1:2] or not set(NAMES) & set(sys.argv[1:2]):
+            module = importlib.import_module(name)
+            command = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+            command.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
+            module.options(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args()
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
