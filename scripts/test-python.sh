@@ -45,7 +45,7 @@ cp -r "$root/python/tests" "$folder/tests"
 
 cd "$folder"
 unset FOREDRAFT_LIB PYTHONPATH
-export FOREDRAFT_MODELS=$root/models
+export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples
 venv/bin/mypy --strict -p foredraft
 venv/bin/mypy --strict tests/typed.py
 venv/bin/python -m pytest -q -p no:cacheprovider --rootdir "$folder" "$@" tests
