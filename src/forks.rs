@@ -48,7 +48,31 @@ pub fn spawn_with_stack<R: Send + 'static>(
     start(Builder::new().name(name.into()).stack_size(stack), work)
 }
 
+/// Runs `work` on a thread with a stack of that many bytes, and waits for it. The inner error: `work` panicked.
+///
+/// # Errors
+/// As [`Builder::spawn`].
+pub fn run_with_stack<R: Send>(
+    name: &str,
+    stack: usize,
+    work: impl FnOnce() -> R + Send,
+) -> io::Result<std::thread::Result<R>> {
+    std::thread::scope(|scope| {
+        let blocked = SignalsBlocked::new();
+        let builder = Builder::new().name(name.into()).stack_size(stack);
+        let thread = builder.spawn_scoped(scope, counted(work))?;
+        drop(blocked);
+        Ok(thread.join())
+    })
+}
+
 fn start<R: Send + 'static>(builder: Builder, work: impl FnOnce() -> R + Send + 'static) -> io::Result<JoinHandle<R>> {
+    let _blocked = SignalsBlocked::new();
+    builder.spawn(counted(work))
+}
+
+/// The work of a thread that is counted from now until it has ended, and has its own floating-point state.
+fn counted<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     struct Running;
     impl Drop for Running {
         fn drop(&mut self) {
@@ -57,12 +81,11 @@ fn start<R: Send + 'static>(builder: Builder, work: impl FnOnce() -> R + Send + 
     }
     THREADS.fetch_add(1, Ordering::AcqRel);
     let running = Running;
-    let _blocked = SignalsBlocked::new();
-    builder.spawn(move || {
+    move || {
         let _running = running;
         let _floats = StandardFloats::new();
         work()
-    })
+    }
 }
 
 /// A call of the C interface, until it is dropped.

@@ -16,7 +16,7 @@ use super::status::EngineStatus;
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::host::Hook;
-use crate::llama::large_stack::KeptThread;
+use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, PauseGate, Vocab};
 
@@ -32,7 +32,7 @@ pub struct LocalEngine {
     templates: ChatTemplates,
     pub(super) cache_files: CacheFiles,
     pub(super) preparer: Preparer,
-    _large_stack: Arc<KeptThread>,
+    _large_stacks: Arc<KeptThreads>,
     pub(super) requests: RequestRegistry,
     pub(super) updates: Arc<UpdateSignal>,
     logits_hook: Arc<Hook<LogitsCallback>>,
@@ -72,7 +72,7 @@ impl LocalEngine {
             templates: ChatTemplates::default(),
             cache_files: CacheFiles::default(),
             preparer: Preparer::new(Arc::clone(pauses)),
-            _large_stack: KeptThread::keep(),
+            _large_stacks: KeptThreads::keep(),
             requests: RequestRegistry::default(),
             updates,
             logits_hook,

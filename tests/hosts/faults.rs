@@ -48,7 +48,22 @@ fn submits_polls_and_cancels_start_no_thread() {
     let output = Command::new(program).arg(model()).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{:?} {text} {}", output.status, String::from_utf8_lossy(&output.stderr));
-    assert_eq!(text, "0 from the first thread, 0 from a small one\n");
+    assert_eq!(text, "0 from the first thread, 0 from a small one, 0 from eight at once\n");
+}
+
+/// The most that a call may take of its thread's stack, its variables of threads included: docs/threads.md says it, and that 128 KiB are enough.
+const MOST_STACK: usize = 112 << 10;
+
+#[test]
+fn calls_need_no_more_stack_than_documented() {
+    let program = compiled("stack_use.c", &[]);
+    let measured = run(Command::new(&program).arg(model()).arg("measure"), "");
+    let used = |line: &str| -> Option<usize> { line.split_once(' ')?.0.parse().ok() };
+    let used: Vec<usize> = measured.lines().filter_map(used).collect();
+    assert!(used.len() > 20 && used.iter().all(|used| (4 << 10..=MOST_STACK).contains(used)), "{measured}");
+    let text = run(Command::new(&program).arg(model()).args(["signals", "2"]), "");
+    let counts: Vec<u32> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert!(counts.len() == 2 && counts.iter().all(|count| *count > 20), "{text}");
 }
 
 /// The output of `host_state.c` in a mode.

@@ -1,5 +1,5 @@
-/* Counts the threads that the library starts while a host submits, polls, asks for the status and cancels. The host's calls come from its
-   first thread and from one with a stack of 192 KiB, for which templates and long words are too deep. */
+/* Counts the threads that calls start when a host submits, polls, asks for the status and cancels. The host's calls come from its first
+   thread, from one with a stack of 192 KiB, for which templates and long words are too deep, and from eight such threads at once. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,13 +11,14 @@
 #include "foredraft.h"
 
 static foredraft_engine *engine;
-static atomic_int n_started, is_counting;
-static int failed;
+static atomic_int n_started, failed;
+/* The thread is inside a call of the host. */
+static _Thread_local int is_counting;
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *argument) {
     int (*start)(pthread_t *, const pthread_attr_t *, void *(*) (void *), void *);
     *(void **) &start = dlsym(RTLD_NEXT, "pthread_create");
-    atomic_fetch_add(&n_started, atomic_load(&is_counting));
+    atomic_fetch_add(&n_started, is_counting);
     return start(thread, attributes, work, argument);
 }
 
@@ -50,7 +51,7 @@ static void follow(const char *request, int cancels) {
     "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\","  \
     "\"properties\": {\"a\": {\"type\": \"string\"}}}}}]"
 
-static void *use(void *unused) {
+static void *use(void *n_rounds) {
     static const char *const requests[] = {
         "{\"prompt\": \"Once upon a time\", \"n_predict\": 8}",
         "{" USER ", \"n_predict\": 8}",
@@ -61,44 +62,58 @@ static void *use(void *unused) {
     };
     enum { n_requests = sizeof requests / sizeof *requests, length = 20000 };
     static const char prefix[] = "{\"n_predict\": 2, \"prompt\": \"";
-    static char long_word[length];
-    int i;
-    for (i = 0; i < n_requests; i++) {
-        follow(requests[i], 0);
-        follow(requests[i], 1);
-    }
+    char *long_word = malloc(length);
+    int i, round;
     /* The model's tokenizer recurses for each character of a line. */
-    memset(long_word, 'a', sizeof long_word);
+    memset(long_word, 'a', length);
     memcpy(long_word, prefix, sizeof prefix - 1);
-    strcpy(long_word + sizeof long_word - 3, "\"}");
-    follow(long_word, 0);
-    return unused;
+    strcpy(long_word + length - 3, "\"}");
+    is_counting = 1;
+    for (round = 0; round < *(const int *) n_rounds; round++) {
+        for (i = 0; i < n_requests; i++) {
+            follow(requests[i], 0);
+            follow(requests[i], 1);
+        }
+        follow(long_word, 0);
+    }
+    is_counting = 0;
+    free(long_word);
+    return NULL;
+}
+
+/* The threads that calls start on `n` threads with small stacks. */
+static int started_by_small(int n, int n_rounds) {
+    pthread_t threads[8];
+    pthread_attr_t small;
+    int i;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 192 << 10);
+    for (i = 0; i < n; i++) {
+        if (pthread_create(&threads[i], &small, use, &n_rounds) != 0) {
+            exit(4);
+        }
+    }
+    for (i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    return atomic_exchange(&n_started, 0);
 }
 
 int main(int argc, char **argv) {
     char config[4096];
-    pthread_t thread;
-    pthread_attr_t small;
+    int once = 1;
     if (argc < 2) {
         return 2;
     }
-    snprintf(config, sizeof config, "{\"model\": \"%s\", \"n_threads\": 2, \"n_ctx\": 512, \"chat_template\": \"chatml\", \"log_level\": \"none\"}", argv[1]);
+    snprintf(config, sizeof config, "{\"model\": \"%s\", \"n_threads\": 2, \"n_ctx\": 512, \"n_parallel\": 4, \"chat_template\": \"chatml\", \"log_level\": \"none\"}", argv[1]);
     engine = foredraft_engine_new();
     if (foredraft_load(engine, config) != FOREDRAFT_OK) {
         return 3;
     }
-    atomic_store(&is_counting, 1);
-    use(NULL);
+    use(&once);
     printf("%d from the first thread, ", atomic_exchange(&n_started, 0));
-    atomic_store(&is_counting, 0);
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, 192 << 10);
-    if (pthread_create(&thread, &small, use, NULL) != 0) {
-        return 4;
-    }
-    atomic_store(&is_counting, 1);
-    pthread_join(thread, NULL);
-    printf("%d from a small one\n", atomic_load(&n_started));
+    printf("%d from a small one, ", started_by_small(1, 1));
+    printf("%d from eight at once\n", started_by_small(8, 3));
     foredraft_engine_free(engine);
     return failed;
 }

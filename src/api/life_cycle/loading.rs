@@ -25,7 +25,11 @@ use crate::error::{Code, Error, Result};
 use crate::forks;
 use crate::host::{Hook, Notice};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, PauseGate};
+use crate::llama::{self, PauseGate, large_stack};
+
+/// The stack in bytes that a load needs: three times what llama.cpp was seen to use. A caller's thread can have less, and signal handlers of
+/// the host run on it, too.
+const LOAD_STACK: usize = 384 << 10;
 
 /// The stages at which llama.cpp creates globals whose destructors run when the process ends.
 #[derive(Clone, Copy)]
@@ -341,9 +345,15 @@ impl LifeCycle {
             true => self.start_engine(epoch, command, &mut notice),
             false => Err(superseded()),
         };
+        let result = match large_stack::left() {
+            ..LOAD_STACK => forks::run_with_stack("foredraft-load", LOAD_STACK, start).unwrap_or_else(|error| {
+                Ok(Err(Error::exhausted(format!("load: no thread with a stack of {LOAD_STACK} bytes: {error}"))))
+            }),
+            _ => catch_unwind(AssertUnwindSafe(start)),
+        };
         // If a bug panics here, the load fails instead of never ending.
         let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the load panicked"));
-        let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
+        let result = result.unwrap_or_else(panicked);
         let result = self.finish_load(epoch, result, command.failure_level);
         if let Some(notice) = notice {
             notice();
