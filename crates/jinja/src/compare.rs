@@ -172,18 +172,37 @@ pub(crate) fn insert(meter: &Meter, dict: &Dict, key: Value, value: Value) -> Te
     Ok(())
 }
 
-/// Sorts values by keys that are made of them. The order of equal ones stays.
+/// Sorts values by keys that are made of them. The order of equal ones stays. After a fault, the values are undefined.
+///
+/// The sort is one of its own, because that of the standard library panics where the order is not total: with NaN, or from a fault on.
 pub(crate) fn sort(meter: &Meter, pairs: &mut [(Value, Value)], is_reverse: bool) -> TemplateResult<()> {
-    let mut fault = None;
-    pairs.sort_by(|(left, _), (right, _)| {
-        if fault.is_some() {
-            return Ordering::Equal;
-        }
-        let found = order(meter, left, right).unwrap_or_else(|error| {
-            fault = Some(error);
-            Ordering::Equal
-        });
-        if is_reverse { found.reverse() } else { found }
-    });
-    fault.map_or(Ok(()), Err)
+    let sorted = merge_sorted(meter, pairs.iter_mut().map(std::mem::take).collect(), is_reverse)?;
+    pairs.iter_mut().zip(sorted).for_each(|(place, pair)| *place = pair);
+    Ok(())
+}
+
+fn merge_sorted(meter: &Meter, mut left: Vec<(Value, Value)>, is_reverse: bool) -> TemplateResult<Vec<(Value, Value)>> {
+    if left.len() < 2 {
+        return Ok(left);
+    }
+    let is_before = |one: &(Value, Value), other: &(Value, Value)| -> TemplateResult<bool> {
+        let found = order(meter, &one.0, &other.0)?;
+        Ok(found == if is_reverse { Ordering::Greater } else { Ordering::Less })
+    };
+    let right = left.split_off(left.len() / 2);
+    let (mut left, right) = (merge_sorted(meter, left, is_reverse)?, merge_sorted(meter, right, is_reverse)?);
+    if let (Some(last), Some(first)) = (left.last(), right.first())
+        && !is_before(first, last)?
+    {
+        left.extend(right);
+        return Ok(left);
+    }
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+        let next = if is_before(other, one)? { right.next() } else { left.next() };
+        merged.extend(next);
+    }
+    merged.extend(left.chain(right));
+    Ok(merged)
 }

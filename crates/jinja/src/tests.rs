@@ -281,6 +281,35 @@ fn bombs_reach_a_limit() {
 }
 
 /// `*list` and `**dictionary` make many arguments of few characters.
+/// Rust's own sort panics where it sees that an order is not total.
+#[test]
+fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
+    for filter in ["sort", "sort(reverse=true)"] {
+        let source = format!("{{{{ (['nan'|float, 3, 1, 'nan'|float, 2] * 40)|{filter}|length }}}}");
+        check(&source, "200");
+    }
+    on_stack(|| {
+        let template = Template::parse("{{ ('Sphinx of black quartz, judge my vow! ' * 9)|sort|length }}").unwrap();
+        let mut n_limited = 0;
+        for steps in (500..20_000).step_by(37) {
+            let run = Run::new(RenderLimits { steps, memory: MEMORY, depth: MAX_DEPTH, interrupt: None });
+            match template.render(&run, Vec::new(), 0) {
+                Ok(text) => assert_eq!(text, "342"),
+                Err(fault) => {
+                    assert_eq!(fault.kind, FaultKind::Limit, "{fault}");
+                    n_limited += 1;
+                }
+            }
+        }
+        assert!(n_limited > 10, "{n_limited}");
+    });
+    check_value("[3, 1, 2, 1]|sort ~ [3, 1, 2]|sort(reverse=true) ~ 'bca'|sort|join", "[1, 1, 2, 3][3, 2, 1]abc");
+    // Equal ones stay in their order.
+    let items = "[{'k': 1, 'n': 0}, {'k': 0, 'n': 1}, {'k': 1, 'n': 2}, {'k': 0, 'n': 3}]";
+    check_value(&format!("{items}|sort(attribute='k')|map(attribute='n')|list"), "[1, 3, 0, 2]");
+    check_value(&format!("{items}|sort(attribute='k', reverse=true)|map(attribute='n')|list"), "[0, 2, 1, 3]");
+}
+
 #[test]
 fn long_argument_lists_reach_a_limit() {
     let stars = |name: &str, times: usize| vec![format!("*{name}"); times].join(", ");

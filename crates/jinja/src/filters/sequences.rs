@@ -64,7 +64,8 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 let key = sort_key(run, item, attribute.as_ref(), flag(case_sensitive.clone()))?;
                 keyed.push((key, item.clone()));
             }
-            let _held = run.held(2 * keyed.len() * size_of::<Value>())?;
+            // With those that the sort moves them to.
+            let _held = run.held(4 * keyed.len() * size_of::<Value>())?;
             compare::sort(&run.meter, &mut keyed, flag(reverse))?;
             list(&run.meter, keyed.into_iter().map(|(_, item)| item).collect())
         }
