@@ -280,7 +280,6 @@ fn bombs_reach_a_limit() {
     }
 }
 
-/// `*list` and `**dictionary` make many arguments of few characters.
 /// Rust's own sort panics where it sees that an order is not total.
 #[test]
 fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
@@ -310,6 +309,7 @@ fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
     check_value(&format!("{items}|sort(attribute='k', reverse=true)|map(attribute='n')|list"), "[0, 2, 1, 3]");
 }
 
+/// `*list` and `**dictionary` make many arguments of few characters.
 #[test]
 fn long_argument_lists_reach_a_limit() {
     let stars = |name: &str, times: usize| vec![format!("*{name}"); times].join(", ");
