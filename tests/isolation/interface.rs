@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine, MAX_UNPOLLED};
 use foredraft::error::Code;
 use serde_json::{Value, json};
 
@@ -230,6 +230,37 @@ fn cost_of_a_poll() {
     );
 }
 
+/// The memory of an engine grows with what its requests leave: ends that nobody polled, and the n-grams of their completions.
+#[test]
+fn requests_that_are_never_polled_leave_bounded_counts() {
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 4, "max_queue": 1000}));
+    let request =
+        |seed: usize| json!({"prompt": "Once upon a time", "n_predict": 4, "speculative": false, "seed": seed});
+    let learned = || {
+        let stats = json!({"action": "stats", "cache": "dynamic"});
+        call(&engine, Function::LookupCache, &stats)["n_ngrams"].as_u64().expect("a count")
+    };
+    let submit_all = |requests: std::ops::Range<usize>, seed: &dyn Fn(usize) -> usize| -> Vec<u64> {
+        let ids: Vec<u64> = requests.map(|number| submit(&engine, &request(seed(number)))).collect();
+        // A call that waits for its completion returns after the others have ended. The second one drops the ends that are too many.
+        (0..2).for_each(|_| drop(call(&engine, Function::Complete, &request(1))));
+        ids
+    };
+    submit_all(0..20, &|_| 1);
+    let same = learned();
+    let mut ids = submit_all(0..MAX_UNPOLLED, &|_| 1);
+    assert_eq!(learned(), same, "the same completion again is nothing new");
+    let n_new = 80;
+    ids.extend(submit_all(0..n_new, &|number| 2 + number));
+    // Before each of the four tokens are n-grams of one to four tokens.
+    assert!((same + 1..=same + 4 * 4 * n_new as u64).contains(&learned()), "{same} and {}", learned());
+    let is_kept = |id: &&u64| engine.poll(Some(json!({"id": id}).to_string().as_bytes())).is_ok();
+    let kept = ids.iter().filter(is_kept).count();
+    assert!((MAX_UNPOLLED - 4..=MAX_UNPOLLED + 4).contains(&kept), "{kept} of {}", ids.len());
+    call(&engine, Function::LookupCache, &json!({"action": "clear", "cache": "dynamic"}));
+    assert_eq!(learned(), 0);
+}
+
 /// Prints the memory of the process, and of this one, while requests run that are never polled: `scripts/check.sh deaths`.
 #[test]
 #[ignore = "run by scripts/check.sh deaths"]
@@ -249,10 +280,12 @@ fn memory_of_requests_that_are_never_polled() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+        let learned = call(&engine, Function::LookupCache, &json!({"action": "stats", "cache": "dynamic"}));
         println!(
-            "| {} requests that are never polled | process {} KiB | host {} KiB |",
+            "| {} requests that are never polled | process {} KiB, its n-grams {} KiB | host {} KiB |",
             round * ROUND,
             memory(&child),
+            learned["memory_bytes"].as_u64().expect("a number") >> 10,
             memory("self")
         );
     }
