@@ -39,3 +39,11 @@ else
     [ -z "${CI:-}" ]
 fi
 node --expose-gc --test --test-reporter=tap "$@" test/*.test.mjs
+# The adapters for other packages.
+if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ai@6 @langchain/core@1; then
+    cp "$root"/examples/adapters/*.mjs .
+    node --test --test-reporter=tap adapters.test.mjs
+else
+    echo "skipped: the adapters for the AI SDK and LangChain.js: these cannot be installed here"
+    [ -z "${CI:-}" ]
+fi
