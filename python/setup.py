@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = next(folder for folder in (HERE / "source", HERE.parent) if (folder / "Cargo.toml").is_file())
 #: The parts of the repository that a build needs.
 SOURCES = [
-    ".cargo", "Cargo.lock", "Cargo.toml", "LICENSE", "Makefile", "benches", "build", "build.rs", "cbindgen.toml", "clippy.toml", "crates", "include",
+    ".cargo", "Cargo.lock", "Cargo.toml", "LICENSE", "Makefile", "benches", "build", "build.rs", "cbindgen.toml", "clippy.toml", "crates", "examples/rust", "include",
     "packaging", "rustfmt.toml", "scripts", "src",
 ]
 #: The library's name in the package. That of FOREDRAFT_LIB shows for which system a wheel is that is built on another one.

@@ -84,31 +84,18 @@ fn readme_example_in_node_runs() {
     }
 }
 
-/// A Rust program outside of this workspace, with the README's lines and nothing of `build.rs`'s arguments for the linker.
+/// A Rust program of another package: it gets nothing of `build.rs`'s arguments for the linker, and our kernels all the same.
 #[test]
 fn readme_example_in_rust_gets_our_kernels_and_the_librarys_text() {
-    let (folder, library) = (folder("readme").join("rust"), root());
-    std::fs::create_dir_all(folder.join("src")).expect("target/ is writable");
-    let manifest = format!(
-        "[package]\nname = \"readme\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\nforedraft = {{ path = {:?} }}\n",
-        library
-    );
-    let code = block("rust").replace("use foredraft::{Config, Engine, Request};\n", "");
-    let program = format!(
-        "use foredraft::{{Config, Engine, Request}};\n\nfn main() -> foredraft::Result<()> {{\n{code}\n\
-         let request = Request::prompt(\"Once upon a time\").n_predict(60).temperature(0.0);\n\
-         println!(\"\\n{{}}\\n{{}}\", engine.complete(&request)?.content, engine.status()[\"cpu\"][\"kernels\"]);\nOk(())\n}}\n"
-    );
-    std::fs::write(folder.join("Cargo.toml"), manifest).expect("writable");
-    std::fs::write(folder.join("src/main.rs"), program).expect("writable");
-    // The same versions, so that what this workspace has compiled serves.
-    std::fs::copy(library.join("Cargo.lock"), folder.join("Cargo.lock")).expect("writable");
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target").to_path_buf();
+    let source = std::fs::read_to_string(root().join("examples/rust/src/main.rs")).expect("the program");
+    let (_, shown) = source.split_once("    // ANCHOR: readme\n").expect("its lines");
+    let (shown, _) = shown.split_once("    // ANCHOR_END: readme\n").expect("their end");
+    let shown: String = shown.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n").collect();
+    assert_eq!(block("rust"), format!("use foredraft::{{Config, Engine, Request}};\n\n{shown}"));
+    // `cargo build` and `cargo test` of the whole workspace have made it; a test alone makes it here, of the same library.
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--release", "--quiet", "--offline", "--manifest-path"]).arg(folder.join("Cargo.toml"));
-    build.env("CARGO_TARGET_DIR", &target);
-    run(&mut build, "");
-    let printed = run(&mut Command::new(target.join("release/readme")), "");
+    run(build.args(["build", "--release", "--quiet", "--offline", "--package", "foredraft-hello"]), "");
+    let printed = run(&mut Command::new(library_folder().with_file_name("foredraft-hello")), "");
     let lines: Vec<&str> = printed.trim_end().lines().collect();
     let [.., kernels] = lines.as_slice() else { panic!("{printed}") };
     let kernels: serde_json::Value = serde_json::from_str(kernels).unwrap_or_else(|error| panic!("{printed}: {error}"));
