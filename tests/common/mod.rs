@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses only some of these
 
 pub mod changed_vocabulary;
+pub mod chat;
 mod endpoint;
 #[path = "gguf.rs"]
 pub mod gguf;

@@ -3,27 +3,9 @@
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
+use crate::common::chat::{PLAIN, TOOLS, sum_of_deltas};
 use crate::common::tiny_models::without_template;
 use crate::common::{Endpoint, Requests as _, complete, drain, n, poll, prompts, results, start, submit, text, with};
-
-/// ChatML without a place for tools.
-const PLAIN: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
-    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-/// Reasoning in `<think>`, calls as JSON in `<tool_call>`.
-const TOOLS: &str = r#"{% if tools %}<|im_start|>system
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}<|im_end|>
-{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
-{% if message.reasoning_content %}<think>
-{{ message.reasoning_content }}
-</think>
-
-{% endif %}{{ message.content or '' }}{% for call in message.tool_calls or [] %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
 
 fn engine() -> JsonEngine {
     start(json!({"n_ctx": 2048, "n_parallel": 2}))
@@ -55,31 +37,6 @@ fn is_valid(call: &Value) -> bool {
         "wait" => map.len() == 1 && (1..=12).contains(&map["hours"].as_u64().unwrap()),
         _ => false,
     }
-}
-
-/// The sum of the deltas of updates.
-fn sum_of_deltas(updates: &[Value]) -> Value {
-    let mut message = json!({"role": "assistant", "content": ""});
-    for delta in updates.iter().filter_map(|update| update.get("delta")) {
-        for key in ["content", "reasoning_content"] {
-            if let Some(more) = delta[key].as_str() {
-                message[key] = (message[key].as_str().unwrap_or_default().to_owned() + more).into();
-            }
-        }
-        for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            let index = n(&call["index"]);
-            if message["tool_calls"][index].is_null() {
-                let mut calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
-                calls.push(json!({"type": call["type"], "function": call["function"], "id": call["id"]}));
-                message["tool_calls"] = calls.into();
-            } else {
-                let arguments = &mut message["tool_calls"][index]["function"]["arguments"];
-                *arguments =
-                    (arguments.as_str().unwrap().to_owned() + call["function"]["arguments"].as_str().unwrap()).into();
-            }
-        }
-    }
-    message
 }
 
 #[test]
@@ -230,7 +187,7 @@ fn calls_that_break_off_are_a_beginning() {
         let request = with(&request, json!({"n_predict": n}));
         let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
         let last = updates.last().unwrap();
-        assert_eq!(last["message"], sum_of_deltas(&updates), "{n}");
+        assert_eq!(last["message"], sum_of_deltas(&updates.iter().collect::<Vec<_>>()), "{n}");
         assert_eq!(last["message"]["content"], "", "{last}");
         let call = &last["message"]["tool_calls"][0]["function"];
         let begins = |key: &str| whole_call[key].as_str().unwrap().starts_with(call[key].as_str().unwrap_or_default());
@@ -314,7 +271,7 @@ fn deltas_add_up_to_the_message() {
         let request = with(&json!({"messages": user("Tell me a story."), "n_predict": 60, "seed": 3}), more);
         let updates = drain(&engine, Endpoint::Foredraft, submit(&engine, Endpoint::Foredraft, &request));
         let last = updates.last().unwrap();
-        let mut sum = sum_of_deltas(&updates);
+        let mut sum = sum_of_deltas(&updates.iter().collect::<Vec<_>>());
         let awaited = complete(&engine, Endpoint::Foredraft, &request);
         assert_eq!((&last["message"], &last["message"]["content"]), (&sum, &awaited["message"]["content"]));
         // Ids are drawn.

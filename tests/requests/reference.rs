@@ -102,7 +102,7 @@ fn is_rounded(shown: &Number, answer: &Number) -> bool {
 /// An engine for the examples of a page.
 struct Reader {
     engine: JsonEngine,
-    /// What the pages call a file, and where it is.
+    /// Names of files in the pages, and their paths.
     files: Vec<(String, String)>,
     /// Ids of the pages, and the engine's.
     ids: BTreeMap<u64, u64>,
