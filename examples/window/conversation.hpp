@@ -11,7 +11,7 @@
 
 using Clock = std::chrono::steady_clock;
 
-// Text of one origin: "user", "target", a drafter's name, or "note" for what is no message.
+// Text of one origin: "user", "target", a drafter's name, or "note" for text that belongs to no message.
 struct Span {
     std::string origin, text;
 };
@@ -32,7 +32,7 @@ public:
         timed([&] { engine_.load_async(config + "}"); });
     }
 
-    // Looks for news: of the load, and of the answer that is being written.
+    // Takes the progress of the load, or the new text of the answer.
     void update() {
         if (state_ != "ready") {
             const foredraft::json status = timed([&] { return engine_.status(); });
@@ -46,7 +46,7 @@ public:
         if (request_->finished()) request_.reset();
     }
 
-    // While the host needs the processor. The engine sleeps in between.
+    // The engine sleeps from `pause` to `resume`, while the host needs the processor.
     void pause() {
         timed([&] { return engine_.pause(); });
     }

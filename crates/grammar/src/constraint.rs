@@ -198,7 +198,7 @@ impl OutputConstraint {
         self.reasoning.as_ref().and_then(|(rules, state)| state.forced(rules))
     }
 
-    /// Whether the grammar, or its triggers, are looked at. A lazy grammar's are not inside of reasoning.
+    /// Whether the grammar or its triggers apply now. Those of a lazy grammar do not apply inside of reasoning.
     fn grammar_applies(&self) -> bool {
         self.awaiting.is_none() || !self.reasoning.as_ref().is_some_and(|(_, state)| state.is_inside())
     }

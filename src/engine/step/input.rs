@@ -6,7 +6,7 @@ use crate::llama::Rollback;
 /// decoded again (see [`DraftTree`]).
 pub(crate) const MAX_PENDING: usize = 16;
 
-/// The input of a step's plan. Kept for its memory.
+/// The input of a step's plan. The next step uses its memory again.
 #[derive(Debug, Default)]
 pub(crate) struct StepInput {
     /// The state of each slot, by sequence id.
@@ -79,7 +79,7 @@ pub(crate) struct StepLimits {
     pub(crate) max_invariant_tokens: usize,
     /// Most tokens that the host's frame budget leaves time for in a batch.
     pub(crate) n_budgeted_tokens: usize,
-    /// Whether logits are batch-invariant up to there.
+    /// Whether logits are batch-invariant, up to `max_invariant_tokens`.
     pub(crate) is_batch_invariant: bool,
     /// Whether logits do not depend on the places of cells either, so that the tokens of every branch have the logits that they have alone.
     pub(crate) branches_are_invariant: bool,

@@ -1,6 +1,6 @@
-//! The names of filters.
+//! The names of filters, and the file that has each.
 
-/// Where a filter is.
+/// The kind of values that a filter is for.
 #[derive(Clone, Copy)]
 pub(super) enum FilterGroup {
     Value,
@@ -8,7 +8,7 @@ pub(super) enum FilterGroup {
     Sequence,
 }
 
-/// Where the filter of that name is.
+/// The group of the filter of that name; `None`: there is none.
 pub(super) fn group(name: &str) -> Option<FilterGroup> {
     Some(match name {
         "abs" | "attr" | "bool" | "d" | "default" | "float" | "int" | "pprint" | "round" | "safe" | "string"
