@@ -9,8 +9,11 @@ export CARGO_TARGET_DIR=$PWD/target/fuzz
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     echo "skipped: no cargo-fuzz (cargo install cargo-fuzz) with a nightly toolchain" >&2
 else
-    for name in ngram_file gbnf template schema; do
-        mkdir -p "fuzz/corpus/$name"
+    # For the target that calls the C interface.
+    export FOREDRAFT_LIBRARY=$PWD/target/release/libforedraft.so
+    CARGO_TARGET_DIR=$PWD/target cargo build --release --lib
+    for name in ngram_file gbnf template template_api schema; do
+        mkdir -p "fuzz/corpus/$name" "fuzz/seeds/$name"
         cargo +nightly fuzz build "$name" >"target/fuzz-$name.log" 2>&1
         cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "fuzz/seeds/$name" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
             -max_len=2048 -print_final_stats=1 >"target/fuzz-$name.log" 2>&1 || { tail -n 40 "target/fuzz-$name.log"; exit 1; }

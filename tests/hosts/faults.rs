@@ -1,15 +1,22 @@
 //! Checks that a C host survives threads cancelled inside calls and a system without threads or memory, and may set process state.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::sync::{Mutex, PoisonError};
 
 use crate::toolchain::{compiler, folder, library_folder, root, run};
 
-/// Compiles a C program, a folder of C files or a shared library against the shared library of this build.
+/// Compiles a C program, a folder of C files or a shared library against the shared library of this build: once, because a program that runs
+/// cannot be written.
 fn compiled(name: &str, flags: &[&str]) -> PathBuf {
-    let program = folder("faults").join(name.trim_end_matches(".c"));
+    static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let program = folder("faults").join(format!("{}{}", name.trim_end_matches(".c"), flags.concat()));
+    let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.contains(&program) {
+        return program;
+    }
     let library = library_folder();
     let mut command = Command::new(compiler("c"));
     command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-pthread"]);
@@ -26,6 +33,7 @@ fn compiled(name: &str, flags: &[&str]) -> PathBuf {
         command.arg(format!("-Wl,-rpath,{}", library.display()));
     }
     run(&mut command, "");
+    known.insert(program.clone());
     program
 }
 
@@ -68,9 +76,7 @@ fn calls_need_no_more_stack_than_documented() {
 
 /// The output of `host_state.c` in a mode.
 fn host_state(mode: &[&str]) -> String {
-    // Several tests must not compile it at once.
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("host_state.c", &["-lm"]));
-    let output = Command::new(&*PROGRAM).arg(model()).args(mode).output().expect("it starts");
+    let output = Command::new(compiled("host_state.c", &["-lm"])).arg(model()).args(mode).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{:?} {text} {}", output.status, String::from_utf8_lossy(&output.stderr));
     text
