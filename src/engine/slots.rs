@@ -133,6 +133,7 @@ impl SlotPool {
             has_pending_moves: context.has_pending_moves(),
             needs_checkpoints: Sequence::needs_checkpoints(context),
             pads_single_tokens: context.pads_single_tokens(),
+            decodes_slots_together: context.model().decodes_sequences_together(),
         }
     }
 

@@ -233,6 +233,8 @@ fn drafts_do_not_change_completions_of_recurrent_architectures() {
         ("falcon-h1", false),
         ("granitehybrid", false),
         ("jamba", false),
+        ("plamo2", false),
+        ("rwkv6qwen2", false),
         ("qwen35", true),
         ("lfm2", true),
         ("nemotron_h", true),

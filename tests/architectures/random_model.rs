@@ -233,8 +233,12 @@ pub fn make(name: &str, experts: bool, path: &str) -> Result<(), String> {
             let model = sys::llama_model_init_from_user(metadata, Some(fill), list, params);
             if !model.is_null() {
                 let mut known = BTreeSet::new();
-                for (name, tensor) in tensors.iter().filter(|(name, _)| known.insert(name.clone())) {
-                    assert!(!name.is_empty());
+                for (tensor_name, tensor) in tensors.iter().filter(|(name, _)| known.insert(name.clone())) {
+                    assert!(!tensor_name.is_empty());
+                    // llama.cpp names it as optional, and cannot run such models.
+                    if name == "rwkv6qwen2" && tensor_name.contains("time_mix_first") {
+                        continue;
+                    }
                     sys::gguf_add_tensor(metadata, *tensor);
                 }
                 result = match sys::gguf_write_to_file(metadata, path.as_ptr(), false) {

@@ -3,6 +3,7 @@
 
 pub mod heads;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use super::gguf::Gguf;
@@ -36,6 +37,19 @@ pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
     path.to_string_lossy().into_owned()
 }
 
+thread_local! {
+    /// Models with another seed have other random weights, and files of their own.
+    static SEED: Cell<u64> = const { Cell::new(1) };
+}
+
+/// Makes models with the random weights of this seed.
+pub fn with_seed<T>(seed: u64, make: impl FnOnce() -> T) -> T {
+    let before = SEED.replace(seed);
+    let made = make();
+    SEED.set(before);
+    made
+}
+
 impl Writer {
     fn new(architecture: &'static str) -> Writer {
         Writer::without(architecture, "")
@@ -43,7 +57,8 @@ impl Writer {
 
     /// A writer that does not copy the vocabulary's entry `key`.
     fn without(architecture: &'static str, key: &str) -> Writer {
-        let mut writer = Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: 1 };
+        let mut writer =
+            Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: SEED.get() };
         let vocabulary = Gguf::read(&super::model("draft"));
         for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.") && entry.key != key) {
             put_string(&mut writer.entries, &entry.key);
@@ -181,6 +196,7 @@ impl Writer {
             values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
+        let name = if SEED.get() == 1 { name.to_owned() } else { format!("{name}-seed-{}", SEED.get()) };
         write_file(&format!("tiny-{name}"), bytes)
     }
 }
@@ -282,6 +298,14 @@ pub fn of_kind(architecture: &'static str, kind: &str, layer: u64) -> String {
     model.number("nextn_predict_layers", 1);
     model.ones(&format!("blk.{layer}.attn_norm.weight"), N_EMBD);
     model.write(&format!("kind-{architecture}-{kind}-{layer}"))
+}
+
+/// A file of an architecture with one tensor.
+pub fn with_tensor(architecture: &'static str, tensor: &str) -> String {
+    let mut model = Writer::new(architecture);
+    model.number("wkv.head_size", 16);
+    model.ones(tensor, N_EMBD);
+    model.write(&format!("tensor-{architecture}"))
 }
 
 /// The sliding-window model with this many more keys of metadata.

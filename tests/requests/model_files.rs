@@ -45,6 +45,15 @@ fn metadata_that_llama_divides_by_is_not_zero() {
     }
 }
 
+/// llama.cpp ends the process: it computes with a tensor that it never loads for this architecture.
+#[test]
+fn tensors_that_llama_cannot_compute_with_are_refused() {
+    let path = tiny_models::with_tensor("rwkv6qwen2", "blk.3.time_mix_first.weight");
+    let error = refused(json!({"model": path}));
+    let expected = "has blk.3.time_mix_first.weight, which models of the architecture rwkv6qwen2 do not have";
+    assert!(error.starts_with(&format!("model: {path}: ")) && error.contains(expected), "{error}");
+}
+
 #[test]
 fn files_that_are_no_model_say_what_they_are() {
     let whole = std::fs::read(model("draft")).expect("a shipped model");

@@ -94,6 +94,11 @@ impl Beams {
     pub(super) fn begin(&mut self, submission: Submission, prompt: Vec<Token>, stats: PromptStats) -> Result<()> {
         let Submission { request, sink, deadline, .. } = submission;
         let width = u32::try_from(request.options.n_beams).unwrap_or(u32::MAX);
+        if width > 1 && !self.model.decodes_sequences_together() {
+            return Err(Error::invalid(
+                "n_beams: llama.cpp cannot decode several sequences together with this architecture",
+            ));
+        }
         if self.context.is_none() || self.params.n_seq_max < width {
             self.context = None; // its memory first
             let params = ContextParams { n_seq_max: width, embeddings: false, ..self.params.clone() };

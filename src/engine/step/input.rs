@@ -92,6 +92,8 @@ pub(crate) struct StepLimits {
     pub(crate) needs_checkpoints: bool,
     /// Whether a token that would be decoded alone is padded.
     pub(crate) pads_single_tokens: bool,
+    /// Whether several slots can take part in a step.
+    pub(crate) decodes_slots_together: bool,
 }
 
 impl StepLimits {

@@ -1,7 +1,8 @@
 //! Decides which slots take part in a step.
 //!
 //! Requests with different LoRA scales cannot be decoded in one batch, so they take turns. So do long prompts: next to others they
-//! would be divided in other places than alone, and the last bits of their cells in the KV cache depend on that.
+//! would be divided in other places than alone, and the last bits of their cells in the KV cache depend on that. Where llama.cpp cannot
+//! decode sequences together, all slots take turns.
 
 use super::input::{SlotState, StepInput, StepLimits};
 use crate::speculative::StepSlot;
@@ -64,7 +65,7 @@ pub(crate) fn schedule(input: &StepInput, schedule: &mut Schedule) {
             slot.is_in_turn = state.adapters == next.adapters;
         }
         turn.step += 1;
-        separate_long_prompts(states, slots, limits);
+        separate(states, slots, limits);
     }
     demands.clear();
     demands.extend(states.iter().zip(slots).map(|(state, slot)| {
@@ -85,18 +86,19 @@ fn next_in_turn(states: &[SlotState], turn: &mut Turn) -> Option<usize> {
     Some(next)
 }
 
-/// Lets one slot with a long prompt take part, or all others of this turn: whichever took part longest ago.
-fn separate_long_prompts(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits) {
+/// Lets one slot that is decoded alone take part, or all others of this turn: whichever took part longest ago.
+fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits) {
     let most = if limits.is_batch_invariant { limits.max_invariant_tokens } else { usize::MAX };
-    let is_long = |state: &SlotState| state.n_pending() > most;
+    let is_alone = |state: &SlotState| !limits.decodes_slots_together || state.n_pending() > most;
     let working =
         (0..).zip(states.iter().zip(&*slots)).filter(|(_, (state, slot))| state.is_running() && slot.is_in_turn);
     let working = working.map(|(index, (state, _))| (index, state));
-    let others = working.clone().filter(|(_, state)| !is_long(state)).map(|(_, state)| state.last_step).max();
-    let long = working.filter(|(_, state)| is_long(state)).min_by_key(|(_, state)| state.last_step);
-    let long = long.filter(|(_, state)| others.is_none_or(|others| state.last_step <= others)).map(|(index, _)| index);
+    let others = working.clone().filter(|(_, state)| !is_alone(state)).map(|(_, state)| state.last_step).max();
+    let alone = working.filter(|(_, state)| is_alone(state)).min_by_key(|(_, state)| state.last_step);
+    let alone =
+        alone.filter(|(_, state)| others.is_none_or(|others| state.last_step <= others)).map(|(index, _)| index);
     for (index, (state, slot)) in states.iter().zip(slots).enumerate() {
-        slot.is_scheduled = slot.is_in_turn && long.map_or(!is_long(state), |long| index == long);
+        slot.is_scheduled = slot.is_in_turn && alone.map_or(!is_alone(state), |alone| index == alone);
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) const STEP_LIMITS: StepLimits = StepLimits {
     has_pending_moves: false,
     needs_checkpoints: false,
     pads_single_tokens: false,
+    decodes_slots_together: true,
 };
 
 /// The model whose vocabulary the fake models use.

@@ -160,6 +160,19 @@ std::string zero_divisor(const metadata & values, const std::string & architectu
     return "";
 }
 
+// Which tensors llama.cpp would compute with without having loaded others that belong to them. Empty: none.
+std::string lone_tensor(const gguf_context * head, const std::string & architecture) {
+    // RWKV6-Qwen2 has no `time_mix_first`. With one, llama.cpp computes as for RWKV6, with a norm that it loads for that alone.
+    const int64_t n = architecture == "rwkv6qwen2" ? gguf_get_n_tensors(head) : 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const std::string name = gguf_get_tensor_name(head, i);
+        if (name.find(".time_mix_first.") != std::string::npos) {
+            return "has " + name + ", which models of the architecture " + architecture + " do not have: llama.cpp cannot run it";
+        }
+    }
+    return "";
+}
+
 // Whether a file has layers for multi-token prediction, and no others.
 bool has_only_mtp_layers(const gguf_context * head, const metadata & values, const std::string & architecture) {
     const int64_t n = gguf_get_n_tensors(head);
@@ -319,6 +332,9 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         }
         if (wrong.empty() && static_cast<role>(as) != role::adapter) {
             wrong = zero_divisor(values, values.text("general.architecture"));
+        }
+        if (wrong.empty()) {
+            wrong = lone_tensor(file.get(), values.text("general.architecture"));
         }
         std::snprintf(why, why_size, "%s", wrong.c_str());
         return wrong.empty();

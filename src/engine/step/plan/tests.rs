@@ -120,6 +120,14 @@ fn a_long_prompt_alternates_with_all_others() {
 }
 
 #[test]
+fn slots_that_cannot_be_decoded_together_alternate() {
+    let limits = StepLimits { decodes_slots_together: false, ..LIMITS };
+    let mut stages = stages(&[generating(10), prompt(20), generating(10)]);
+    let steps: Vec<Vec<usize>> = (0..6).map(|_| step(&mut stages, &limits)).collect();
+    assert_eq!(steps, [[0], [1], [2], [0], [1], [2]]);
+}
+
+#[test]
 fn slots_have_room_for_drafts_up_to_each_limit() {
     let room = |state: SlotState, limits: &StepLimits| {
         let mut stages = stages(&[state]);
