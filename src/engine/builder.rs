@@ -198,7 +198,8 @@ impl Builder<'_> {
             Some(Compatibility::of((target, models.rollback), (&head, context.rollback()), context.n_ctx()));
         let reads_hidden = head.draft_kind() == DraftKind::Mtp || pool.context.reads_hidden();
         let drafter: Box<dyn Drafter + Send> = match head.draft_kind() {
-            DraftKind::Dflash | DraftKind::Dspark => {
+            kind if kind.drafts_blocks() => {
+                costs.draft_blocks();
                 Box::new(BlockHead::new(context, self.n_parallel(), reads_hidden)?)
             }
             _ => Box::new(Head::new(context, self.n_parallel(), DrafterKind::Draft, reads_hidden)),
@@ -246,8 +247,12 @@ impl Builder<'_> {
         if self.config.warmup {
             warm_up(&mut context);
             progress.step();
-            measure(&mut context, &drafter_sizes(self.n_parallel()), MEASURING, |n, time| {
-                costs.record_drafts(|_| n, 1, 0, time);
+            // A pass of each slot: a token, or a block of them.
+            let kind = context.model().draft_kind();
+            let n_tokens = if kind.drafts_blocks() { context.model().block()?.size } else { 1 };
+            let sizes: Vec<usize> = drafter_sizes(self.n_parallel()).iter().map(|n_slots| n_slots * n_tokens).collect();
+            measure(&mut context, &sizes, MEASURING, |n, time| {
+                costs.record_drafts(|_| n / n_tokens, 1, 0, time);
                 progress.step();
                 progress.check().is_ok()
             });

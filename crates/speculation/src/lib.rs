@@ -25,8 +25,8 @@ mod simulator;
 pub mod verify;
 
 pub use controller::{
-    BatchSplit, Bias, Calibration, Choice, Controller, Costs, DraftPrices, GrowingDraft, Length, MAX_MEASURED, Prices,
-    SequencePadding, SoFar, StepSlot, StopPolicy, another_round_pays, sizes_to_measure,
+    BatchSplit, Bias, Calibration, Choice, Controller, Costs, DraftPasses, DraftPrices, GrowingDraft, Length,
+    MAX_MEASURED, Prices, SequencePadding, SoFar, StepSlot, StopPolicy, another_round_pays, sizes_to_measure,
 };
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
 pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};

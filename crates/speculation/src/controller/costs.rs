@@ -11,8 +11,8 @@ pub const MAX_MEASURED: usize = 4 * MAX_DRAFT;
 /// Batches of prompts with at least this many tokens are used for the extrapolation.
 const LEAST_PROMPT: usize = MAX_DRAFT + 2;
 
-/// v(n), the cost of a physical batch of n tokens of the target, and c(k), the cost of drafting a token for each of k slots, both in
-/// forward passes of one token of the target. Shared by all requests.
+/// v(n), the cost of a physical batch of n tokens of the target, and c(k), the cost of a pass of drafting for k slots ([`DraftPasses`]), both
+/// in forward passes of one token of the target. Shared by all requests.
 ///
 /// On CPUs, v grows in steps and is not even monotonic (with Q4_0, four tokens can cost less than two), so it is a table. Attention costs
 /// more with the context ([`Costs::attention`]). Effects that slow down all decodes, such as a busy machine, are in one common factor, so
@@ -35,6 +35,7 @@ pub struct Costs {
     padded: bool,
     /// See [`Costs::repeat`].
     repeats: bool,
+    passes: DraftPasses,
     /// The tokens of a prompt's batch and its seconds at `scale` 1, for the extrapolation.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, relative to the table.
@@ -70,6 +71,26 @@ pub fn sizes_to_measure(n_slots: usize) -> Vec<usize> {
         }
     }
     sizes
+}
+
+/// The passes that a model needs to draft. Each costs the same: see [`Costs::c`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DraftPasses {
+    /// One for each token.
+    #[default]
+    PerToken,
+    /// One for a block of tokens, however many of them are used.
+    PerBlock,
+}
+
+impl DraftPasses {
+    /// The number of passes from a draft of `drafted` tokens to one of `length`.
+    pub fn between(self, drafted: usize, length: usize) -> usize {
+        match self {
+            DraftPasses::PerToken => length.saturating_sub(drafted),
+            DraftPasses::PerBlock => usize::from(drafted == 0 && length > 0),
+        }
+    }
 }
 
 /// How many steps have measured a size, and the last one.
@@ -119,6 +140,7 @@ impl Default for Costs {
             split: BatchSplit::default(),
             padded: false,
             repeats: false,
+            passes: DraftPasses::PerToken,
             bulk: None,
             scale: 1.0,
             attention: FIRST_ATTENTION,
@@ -149,6 +171,16 @@ impl Costs {
     /// back.
     pub fn repeat(&mut self) {
         self.repeats = true;
+    }
+
+    /// The model drafts blocks of tokens from now on: see [`DraftPasses::PerBlock`].
+    pub fn draft_blocks(&mut self) {
+        self.passes = DraftPasses::PerBlock;
+    }
+
+    /// The passes that the model needs to draft.
+    pub fn passes(&self) -> DraftPasses {
+        self.passes
     }
 
     /// Whether tokens are decoded again: see [`Costs::repeat`].
@@ -427,8 +459,8 @@ impl Costs {
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
-    /// c(k): the cost of drafting one token for each of `n_slots` slots with about `n_past` tokens of context, in forward passes of one
-    /// token of the target.
+    /// c(k): the cost of drafting one token, or one block of tokens, for each of `n_slots` slots with about `n_past` tokens of context, in
+    /// forward passes of one token of the target.
     pub fn c(&self, n_slots: usize, n_past: usize) -> f64 {
         let attention = self.draft_attention * n_slots as f64 * n_past as f64 / 1e3;
         self.in_forward_passes(self.draft_seconds(n_slots) * self.scale) + attention

@@ -25,7 +25,7 @@ pub use self::batch_split::{BatchSplit, SequencePadding};
 pub use self::calibration::{Bias, Calibration, Choice};
 #[cfg(test)]
 pub(crate) use self::costs::tests::costs as test_costs;
-pub use self::costs::{Costs, MAX_MEASURED, sizes_to_measure};
+pub use self::costs::{Costs, DraftPasses, MAX_MEASURED, sizes_to_measure};
 pub use self::exploration::{Decision, MOST_UNREAD};
 pub use self::lengths::{DraftOptions, decide};
 pub use self::outlook::{Prospect, outlook};

@@ -61,7 +61,7 @@ impl Default for Trial {
 }
 
 /// Estimates the gain if a model drafts for the slots that have a prospect, all with the same length.
-/// `draft`: the cost of a round of drafting, in tokens.
+/// `draft`: the cost of a pass of drafting, in tokens.
 pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Option<Prospect>], draft: f64) -> Outlook {
     let n = prices.slots.len();
     let text = |slot: usize, length: usize| options.get(slot).map_or(0.0, |own| own.worth(prices, slot, length));
@@ -91,7 +91,7 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
         }
         without = without.max(texts - cost);
         if (1..=n_max).contains(&length) {
-            let cost = cost + draft * length as f64;
+            let cost = cost + draft * prices.costs.passes().between(0, length) as f64;
             *value = (expected - cost, optimistic - cost);
             if value.0 > with {
                 (with, best) = (value.0, length);

@@ -18,7 +18,7 @@
 use std::ops::RangeInclusive;
 
 use super::calibration::{Bias, Calibration};
-use super::costs::Costs;
+use super::costs::{Costs, DraftPasses};
 use super::prices::Prices;
 use crate::{Adaptive, MAX_DRAFT, Settings};
 
@@ -56,8 +56,9 @@ impl Rate {
 pub struct DraftPrices {
     /// The cost of a slot's 0, 1, ... drafted tokens, in tokens. With rectangles, its share if all slots draft the same number.
     verify: Vec<f64>,
-    /// The cost of a round of drafting, in tokens, and the number of slots in it.
+    /// The cost of a pass of drafting, in tokens, and the number of slots in it.
     draft: f64,
+    passes: DraftPasses,
     n_drafting: usize,
     /// The number of tokens without drafts, and their cost in tokens. In shares, too.
     base: f64,
@@ -102,7 +103,8 @@ impl DraftPrices {
                 sure *= acceptance;
                 let moves = before.is_some_and(|before| before != m);
                 let moving = if moves { costs.change() / PATIENCE } else { 0.0 };
-                let cost = costs.v(1 + m) + costs.attention(1 + m, n_past) + costs.c(1, n_past) * m as f64;
+                let cost = costs.v(1 + m) + costs.attention(1 + m, n_past);
+                let cost = cost + costs.c(1, n_past) * costs.passes().between(0, m) as f64;
                 let rate = tokens / (cost + moving);
                 if rate > most {
                     (best, most) = (m, rate);
@@ -121,6 +123,7 @@ impl DraftPrices {
         self.shares = rectangles.then_some(n_drafting);
         let parts = if rectangles { n_drafting as f64 } else { 1.0 };
         let n_past = prices.mean_n_past();
+        self.passes = prices.costs.passes();
         self.set_draft_cost(prices.rate * prices.costs.c(n_drafting, n_past), n_drafting);
         let attention = |m: usize| prices.costs.attention(1 + m, n_past) - prices.costs.attention(1, n_past);
         (self.base, self.alone) = (generating as f64 / parts, prices.rate * alone / parts);
@@ -136,7 +139,7 @@ impl DraftPrices {
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT), 0).0;
     }
 
-    /// Sets the cost of a round of drafting for `n_slots` slots together, in tokens.
+    /// Sets the cost of a pass of drafting for `n_slots` slots together, in tokens.
     pub fn set_draft_cost(&mut self, cost: f64, n_slots: usize) {
         (self.draft, self.n_drafting) = (cost, n_slots.max(1));
     }
@@ -175,6 +178,11 @@ impl DraftPrices {
         self.ahead(0, 1.0, 0.0, acceptance, lengths)
     }
 
+    /// The cost of drafting from `drafted` tokens to `length`, for all slots together.
+    fn drafting(&self, drafted: usize, length: usize) -> f64 {
+        self.draft * self.passes.between(drafted, length) as f64
+    }
+
     /// The best gain of a draft of `drafted` tokens (`sure`: the product of their acceptances, `sum`: the sum of such products) that
     /// continues to one of these lengths with tokens accepted with `acceptance`.
     fn ahead(&self, drafted: usize, sure: f64, sum: f64, acceptance: f64, lengths: RangeInclusive<usize>) -> f64 {
@@ -184,8 +192,8 @@ impl DraftPrices {
             sure *= acceptance;
             sum += sure;
             if m >= n_min {
-                best =
-                    best.max(sum - self.verify(m) - self.draft / self.n_drafting.max(1) as f64 * (m - drafted) as f64);
+                let drafting = self.drafting(drafted, m) / self.n_drafting.max(1) as f64;
+                best = best.max(sum - self.verify(m) - drafting);
             }
         }
         best
@@ -315,7 +323,7 @@ pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + C
     let Some(prices) = shared else { return true };
     let slots = prices.shares.unwrap_or(1) as f64;
     let value = |length: usize| {
-        let drafting = prices.draft * length.saturating_sub(drafted) as f64;
+        let drafting = prices.drafting(drafted, length);
         expected.get(length).map_or(f64::NEG_INFINITY, |expected| expected - slots * prices.verify(length) - drafting)
     };
     let now = (0..=drafted).map(value).fold(f64::NEG_INFINITY, f64::max);

@@ -238,7 +238,8 @@ impl Drafters {
         let (start, n_past) = (clock(), mean_n_past(steps));
         drafter.draft(&mut requests);
         let time = clock().saturating_duration_since(start);
-        let rounds = requests.iter().map(|request| request.draft.tokens.len()).max().unwrap_or(0);
+        let longest = requests.iter().map(|request| request.draft.tokens.len()).max().unwrap_or(0);
+        let rounds = controller.costs.passes().between(0, longest);
         draft_lengths.clear();
         draft_lengths.extend(requests.iter().map(|request| request.draft.longest_branch(usize::MAX)));
         drop(requests);

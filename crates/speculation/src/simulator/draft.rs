@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use super::machine::Machine;
 use super::trace::{Choice, Trace};
 use super::{Kind, pass};
-use crate::controller::another_round_pays;
+use crate::controller::{DraftPasses, another_round_pays};
 use crate::{DraftRequest, Drafter, DrafterKind, Settings};
 use foredraft_base::Token;
 use foredraft_sampling::Sampler;
@@ -77,7 +77,7 @@ impl Drafter for ReplayedDraft {
         self.known[slot] = usize::MAX;
     }
 
-    /// As `DraftModel` does: all slots draft in the same rounds.
+    /// As `DraftModel` and `BlockHead` do: all slots draft in the same passes.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
         for request in requests.iter() {
             let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
@@ -85,8 +85,13 @@ impl Drafter for ReplayedDraft {
             pass(self.machine.draft_prompt(unread));
         }
         let mut active: Vec<bool> = requests.iter().map(|request| request.n_max > 0).collect();
-        while active.iter().any(|active| *active) {
-            pass(self.machine.draft(active.iter().filter(|active| **active).count()));
+        let passes = self.machine.passes;
+        for drafted in 0.. {
+            let n_active = active.iter().filter(|active| **active).count();
+            if n_active == 0 {
+                break;
+            }
+            pass(passes.between(drafted, drafted + 1) as f64 * self.machine.draft(n_active));
             for (request, active) in requests.iter_mut().zip(&mut active).filter(|(_, active)| **active) {
                 let next = self.next(request);
                 if let Some((token, p)) = next {
@@ -96,7 +101,7 @@ impl Drafter for ReplayedDraft {
                 *active =
                     next.is_some() && !full && request.stop_policy.wants_more(&request.draft.confidence, request.n_max);
             }
-            if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
+            if passes == DraftPasses::PerToken && !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{BatchSplit, Costs, SequencePadding, sizes_to_measure};
+use crate::{BatchSplit, Costs, DraftPasses, SequencePadding, sizes_to_measure};
 
 /// A machine with a target and a draft model.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub(super) struct Machine {
     /// The cost of drafting a token for one slot with an empty context, in `one`; the additional fraction for each further slot; and the
     /// additional cost for each thousand tokens of context.
     draft: (f64, f64, f64),
+    /// The passes that the draft model needs. One for a block costs [`BLOCK`] times what one for a token costs.
+    pub(super) passes: DraftPasses,
     /// The additional cost of a physical batch of another size than the last one, in `one`.
     change: f64,
 }
@@ -62,6 +64,9 @@ const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 
 /// tokens are measured, and what depth costs in all (`benches/measure/depth.py`); 32 tokens and the parts of depth for slot and token are estimates.
 const VNNI: &[(usize, f64)] = &[(1, 1.0), (4, 1.07), (8, 1.5), (16, 2.3), (32, 3.6), (64, 6.05), (128, 12.1)];
 
+/// The cost of a pass for 16 tokens of a small model, relative to one for a single token.
+const BLOCK: f64 = 1.8;
+
 const VNNI_CORES: Machine = Machine {
     name: "vnni",
     one: 32.0,
@@ -69,6 +74,7 @@ const VNNI_CORES: Machine = Machine {
     of_depth: (0.12, 0.08),
     depth: 0,
     draft: (0.1, 0.07, 0.075),
+    passes: DraftPasses::PerToken,
     change: 0.01,
 };
 
@@ -79,6 +85,7 @@ const AMX_CORES: Machine = Machine {
     of_depth: (0.25, 0.12),
     depth: 0,
     draft: (0.095, 0.2, 0.12),
+    passes: DraftPasses::PerToken,
     change: 0.01,
 };
 
@@ -94,6 +101,7 @@ pub(super) const MACHINES: &[Machine] = &[
         of_depth: (0.3, 0.15),
         depth: 0,
         draft: (0.15, 0.2, 0.18),
+        passes: DraftPasses::PerToken,
         change: 0.015,
     },
     Machine {
@@ -103,6 +111,7 @@ pub(super) const MACHINES: &[Machine] = &[
         of_depth: (0.1, 0.08),
         depth: 0,
         draft: (0.12, 0.35, 0.05),
+        passes: DraftPasses::PerToken,
         change: 0.005,
     },
     Machine {
@@ -112,6 +121,7 @@ pub(super) const MACHINES: &[Machine] = &[
         of_depth: (0.02, 0.005),
         depth: 0,
         draft: (0.25, 0.02, 0.01),
+        passes: DraftPasses::PerToken,
         change: 0.02,
     },
 ];
@@ -120,6 +130,11 @@ pub(super) const MACHINES: &[Machine] = &[
 const MEASURING: f64 = 1.6;
 
 impl Machine {
+    /// The same machine with a model that drafts a block in one pass.
+    pub(super) fn with_blocks(&self) -> Machine {
+        Machine { passes: DraftPasses::PerBlock, ..self.clone() }
+    }
+
     pub(super) fn split(&self) -> BatchSplit {
         BatchSplit::Rectangles { n_ubatch: 512, padding: SequencePadding::Never }
     }
@@ -153,12 +168,16 @@ impl Machine {
         cost * self.one / 1e3
     }
 
-    /// The seconds for a round of drafting.
+    /// The seconds for a pass of drafting.
     pub(super) fn draft(&self, n_slots: usize) -> f64 {
-        let (one, slot, depth) = self.draft;
-        let each =
-            one * (1.0 + slot * (n_slots as f64 - 1.0)) + depth * (self.depth + 200) as f64 / 1000.0 * n_slots as f64;
-        each * self.one / 1e3
+        self.draft_at(n_slots, self.depth + 200)
+    }
+
+    fn draft_at(&self, n_slots: usize, depth: usize) -> f64 {
+        let (one, slot, of_depth) = self.draft;
+        let of_rows = one * (1.0 + slot * (n_slots as f64 - 1.0));
+        let rows = if self.passes == DraftPasses::PerBlock { BLOCK } else { 1.0 };
+        (rows * of_rows + of_depth * depth as f64 / 1000.0 * n_slots as f64) * self.one / 1e3
     }
 
     /// The seconds for the tokens that the draft must catch up with.
@@ -168,6 +187,9 @@ impl Machine {
 
     /// Measures as the engine does before the first request, with an empty context.
     pub(super) fn measure(&self, n_slots: usize, costs: &mut Costs, noise: &mut Noise) {
+        if self.passes == DraftPasses::PerBlock {
+            costs.draft_blocks();
+        }
         let mut passed = 0.0;
         for n in sizes_to_measure(n_slots) {
             // The faster of two.
@@ -179,8 +201,7 @@ impl Machine {
             }
         }
         for n in [1, n_slots] {
-            let (one, slot, _) = self.draft;
-            let time = one * (1.0 + slot * (n as f64 - 1.0)) * self.one / 1e3 * noise.factor().min(noise.factor());
+            let time = self.draft_at(n, 0) * noise.factor().min(noise.factor());
             costs.record_drafts(|_| n, 1, 0, Duration::from_secs_f64(time));
         }
     }
