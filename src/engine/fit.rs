@@ -141,6 +141,11 @@ impl Estimates<'_> {
         Ok([self.target(choice)?, self.draft(choice)?])
     }
 
+    /// The target, whose weights a draft head may use.
+    fn measured_target(&self) -> Result<Model> {
+        measured(&self.config.model, self.config.mtp, Model::load)
+    }
+
     fn target(&mut self, choice: FitChoice) -> Result<DevicePlacement> {
         let key = (choice.layers, choice.n_ctx);
         if let Some(known) = self.target.get(&key) {
@@ -195,8 +200,8 @@ impl Estimates<'_> {
             match model.draft_kind() {
                 DraftKind::Model => placement.add_estimate(&model, &context)?,
                 DraftKind::Mtp => _ = placement.add_mtp_estimate(&model, &context),
-                // llama.cpp makes no context of a head that uses weights of its target, which is not there yet.
-                _ => _ = placement.add_estimate(&model, &context),
+                // The load says why llama.cpp refuses a head's context.
+                _ => _ = placement.add_head_estimate(&model, &context, &self.measured_target()?),
             }
         }
         if mtp && model.n_mtp_layers() > 0 && rolls_back {

@@ -1,6 +1,6 @@
 //! Asks llama.cpp what models and contexts have on each device, or would have.
 
-use std::ptr::{NonNull, null};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
@@ -24,7 +24,7 @@ impl DevicePlacement {
     /// # Errors
     /// llama.cpp refuses the parameters.
     pub fn add_estimate(&mut self, model: &Model, params: &ContextParams) -> Result<()> {
-        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_DEFAULT, model, params)
+        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_DEFAULT, model, params, None)
     }
 
     /// As [`DevicePlacement::add_estimate`], for a context of the model's MTP layers ([`Context::mtp`]).
@@ -32,23 +32,28 @@ impl DevicePlacement {
     /// # Errors
     /// llama.cpp refuses the parameters.
     pub fn add_mtp_estimate(&mut self, model: &Model, params: &ContextParams) -> Result<()> {
-        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_MTP, model, params)
+        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_MTP, model, params, None)
     }
 
-    fn add_estimate_as(&mut self, kind: sys::llama_context_type, model: &Model, params: &ContextParams) -> Result<()> {
-        let interrupt = Arc::new(Interrupt::default());
-        let mut raw = raw_params(params, model, &interrupt);
-        raw.ctx_type = kind;
-        let mut why = ErrorBuffer::new();
-        // SAFETY: the model is alive. `raw` is plain data; its only pointer is the interrupt, which outlives the context. The guard catches
-        // exceptions.
-        let (context, errors) =
-            log::collecting(|| unsafe { foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size()) });
-        let context =
-            NonNull::new(context).ok_or_else(|| Error::model(format!("{} {}", errors.join("; "), why.message())))?;
-        self.add_buffers(model.as_ptr(), context.as_ptr(), false);
-        // SAFETY: the context is alive, and nothing else has it.
-        unsafe { sys::llama_free(context.as_ptr()) };
+    /// As [`DevicePlacement::add_estimate`], for a context of a draft head ([`Context::head`]), which may use weights of `target`.
+    ///
+    /// # Errors
+    /// llama.cpp refuses the parameters, of the head's context or of a small one of the target.
+    pub fn add_head_estimate(&mut self, head: &Model, params: &ContextParams, target: &Model) -> Result<()> {
+        let of_target = MeasuredContext::new(sys::LLAMA_CONTEXT_TYPE_DEFAULT, target, &small(params), None)?;
+        let params = head.with_block(&ContextParams { n_rollback: 0, ..params.clone() });
+        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_DEFAULT, head, &params, Some(&of_target))
+    }
+
+    fn add_estimate_as(
+        &mut self,
+        kind: sys::llama_context_type,
+        model: &Model,
+        params: &ContextParams,
+        other: Option<&MeasuredContext>,
+    ) -> Result<()> {
+        let context = MeasuredContext::new(kind, model, params, other)?;
+        self.add_buffers(model.as_ptr(), context.ptr.as_ptr(), false);
         Ok(())
     }
 
@@ -58,12 +63,9 @@ impl DevicePlacement {
     /// # Errors
     /// llama.cpp refuses the parameters.
     pub fn bytes_per_earlier_state(model: &Model, params: &ContextParams) -> Result<u64> {
-        const SMALL: u32 = 32;
         let bytes = |n_rollback| {
             let mut placement = DevicePlacement::default();
-            let small =
-                ContextParams { n_ctx: Some(SMALL), n_batch: SMALL, n_ubatch: SMALL, n_seq_max: 1, ..params.clone() };
-            placement.add_estimate(model, &ContextParams { n_rollback, ..small })?;
+            placement.add_estimate(model, &ContextParams { n_rollback, ..small(params) })?;
             Ok(placement.devices().iter().map(|on| on.kv_cache).sum::<u64>())
         };
         Ok(bytes(1)?.saturating_sub(bytes(0)?))
@@ -99,9 +101,87 @@ impl DevicePlacement {
     }
 }
 
+/// The parameters of a context of one short sequence.
+fn small(params: &ContextParams) -> ContextParams {
+    const SMALL: u32 = 32;
+    ContextParams { n_ctx: Some(SMALL), n_batch: SMALL, n_ubatch: SMALL, n_seq_max: 1, ..params.clone() }
+}
+
+/// A context that is made to ask for its buffers.
+struct MeasuredContext {
+    ptr: NonNull<sys::llama_context>,
+    /// llama.cpp has a pointer to it.
+    _interrupt: Arc<Interrupt>,
+}
+
+impl MeasuredContext {
+    /// `other`: the context of a head's target, which outlives it.
+    fn new(
+        kind: sys::llama_context_type,
+        model: &Model,
+        params: &ContextParams,
+        other: Option<&MeasuredContext>,
+    ) -> Result<MeasuredContext> {
+        let interrupt = Arc::new(Interrupt::default());
+        let mut raw = raw_params(params, model, &interrupt);
+        raw.ctx_type = kind;
+        raw.ctx_other = other.map_or(null_mut(), |other| other.ptr.as_ptr());
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the model is alive. `raw` is plain data; its only pointers are the interrupt and the other context, which outlive the context.
+        // The guard catches exceptions.
+        let (context, errors) =
+            log::collecting(|| unsafe { foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size()) });
+        let ptr =
+            NonNull::new(context).ok_or_else(|| Error::model(format!("{} {}", errors.join("; "), why.message())))?;
+        Ok(MeasuredContext { ptr, _interrupt: interrupt })
+    }
+}
+
+impl Drop for MeasuredContext {
+    fn drop(&mut self) {
+        // SAFETY: the context is alive, and nothing else uses it.
+        unsafe { sys::llama_free(self.ptr.as_ptr()) };
+    }
+}
+
 impl Model {
     /// Where its layers, weights and LoRA adapters are. Empty for a model that was loaded with `vocab_only`.
     pub fn placement(&self) -> DevicePlacement {
         if self.vocab_only() { DevicePlacement::default() } else { DevicePlacement::of_model(self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::llama::{ModelParams, ThreadPool};
+
+    fn params(name: &str, only_measures: bool) -> ModelParams {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+        ModelParams { only_measures, ..ModelParams::new(path) }
+    }
+
+    /// The shipped head has neither embeddings nor output weights.
+    #[test]
+    fn head_that_uses_weights_of_its_target_is_estimated() {
+        let context = ContextParams { n_ctx: Some(512), n_threads: 1, n_threads_batch: 1, ..ContextParams::default() };
+        let estimated = {
+            let target = Model::load(&params("stories-target.gguf", true), |_| true).unwrap();
+            let head = Model::load_draft(&params("stories-eagle3.gguf", true), |_| true).unwrap();
+            let mut estimated = DevicePlacement::default();
+            estimated.add_head_estimate(&head, &context, &target).unwrap();
+            estimated
+        };
+        let (threads, interrupt) = (Arc::new(ThreadPool::new(1).unwrap()), Arc::new(Interrupt::default()));
+        let target = Arc::new(Model::load(&params("stories-target.gguf", false), |_| true).unwrap());
+        let mut target = Context::new(&target, &context, &threads, &interrupt).unwrap();
+        let head = Arc::new(Model::load_draft(&params("stories-eagle3.gguf", false), |_| true).unwrap());
+        let mut real = DevicePlacement::default();
+        real.add_context(&Context::head(&head, &mut target, &context, &threads, &interrupt).unwrap());
+        let bytes = |placement: &DevicePlacement| placement.devices().iter().map(|on| on.kv_cache).sum::<u64>();
+        assert!(bytes(&estimated) > 0 && bytes(&estimated) == bytes(&real), "{estimated:?} {real:?}");
+        assert!(estimated.devices().iter().any(|on| on.compute > 0), "{estimated:?}");
     }
 }

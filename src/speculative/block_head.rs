@@ -5,8 +5,8 @@
 //! a longer draft costs a larger pass, and no other. Each token is drawn with the RNG counter of its position, as the target draws.
 
 use super::draft_branch::{choose, follow};
-use super::head_cache::HeadCache;
-use super::{DrafterKind, Settings, Verify};
+use super::head_cache::{HeadCache, HeadSlots};
+use super::{DrafterKind, Settings};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, DraftBlock, Token};
 use crate::sampling::Sampler;
@@ -17,23 +17,14 @@ pub struct BlockHead {
     context: Context,
     block: DraftBlock,
     batch: Batch,
-    slots: Vec<BlockSlot>,
+    /// The round of each: the batch index of the row that predicts the first token. `None`: the slot has no block in this pass.
+    slots: HeadSlots<Option<usize>>,
     /// The cache's positions can be shifted.
     moves: bool,
     /// The head reads the target's hidden states after the last layer.
     needs_hidden: bool,
     /// States for the cache.
     features: Vec<f32>,
-}
-
-struct BlockSlot {
-    cache: HeadCache,
-    sampler: Option<Sampler>,
-    disabled: Option<String>,
-    /// Context and draft while drafting, for the sampler's penalties.
-    history: Vec<Token>,
-    /// The batch index of the row that predicts the first token. `None`: the slot has no block in this pass.
-    row: Option<usize>,
 }
 
 impl BlockHead {
@@ -45,14 +36,7 @@ impl BlockHead {
     pub fn new(mut context: Context, n_slots: usize, needs_hidden: bool) -> Result<BlockHead> {
         let block = context.model().block()?;
         let moves = context.can_shift();
-        let slot = |index| BlockSlot {
-            cache: HeadCache::new(index, context.n_features(), 0, 0),
-            sampler: None,
-            disabled: None,
-            history: Vec::new(),
-            row: None,
-        };
-        let slots = (0..n_slots).map(slot).collect();
+        let slots = HeadSlots::new((0..n_slots).map(|index| HeadCache::new(index, context.n_features(), 0, 0)));
         context.reset();
         Ok(BlockHead { context, block, batch: Batch::new(), slots, moves, needs_hidden, features: Vec::new() })
     }
@@ -108,8 +92,8 @@ impl BlockHead {
                 Some(format!("drafting with the head failed: {why}"))
             }
         };
-        for slot in &mut self.slots {
-            slot.row = None;
+        for slot in &mut *self.slots {
+            slot.round = None;
             slot.cache.cut(&mut self.context);
             if slot.sampler.is_some() {
                 slot.disabled = slot.disabled.take().or_else(|| why.clone());
@@ -130,7 +114,7 @@ impl BlockHead {
                 let token = if offset == 0 { *last } else { self.block.mask };
                 let row = self.batch.push(token, first + offset, sequence, offset >= self.block.first_row);
                 if offset == self.block.first_row {
-                    slot.row = Some(row);
+                    slot.round = Some(row);
                 }
             }
         }
@@ -154,7 +138,7 @@ impl BlockHead {
     /// Chooses the tokens of a decoded block.
     fn read_block(&mut self, request: &mut DraftRequest<'_>, n: usize) {
         let Some(slot) = self.slots.get_mut(request.slot) else { return };
-        let (Some(row), Some(sampler)) = (slot.row.take(), slot.sampler.as_mut()) else { return };
+        let (Some(row), Some(sampler)) = (slot.round.take(), slot.sampler.as_mut()) else { return };
         for depth in 0..n.min(request.n_max) {
             let Some(logits) = self.context.logits(row + depth) else { break };
             // No token is possible (at a grammar's end): the draft ends, and the target chooses.
@@ -177,10 +161,7 @@ impl Drafter for BlockHead {
     }
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match));
-            slot.disabled = None;
-        }
+        self.slots.begin(slot, sampler, settings);
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
@@ -215,20 +196,15 @@ impl Drafter for BlockHead {
     fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.cache.shift(&mut self.context, keep, dropped, self.moves);
-        }
+        self.slots.shift(slot, &mut self.context, (keep, dropped), self.moves);
     }
 
     fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = None;
-        }
+        self.slots.end(slot);
     }
 
     fn erase(&mut self, slot: usize) -> usize {
-        let Some(slot) = self.slots.get_mut(slot) else { return 0 };
-        slot.cache.erase(&mut self.context)
+        self.slots.erase(slot, &mut self.context)
     }
 
     fn needs_hidden(&self) -> bool {
@@ -259,6 +235,6 @@ impl Drafter for BlockHead {
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.get(slot)?.disabled.as_deref()
+        self.slots.disabled(slot)
     }
 }

@@ -14,8 +14,8 @@
 use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
-use super::head_cache::HeadCache;
-use super::{DrafterKind, Settings, Verify};
+use super::head_cache::{HeadCache, HeadSlot, HeadSlots};
+use super::{DrafterKind, Settings};
 use crate::llama::{Batch, Context, DecodeError, DraftKind, Token};
 use crate::sampling::Sampler;
 use foredraft_speculation::another_round_pays;
@@ -26,7 +26,7 @@ pub struct Head {
     source: DrafterKind,
     context: Context,
     batch: Batch,
-    slots: Vec<HeadSlot>,
+    slots: HeadSlots<Round>,
     /// The number of layers, which draft one token each. 1: a single layer drafts all.
     n_layers: usize,
     /// The caches' positions can be shifted.
@@ -40,15 +40,11 @@ pub struct Head {
     rows: Vec<f32>,
 }
 
-struct HeadSlot {
-    /// The tokens in the layers' KV caches.
-    cache: HeadCache,
+/// A slot's part in a round of drafting.
+#[derive(Default)]
+struct Round {
     /// The slot's tokens in the batch that will stay in the cache.
     in_batch: Vec<Token>,
-    sampler: Option<Sampler>,
-    disabled: Option<String>,
-    /// Context and draft while drafting, for the sampler's penalties.
-    history: Vec<Token>,
     /// The cache has the whole context except the end, with which a draft begins.
     ready: bool,
     /// The batch index of the output to sample from. `None`: this slot's draft is complete.
@@ -68,17 +64,8 @@ impl Head {
         let encodes = context.model().draft_kind() == DraftKind::Eagle3;
         // EAGLE-3 has no state before the first token, so it begins with the second.
         let first = usize::from(encodes);
-        let slot = |index| HeadSlot {
-            cache: HeadCache::new(index, context.n_hidden(), first, 1),
-            in_batch: Vec::new(),
-            sampler: None,
-            disabled: None,
-            history: Vec::new(),
-            ready: false,
-            row: None,
-            behind: Vec::new(),
-        };
-        let slots = (0..n_slots).map(slot).collect();
+        let caches = (0..n_slots).map(|index| HeadCache::new(index, context.n_hidden(), first, 1));
+        let slots = HeadSlots::new(caches);
         Head {
             source,
             n_layers: context.model().n_mtp_layers().max(1),
@@ -101,7 +88,7 @@ impl Head {
     fn decode_all_layers(&mut self) -> bool {
         for layer in 0..self.n_layers {
             if layer > 0 {
-                for slot in &mut self.slots {
+                for slot in &mut *self.slots {
                     slot.cache.cut(&mut self.context);
                 }
             }
@@ -114,9 +101,9 @@ impl Head {
                 Err(_) => return false,
             }
         }
-        for slot in &mut self.slots {
-            slot.cache.tokens.push(&slot.in_batch);
-            slot.in_batch.clear();
+        for slot in &mut *self.slots {
+            slot.cache.tokens.push(&slot.round.in_batch);
+            slot.round.in_batch.clear();
         }
         true
     }
@@ -135,9 +122,9 @@ impl Head {
             self.context.reset();
             self.slots.iter_mut().for_each(|slot| slot.cache.tokens.clear(&mut self.context));
         }
-        for slot in &mut self.slots {
-            (slot.ready, slot.row) = (false, None);
-            slot.in_batch.clear();
+        for slot in &mut *self.slots {
+            (slot.round.ready, slot.round.row) = (false, None);
+            slot.round.in_batch.clear();
             slot.cache.cut(&mut self.context);
         }
         result
@@ -178,7 +165,9 @@ impl Head {
     /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
     /// needed. Returns false if this freed nothing.
     fn clear_paused(&mut self) -> bool {
-        let is_paused = |slot: &&mut HeadSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.tokens.is_empty();
+        let is_paused = |slot: &&mut HeadSlot<Round>| {
+            slot.round.in_batch.is_empty() && !slot.round.ready && !slot.cache.tokens.is_empty()
+        };
         let paused = self.slots.iter_mut().filter(is_paused);
         paused.map(|slot| slot.cache.tokens.clear(&mut self.context)).count() > 0
     }
@@ -187,8 +176,8 @@ impl Head {
     /// the draft's first batch.
     fn catch_up(&mut self, requests: &[DraftRequest<'_>]) -> bool {
         self.batch.clear();
-        for slot in &mut self.slots {
-            (slot.ready, slot.row) = (false, None);
+        for slot in &mut *self.slots {
+            (slot.round.ready, slot.round.row) = (false, None);
         }
         for request in requests {
             let n_free = self.free_batch_tokens();
@@ -203,12 +192,12 @@ impl Head {
             let missing = slot.cache.missing(&mut self.context, request.tokens, most);
             let complete = wants_draft && missing.end == request.tokens.len();
             if complete && self.n_layers == 1 && missing.len() <= FEW {
-                slot.ready = true;
+                slot.round.ready = true;
                 continue;
             }
             let end = missing.end.min(most).min(missing.start + n_free);
             slot.add(&mut self.batch, request.tokens, missing.start..end, false);
-            slot.ready = complete && end == most;
+            slot.round.ready = complete && end == most;
         }
         self.batch.is_empty() || self.decode_all_layers()
     }
@@ -218,17 +207,17 @@ impl Head {
         self.batch.clear();
         for request in requests {
             let n_free = self.free_batch_tokens();
-            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.ready) else { continue };
+            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.round.ready) else { continue };
             let rest = slot.cache.end()..request.tokens.len();
             let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= n_free) else { continue };
             sampler.sync_from(request.sampler);
             follow(&mut slot.history, request.tokens);
-            slot.row = slot.add(&mut self.batch, request.tokens, rest, true);
+            slot.round.row = slot.add(&mut self.batch, request.tokens, rest, true);
             // With several layers, not all of their caches have it.
             if self.n_layers > 1 {
-                slot.in_batch.clear();
-                slot.behind.clear();
-                slot.behind.extend_from_slice(slot.cache.states.before(request.tokens.len().saturating_sub(1)));
+                slot.round.in_batch.clear();
+                slot.round.behind.clear();
+                slot.round.behind.extend_from_slice(slot.cache.states.before(request.tokens.len().saturating_sub(1)));
             }
         }
     }
@@ -239,7 +228,7 @@ impl Head {
         self.batch.clear();
         for request in requests {
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
-            let Some(row) = slot.row.take() else { continue };
+            let Some(row) = slot.round.row.take() else { continue };
             let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
             // No token is possible (at a grammar's end): the draft ends, and the target chooses.
             let depth = request.draft.tokens.len();
@@ -258,9 +247,9 @@ impl Head {
             }
             let Some(hidden) = self.context.hidden(row) else { continue };
             if self.n_layers == 1 {
-                slot.behind.clear();
+                slot.round.behind.clear();
             }
-            slot.behind.extend_from_slice(hidden);
+            slot.round.behind.extend_from_slice(hidden);
             self.push_draft(request);
         }
     }
@@ -279,21 +268,21 @@ impl Head {
         if too_many || (self.n_layers > 1 && !slot.cache.cut(&mut self.context)) {
             return;
         }
-        for ((offset, token), hidden) in tokens.enumerate().skip(seen).zip(slot.behind.chunks_exact(n_embd)) {
-            slot.row = Some(self.batch.push(*token, last + offset, slot.cache.tokens.id(), true));
+        for ((offset, token), hidden) in tokens.enumerate().skip(seen).zip(slot.round.behind.chunks_exact(n_embd)) {
+            slot.round.row = Some(self.batch.push(*token, last + offset, slot.cache.tokens.id(), true));
             self.batch.push_hidden(hidden);
         }
     }
 }
 
-impl HeadSlot {
+impl HeadSlot<Round> {
     /// Adds the tokens `numbers` of a context to `batch`, each with the state of the previous one. Returns the batch index of the last.
     fn add(&mut self, batch: &mut Batch, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
         let mut row = None;
         for (number, token) in tokens.iter().enumerate().take(numbers.end).skip(numbers.start) {
             row = Some(batch.push(*token, number - self.cache.start, self.cache.tokens.id(), output));
             batch.push_hidden(self.cache.state_for(number));
-            self.in_batch.push(*token);
+            self.round.in_batch.push(*token);
         }
         row
     }
@@ -305,10 +294,7 @@ impl Drafter for Head {
     }
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match));
-            slot.disabled = None;
-        }
+        self.slots.begin(slot, sampler, settings);
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
@@ -319,18 +305,18 @@ impl Drafter for Head {
         let mut layer = 0;
         // There is no space for a longer draft, so it ends.
         while !self.batch.is_empty() && self.decode_layer(layer).is_ok() {
-            for slot in &mut self.slots {
-                slot.cache.tokens.push(&slot.in_batch);
-                slot.in_batch.clear();
+            for slot in &mut *self.slots {
+                slot.cache.tokens.push(&slot.round.in_batch);
+                slot.round.in_batch.clear();
             }
             self.extend(requests);
             if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 self.batch.clear();
-                self.slots.iter_mut().for_each(|slot| slot.in_batch.clear());
+                self.slots.iter_mut().for_each(|slot| slot.round.in_batch.clear());
             }
             layer = (layer + 1) % self.n_layers;
         }
-        self.slots.iter_mut().for_each(|slot| slot.ready = false);
+        self.slots.iter_mut().for_each(|slot| slot.round.ready = false);
         for request in requests {
             // Keeps the states of the token before the last, which is decoded again, and of later ones.
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
@@ -341,19 +327,15 @@ impl Drafter for Head {
     fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        let Some(slot) = self.slots.get_mut(slot) else { return };
-        slot.cache.shift(&mut self.context, keep, dropped, self.moves);
+        self.slots.shift(slot, &mut self.context, (keep, dropped), self.moves);
     }
 
     fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = None;
-        }
+        self.slots.end(slot);
     }
 
     fn erase(&mut self, slot: usize) -> usize {
-        let Some(slot) = self.slots.get_mut(slot) else { return 0 };
-        slot.cache.erase(&mut self.context)
+        self.slots.erase(slot, &mut self.context)
     }
 
     fn needs_hidden(&self) -> bool {
@@ -390,7 +372,7 @@ impl Drafter for Head {
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.get(slot)?.disabled.as_deref()
+        self.slots.disabled(slot)
     }
 }
 

@@ -1,13 +1,83 @@
-//! A slot's part of a head's KV cache, and the states from which it is continued.
+//! The slots of a head: their requests, their parts of its KV cache, and the states from which these are continued.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use super::states::States;
+use super::{Settings, Verify};
 use crate::llama::{Context, Token};
+use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
 
 /// The longest gap of states that is filled with zeros.
 const GAP: usize = 8;
+
+/// A slot of a head. `R`: its part in the current round of drafting.
+pub(super) struct HeadSlot<R> {
+    pub(super) cache: HeadCache,
+    /// `None`: the slot has no request.
+    pub(super) sampler: Option<Sampler>,
+    pub(super) disabled: Option<String>,
+    /// Context and draft while drafting, for the sampler's penalties.
+    pub(super) history: Vec<Token>,
+    pub(super) round: R,
+}
+
+/// All slots of a head, by their numbers.
+pub(super) struct HeadSlots<R>(Vec<HeadSlot<R>>);
+
+impl<R: Default> HeadSlots<R> {
+    /// Slots with these caches.
+    pub(super) fn new(caches: impl Iterator<Item = HeadCache>) -> HeadSlots<R> {
+        let slot = |cache| HeadSlot { cache, sampler: None, disabled: None, history: Vec::new(), round: R::default() };
+        HeadSlots(caches.map(slot).collect())
+    }
+
+    /// As [`Drafter::begin`](super::Drafter::begin).
+    pub(super) fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
+        if let Some(slot) = self.get_mut(slot) {
+            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match));
+            slot.disabled = None;
+        }
+    }
+
+    /// As [`Drafter::shift`](super::Drafter::shift). `moves`: the cache's positions can be shifted.
+    pub(super) fn shift(&mut self, slot: usize, context: &mut Context, (keep, dropped): (usize, usize), moves: bool) {
+        if let Some(slot) = self.get_mut(slot) {
+            slot.cache.shift(context, keep, dropped, moves);
+        }
+    }
+
+    /// As [`Drafter::end`](super::Drafter::end).
+    pub(super) fn end(&mut self, slot: usize) {
+        if let Some(slot) = self.get_mut(slot) {
+            slot.sampler = None;
+        }
+    }
+
+    /// As [`Drafter::erase`](super::Drafter::erase).
+    pub(super) fn erase(&mut self, slot: usize, context: &mut Context) -> usize {
+        self.get_mut(slot).map_or(0, |slot| slot.cache.erase(context))
+    }
+
+    /// As [`Drafter::disabled`](super::Drafter::disabled).
+    pub(super) fn disabled(&self, slot: usize) -> Option<&str> {
+        self.get(slot)?.disabled.as_deref()
+    }
+}
+
+impl<R> Deref for HeadSlots<R> {
+    type Target = [HeadSlot<R>];
+
+    fn deref(&self) -> &[HeadSlot<R>] {
+        &self.0
+    }
+}
+
+impl<R> DerefMut for HeadSlots<R> {
+    fn deref_mut(&mut self) -> &mut [HeadSlot<R>] {
+        &mut self.0
+    }
+}
 
 /// The tokens of a slot in a head's KV cache, and the target's states of later ones.
 pub(super) struct HeadCache {

@@ -67,6 +67,13 @@ impl Model {
         }
     }
 
+    /// The parameters of a head's context, with room for a block behind the target's context.
+    pub(in crate::llama) fn with_block(&self, params: &ContextParams) -> ContextParams {
+        let block = self.draft_kind().drafts_blocks().then(|| self.block().ok()).flatten();
+        let more = block.map_or(0, |block| u32::try_from(block.size).unwrap_or(0));
+        ContextParams { n_ctx: params.n_ctx.map(|n_ctx| n_ctx.saturating_add(more)), ..params.clone() }
+    }
+
     /// The width of the states that a layer passes on.
     fn layer_width(&self) -> usize {
         // SAFETY: the model is alive.
@@ -127,9 +134,10 @@ impl Context {
             target.test_hidden()?;
             return Context::mtp(model, params, threads, interrupt);
         }
-        let block = matches!(kind, DraftKind::Dflash | DraftKind::Dspark).then(|| model.block()).transpose()?;
-        let more = block.map_or(0, |block| u32::try_from(block.size).unwrap_or(0));
-        let params = ContextParams { n_ctx: params.n_ctx.map(|n_ctx| n_ctx.saturating_add(more)), ..params.clone() };
+        if kind.drafts_blocks() {
+            model.block()?;
+        }
+        let params = model.with_block(params);
         let n_layer = u32::try_from(target.model.n_layer()).unwrap_or(u32::MAX);
         let state = |layer| match kind {
             // As in llama.cpp: few architectures give the input of what follows the last layer.
@@ -153,7 +161,7 @@ impl Context {
 
     /// Prepares a context of a head that predicts blocks: all tokens of a block see each other, unless its file says otherwise.
     pub(super) fn begin_block(&mut self) {
-        if matches!(self.hidden.head(), DraftKind::Dflash | DraftKind::Dspark) {
+        if self.hidden.head().drafts_blocks() {
             let causal = self.model.metadata_of_kind("attention.causal").is_some_and(|value| value == "true");
             // SAFETY: the context is alive. The call sets a flag.
             unsafe { sys::llama_set_causal_attn(self.ptr.as_ptr(), causal) };

@@ -137,6 +137,11 @@ impl DraftKind {
         }
     }
 
+    /// Whether it predicts a block of tokens in one pass.
+    pub fn drafts_blocks(self) -> bool {
+        matches!(self, DraftKind::Dflash | DraftKind::Dspark)
+    }
+
     /// Whether such a file drafts with hidden states of its target, and so for no other.
     pub fn is_head(self) -> bool {
         self != DraftKind::Model
