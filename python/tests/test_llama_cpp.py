@@ -67,10 +67,32 @@ def test_attributes_and_methods(llm):
     assert tokenizer.decode(tokenizer.encode("Hello, Zoë", add_bos=False)) == "Hello, Zoë"
     assert tokenizer.tokenize(b"Hello")[0] == llm.token_bos() and tokenizer.detokenize(tokenizer.tokenize(b"Hello")) == b"Hello"
     assert llm.longest_token_prefix([1, 2, 3], [1, 2, 4, 3]) == 2
+
+
+def test_seeds_follow_from_the_one_that_was_set(llm):
+    def text(**more):
+        return llm("Once", max_tokens=12, temperature=1.5, **more)["choices"][0]["text"]
+
     llm.set_seed(5)
-    texts = [llm("Once", max_tokens=12, temperature=1.5)["choices"][0]["text"] for _ in range(2)]
-    assert texts[0] == texts[1] == llm("Once", max_tokens=12, temperature=1.5, seed=5)["choices"][0]["text"]
-    assert texts[0] != llm("Once", max_tokens=12, temperature=1.5, seed=6)["choices"][0]["text"]
+    state = llm.save_state()
+    texts = [text() for _ in range(2)]
+    assert texts[0] != texts[1]
+    llm.set_seed(5)
+    assert [text() for _ in range(2)] == texts
+    llm.load_state(state)
+    assert text() == texts[0]
+    assert text(seed=5) == text(seed=5) != text(seed=6)
+    llm.set_seed(-1)
+    assert len({text() for _ in range(8)}) > 1
+
+
+def test_tokens_after_an_ngram_are_candidates():
+    from foredraft.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    candidates = LlamaPromptLookupDecoding.find_candidate_pred_tokens
+    assert candidates([7, 1, 2, 3, 9, 1, 2, 3], 3, 2) == [9, 1]
+    assert candidates([1, 2, 4, 3, 5, 3], 3, 5) == [5, 3]
+    assert candidates([1, 2, 3], 3, 2) == candidates([1], 2, 2) == candidates([], 2, 2) == []
 
 
 def test_sample_after_an_earlier_token(llm):

@@ -6,11 +6,12 @@ from typing import Protocol, Sequence
 
 
 class LlamaState:
-    """The tokens that a model has read, with its memory of them."""
+    """The tokens that a model has read, with its memory of them, and the seed from which those of later requests follow."""
 
-    def __init__(self, input_ids: Sequence[int], llama_state: bytes) -> None:
+    def __init__(self, input_ids: Sequence[int], llama_state: bytes, seed: int | None = None) -> None:
         self.input_ids = tuple(input_ids)
         self.llama_state = llama_state
+        self.seed = seed
 
     @property
     def n_tokens(self) -> int:

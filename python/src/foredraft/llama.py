@@ -11,6 +11,7 @@ import os
 import time
 import uuid
 from pathlib import Path
+from random import Random
 import tempfile
 from types import SimpleNamespace
 from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoReturn, Sequence, Union
@@ -169,7 +170,7 @@ class Llama:
         self.model_path = os.fspath(model_path)
         self.chat_format = chat_format
         self.n_batch = int(others.get("n_batch") or 2048)
-        self._seed: int | None = None
+        self._seed: int | None = None if _seed(seed) == -1 else seed
         self.verbose = verbose
         self.cache: LlamaCache | None = None
         self._embeds = bool(others.get("embedding"))
@@ -227,8 +228,17 @@ class Llama:
         )
 
     def set_seed(self, seed: int) -> None:
-        """The seed of later requests that have none."""
-        self._seed = seed
+        """Begins the row of seeds of later requests that have none."""
+        self._seed = None if _seed(seed) == -1 else seed
+
+    def _next_seed(self, seed: int | None) -> int | None:
+        """The seed of a request: the given one, else the next one of the row. As there, a given seed begins the row anew."""
+        if seed is not None:
+            self.set_seed(seed)
+            return seed
+        if self._seed is not None:
+            self._seed = Random(self._seed).randint(0, 0xFFFFFFFE)
+        return self._seed
 
     def tokenizer(self) -> LlamaTokenizer:
         """The model's tokenizer."""
@@ -380,13 +390,13 @@ class Llama:
     def save_state(self) -> LlamaState:
         """The state of the first slot, with the tokens that `eval` and `generate` have read."""
         if not self._tokens:
-            return LlamaState((), b"")
+            return LlamaState((), b"", self._seed)
         # The last token may not have been decoded yet.
         self.engine.complete(self._tokens, n_predict=0, id_slot=0)
         with tempfile.TemporaryDirectory(prefix="foredraft-") as folder:
             path = Path(folder, "state")
             self.engine.session_save(path, id_slot=0)
-            return LlamaState(self._tokens, path.read_bytes())
+            return LlamaState(self._tokens, path.read_bytes(), self._seed)
 
     def load_state(self, state: LlamaState) -> None:
         """Puts a state back in place."""
@@ -396,6 +406,7 @@ class Llama:
                 path.write_bytes(state.llama_state)
                 self.engine.session_load(path, id_slot=0)
         self._tokens = list(state.input_ids)
+        self._seed = state.seed
 
     def set_cache(self, cache: LlamaCache | None) -> None:
         """Keeps the states of completions in that cache, and begins later ones from there. (The engine keeps the last prompt of each slot
@@ -431,11 +442,13 @@ class Llama:
         return self.engine.tokenize(text.decode("utf-8", "replace"), add_special=add_bos, parse_special=special)
 
     def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
-        """The text of tokens, in UTF-8."""
-        if not prev_tokens:
-            return self.engine.detokenize_bytes(tokens, special=special)
-        before = self.engine.detokenize_bytes(prev_tokens, special=special)
-        return self.engine.detokenize_bytes([*prev_tokens, *tokens], special=special)[len(before):]
+        """The text of tokens, in UTF-8. As there, a space that a vocabulary puts before a text is left out after BOS only."""
+        # The engine leaves it out at the beginning, so there is a token before these.
+        bos = self.token_bos()
+        first = list(prev_tokens or ([] if bos == -1 else [bos]))
+        before = self.engine.detokenize_bytes(first, special=special) if first else b""
+        text = self.engine.detokenize_bytes([*first, *tokens], special=special)[len(before):]
+        return text[1:] if not prev_tokens and tokens and tokens[0] == bos and text.startswith(b" ") else text
 
     def _check_embeds(self) -> None:
         if not self._embeds:
@@ -493,7 +506,7 @@ class Llama:
         **request: Any,
     ) -> Any:
         """A completion in OpenAI's shape; with `stream` its chunks, one by one. `request` takes the engine's own keys."""
-        seed = self._seed if seed is None else seed
+        seed = self._next_seed(seed)
         whole: Dict[str, Any] = {
             **_sampling(
                 max_tokens, temperature, top_p, min_p, typical_p, stop, frequency_penalty, presence_penalty, repeat_penalty, top_k,
@@ -605,7 +618,7 @@ class Llama:
         **request: Any,
     ) -> Any:
         """The answer to a conversation in OpenAI's shape; with `stream` its chunks, one by one."""
-        seed = self._seed if seed is None else seed
+        seed = self._next_seed(seed)
         whole: Dict[str, Any] = {
             **_sampling(
                 max_tokens, temperature, top_p, min_p, typical_p, stop, frequency_penalty, presence_penalty, repeat_penalty, top_k,

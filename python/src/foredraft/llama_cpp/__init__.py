@@ -12,6 +12,7 @@ from .llama import Llama, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
 from .llama_grammar import LlamaGrammar
 from .llama_tokenizer import LlamaTokenizer
+from .llama_types import *  # noqa: F403
 
 __version__: str
 
@@ -35,3 +36,4 @@ __all__ = [
     "StoppingCriteria", "StoppingCriteriaList", "install",
 ]
 __all__ += _constants.__all__
+__all__ += llama_types.__all__

@@ -8,6 +8,11 @@ from .._answers import AssistantMessage, FinishReason, ToolCall, Usage
 JsonType = Union[None, int, str, bool, List[Any], Dict[str, Any]]
 #: A message of a conversation, with all that the chat template knows.
 ChatCompletionRequestMessage = Dict[str, Any]
+ChatCompletionRequestSystemMessage = ChatCompletionRequestMessage
+ChatCompletionRequestUserMessage = ChatCompletionRequestMessage
+ChatCompletionRequestAssistantMessage = ChatCompletionRequestMessage
+ChatCompletionRequestToolMessage = ChatCompletionRequestMessage
+ChatCompletionRequestFunctionMessage = ChatCompletionRequestMessage
 ChatCompletionTool = Dict[str, Any]
 ChatCompletionToolChoiceOption = Union[Literal["none", "auto", "required"], Dict[str, Any]]
 ChatCompletionResponseMessage = AssistantMessage
@@ -126,3 +131,13 @@ CompletionChunk = CreateCompletionStreamResponse
 ChatCompletion = CreateChatCompletionResponse
 ChatCompletionChunk = CreateChatCompletionStreamResponse
 ChatCompletionMessage = ChatCompletionRequestMessage
+
+__all__ = [
+    "ChatCompletion", "ChatCompletionChunk", "ChatCompletionMessage", "ChatCompletionMessageToolCall",
+    "ChatCompletionRequestAssistantMessage", "ChatCompletionRequestFunctionMessage", "ChatCompletionRequestMessage",
+    "ChatCompletionRequestResponseFormat", "ChatCompletionRequestSystemMessage", "ChatCompletionRequestToolMessage",
+    "ChatCompletionRequestUserMessage", "ChatCompletionResponseChoice", "ChatCompletionResponseMessage",
+    "ChatCompletionStreamResponseChoice", "ChatCompletionTool", "ChatCompletionToolChoiceOption", "Completion", "CompletionChoice",
+    "CompletionChunk", "CompletionLogprobs", "CompletionUsage", "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse",
+    "CreateCompletionResponse", "CreateCompletionStreamResponse", "CreateEmbeddingResponse", "Embedding", "EmbeddingUsage", "JsonType",
+]
