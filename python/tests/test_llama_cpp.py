@@ -1,4 +1,5 @@
 """llama-cpp-python's package by its names."""
+import ctypes
 import importlib
 import pickle
 import sys
@@ -44,10 +45,14 @@ def test_modules_have_their_names(llama_cpp):
     assert Llama is same is foredraft.Llama and LlamaGrammar is same_grammar and llama_cpp.LlamaCache is LlamaRAMCache
     assert LLAMA_SPLIT_MODE_LAYER == 1 and llama_cpp.__version__ == foredraft.version()
     assert {ChatCompletionRequestMessage, CreateChatCompletionResponse, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList}
-    with pytest.raises(AttributeError, match="none of llama.cpp's functions"):
+    with pytest.raises(AttributeError, match="hardly any of llama.cpp's functions"):
         llama_cpp.llama_decode
     with pytest.raises(AttributeError, match="chat_format"):
-        llama_cpp.llama_chat_format.Llava15ChatHandler
+        llama_cpp.llama_chat_format.format_llama2
+    with pytest.raises(NotImplementedError, match="pictures"):
+        llama_cpp.llama_chat_format.Llava15ChatHandler(clip_model_path="clip.gguf")
+    with pytest.raises(NotImplementedError, match="vocabulary"):
+        llama_cpp.llama_tokenizer.LlamaHFTokenizer.from_pretrained("folder")
     with Llama(str(TARGET), draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4), n_ctx=256, warmup=False) as llm:
         asked = LogitsProcessorList(), StoppingCriteriaList()
         answer = llm("Once", max_tokens=8, logits_processor=asked[0], stopping_criteria=asked[1])
@@ -67,6 +72,21 @@ def test_attributes_and_methods(llm):
     assert tokenizer.decode(tokenizer.encode("Hello, Zoë", add_bos=False)) == "Hello, Zoë"
     assert tokenizer.tokenize(b"Hello")[0] == llm.token_bos() and tokenizer.detokenize(tokenizer.tokenize(b"Hello")) == b"Hello"
     assert llm.longest_token_prefix([1, 2, 3], [1, 2, 4, 3]) == 2
+
+
+def test_a_vocabulary_is_read_by_llama_cpps_functions(llm, llama_cpp):
+    vocab = llama_cpp.llama_model_get_vocab(llm.model)
+
+    def piece(token, length=32, lstrip=0, special=False):
+        buffer = (ctypes.c_char * length)()
+        n = llama_cpp.llama_token_to_piece(vocab, token, buffer, length, lstrip, special)
+        return n if n < 0 else buffer[:n]
+
+    tokens = llm.tokenize(b"Once upon", add_bos=False)
+    assert [piece(token) for token in tokens] == [b"Once", b" upon"] and piece(tokens[1], lstrip=1) == b"upon"
+    assert piece(tokens[1], length=2) == -5
+    assert piece(llm.token_eos()) == b"" and piece(llm.token_eos(), special=True) == b"<|endoftext|>"
+    assert b"".join(piece(token) for token in llm.tokenize("€".encode(), add_bos=False)) == "€".encode()
 
 
 def test_seeds_follow_from_the_one_that_was_set(llm):

@@ -240,6 +240,11 @@ class Llama:
             self._seed = Random(self._seed).randint(0, 0xFFFFFFFE)
         return self._seed
 
+    @property
+    def model(self) -> Llama:
+        """The argument of `llama_model_get_vocab`."""
+        return self
+
     def tokenizer(self) -> LlamaTokenizer:
         """The model's tokenizer."""
         return LlamaTokenizer(self)

@@ -8,6 +8,7 @@ from .. import _constants
 from .._constants import *  # noqa: F403
 from .._library import version as _version
 from . import llama, llama_cache, llama_chat_format, llama_grammar, llama_speculative, llama_tokenizer, llama_types
+from ._vocabulary import llama_model_get_vocab, llama_token_to_piece
 from .llama import Llama, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
 from .llama_grammar import LlamaGrammar
@@ -21,7 +22,7 @@ def __getattr__(name: str) -> str:
     # The library is loaded when it is first needed.
     if name == "__version__":
         return _version()
-    raise AttributeError(f"foredraft.llama_cpp has no {name!r}: of llama_cpp it has the high-level interface, and none of llama.cpp's functions")
+    raise AttributeError(f"foredraft.llama_cpp has no {name!r}: of llama_cpp it has the high-level interface, and hardly any of llama.cpp's functions")
 
 
 def install() -> None:
@@ -33,7 +34,7 @@ def install() -> None:
 
 __all__ = [
     "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
-    "StoppingCriteria", "StoppingCriteriaList", "install",
+    "StoppingCriteria", "StoppingCriteriaList", "install", "llama_model_get_vocab", "llama_token_to_piece",
 ]
 __all__ += _constants.__all__
 __all__ += llama_types.__all__

@@ -1,5 +1,12 @@
 """Chat formats. The engine renders messages with the model's own template, or llama.cpp's of the name `chat_format`."""
-from typing import NoReturn
+from typing import Any, NoReturn
+
+
+class Llava15ChatHandler:
+    """A handler for pictures, which the engine does not read. Libraries import the name."""
+
+    def __init__(self, *_: Any, **others: Any) -> None:
+        raise NotImplementedError("Llava15ChatHandler is not available: the engine reads no pictures, and renders messages itself")
 
 
 def __getattr__(name: str) -> NoReturn:

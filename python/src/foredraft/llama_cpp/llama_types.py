@@ -13,6 +13,9 @@ ChatCompletionRequestUserMessage = ChatCompletionRequestMessage
 ChatCompletionRequestAssistantMessage = ChatCompletionRequestMessage
 ChatCompletionRequestToolMessage = ChatCompletionRequestMessage
 ChatCompletionRequestFunctionMessage = ChatCompletionRequestMessage
+ChatCompletionRequestMessageContentPart = Dict[str, Any]
+ChatCompletionStreamResponseDelta = Dict[str, Any]
+ChatCompletionStreamResponseDeltaEmpty = Dict[str, Any]
 ChatCompletionTool = Dict[str, Any]
 ChatCompletionToolChoiceOption = Union[Literal["none", "auto", "required"], Dict[str, Any]]
 ChatCompletionResponseMessage = AssistantMessage
@@ -86,7 +89,7 @@ class ChatCompletionStreamResponseChoice(TypedDict):
     """A piece of one of the answers."""
 
     index: int
-    delta: Dict[str, Any]
+    delta: ChatCompletionStreamResponseDelta
     logprobs: Optional[Dict[str, Any]]
     finish_reason: Optional[FinishReason]
 
@@ -132,12 +135,14 @@ ChatCompletion = CreateChatCompletionResponse
 ChatCompletionChunk = CreateChatCompletionStreamResponse
 ChatCompletionMessage = ChatCompletionRequestMessage
 
+
 __all__ = [
     "ChatCompletion", "ChatCompletionChunk", "ChatCompletionMessage", "ChatCompletionMessageToolCall",
     "ChatCompletionRequestAssistantMessage", "ChatCompletionRequestFunctionMessage", "ChatCompletionRequestMessage",
-    "ChatCompletionRequestResponseFormat", "ChatCompletionRequestSystemMessage", "ChatCompletionRequestToolMessage",
-    "ChatCompletionRequestUserMessage", "ChatCompletionResponseChoice", "ChatCompletionResponseMessage",
-    "ChatCompletionStreamResponseChoice", "ChatCompletionTool", "ChatCompletionToolChoiceOption", "Completion", "CompletionChoice",
+    "ChatCompletionRequestMessageContentPart", "ChatCompletionRequestResponseFormat", "ChatCompletionRequestSystemMessage",
+    "ChatCompletionRequestToolMessage", "ChatCompletionRequestUserMessage", "ChatCompletionResponseChoice",
+    "ChatCompletionResponseMessage", "ChatCompletionStreamResponseChoice", "ChatCompletionStreamResponseDelta",
+    "ChatCompletionStreamResponseDeltaEmpty", "ChatCompletionTool", "ChatCompletionToolChoiceOption", "Completion", "CompletionChoice",
     "CompletionChunk", "CompletionLogprobs", "CompletionUsage", "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse", "CreateCompletionStreamResponse", "CreateEmbeddingResponse", "Embedding", "EmbeddingUsage", "JsonType",
 ]
