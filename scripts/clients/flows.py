@@ -216,7 +216,7 @@ def guidance():
     from guidance import gen, models
 
     model = models.LlamaCpp(TARGET, echo=False)
-    return {"completion": lambda: str(model + "Once upon a time" + gen(max_tokens=10)), **dict.fromkeys(FLOWS[1:], "as the completion")}
+    return {"completion": lambda: str(model + "Once upon a time" + gen(max_tokens=10)), **dict.fromkeys(FLOWS[1:], "no")}
 
 
 def lm_format_enforcer():
@@ -308,7 +308,7 @@ def main(name):
     except Exception as error:
         if os.environ.get("FOREDRAFT_TRACE"):
             raise
-        flows = dict.fromkeys(FLOWS, short(error))
+        flows = {flow: "no" for flow in FLOWS} | {FLOWS[0]: short(error)}
     flows, end = flows if isinstance(flows, tuple) else (flows, lambda: None)
     try:
         row.update({flow: tried(flows[flow]) for flow in FLOWS})
