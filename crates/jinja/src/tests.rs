@@ -280,6 +280,22 @@ fn bombs_reach_a_limit() {
     }
 }
 
+/// llama.cpp's engine ended the process by SIGFPE, looped forever, or worked for 10 to 90 seconds.
+#[test]
+fn divisions_slices_and_filters_that_held_another_engine_end() {
+    check_fault("{{ 1 is divisibleby 0 }}", "division by zero (line 1)");
+    check_value("'ab'[0::-9223372036854775807 - 1]", "a");
+    check_value("'ab'[::9223372036854775807] ~ [1, 2][::-9223372036854775808]", "a[2]");
+    let deep = "{% set ns = namespace(l=[]) %}{% for i in range(200) %}{% set ns.l = [ns.l] %}{% endfor %}";
+    for source in [
+        "{% set l = range(99999)|list %}{{ l|select('in', l)|list|length }}".to_owned(),
+        "{% set l = range(99999)|list %}{% for i in l %}{% set x = l|sort(reverse=true) %}{% endfor %}".to_owned(),
+        format!("{deep}{{% for i in range(99999) %}}{{% set x = ns.l|tojson(indent=99999) %}}{{% endfor %}}"),
+    ] {
+        reaches_a_limit(&source);
+    }
+}
+
 /// Rust's own sort panics where it sees that an order is not total.
 #[test]
 fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
