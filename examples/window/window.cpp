@@ -3,7 +3,7 @@
 //   c++ -std=c++17 -O2 -Iinclude examples/window/window.cpp -Ltarget/release -lforedraft -Wl,-rpath,$PWD/target/release
 //       $(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
 //   target/window [options] [target.gguf [draft.gguf]]
-// Type a question and Return. Escape cancels the answer, Tab turns speculation on and off. Colours show a token's drafter. The bars
+// Type a question and press Return. Escape cancels the answer, Tab turns speculation on and off. Colours show a token's drafter. The bars
 // at the bottom are the times of the last frames, in blue the part that calls of the library took.
 //
 // conversation.hpp has all that concerns the library, screen.hpp all that concerns SDL's drawing.
@@ -23,7 +23,7 @@ namespace {
 
 constexpr double frame_ms = 1000.0 / 60;
 constexpr SDL_Color background{24, 26, 32, 255}, white{232, 232, 236, 255}, gray{130, 134, 146, 255}, blue{96, 148, 255, 255},
-    green{110, 200, 120, 255}, red{240, 96, 80, 255}, yellow{236, 196, 90, 255};
+    green{110, 200, 120, 255}, dark_green{64, 100, 72, 255}, red{240, 96, 80, 255}, yellow{236, 196, 90, 255};
 
 const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --ask TEXT          ask this by itself; several are asked one after the other\n"
@@ -145,7 +145,7 @@ SDL_Color color_of(const std::string &origin) {
 }
 
 // The conversation, wrapped and scrolled to its end.
-void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std::string &typed) {
+void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std::string &typed, bool is_asking) {
     struct Cell {
         int column, row;
         Uint32 point;
@@ -166,6 +166,7 @@ void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std
     };
     for (const Span &span : spans) put(span.text, color_of(span.origin));
     put((spans.empty() ? "> " : "\n\n> ") + typed, blue);
+    if (is_asking && typed.empty()) put(" type a question and press Return", gray);
     const int first = std::max(0, row - rows + 1);
     for (const Cell &cell : cells) {
         if (cell.row < first) continue;
@@ -202,10 +203,13 @@ void draw_frames(Screen &screen, const Times &frames, const Times &calls, double
         const double frame = frames.ms[at], call = calls.ms[at];
         const double x = 20 + 3.0 * (219 - static_cast<double>(i));
         const double height = std::min(frame, 50.0) * scale, part = std::min(call, 50.0) * scale;
-        screen.box(x, base - height, 2, height, frame < 20 ? SDL_Color{64, 100, 72, 255} : red);
+        screen.box(x, base - height, 2, height, frame < 20 ? dark_green : red);
         screen.box(x, base - part, 2, part, blue);
     }
     screen.box(20, base - frame_ms * scale, 660, 1, gray);
+    int legend = screen.text(20, Screen::height - 19, "frames: ", gray);
+    const std::pair<const char *, SDL_Color> parts[] = {{"in time  ", dark_green}, {"above 20 ms  ", red}, {"calls of the library  ", blue}, {"line: 1/60 s", gray}};
+    for (const auto &[name, color] : parts) legend = screen.text(legend, Screen::height - 19, name, color);
     const double x = 810 + 110 * std::sin(seconds * 2.1), y = base - 24 - 70 * std::abs(std::cos(seconds * 3.7));
     screen.box(x, y, 24, 24, yellow);
 }
@@ -298,7 +302,7 @@ int main(int argc, char **argv) try {
         }
 
         screen.clear(background);
-        draw_conversation(screen, conversation.spans, typed);
+        draw_conversation(screen, conversation.spans, typed, conversation.is_ready() && !conversation.is_answering());
         draw_status(screen, conversation);
         draw_frames(screen, frames, calls, std::chrono::duration<double>(Clock::now() - start).count());
         if (options.frames > 0 && frames.ms.size() + 1 >= loading + options.frames) runs = false;
