@@ -23,7 +23,7 @@ namespace {
 
 constexpr double frame_ms = 1000.0 / 60;
 constexpr SDL_Color background{24, 26, 32, 255}, white{232, 232, 236, 255}, gray{130, 134, 146, 255}, blue{96, 148, 255, 255},
-    green{110, 200, 120, 255}, dark_green{64, 100, 72, 255}, red{240, 96, 80, 255}, yellow{236, 196, 90, 255};
+    green{110, 200, 120, 255}, red{240, 96, 80, 255}, yellow{236, 196, 90, 255};
 
 const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --ask TEXT          ask this by itself; several are asked one after the other\n"
@@ -203,13 +203,14 @@ void draw_frames(Screen &screen, const Times &frames, const Times &calls, double
         const double frame = frames.ms[at], call = calls.ms[at];
         const double x = 20 + 3.0 * (219 - static_cast<double>(i));
         const double height = std::min(frame, 50.0) * scale, part = std::min(call, 50.0) * scale;
-        screen.box(x, base - height, 2, height, frame < 20 ? dark_green : red);
+        screen.box(x, base - height, 2, height, frame < 20 ? SDL_Color{64, 100, 72, 255} : red);
         screen.box(x, base - part, 2, part, blue);
     }
     screen.box(20, base - frame_ms * scale, 660, 1, gray);
-    int legend = screen.text(20, Screen::height - 19, "frames: ", gray);
-    const std::pair<const char *, SDL_Color> parts[] = {{"in time  ", dark_green}, {"above 20 ms  ", red}, {"calls of the library  ", blue}, {"line: 1/60 s", gray}};
-    for (const auto &[name, color] : parts) legend = screen.text(legend, Screen::height - 19, name, color);
+    int legend = screen.text(20, Screen::height - 19, "a bar: the time of a frame   ", gray);
+    legend = screen.text(legend, Screen::height - 19, "above 20 ms   ", red);
+    legend = screen.text(legend, Screen::height - 19, "in calls of the library   ", blue);
+    screen.text(legend, Screen::height - 19, "line: 1/60 s", gray);
     const double x = 810 + 110 * std::sin(seconds * 2.1), y = base - 24 - 70 * std::abs(std::cos(seconds * 3.7));
     screen.box(x, y, 24, 24, yellow);
 }
