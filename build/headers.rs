@@ -7,11 +7,16 @@ use std::path::PathBuf;
 /// The files of `src/ffi` that each header declares.
 const HEADERS: [(&str, &[&str]); 2] =
     [("foredraft", &["types", "engine", "requests", "callbacks"]), ("rpcserver", &["legacy"])];
+/// The file of the functions that `rpcserver.h` declares behind a macro.
+const ADDED: &str = "legacy_added";
 
 pub fn make_headers() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     for (name, parts) in HEADERS {
+        for part in parts.iter().chain((name == "rpcserver").then_some(&ADDED)) {
+            println!("cargo:rerun-if-changed=src/ffi/{part}.rs");
+        }
         let settings = |file: PathBuf| cbindgen::Config::from_file(file).expect("cbindgen's settings are valid");
         let mut config = settings(root.join("cbindgen.toml"));
         let own = settings(root.join(format!("src/ffi/{name}.toml")));
@@ -45,7 +50,7 @@ pub fn make_headers() {
                 ..config
             };
             let (declarations, end) = header.rsplit_once("#ifdef __cplusplus").expect("the end of extern \"C\"");
-            let (others, all) = (generated(inner, &["legacy_added"]), "FOREDRAFT_RPCSERVER_ALL");
+            let (others, all) = (generated(inner, &[ADDED]), "FOREDRAFT_RPCSERVER_ALL");
             header = format!(
                 "{declarations}#ifdef {all}\n\n{}\n\n#endif // {all}\n\n#ifdef __cplusplus{end}",
                 others.trim()

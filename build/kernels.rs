@@ -1,11 +1,12 @@
 //! The C and C++ files that use ggml's and llama.cpp's headers.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::SystemTime;
 
-use super::link::{SET_MASK, replace_except_in_benchmarks};
+use super::link::{LinkerOptions, SET_MASK};
 
 /// The instructions of each level of kernels.
 pub type Level = (&'static str, &'static [&'static str]);
@@ -33,10 +34,6 @@ pub const AARCH64_LEVELS: [Level; 3] = [
     ("neon_dotprod", &["-march=armv8.2-a+dotprod", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD"]),
     ("neon_i8mm", &["-march=armv8.2-a+dotprod+i8mm", "-DFOREDRAFT_NEON", "-DFOREDRAFT_DOTPROD", "-DFOREDRAFT_I8MM"]),
 ];
-
-/// The functions of the C library that `src/llama/kernels/elementary.cpp` replaces.
-const ELEMENTARY: [&str; 11] =
-    ["sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log2f", "powf"];
 
 /// The folder of llama.cpp's sources, because not all headers are installed. CMake's cache has it.
 pub fn llama_sources(installed: &Path) -> PathBuf {
@@ -74,7 +71,7 @@ pub fn compile_guard(installed: &Path) {
 /// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect,
 /// so the linker defines ggml's symbol as ours. A test that does not link the library has neither. On Windows, `scripts/gcc/winbase.h` makes
 /// ggml's weak instead, so ours replaces it in every program.
-pub fn replace_barrier(installed: &Path, is_mingw: bool, is_supported: bool) {
+pub fn replace_barrier(installed: &Path, linker: &mut LinkerOptions, is_mingw: bool, is_supported: bool) {
     let source = llama_sources(installed);
     let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
     let line_with = |start: &str| text.lines().find(|line| line.starts_with(start)).map(|line| format!("{line}\n"));
@@ -102,12 +99,12 @@ pub fn replace_barrier(installed: &Path, is_mingw: bool, is_supported: bool) {
     fs::write(out.join("ggml_threadpool.h"), pool).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
     if !is_mingw {
-        replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+        linker.replace_barrier();
     }
     println!("cargo:rustc-cfg=own_barrier");
 }
 
-/// Compiles the kernels of a level.
+/// Compiles the kernels of a level, which takes a minute or more, unless its objects are newer than what they are made of.
 fn level_objects(source: &Path, (level, instructions): Level) -> Vec<PathBuf> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let mut build = kernel_compiler(source);
@@ -118,12 +115,42 @@ fn level_objects(source: &Path, (level, instructions): Level) -> Vec<PathBuf> {
     build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
     build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
     // All levels are made of the same file, so each needs a folder of its own.
-    build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp").out_dir(out.join(level));
-    build.compile_intermediates()
+    let folder = out.join(level);
+    build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp").out_dir(&folder);
+    // The first line is the compiler with its options, the others are the objects.
+    let (stamp, compiler) = (folder.join("compiled.txt"), build.get_compiler());
+    let command = format!("{:?} {:?} {:?}", compiler.path(), compiler.args(), env::var_os("CPATH"));
+    let compiled = fs::read_to_string(&stamp).unwrap_or_default();
+    let mut lines = compiled.lines();
+    if lines.next() == Some(&command) && modified(&stamp) > newest_source() {
+        return lines.map(PathBuf::from).collect();
+    }
+    let start = SystemTime::now();
+    let objects = build.compile_intermediates();
+    let lines = objects.iter().map(|object| object.display().to_string());
+    let lines = std::iter::once(command).chain(lines).collect::<Vec<_>>().join("\n");
+    fs::write(&stamp, lines).expect("OUT_DIR can be written to");
+    let file = File::options().write(true).open(&stamp).and_then(|file| file.set_modified(start));
+    file.expect("OUT_DIR can be written to");
+    objects
+}
+
+/// The last change of a file. `None`: there is no such file.
+fn modified(file: &Path) -> Option<SystemTime> {
+    file.metadata().and_then(|about| about.modified()).ok()
+}
+
+/// The last change of the sources of a level: `level.cpp` and all headers beside it.
+fn newest_source() -> Option<SystemTime> {
+    let files = fs::read_dir("src/llama/kernels").expect("cargo runs it in the package's folder");
+    let files = files.map(|entry| entry.expect("the folder can be read").path());
+    let is_source =
+        |file: &PathBuf| file.ends_with("level.cpp") || file.extension().is_some_and(|ending| ending == "h");
+    files.filter(is_source).map(|file| modified(&file)).max().flatten()
 }
 
 /// Replaces ggml's products and attention, and the C library's functions of floats: see `src/llama/kernels/mod.rs`.
-pub fn replace_kernels(installed: &Path, levels: &[Level]) {
+pub fn replace_kernels(installed: &Path, linker: &mut LinkerOptions, levels: &[Level]) {
     let source = llama_sources(installed);
     // The seam precedes the levels, because GNU's linker takes from an archive only what an earlier one calls.
     kernel_compiler(&source)
@@ -143,40 +170,26 @@ pub fn replace_kernels(installed: &Path, levels: &[Level]) {
     for folder in ["include", "src"] {
         order.flag("-isystem").flag(source.join(folder));
     }
-    order.cpp(true).std("c++17").file("src/llama/kernels/order.cpp").compile("foredraft_order");
+    order.cpp(true).std("c++17").define("FOREDRAFT_SET_MASK", SET_MASK);
+    order.file("src/llama/kernels/order.cpp").compile("foredraft_order");
     kernel_compiler(&source)
         .cpp(true)
         .std("c++17")
         .flag_if_supported("-ffp-contract=off")
         .file("src/llama/kernels/elementary.cpp")
         .compile("foredraft_elementary");
-    // This archive follows the seam's, because the linker takes its functions only where `--wrap` is missing.
-    kernel_compiler(&source)
-        .cpp(true)
-        .std("c++17")
-        .file("src/llama/kernels/unwrapped.cpp")
-        .compile("foredraft_unwrapped");
-    for function in [SET_MASK, "ggml_compute_forward_mul_mat_tiled", "ggml_compute_forward_mul_mat_id_tiled"]
-        .into_iter()
-        .chain(ELEMENTARY)
-    {
-        replace_except_in_benchmarks(&format!("--wrap={function}"));
-    }
+    linker.replace_functions();
     println!("cargo:rustc-cfg=own_kernels");
 }
 
 /// Makes functions of ggml round as they do on x86-64: see `src/llama/kernels/rounding.cpp`.
-pub fn match_rounding(installed: &Path) {
+pub fn match_rounding(installed: &Path, linker: &mut LinkerOptions) {
     let source = llama_sources(installed);
     let mut build = kernel_compiler(&source);
     build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
     build.files(["rounding", "rope"].map(|part| format!("src/llama/kernels/{part}.cpp")));
     build.compile("foredraft_rounding");
-    for function in
-        ["ggml_vec_soft_max_f32", "ggml_vec_cvar_f32", "ggml_vec_silu_f32", "ggml_vec_swiglu_f32", "quantize_row_q8_0"]
-    {
-        replace_except_in_benchmarks(&format!("--wrap={function}"));
-    }
+    linker.replace_rounding();
 }
 
 /// The archive is only put on the linker's path. Only `benches/peer/mod.rs` links it.

@@ -1,29 +1,103 @@
-//! The linker's arguments. Cargo hands those of a package to no dependent one.
+//! The linker's options. Cargo hands those of a package to no dependent one.
 
-use std::path::Path;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// `llama_kv_cache_context::set_input_kq_mask`.
 pub const SET_MASK: &str = "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb";
 
-/// Keeps the C++ globals of the shared library from being destroyed when the process ends: see `src/ffi/globals.c`. `function` registers their
-/// destructors.
-pub fn keep_globals(function: &str) {
-    for object in cc::Build::new().file("src/ffi/globals.c").compile_intermediates() {
-        println!("cargo:rustc-cdylib-link-arg={}", object.display());
+/// The functions of the C library that `src/llama/kernels/elementary.cpp` replaces.
+const ELEMENTARY: [&str; 11] =
+    ["sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log2f", "powf"];
+
+/// The functions of ggml that `src/llama/kernels/rounding.cpp` replaces.
+const ROUNDING: [&str; 5] =
+    ["ggml_vec_soft_max_f32", "ggml_vec_cvar_f32", "ggml_vec_silu_f32", "ggml_vec_swiglu_f32", "quantize_row_q8_0"];
+
+/// The options of the programs and libraries that cargo links, and of those that `scripts/install.sh` links: it reads them in `linker.txt`.
+///
+/// Each line of `linker.txt` is a kind and an option: `program` for a program that links the archive, `shared` for the installed shared library,
+/// `rename` for a function of the C library whose calls the archive renames, because its program keeps the C library's.
+#[derive(Default)]
+pub struct LinkerOptions(String);
+
+impl LinkerOptions {
+    /// Writes `linker.txt`.
+    pub fn write(self) {
+        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+        fs::write(out.join("linker.txt"), self.0).expect("OUT_DIR can be written to");
     }
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
+
+    fn add(&mut self, kind: &str, option: &str) {
+        self.0 += &format!("{kind} {option}\n");
+    }
+
+    /// An option of the shared library alone.
+    fn add_shared(&mut self, option: &str) {
+        println!("cargo:rustc-cdylib-link-arg={option}");
+        self.add("shared", option);
+    }
+
+    /// Keeps the C++ globals of the shared library from being destroyed when the process ends: see `src/ffi/globals.c`. `function` registers
+    /// their destructors.
+    pub fn keep_globals(&mut self, function: &str) {
+        for object in cc::Build::new().file("src/ffi/globals.c").compile_intermediates() {
+            self.add_shared(&object.display().to_string());
+        }
+        self.add_shared(&format!("-Wl,--wrap={function}"));
+    }
+
+    /// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. The linker gets an object file, because it
+    /// needs these functions only after it has read Rust's archives.
+    pub fn wrap_allocation(&mut self) {
+        let objects = cc::Build::new().cpp(true).std("c++17").file("src/llama/allocation.cpp").compile_intermediates();
+        let objects = objects.iter().map(|object| object.display().to_string());
+        let wraps = ["malloc", "calloc", "realloc"].map(|function| format!("-Wl,--wrap={function}"));
+        for option in objects.chain(wraps) {
+            println!("cargo:rustc-link-arg-bins={option}");
+            self.add_shared(&option);
+        }
+    }
+
+    /// Replaces ggml's barrier: see `replace_barrier` in `build/kernels.rs`.
+    pub fn replace_barrier(&mut self) {
+        link_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+        self.add("program", "-Wl,-u,foredraft_barrier");
+        self.add("program", "-Wl,--defsym=ggml_barrier=foredraft_barrier");
+    }
+
+    /// Replaces the functions of llama.cpp and the C library that kernels of all platforms replace.
+    pub fn replace_functions(&mut self) {
+        wrap(SET_MASK);
+        self.add("program", &format!("-Wl,--wrap={SET_MASK}"));
+        for function in ELEMENTARY {
+            wrap(function);
+            self.add("rename", function);
+        }
+    }
+
+    /// Replaces the functions of ggml that round in another way on AArch64.
+    pub fn replace_rounding(&mut self) {
+        for function in ROUNDING {
+            wrap(function);
+            self.add("program", &format!("-Wl,--wrap={function}"));
+        }
+    }
 }
 
-/// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. The linker gets an object file, because it
-/// needs these functions only after it has read Rust's archives.
-pub fn wrap_allocation() {
-    for object in cc::Build::new().cpp(true).std("c++17").file("src/llama/allocation.cpp").compile_intermediates() {
-        println!("cargo:rustc-cdylib-link-arg={}", object.display());
-        println!("cargo:rustc-link-arg-bins={}", object.display());
-    }
-    for function in ["malloc", "calloc", "realloc"] {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
-        println!("cargo:rustc-link-arg-bins=-Wl,--wrap={function}");
+/// Replaces a function by `__wrap_` and its name. GNU's linker reads our archives before llama.cpp's, which call the function, so it is told to
+/// look for ours.
+fn wrap(function: &str) {
+    link_except_in_benchmarks(&format!("--wrap={function}"));
+    link_except_in_benchmarks(&format!("--undefined=__wrap_{function}"));
+}
+
+/// Links the shared library, the tests, the examples and the programs with an option, but not benchmarks, which measure llama.cpp next to the
+/// shared library.
+fn link_except_in_benchmarks(option: &str) {
+    for targets in ["cdylib", "tests", "examples", "bins"] {
+        println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
     }
 }
 
@@ -31,8 +105,6 @@ pub fn wrap_allocation() {
 /// programs of this package, so that a host needs no DLL of the compiler. (CXXSTDLIB in `.cargo/config.toml` keeps others from linking
 /// them as DLLs: two copies of one crash.) They come after all other libraries, because llama.cpp calls them.
 pub fn link_on_mingw(installed: &Path) {
-    // Only llama.cpp calls it, and GNU's linker reads ours first.
-    println!("cargo:rustc-link-arg=-Wl,-u,__wrap_{SET_MASK}");
     println!("cargo:rustc-link-arg=-Wl,--start-group");
     for archive in ["ggml.a", "ggml-base.a", "ggml-cpu.a", "ggml-rpc.a", "ggml-vulkan.a"] {
         let archive = installed.join("lib").join(archive);
@@ -49,12 +121,4 @@ pub fn link_on_mingw(installed: &Path) {
         println!("cargo:rustc-link-arg=-l{library}");
     }
     println!("cargo:rustc-link-arg=-Wl,--end-group");
-}
-
-/// Replaces a function in the shared library, the tests and the examples, but not in benchmarks, which measure llama.cpp next to the shared
-/// library.
-pub fn replace_except_in_benchmarks(option: &str) {
-    for targets in ["cdylib", "tests", "examples", "bins"] {
-        println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
-    }
 }

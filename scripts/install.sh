@@ -52,10 +52,18 @@ uninstall() {
     rmdir -p --ignore-fail-on-non-empty "$dest$libdir/pkgconfig" "$dest$libdir/cmake" "$dest$includedir" 2>/dev/null || true
 }
 
+# The options of a kind in linker.txt (build/link.rs).
+linker_options() { sed -n "s/^$1 //p" "$linker"; }
+
 # The archive, and in native-libs.txt what a program links with it.
 build_static() {
     mkdir -p "$work"
-    (cd "$root" && cargo rustc --release --lib --crate-type staticlib -- --print native-static-libs) 2>&1 | tee "$work/build.log" >&2
+    local messages=$work/messages.json
+    (cd "$root" && cargo rustc --release --lib --crate-type staticlib --message-format json-render-diagnostics -- --print native-static-libs) \
+        2>&1 >"$messages" | tee "$work/build.log" >&2
+    # build/link.rs writes the linker's options there.
+    linker=$(sed -n 's|.*"reason":"build-script-executed","package_id":"[^"]*foredraft[#@][^"]*".*"out_dir":"\([^"]*\)".*|\1/linker.txt|p' "$messages")
+    [ -s "$linker" ] || die "cargo did not say where the build script's output is"
     # Cargo prints the note of an earlier build again. Each library once, the first time.
     sed -n 's/^note: native-static-libs: //p' "$work/build.log" | tail -n 1 | tr ' ' '\n' | awk 'NF && !seen[$0]++' |
         paste -sd ' ' >"$work/native-libs.txt"
@@ -66,23 +74,15 @@ build_static() {
         sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p'); do
         weak+=("--weaken-symbol=$name")
     done
-    # The functions that the archive has in place of others, a line each: ggml's, and those of the C library.
-    local replaced of_ggml renamed=()
-    replaced=$("${NM:-nm}" "$release/libforedraft.a" 2>/dev/null | awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' | sort -u)
-    of_libc=$(sed -n 's/^[a-z]* __wrap_\([a-z0-9]*\)(.*);$/\1/p' "$root/src/llama/kernels/elementary.cpp" | sort | comm -12 - <(echo "$replaced"))
-    of_ggml=$(comm -13 <(echo "$of_libc") <(echo "$replaced"))
-    # A program that links the archive keeps the C library's, so the archive's calls are renamed.
-    for name in $of_libc; do renamed+=("--redefine-sym=$name=__wrap_$name"); done
+    # A program that links the archive keeps the C library's functions, so the archive's calls of them are renamed.
+    local renamed=()
+    for name in $(linker_options rename); do renamed+=("--redefine-sym=$name=__wrap_$name"); done
     "${OBJCOPY:-objcopy}" "${weak[@]}" "${renamed[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
-    # build/link.rs tells cargo's linker the same.
-    local options=''
-    for name in $of_ggml; do options+=" -Wl,--wrap=$name"; done
-    ! "${NM:-nm}" "$release/libforedraft.a" 2>/dev/null | grep ' T foredraft_barrier$' >/dev/null || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
-    printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
+    printf '%s %s\n' "$(cat "$work/native-libs.txt")" "$(linker_options program | paste -sd ' ')" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"
 }
 
-# Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build/link.rs.
+# Relinks the archive into a shared library with a SONAME and versioned symbols.
 link_shared() {
     local functions undefined=() wrapped=() name
     functions=$(cd "$root/include" && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h)
@@ -94,15 +94,14 @@ link_shared() {
         echo "};"
     } >"$work/foredraft.map"
     for name in $functions; do undefined+=("-Wl,-u,$name"); done
-    for name in $of_libc; do wrapped+=("-Wl,--wrap=$name"); done
-    ${CC:-cc} -O2 -fPIC -c "$root/src/ffi/globals.c" -o "$work/globals.o"
-    ${CXX:-c++} -O2 -fPIC -std=c++17 -c "$root/src/llama/allocation.cpp" -o "$work/allocation.o"
-    local native
+    for name in $(linker_options rename); do wrapped+=("-Wl,--wrap=$name"); done
+    local native shared
     native=$(cat "$work/native-libs.txt")
+    mapfile -t shared < <(linker_options shared)
     # shellcheck disable=SC2086 # $native is a list of words
-    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "$work/allocation.o" "${undefined[@]}" "$release/libforedraft.a" $native \
+    ${CC:-cc} -shared -o "$work/$real" "${shared[@]}" "${undefined[@]}" "$release/libforedraft.a" $native \
         -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
-        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs "${wrapped[@]}" -Wl,--wrap={__cxa_atexit,malloc,calloc,realloc} -Wl,--strip-debug
+        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs "${wrapped[@]}" -Wl,--strip-debug
 }
 
 # A template of packaging/, with its @NAMES@ replaced.

@@ -92,6 +92,8 @@ check_crates() {
 check_library() {
     export CC_aarch64_apple_darwin=$work/bin/zig-cc CXX_aarch64_apple_darwin=$work/bin/zig-c++ AR_aarch64_apple_darwin=$work/bin/zig-ar
     export SDKROOT=$work MACOSX_DEPLOYMENT_TARGET=11.0
+    # bindgen's clang is not zig, so it takes its headers from this machine.
+    export BINDGEN_EXTRA_CLANG_ARGS_aarch64_apple_darwin="--target=$(rustc --print host-tuple) ${BINDGEN_EXTRA_CLANG_ARGS:-}"
     local log=$work/check.log
     # The other llama-cpp-sys-2 gets into it. zig leaves empty files where it is asked what it is.
     cp Cargo.lock "$work/Cargo.lock"
@@ -106,9 +108,9 @@ check_library() {
 check_sources() {
     local llama file standard n=0
     llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")/../../build/CMakeCache.txt")
-    local flags=() folder
+    local flags=("-DFOREDRAFT_SET_MASK=$(sed -n 's/^pub const SET_MASK: &str = "\(.*\)";/\1/p' build/link.rs)") folder
     for folder in include src common vendor ggml/include ggml/src ggml/src/ggml-cpu; do flags+=(-isystem "$llama/$folder"); done
-    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,elementary,order,rounding,rope,unwrapped,attention_cost}.cpp; do
+    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,elementary,order,rounding,rope,attention_cost}.cpp; do
         standard=-std=c11
         case $file in *.cpp) standard=-std=c++17 ;; esac
         # The first two are for glibc and mingw; build.rs writes a part of the third, and compiles it below.

@@ -218,6 +218,31 @@ fn experts_compute_what_each_of_them_computes_alone() {
 }
 
 /// Panels are another layout of the same weights.
+/// ggml multiplies these formats, whose tiles add in another order than its other loops. The hook keeps it from using tiles.
+#[test]
+fn products_of_formats_without_kernels_do_not_depend_on_other_tokens() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_used() {
+        return;
+    }
+    for format in [sys::GGML_TYPE_IQ1_S, sys::GGML_TYPE_IQ1_M] {
+        let weights = Weights::new(format, 64);
+        let tokens = noise(3, 32 * WIDTH);
+        let alone =
+            |tokens: &[f32]| -> Vec<f32> { tokens.chunks(WIDTH).flat_map(|token| weights.times(token, 1)).collect() };
+        for n_tokens in [8, 9, 32] {
+            let tokens = &tokens[..n_tokens * WIDTH];
+            assert!(weights.times(tokens, 2) == alone(tokens), "format {format}: {n_tokens} tokens");
+            let chosen: Vec<i32> = (0..n_tokens).map(|token| i32::from(token % 5 == 0)).collect();
+            let together = times_experts(None, &weights, 2, tokens, &chosen, 2);
+            let experts = tokens.chunks(WIDTH).zip(chosen.chunks(1));
+            let alone: Vec<f32> =
+                experts.flat_map(|(token, chosen)| times_experts(None, &weights, 2, token, chosen, 1)).collect();
+            assert!(together == alone, "format {format}: experts of {n_tokens} tokens");
+        }
+    }
+}
+
 #[test]
 fn weights_in_panels_give_the_same_bits() {
     foredraft::llama::start();

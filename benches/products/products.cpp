@@ -21,7 +21,7 @@ ggml_backend_buffer_type_t panels();
 }
 // Replaced in the library; here there is one thread.
 extern "C" void foredraft_barrier(void *) {}
-extern "C" bool foredraft_elementary_is_linked() { return true; }
+extern "C" bool foredraft_plan_is_reference(const ggml_threadpool *) { return false; }
 // Nothing is paused.
 extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
     static const uint32_t never = 0;

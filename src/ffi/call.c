@@ -4,17 +4,7 @@
  * aborts the process if such an unwinding reaches its frames. So the thread is kept here until the process ends. And ctypes frees
  * its generated functions during finalization, so they are not called any more. */
 #define _GNU_SOURCE
-#include <stdint.h>
-
-typedef void (*update_callback)(uint64_t id, void *user);
-typedef void (*logits_callback)(uint64_t id, float *logits, int32_t n_vocab, const int32_t *tokens, int32_t n_tokens, void *user);
-typedef void (*log_callback)(int32_t level, const char *text, void *user);
-
-int32_t foredraft_is_made_at_run_time(const void *code);
-void foredraft_call_update(update_callback cb, int32_t made_at_run_time, uint64_t id, void *user);
-int32_t foredraft_call_logits(logits_callback cb, int32_t made_at_run_time, uint64_t id, float *logits, int32_t n_vocab,
-                              const int32_t *tokens, int32_t n_tokens, void *user);
-void foredraft_call_log(log_callback cb, int32_t made_at_run_time, int32_t level, const char *text, void *user);
+#include "call.h"
 
 #ifndef _WIN32
 #include <dlfcn.h>
@@ -36,7 +26,6 @@ static void stay(void *unused) {
         pthread_cleanup_pop(0);        \
     } while (0)
 
-/* Whether the function is in no file: then an interpreter has generated it. */
 int32_t foredraft_is_made_at_run_time(const void *code) {
     Dl_info info;
     return dladdr(code, &info) == 0;
@@ -68,14 +57,13 @@ static int interpreter_is_finalizing(void) {
 }
 #endif
 
-void foredraft_call_update(update_callback cb, int32_t made_at_run_time, uint64_t id, void *user) {
+void foredraft_call_update(foredraft_call_update_cb cb, int32_t made_at_run_time, uint64_t id, void *user) {
     if (!made_at_run_time || !interpreter_is_finalizing()) {
         GUARDED(cb(id, user));
     }
 }
 
-/* Returns whether it has called the callback. */
-int32_t foredraft_call_logits(logits_callback cb, int32_t made_at_run_time, uint64_t id, float *logits, int32_t n_vocab,
+int32_t foredraft_call_logits(foredraft_call_logits_cb cb, int32_t made_at_run_time, uint64_t id, float *logits, int32_t n_vocab,
                               const int32_t *tokens, int32_t n_tokens, void *user) {
     if (made_at_run_time && interpreter_is_finalizing()) {
         return 0;
@@ -84,7 +72,7 @@ int32_t foredraft_call_logits(logits_callback cb, int32_t made_at_run_time, uint
     return 1;
 }
 
-void foredraft_call_log(log_callback cb, int32_t made_at_run_time, int32_t level, const char *text, void *user) {
+void foredraft_call_log(foredraft_call_log_cb cb, int32_t made_at_run_time, int32_t level, const char *text, void *user) {
     if (!made_at_run_time || !interpreter_is_finalizing()) {
         GUARDED(cb(level, text, user));
     }

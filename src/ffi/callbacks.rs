@@ -1,6 +1,6 @@
 //! The host's callbacks, for log lines, for updates of requests, and for their logits.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_void};
 
 use super::engine::log_failure;
 use super::engines;
@@ -10,33 +10,10 @@ use crate::engine::LogitsCallback;
 use crate::error::{Code, Error};
 use crate::llama::{Token, log};
 
-unsafe extern "C" {
-    // `call.c`. They do not call a callback of an interpreter that is finalizing, and if the host ends the thread inside the
-    // callback, they keep it from unwinding into Rust.
-    fn foredraft_is_made_at_run_time(code: *const c_void) -> i32;
-    fn foredraft_call_update(
-        cb: unsafe extern "C" fn(u64, *mut c_void),
-        made_at_run_time: i32,
-        id: u64,
-        user: *mut c_void,
-    );
-    fn foredraft_call_logits(
-        cb: unsafe extern "C" fn(u64, *mut f32, i32, *const i32, i32, *mut c_void),
-        made_at_run_time: i32,
-        id: u64,
-        logits: *mut f32,
-        n_vocab: i32,
-        tokens: *const i32,
-        n_tokens: i32,
-        user: *mut c_void,
-    ) -> i32;
-    fn foredraft_call_log(
-        cb: unsafe extern "C" fn(i32, *const c_char, *mut c_void),
-        made_at_run_time: i32,
-        level: i32,
-        text: *const c_char,
-        user: *mut c_void,
-    );
+/// The functions of `call.h`, declared by bindgen.
+mod call {
+    #![allow(missing_docs, non_camel_case_types, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/call.rs"));
 }
 
 /// The host's pointer, which is only passed back to the host.
@@ -94,14 +71,16 @@ pub extern "C" fn foredraft_set_logits_callback(
     let user = User(user);
     let hook = cb.map(|cb| -> Box<LogitsCallback> {
         // SAFETY: looks up the address, which can have any value.
-        let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
+        let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
         Box::new(move |id, logits: &mut [f32], tokens: &[Token]| {
             let length = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
             let (n_vocab, n_tokens) = (length(logits.len()), length(tokens.len()));
             let (logits, tokens) = (logits.as_mut_ptr(), tokens.as_ptr());
             // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the arrays have these lengths and outlive the
             // call.
-            let called = unsafe { foredraft_call_logits(cb, made, id, logits, n_vocab, tokens, n_tokens, user.get()) };
+            let called = unsafe {
+                call::foredraft_call_logits(Some(cb), made, id, logits, n_vocab, tokens, n_tokens, user.get())
+            };
             let finalizing = || Error::new(Code::Cancelled, "logits_callback: the interpreter is finalizing");
             if called != 0 { Ok(()) } else { Err(finalizing()) }
         })
@@ -117,13 +96,13 @@ pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
         let user = User(user);
         log::set_sink(cb.map(|cb| -> Box<log::Sink> {
             // SAFETY: looks up the address, which can have any value.
-            let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
+            let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
             Box::new(move |level, text| {
                 // A line that contains NUL ends there.
                 let line = text.trim_end().split('\0').next().unwrap_or_default();
                 let line = CString::new(line).unwrap_or_default();
                 // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the line outlives the call.
-                unsafe { foredraft_call_log(cb, made, level as i32, line.as_ptr(), user.get()) };
+                unsafe { call::foredraft_call_log(Some(cb), made, level as i32, line.as_ptr(), user.get()) };
             })
         }));
     });
@@ -133,9 +112,9 @@ pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_cal
     let user = User(user);
     let hook = cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> {
         // SAFETY: looks up the address, which can have any value.
-        let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
+        let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
         // SAFETY: `cb` is the host's function of this type, valid until it is replaced.
-        Box::new(move |id| unsafe { foredraft_call_update(cb, made, id, user.get()) })
+        Box::new(move |id| unsafe { call::foredraft_call_update(Some(cb), made, id, user.get()) })
     });
     run(|| {
         let found = engines::find(engine).map(|engine| engine.set_update_hook(hook));

@@ -4,7 +4,8 @@ use std::ptr::null_mut;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::guard::{Buffers, ErrorBuffer, foredraft_adapter_buffers};
+use crate::llama::guard::{Buffers, ErrorBuffer};
+use crate::llama::native::foredraft_adapter_buffers;
 use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::{backend, log};
 

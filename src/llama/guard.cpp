@@ -3,10 +3,8 @@
 #include "guard.h"
 #include "llama-context.h"
 #include "llama-ext.h"
-#include "llama.h"
-#include "ggml.h"
-#include "ggml-backend.h"
 #include "gguf.h"
+#include "native.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -23,14 +21,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #endif
-
-// From kernels/attention_cost.cpp.
-struct foredraft_attention {
-    int32_t n_head, n_head_kv, n_key, n_value;
-    int32_t n_cells, n_tokens;
-    bool flash;
-};
-double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
 
 namespace {
 
@@ -140,7 +130,6 @@ bool foredraft_is_guarded() {
     return guard::depth > 0;
 }
 
-// Loads a model from a path or a stream.
 llama_model * foredraft_model_load(const char * path, void * stream, uint64_t start, llama_model_params params, char * why,
                                    size_t why_size) {
     return guarded<llama_model *>(nullptr, why, why_size, [&]() -> llama_model * {
@@ -154,9 +143,6 @@ llama_model * foredraft_model_load(const char * path, void * stream, uint64_t st
 }
 
 #ifdef FOREDRAFT_HAS_STREAMS
-// Opens a stream over `*length` bytes from `start` of a descriptor, or of memory if `fd` is -1. UINT64_MAX means to the end of the file;
-// `*length` is set to the length. With `mapped`, it opens the file again, so that llama.cpp can map it and the host's file position does not
-// change; the part then starts at `start`. Returns NULL on failure, with the reason in `why`.
 void * foredraft_stream_open(int fd, uint64_t start, uint64_t * length, bool mapped, char * why, size_t why_size) {
     const auto refuse = [&](const char * message) -> void * {
         std::snprintf(why, why_size, "%s", message);
@@ -206,7 +192,6 @@ void foredraft_stream_close(void * stream) {
     std::fclose(static_cast<FILE *>(stream));
 }
 
-// Reads `size` bytes from byte `at` of a stream, less at its end and after an error.
 size_t foredraft_stream_read(void * stream, uint64_t at, uint8_t * to, size_t size) {
     return seek_to(stream, at) ? std::fread(to, 1, size, static_cast<FILE *>(stream)) : 0;
 }
@@ -215,7 +200,6 @@ llama_context * foredraft_context_new(llama_model * model, llama_context_params 
     return guarded<llama_context *>(nullptr, why, why_size, [&] { return llama_init_from_model(model, params); });
 }
 
-// Returns -1000 if it threw (-1001: for lack of memory), else as llama_decode or, with the model's encoder, as llama_encode.
 int32_t foredraft_decode(llama_context * ctx, llama_batch batch, bool encoder, char * why, size_t why_size) {
     return guarded<int32_t>(-1000, why, why_size, [&] {
         try {
@@ -227,7 +211,6 @@ int32_t foredraft_decode(llama_context * ctx, llama_batch batch, bool encoder, c
     });
 }
 
-// Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.
 bool foredraft_set_reference(llama_context * ctx, bool reference) {
     bool found = false;
     const ggml_backend_sched_t sched = ctx->get_sched();
@@ -246,7 +229,6 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
     return found;
 }
 
-// Returns INT32_MIN if it threw or if there are too many tokens, else as llama_tokenize.
 int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
                            int32_t n_tokens_max, bool add_special, bool parse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -254,7 +236,6 @@ int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text,
     });
 }
 
-// Returns INT32_MIN if it threw, else as llama_detokenize.
 int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
                              int32_t text_len_max, bool unparse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -262,7 +243,6 @@ int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_toke
     });
 }
 
-// Loads an adapter from a path or a stream.
 llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, void * stream, char * why, size_t why_size) {
     return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&]() -> llama_adapter_lora * {
         if (stream == nullptr) {
@@ -272,76 +252,58 @@ llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path,
     });
 }
 
-// Returns 0 if it threw, else as llama_state_seq_get_size_ext.
 size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool partial, char * why, size_t why_size) {
     return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(partial)); });
 }
 
-// Returns 0 if it threw, else as llama_state_seq_get_data_ext.
 size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool partial,
                            char * why, size_t why_size) {
     return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(partial)); });
 }
 
-// Returns 0 if it threw, else as llama_state_seq_set_data_ext.
 size_t foredraft_state_set(llama_context * ctx, const uint8_t * from, size_t size, llama_seq_id seq,
                            bool partial, char * why, size_t why_size) {
     return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(partial)); });
 }
 
-// Returns false if it threw.
 bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, llama_pos by, char * why,
                         size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_add(memory, seq, from, to, by); return true; });
 }
 
-// Calls `add`, which is ggml_backend_rpc_add_server. Returns NULL if it threw.
 ggml_backend_reg_t foredraft_rpc_add(ggml_backend_reg_t (*add)(const char *), const char * endpoint, char * why, size_t why_size) {
     return guarded<ggml_backend_reg_t>(nullptr, why, why_size, [&] { return add(endpoint); });
 }
 
-// Returns false if it threw. The device may belong to an RPC server.
 bool foredraft_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, char * why, size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { ggml_backend_dev_memory(device, free, total); return true; });
 }
 
-// Calls `create`, which is ggml_threadpool_new. Returns NULL if it threw.
 ggml_threadpool * foredraft_threadpool_new(ggml_threadpool * (*create)(ggml_threadpool_params *), ggml_threadpool_params * params,
                                            char * why, size_t why_size) {
     return guarded<ggml_threadpool *>(nullptr, why, why_size, [&] { return create(params); });
 }
 
-// The time of a layer's attention in microseconds. Negative: it threw, or unknown.
-double foredraft_attention_cost(foredraft_attention of, int32_t n_threads, ggml_threadpool * threads, char * why, size_t why_size) {
-    return guarded<double>(-1.0, why, why_size, [&] { return foredraft_attention_micros(of, n_threads, threads); });
-}
-
-// Sets whether decodes keep hidden states, of all tokens or only of tokens with logits.
 void foredraft_keep_hidden(llama_context * ctx, bool keep, bool with_logits_alone) {
     llama_set_embeddings_nextn(ctx, keep, with_logits_alone);
 }
 
-// Selects the MTP layer that decodes use.
 void foredraft_set_mtp_layer(llama_context * ctx, int32_t layer) {
     llama_set_nextn_layer_offset(ctx, layer);
 }
 
-// Returns NULL if it threw, or if there is no hidden state.
 const float * foredraft_hidden(llama_context * ctx, int32_t index, char * why, size_t why_size) {
     return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_nextn_ith(ctx, index); });
 }
 
-// Sets whether decodes keep the input of a layer for all tokens. Returns false if it threw.
 bool foredraft_keep_layer_input(llama_context * ctx, uint32_t layer, bool keep, char * why, size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { llama_set_embeddings_layer_inp(ctx, layer, keep); return true; });
 }
 
-// The inputs of a layer for all tokens of the last batch, one row after the other. NULL if it threw.
 const float * foredraft_layer_inputs(llama_context * ctx, uint32_t layer, char * why, size_t why_size) {
     return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_layer_inp(ctx, layer); });
 }
 
-// The layers of its target whose inputs a draft head reads. Returns their number.
 size_t foredraft_target_layers(const llama_model * model, const int32_t ** layers) {
     *layers = llama_model_target_layer_ids(model);
     return *layers == nullptr ? 0 : llama_model_target_layer_ids_n(model);

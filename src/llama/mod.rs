@@ -8,7 +8,7 @@
 //! - `threads`: the pool that decodes run on. `kernels`: ours in place of ggml's.
 //! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
 //! - `device_use`, `placement`: what models and contexts have on each device.
-//! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
+//! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `native`: our C and C++ functions. `log`: llama.cpp's log and ours.
 //! - `unrecoverable`: failures that end the process of an isolated engine.
 //! - `fake` (tests only): a context without llama.cpp.
 
@@ -22,6 +22,7 @@ mod kernels;
 pub mod large_stack;
 pub mod log;
 mod model;
+mod native;
 mod params;
 mod pause;
 mod placement;

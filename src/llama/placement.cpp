@@ -3,6 +3,7 @@
 #include "guard.h"
 #include "llama-ext.h"
 #include "llama-model.h"
+#include "native.h"
 
 #include <cstdint>
 #include <map>
@@ -21,20 +22,12 @@ ggml_backend_dev_t device_of(ggml_backend_buffer_type_t type) {
 
 extern "C" {
 
-// `foredraft_buffers` in guard.rs: bytes of one type of buffers.
-struct foredraft_buffers {
-    ggml_backend_dev_t device;
-    uint64_t weights, kv_cache, compute;
-};
-
-// The numbers that a model's classifier gives a text; 0: it has none, or one whose size is not that of its labels.
 size_t foredraft_n_scores(const llama_model * model) {
     const ggml_tensor * last = model->cls_out != nullptr ? model->cls_out : model->cls;
     const size_t n_labels = llama_model_n_cls_out(model);
     return last != nullptr && size_t(last->ne[1]) == n_labels ? n_labels : 0;
 }
 
-// The device of a layer, or of the output if `layer` is the number of layers. NULL: there is no such layer.
 ggml_backend_dev_t foredraft_layer_device(const llama_model * model, int32_t layer) {
     char ignored[64];
     return guard::guarded<ggml_backend_dev_t>(nullptr, ignored, sizeof ignored, [&] {
@@ -42,8 +35,6 @@ ggml_backend_dev_t foredraft_layer_device(const llama_model * model, int32_t lay
     });
 }
 
-// The buffers of a model's weights if `ctx` is NULL, else those of a context with the weights. Writes at most `most`, and returns their number;
-// 0 if it threw.
 size_t foredraft_buffers_of(const llama_model * model, const llama_context * ctx, foredraft_buffers * to, size_t most, char * why, size_t why_size) {
     return guard::guarded<size_t>(0, why, why_size, [&] {
         llama_memory_breakdown all;
@@ -73,15 +64,13 @@ size_t foredraft_buffers_of(const llama_model * model, const llama_context * ctx
     });
 }
 
-// Calls `visit` with `to` and each key and value of a model's metadata. (llama_model_meta_key_by_index walks through all keys before the one.)
+// llama_model_meta_key_by_index walks through all keys before the one.
 void foredraft_metadata(const llama_model * model, void (*visit)(void *, const char *, const char *), void * to) {
     for (const auto & [key, value] : model->gguf_kv) {
         visit(to, key.c_str(), value.c_str());
     }
 }
 
-// Where llama.cpp puts an adapter: each of its tensors beside the weights that it changes. `path` and `stream` as for foredraft_lora_load. Writes
-// at most `most`, and returns their number; 0 if it threw, or if the file cannot be read, which the load of the adapter reports.
 size_t foredraft_adapter_buffers(const llama_model * model, const char * path, void * stream, foredraft_buffers * to, size_t most, char * why,
                                  size_t why_size) {
     return guard::guarded<size_t>(0, why, why_size, [&] {

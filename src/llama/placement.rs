@@ -8,7 +8,8 @@ use llama_cpp_sys_2 as sys;
 use crate::error::{Error, Result};
 use crate::llama::context::raw_params::raw_params;
 use crate::llama::device_use::{DevicePlacement, MOST_BUFFERS, NO_BUFFERS};
-use crate::llama::guard::{ErrorBuffer, foredraft_buffers_of, foredraft_context_new, foredraft_layer_device};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::{foredraft_buffers_of, foredraft_context_new, foredraft_layer_device};
 use crate::llama::params::ContextParams;
 use crate::llama::{Context, Interrupt, Model, log};
 

@@ -5,7 +5,8 @@ use std::ffi::CString;
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::backend::{self, rpc};
-use crate::llama::guard::{ErrorBuffer, foredraft_device_memory};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::foredraft_device_memory;
 use crate::llama::platform;
 
 /// A device of ggml.

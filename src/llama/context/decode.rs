@@ -6,7 +6,8 @@ use std::time::Instant;
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::context::faked;
-use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::{foredraft_decode, foredraft_set_reference};
 use crate::llama::platform::thread_cpu_time;
 use crate::llama::threads::pacing;
 use crate::llama::{Batch, Context, DecodeError, SeqId, TextPooling, log, unrecoverable};

@@ -10,7 +10,8 @@ use llama_cpp_sys_2 as sys;
 use crate::error::{Error, Result};
 use crate::llama::context::hidden::{Hidden, LayerState};
 use crate::llama::context::without_memory;
-use crate::llama::guard::{ErrorBuffer, foredraft_keep_layer_input, foredraft_layer_inputs, foredraft_target_layers};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::{foredraft_keep_layer_input, foredraft_layer_inputs, foredraft_target_layers};
 use crate::llama::{Context, ContextParams, DecodeError, DraftKind, Interrupt, Model, SeqId, ThreadPool, Token};
 
 /// The numbers of positions that llama.cpp reads for each row of states, at most: rotary embeddings of several dimensions have so many.

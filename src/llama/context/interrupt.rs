@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
 
+use crate::llama::native::{self, foredraft_interrupt};
 use crate::llama::{PauseGate, kernels};
 
 /// The state behind llama.cpp's abort callback, which runs between the nodes of a graph. Any thread can raise it; the thread that
 /// decodes clears it.
 ///
-/// The first fields are `foredraft_interrupt` of `kernels/pause.h`. By them the threads of a decode find the engine's pauses.
+/// By the first field the threads of a decode find the engine's pauses.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Interrupt {
-    n_pauses: NonNull<AtomicU32>,
-    wait: unsafe extern "C" fn(*const Interrupt),
-    stops: unsafe extern "C" fn(*const Interrupt) -> bool,
+    native: foredraft_interrupt,
     raised: AtomicBool,
     /// Decodes run to their end, even if the interrupt is raised.
     held: AtomicBool,
@@ -54,9 +53,11 @@ impl Interrupt {
         // Threads that wait in ggml's barrier for those that sleep would not leave the processor. So the decode runs to its end.
         let stops_inside = kernels::replacements().barrier;
         Interrupt {
-            n_pauses: if stops_inside { gate.n_pauses() } else { NonNull::from(&NEVER_PAUSED) },
-            wait: Interrupt::wait_in_decode,
-            stops: Interrupt::stops_decode,
+            native: foredraft_interrupt {
+                n_pauses: if stops_inside { gate.n_pauses() } else { NonNull::from(&NEVER_PAUSED) }.as_ptr().cast(),
+                wait: Some(Interrupt::wait_in_decode),
+                stops: Some(Interrupt::stops_decode),
+            },
             raised: AtomicBool::new(false),
             held: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
@@ -144,7 +145,7 @@ impl Interrupt {
     /// llama.cpp's abort callback; its data is an `Interrupt`.
     pub(in crate::llama) fn callback() -> sys::ggml_abort_callback {
         #[cfg(own_barrier)]
-        return Some(foredraft_interrupted);
+        return Some(native::foredraft_interrupted);
         #[cfg(not(own_barrier))]
         return Some(Interrupt::callback_in_rust);
     }
@@ -158,17 +159,17 @@ impl Interrupt {
     }
 
     /// # Safety
-    /// `this` is alive during the call.
-    unsafe extern "C" fn stops_decode(this: *const Interrupt) -> bool {
+    /// `this` is the first field of an `Interrupt` that is alive during the call.
+    unsafe extern "C" fn stops_decode(this: *const foredraft_interrupt) -> bool {
         // SAFETY: guaranteed by the caller. All fields are atomic or never written.
-        unsafe { &*this }.stops_now()
+        unsafe { &*this.cast::<Interrupt>() }.stops_now()
     }
 
     /// # Safety
-    /// `this` is alive during the call.
-    unsafe extern "C" fn wait_in_decode(this: *const Interrupt) {
+    /// `this` is the first field of an `Interrupt` that is alive during the call.
+    unsafe extern "C" fn wait_in_decode(this: *const foredraft_interrupt) {
         // SAFETY: guaranteed by the caller. All fields are atomic or never written.
-        unsafe { &*this }.wait_while_paused();
+        unsafe { &*this.cast::<Interrupt>() }.wait_while_paused();
     }
 
     /// The data of [`Interrupt::callback`].
@@ -207,17 +208,10 @@ fn set_load_interrupt(interrupt: *const Interrupt) {
     #[cfg(own_barrier)]
     // SAFETY: sets a value of this thread. The interrupt outlives it: `PausableLoad` borrows it, and removes the value.
     unsafe {
-        foredraft_set_load_interrupt(interrupt.cast());
+        native::foredraft_set_load_interrupt(interrupt.cast());
     }
     #[cfg(not(own_barrier))]
     let _ = interrupt;
-}
-
-#[cfg(own_barrier)]
-unsafe extern "C" {
-    fn foredraft_set_load_interrupt(interrupt: *const c_void);
-    /// Calls [`Interrupt::stops_decode`].
-    fn foredraft_interrupted(interrupt: *mut c_void) -> bool;
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -6,8 +6,9 @@ use llama_cpp_sys_2 as sys;
 
 use crate::error::{Error, Result};
 use crate::llama::context::faked;
-use crate::llama::guard::{ErrorBuffer, foredraft_seq_move};
-use crate::llama::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::foredraft_seq_move;
+use crate::llama::native::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
 use crate::llama::{Batch, Context, DecodeError, Rollback, SeqId, log};
 
 /// A part of a sequence's state.

@@ -13,7 +13,8 @@ use llama_cpp_sys_2 as sys;
 use crate::error::{Error, Result};
 use crate::llama::context::hidden::Hidden;
 use crate::llama::context::without_memory;
-use crate::llama::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::{foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
 use crate::llama::{Batch, Context, ContextParams, DraftKind, Interrupt, Model, ThreadPool};
 
 impl Model {

@@ -6,7 +6,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::are_used;
 use crate::llama::backend::devices;
-use crate::llama::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
+use crate::llama::guard::{AttentionShape, ErrorBuffer};
+use crate::llama::native::foredraft_attention_cost;
 use crate::llama::params::{CacheType, ContextParams};
 use crate::llama::{Model, ThreadPool};
 

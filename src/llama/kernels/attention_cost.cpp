@@ -1,8 +1,9 @@
 // Measures the time of attention on CPUs at a given depth, with and without flash attention. Only the attention of a few layers is
 // computed, because filling a model's cache would take as long as decoding a prompt of that length.
+#include "../guard.h"
+#include "../native.h"
+
 #include "ggml-alloc.h"
-#include "ggml-backend.h"
-#include "ggml.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,16 +24,8 @@ struct Free {
     void operator()(ggml_backend_buffer * buffer) const { ggml_backend_buffer_free(buffer); }
 };
 
-}  // namespace
-
-struct foredraft_attention {
-    int32_t n_head, n_head_kv, n_key, n_value;
-    int32_t n_cells, n_tokens;
-    bool flash;
-};
-
 // The time of one layer in microseconds. Negative: unknown. May throw.
-double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads) {
+double micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads) {
     const ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     const std::unique_ptr<ggml_backend, Free> backend(device == nullptr ? nullptr : ggml_backend_dev_init(device, nullptr));
     const std::unique_ptr<ggml_context, Free> context(ggml_init({ ggml_tensor_overhead() * 64 * LAYERS + ggml_graph_overhead(), nullptr, true }));
@@ -85,8 +78,14 @@ double foredraft_attention_micros(const foredraft_attention & of, int32_t n_thre
         if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
             return -1.0;
         }
-        const double micros = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / LAYERS;
-        best = run == 0 ? best : best < 0.0 ? micros : std::min(best, micros);
+        const double time = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / LAYERS;
+        best = run == 0 ? best : best < 0.0 ? time : std::min(best, time);
     }
     return best;
+}
+
+}  // namespace
+
+double foredraft_attention_cost(foredraft_attention attention, int32_t n_threads, ggml_threadpool * threads, char * why, size_t why_size) {
+    return guard::guarded<double>(-1.0, why, why_size, [&] { return micros(attention, n_threads, threads); });
 }

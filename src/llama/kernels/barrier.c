@@ -137,6 +137,8 @@ void foredraft_set_load_interrupt(const struct foredraft_interrupt * interrupt) 
 
 const struct foredraft_interrupt * foredraft_load_interrupt(void) { return of_load; }
 
+bool foredraft_plan_is_reference(const struct ggml_threadpool * pool) { return pool->cplan != NULL && pool->cplan->use_ref; }
+
 uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, memory_order_relaxed); }
 
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }

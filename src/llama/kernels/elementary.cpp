@@ -11,6 +11,8 @@
 //
 // The bits depend neither on the compiler nor on the processor: there are only additions, multiplications and divisions of doubles, none fused
 // (`-ffp-contract=off`), and integers. The compiler computes the tables. Compiled for any processor.
+#include "linked.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +31,6 @@ float __wrap_expm1f(float);
 float __wrap_logf(float);
 float __wrap_log2f(float);
 float __wrap_powf(float, float);
-bool foredraft_elementary_is_linked(void);
 }
 
 namespace {
@@ -285,11 +286,8 @@ float __wrap_powf(float x, float y) {
     const auto value = size == 1.0f ? 1.0f : float(exponential(double(y) * logarithm(size)));
     return std::signbit(x) && is_odd ? -value : value;
 }
-
-// Whether the linker has replaced the C library's functions. It also makes the linker read this file before ggml's.
-bool foredraft_elementary_is_linked(void) {
-    using Function = float (*)(float);
-    const volatile Function called = &::sinf, ours = &__wrap_sinf;
-    return called == ours;
 }
+
+namespace {
+[[maybe_unused]] const bool is_linked = foredraft::linked.elementary = true;
 }

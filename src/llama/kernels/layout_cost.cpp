@@ -2,6 +2,7 @@
 //
 // The weights are evicted from all caches before each product, so that a few MiB tell what a model of gigabytes does. Their values do not matter.
 #include "../guard.h"
+#include "native.h"
 #include "panels.h"
 
 #include "ggml-alloc.h"
@@ -95,7 +96,6 @@ bool foredraft_has_panels(int32_t type) {
     return ours != nullptr && ours->has_panels(static_cast<ggml_type>(type));
 }
 
-// The time of a product of weights of a type with one token on the calling thread, in panels and as in a file. False: it cannot be measured.
 bool foredraft_layout_cost(int32_t type, double * panels, double * file, char * why, size_t why_size) {
     return guard::guarded<bool>(false, why, why_size, [&] {
         const auto format = static_cast<ggml_type>(type);

@@ -19,6 +19,8 @@ use super::level;
 #[cfg(own_kernels)]
 use crate::forks;
 use crate::llama::backend;
+#[cfg(own_kernels)]
+use crate::llama::native;
 
 /// Weights of a type that are fewer bytes fit into caches, where panels are always faster.
 const FITS_CACHES: u64 = 16 << 20;
@@ -121,38 +123,9 @@ type KnownCosts = HashMap<(i32, u32), Option<LayoutCost>>;
 static KNOWN: LazyLock<Mutex<KnownCosts>> = LazyLock::new(Mutex::default);
 
 #[cfg(own_kernels)]
-mod linked {
-    use std::ffi::c_char;
-
-    /// The C++ class `PendingPanels`.
-    #[repr(C)]
-    pub(super) struct Weights {
-        _opaque: [u8; 0],
-    }
-
-    unsafe extern "C" {
-        pub(super) fn foredraft_has_panels(format: i32) -> bool;
-        pub(super) fn foredraft_layout_cost(
-            format: i32,
-            panels: *mut f64,
-            file: *mut f64,
-            why: *mut c_char,
-            why_size: usize,
-        ) -> bool;
-        pub(super) fn foredraft_load_begin(formats: u64, is_mapped: bool, later: bool);
-        pub(super) fn foredraft_load_end() -> *mut Weights;
-        pub(super) fn foredraft_panels_make(pending: *mut Weights);
-        pub(super) fn foredraft_panels_stop(pending: *mut Weights);
-        pub(super) fn foredraft_panels_left(pending: *const Weights) -> u64;
-        pub(super) fn foredraft_panels_left_of_all() -> u64;
-        pub(super) fn foredraft_panels_free(pending: *mut Weights);
-    }
-}
-
-#[cfg(own_kernels)]
 fn has_panels(format: u32) -> bool {
     // SAFETY: compares a number with a table.
-    super::are_used() && unsafe { linked::foredraft_has_panels(format.cast_signed()) }
+    super::are_used() && unsafe { native::foredraft_has_panels(format.cast_signed()) }
 }
 #[cfg(not(own_kernels))]
 fn has_panels(_: u32) -> bool {
@@ -169,7 +142,7 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
         // SAFETY: the numbers and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
         // the level.
         let is_known = unsafe {
-            linked::foredraft_layout_cost(
+            native::foredraft_layout_cost(
                 format.cast_signed(),
                 &raw mut cost.panels,
                 &raw mut cost.file,
@@ -189,7 +162,7 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
 pub(in crate::llama) fn pending_bytes() -> u64 {
     #[cfg(own_kernels)]
     // SAFETY: reads an atomic value.
-    let bytes = unsafe { linked::foredraft_panels_left_of_all() };
+    let bytes = unsafe { native::foredraft_panels_left_of_all() };
     #[cfg(not(own_kernels))]
     let bytes = 0;
     bytes
@@ -214,12 +187,12 @@ pub(in crate::llama) fn with_layouts<R>(
 #[cfg(own_kernels)]
 fn begin_load(formats: u64, is_mapped: bool, later: bool) {
     // SAFETY: sets values of the calling thread.
-    unsafe { linked::foredraft_load_begin(formats, is_mapped, later) }
+    unsafe { native::foredraft_load_begin(formats, is_mapped, later) }
 }
 #[cfg(own_kernels)]
 fn end_load() -> PendingPanels {
     // SAFETY: sets values of the calling thread, and ends the threads that made panels.
-    let weights = unsafe { linked::foredraft_load_end() };
+    let weights = unsafe { native::foredraft_load_end() };
     PendingPanels { weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))), thread: None }
 }
 #[cfg(not(own_kernels))]
@@ -241,7 +214,7 @@ pub(in crate::llama) struct PendingPanels {
 
 #[cfg(own_kernels)]
 #[derive(Debug)]
-struct PendingWeights(NonNull<linked::Weights>);
+struct PendingWeights(NonNull<native::foredraft_pending_panels>);
 
 // SAFETY: what is pending is made by one thread. To stop it, and to read what is left, are atomic operations.
 #[cfg(own_kernels)]
@@ -254,7 +227,7 @@ unsafe impl Sync for PendingWeights {}
 impl Drop for PendingWeights {
     fn drop(&mut self) {
         // SAFETY: this is the last owner.
-        unsafe { linked::foredraft_panels_free(self.0.as_ptr()) }
+        unsafe { native::foredraft_panels_free(self.0.as_ptr()) }
     }
 }
 
@@ -264,7 +237,7 @@ impl PendingPanels {
     pub(in crate::llama) fn begin(&mut self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
         let Some(weights) = self.weights.clone() else { return };
         // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
-        let make = move || unsafe { linked::foredraft_panels_make(weights.0.as_ptr()) };
+        let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr()) };
         // Without a thread the weights stay in the file.
         self.thread = forks::spawn("foredraft-panel", move || around(&make)).ok();
     }
@@ -273,7 +246,7 @@ impl PendingPanels {
     pub(in crate::llama) fn stop(&mut self, wake: impl FnOnce()) {
         if let (Some(weights), Some(thread)) = (&self.weights, self.thread.take()) {
             // SAFETY: sets an atomic value.
-            unsafe { linked::foredraft_panels_stop(weights.0.as_ptr()) }
+            unsafe { native::foredraft_panels_stop(weights.0.as_ptr()) }
             wake();
             // Its panic would be a message in the log already.
             let _ = thread.join();
@@ -283,7 +256,7 @@ impl PendingPanels {
     /// The bytes of weights of which panels are still to be made.
     pub(in crate::llama) fn bytes_left(&self) -> u64 {
         // SAFETY: reads an atomic value.
-        self.weights.as_ref().map_or(0, |weights| unsafe { linked::foredraft_panels_left(weights.0.as_ptr()) })
+        self.weights.as_ref().map_or(0, |weights| unsafe { native::foredraft_panels_left(weights.0.as_ptr()) })
     }
 }
 

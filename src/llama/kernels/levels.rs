@@ -6,11 +6,8 @@ use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-
 #[cfg(own_kernels)]
-unsafe extern "C" {
-    fn foredraft_kernels_choose(level: i32);
-}
+use crate::llama::native;
 
 /// The variable that forces a level in every engine of the process.
 const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
@@ -201,7 +198,7 @@ fn choose(level: CpuLevel) {
     #[cfg(own_kernels)]
     // SAFETY: no graph is computed, because no model is loaded; the level has kernels.
     unsafe {
-        foredraft_kernels_choose(level.index());
+        native::foredraft_kernels_choose(level.index());
     }
     #[cfg(not(own_kernels))]
     let _ = level.index();

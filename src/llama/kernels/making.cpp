@@ -3,6 +3,7 @@
 //
 // On machines that clear memory slowly, most of a load's time is spent on the pages of panels: several times what a mapped load takes.
 #include "making.h"
+#include "native.h"
 
 #include <algorithm>
 #include <atomic>
@@ -235,6 +236,13 @@ private:
     std::atomic<bool> stops { false };
 };
 
+}  // namespace foredraft
+
+// Their name in native.h.
+struct foredraft_pending_panels : foredraft::PendingPanels {};
+
+namespace foredraft {
+
 namespace {
 
 // The calling thread's load of a model: the types that may be in panels, as bits, and whether it reads a mapped file.
@@ -242,7 +250,7 @@ struct Load {
     uint64_t formats = UINT64_MAX;
     bool is_mapped = false;
     // NULL: panels are made now.
-    std::unique_ptr<PendingPanels> pending;
+    std::unique_ptr<foredraft_pending_panels> pending;
     std::unique_ptr<Makers> makers;
 };
 thread_local Load load;
@@ -265,21 +273,16 @@ void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t *
 
 extern "C" {
 
-using foredraft::PendingPanels;
-
-// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
-// file. `later`: weights may stay in the mapped file until the load has ended.
 void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later) {
     using namespace foredraft;
     load = { formats, is_mapped, nullptr, std::unique_ptr<Makers>(new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores()))) };
     if (is_mapped && later) {
-        load.pending.reset(new (std::nothrow) PendingPanels);
+        load.pending.reset(new (std::nothrow) foredraft_pending_panels);
     }
 }
 
-// Ends the load. Returns the weights of which panels are still to be made. NULL: none.
-PendingPanels * foredraft_load_end(void) {
-    PendingPanels * pending = foredraft::load.pending.release();
+foredraft_pending_panels * foredraft_load_end(void) {
+    foredraft_pending_panels * pending = foredraft::load.pending.release();
     foredraft::load = {};
     if (pending != nullptr && pending->is_empty()) {
         delete pending;
@@ -288,14 +291,9 @@ PendingPanels * foredraft_load_end(void) {
     return pending;
 }
 
-// Makes the panels, on the calling thread and others, until it is stopped. Called once.
-void foredraft_panels_make(PendingPanels * pending) { pending->make_all(); }
-// Stops the making within milliseconds.
-void foredraft_panels_stop(PendingPanels * pending) { pending->stop(); }
-// The bytes of weights of which panels are still to be made.
-uint64_t foredraft_panels_left(const PendingPanels * pending) { return pending->left(); }
-// The same sum over all models.
+void foredraft_panels_make(foredraft_pending_panels * pending) { pending->make_all(); }
+void foredraft_panels_stop(foredraft_pending_panels * pending) { pending->stop(); }
+uint64_t foredraft_panels_left(const foredraft_pending_panels * pending) { return pending->left(); }
 uint64_t foredraft_panels_left_of_all(void) { return foredraft::left_of_all.load(std::memory_order_relaxed); }
-// Frees the weights. Called after the model was freed.
-void foredraft_panels_free(PendingPanels * pending) { delete pending; }
+void foredraft_panels_free(foredraft_pending_panels * pending) { delete pending; }
 }

@@ -7,6 +7,8 @@
 //! | file | has |
 //! | --- | --- |
 //! | `seam.h`, `seam.cpp` | what is taken over from ggml, by including ggml's headers; passes operations to the chosen level |
+//! | `linked.h` | which files the linker has put in the place of others' functions |
+//! | `native.h` | the functions that Rust calls |
 //! | `levels.rs` | which levels the processor has, and which one is used |
 //! | `table.h`, `level.h`, `level.cpp` | the functions of a level, and what its headers include; compiled once for each level of instructions |
 //! | `vectors.h`, `vectors_neon.h` | a level's vectors |
@@ -55,22 +57,8 @@ pub(in crate::llama) use attention::may_use_flash_attention;
 pub use layouts::{LayoutCost, LayoutReason, WeightLayout};
 pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_level};
 
-#[cfg(own_kernels)]
-unsafe extern "C" {
-    fn foredraft_math_is_linked() -> bool;
-    fn foredraft_order_is_linked() -> bool;
-    fn foredraft_kernels_multiply(format: i32) -> bool;
-    fn foredraft_attentions() -> u64;
-    fn foredraft_products() -> u64;
-    fn foredraft_panel_products() -> u64;
-    fn foredraft_masks() -> u64;
-}
-#[cfg(own_barrier)]
-unsafe extern "C" {
-    fn foredraft_barrier_sleeps() -> u64;
-    fn foredraft_barriers() -> u64;
-    fn foredraft_barrier_is_linked() -> bool;
-}
+#[cfg(any(own_kernels, own_barrier))]
+use crate::llama::native;
 
 /// Whether this library's products and attention are used in place of ggml's.
 #[must_use]
@@ -93,13 +81,13 @@ pub struct Replacements {
 #[must_use]
 pub fn replacements() -> Replacements {
     #[cfg(own_kernels)]
-    // SAFETY: both compare the addresses of functions.
-    let (cell_order, math) = unsafe { (foredraft_order_is_linked(), foredraft_math_is_linked()) };
+    // SAFETY: both read values that are written when the program starts.
+    let (cell_order, math) = unsafe { (native::foredraft_order_is_linked(), native::foredraft_math_is_linked()) };
     #[cfg(not(own_kernels))]
     let (cell_order, math) = (false, false);
     #[cfg(own_barrier)]
     // SAFETY: compares the addresses of functions.
-    let barrier = unsafe { foredraft_barrier_is_linked() };
+    let barrier = unsafe { native::foredraft_barrier_is_linked() };
     #[cfg(not(own_barrier))]
     let barrier = false;
     Replacements { barrier, cell_order, math }
@@ -125,13 +113,19 @@ pub struct KernelCalls {
 pub fn calls() -> KernelCalls {
     #[cfg(own_kernels)]
     // SAFETY: reads counters of the calling thread, and an atomic one.
-    let (attentions, products, panel_products, masks) =
-        unsafe { (foredraft_attentions(), foredraft_products(), foredraft_panel_products(), foredraft_masks()) };
+    let (attentions, products, panel_products, masks) = unsafe {
+        (
+            native::foredraft_attentions(),
+            native::foredraft_products(),
+            native::foredraft_panel_products(),
+            native::foredraft_masks(),
+        )
+    };
     #[cfg(not(own_kernels))]
     let (attentions, products, panel_products, masks) = (0, 0, 0, 0);
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
-    let barriers = unsafe { foredraft_barriers() };
+    let barriers = unsafe { native::foredraft_barriers() };
     #[cfg(not(own_barrier))]
     let barriers = 0;
     KernelCalls { attentions, products, panel_products, barriers, masks }
@@ -141,7 +135,7 @@ pub fn calls() -> KernelCalls {
 pub(super) fn multiplies(format: u32) -> bool {
     #[cfg(own_kernels)]
     // SAFETY: compares a number with a table.
-    let multiplies = are_used() && unsafe { foredraft_kernels_multiply(format.cast_signed()) };
+    let multiplies = are_used() && unsafe { native::foredraft_kernels_multiply(format.cast_signed()) };
     #[cfg(not(own_kernels))]
     let multiplies = format == u32::MAX;
     multiplies
@@ -152,7 +146,7 @@ pub(super) fn multiplies(format: u32) -> bool {
 pub fn barrier_sleeps() -> u64 {
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
-    let sleeps = unsafe { foredraft_barrier_sleeps() };
+    let sleeps = unsafe { native::foredraft_barrier_sleeps() };
     #[cfg(not(own_barrier))]
     let sleeps = 0;
     sleeps

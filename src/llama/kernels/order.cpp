@@ -4,13 +4,14 @@
 // share a cache, and in caches for sliding windows. A sum of floats depends on its order, so the last bits of a token's logits would depend on
 // what was in the cache before. llama.cpp fills an attention mask before each forward pass; its graph has nothing else of the cells. So this
 // file, called in its place, puts the order beside the mask.
+#include "linked.h"
 #include "table.h"
 
 #include "llama-kv-cache.h"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -79,22 +80,29 @@ bool is_in_order(const llama_kv_cells & cells, int32_t n_cells) {
 constexpr size_t N_ORDERS = 8;
 thread_local std::array<Order, N_ORDERS> orders;
 thread_local size_t n_filled = 0;
-// All masks that this process has filled.
-std::atomic<uint64_t> n_masks { 0 };
+
+[[maybe_unused]] const bool is_linked = foredraft::linked.order = true;
 
 }  // namespace
 
-// llama_kv_cache_context::set_input_kq_mask, under the names that the linker gives it.
+// llama_kv_cache_context::set_input_kq_mask, under the names that the linker gives it. FOREDRAFT_SET_MASK (build/link.rs) is its mangled name, which
+// follows from this type.
+static_assert(std::is_same_v<decltype(&llama_kv_cache_context::set_input_kq_mask),
+                  void (llama_kv_cache_context::*)(ggml_tensor *, const llama_ubatch *, bool) const>,
+    "SET_MASK in build/link.rs");
+
+#define NAME_OF(prefix, function) prefix##function
+#define NAME(prefix, function) NAME_OF(prefix, function)
+
 extern "C" {
 using SetMask = void(const llama_kv_cache_context *, ggml_tensor *, const llama_ubatch *, bool);
-SetMask __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
-SetMask __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
+SetMask NAME(__wrap_, FOREDRAFT_SET_MASK);
+SetMask NAME(__real_, FOREDRAFT_SET_MASK);
 }
 
-void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb(
-    const llama_kv_cache_context * context, ggml_tensor * mask, const llama_ubatch * batch, bool is_causal) {
-    __real__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb(context, mask, batch, is_causal);
-    n_masks.fetch_add(1, std::memory_order_relaxed);
+void NAME(__wrap_, FOREDRAFT_SET_MASK)(const llama_kv_cache_context * context, ggml_tensor * mask, const llama_ubatch * batch, bool is_causal) {
+    NAME(__real_, FOREDRAFT_SET_MASK)(context, mask, batch, is_causal);
+    foredraft::n_masks.fetch_add(1, std::memory_order_relaxed);
     mask->extra = nullptr;
     const int64_t n_cells = mask->ne[0], n_streams = mask->ne[3];
     const llama_kv_cache * cache = cache_of(*context);
@@ -116,18 +124,4 @@ void __wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12ll
     }
     order.order = { n_cells, n_streams, order.cells.data() };
     mask->extra = &order.order;
-}
-
-// Whether the linker has replaced llama.cpp's function. It also makes GNU's linker read this file before llama.cpp's. The compiler must not know
-// that two functions may be one.
-extern "C" {
-SetMask _ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
-
-uint64_t foredraft_masks(void) { return n_masks.load(std::memory_order_relaxed); }
-
-bool foredraft_order_is_linked(void) {
-    const volatile auto called = &_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
-    const volatile auto ours = &__wrap__ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb;
-    return called == ours;
-}
 }

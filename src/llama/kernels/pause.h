@@ -4,27 +4,12 @@
 // do not stop.
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "ggml-cpu.h"
+#include "native.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-// The beginning of Rust's `Interrupt`.
-struct foredraft_interrupt {
-    // The number of pauses.
-    const uint32_t * n_pauses;
-    // Sleeps until the pauses have ended or the decode must stop.
-    void (*wait)(const struct foredraft_interrupt * interrupt);
-    // Whether the decode must stop.
-    bool (*stops)(const struct foredraft_interrupt * interrupt);
-};
-
-// llama.cpp's abort callback; `interrupt` is a `foredraft_interrupt`.
-bool foredraft_interrupted(void * interrupt);
 
 // The number of pauses of the engine whose graph a pool computes. Never NULL, and valid until the graph is computed.
 const uint32_t * foredraft_pauses_of(const struct ggml_threadpool * pool);
@@ -32,8 +17,10 @@ const uint32_t * foredraft_pauses_of(const struct ggml_threadpool * pool);
 // Sleeps while that engine is paused.
 void foredraft_wait_while_paused(const struct ggml_threadpool * pool);
 
+// Whether the plan of the graph that a pool computes asks for ggml's reference kernels.
+bool foredraft_plan_is_reference(const struct ggml_threadpool * pool);
+
 // The interrupt of the model's load that runs on the calling thread. NULL: none.
-void foredraft_set_load_interrupt(const struct foredraft_interrupt * interrupt);
 const struct foredraft_interrupt * foredraft_load_interrupt(void);
 
 #ifdef __cplusplus

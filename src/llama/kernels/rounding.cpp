@@ -4,6 +4,7 @@
 //   ggml_vec_soft_max_f32, ggml_vec_cvar_f32   sums of groups of eight, not of four (attention without our kernel, routers of experts, norms)
 //   ggml_vec_silu_f32, ggml_vec_swiglu_f32     `expf` for what remains after groups of eight
 //   quantize_row_q8_0                          numbers times 127 / largest, not divided by a rounded scale (Q8_0 caches)
+#include "linked.h"
 #include "seam.h"
 #include "vec.h"
 
@@ -93,13 +94,8 @@ void __wrap_quantize_row_q8_0(const float * GGML_RESTRICT x, void * GGML_RESTRIC
         }
     }
 }
-
-// Whether the linker has replaced ggml's functions. It also makes the linker read this file before ggml's.
-bool foredraft_rounding_is_linked(void) {
-    const volatile auto called = &ggml_vec_soft_max_f32;
-    const volatile auto ours = &__wrap_ggml_vec_soft_max_f32;
-    const volatile auto rounds = &quantize_row_q8_0;
-    const volatile auto ours_rounds = &__wrap_quantize_row_q8_0;
-    return called == ours && rounds == ours_rounds;
 }
+
+namespace {
+[[maybe_unused]] const bool is_linked = foredraft::linked.rounding = true;
 }

@@ -1,4 +1,5 @@
 // Passes ggml's operations to the kernels of the chosen level. Compiled for any processor.
+#include "linked.h"
 #include "panels.h"
 
 #include <atomic>
@@ -43,11 +44,18 @@ bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || o
 struct SeamTraits final : ggml::cpu::tensor_traits {
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
         const Kernels * ours = foredraft::kernels();
-        if (ours != nullptr && is_product(op) && ours->multiply(params, op)) {
-            n_products += params->ith == 0;
-            n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
-            return true;
+        if (is_product(op)) {
+            if (ours != nullptr && ours->multiply(params, op)) {
+                n_products += params->ith == 0;
+                n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
+                return true;
+            }
+            // ggml's reference adds in the same order for any number of tokens, its tiles do not. Its product of floats is left as it is.
+            params->use_ref = ggml_is_quantized(op->src[0]->type) || foredraft_plan_is_reference(params->threadpool);
+            return false;
         }
+        // The thread's parameters are those of the operation before.
+        params->use_ref = foredraft_plan_is_reference(params->threadpool);
         if (op->op == GGML_OP_GET_ROWS && foredraft::panel_state(op->src[0]) != nullptr) {
             foredraft::get_rows(params, op);
             return true;
@@ -89,22 +97,18 @@ ggml::cpu::tensor_traits * foredraft::seam_traits() {
 
 extern "C" {
 
-bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params *, ggml_tensor *) { return false; }
+bool foredraft_order_is_linked(void) { return foredraft::linked.order; }
 
-bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, ggml_tensor *, int64_t, int64_t, const int32_t *, char *) {
-    return false;
-}
-
-// Whether the linker has replaced the functions that round in another way elsewhere.
 bool foredraft_math_is_linked(void) {
 #if defined(__aarch64__)
-    return foredraft_elementary_is_linked() && foredraft_rounding_is_linked();
+    return foredraft::linked.elementary && foredraft::linked.rounding;
 #else
-    return foredraft_elementary_is_linked();
+    return foredraft::linked.elementary;
 #endif
 }
 
-// Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
+uint64_t foredraft_masks(void) { return foredraft::n_masks.load(std::memory_order_relaxed); }
+
 void foredraft_kernels_choose(int32_t level) {
     chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed);
     if (level >= 0) {
@@ -112,7 +116,6 @@ void foredraft_kernels_choose(int32_t level) {
     }
 }
 
-// Whether the chosen kernels multiply weights of a type.
 bool foredraft_kernels_multiply(int32_t type) {
     const Kernels * ours = foredraft::kernels();
     return ours != nullptr && ours->multiplies(static_cast<ggml_type>(type));
@@ -124,7 +127,6 @@ bool foredraft_barrier_is_linked(void) {
     return called == ours;
 }
 
-// The calls in graphs that the calling thread started.
 uint64_t foredraft_attentions(void) { return n_attentions; }
 uint64_t foredraft_products(void) { return n_products; }
 uint64_t foredraft_panel_products(void) { return n_panel_products; }

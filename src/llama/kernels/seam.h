@@ -5,12 +5,13 @@
 // ggml's place, wherever the operation's tensors are. Ours (seam.cpp) compute matrix products, attention and, on AArch64, rotary embeddings. ggml's
 // list of such types (ggml_backend_cpu_get_extra_buffer_types) gets ours in the place of ggml's (panels.cpp).
 //
-// By the linker, in the shared library, the archive and this package's own programs. A Rust program that depends on the crate has none of these,
-// because Cargo hands no linker arguments on; `cpu.kernels` in the status says so. build/kernels.rs passes `--defsym` for the barrier, `--wrap` for the others.
+// The hook's parameters also choose ggml's product without tiles (`use_ref`), where ggml multiplies: with 8 tokens and more, tiles add in another
+// order than ggml's other loops.
 //
-//   ggml_compute_forward_mul_mat_tiled, ggml_compute_forward_mul_mat_id_tiled
-//                                    products with 8 tokens or more of formats that ours does not multiply. They add in another order than ggml's
-//                                    other loops, so ours refuse.
+// By the linker, in the shared library, the archive and this package's own programs. A Rust program that depends on the crate has none of these,
+// because Cargo hands no linker arguments on; `cpu.kernels` in the status says so. build/link.rs has the linker's options. A file that defines a
+// `__wrap_` function is part of a program only if these options are.
+//
 //   llama_kv_cache_context::set_input_kq_mask
 //                                    llama.cpp fills an attention mask. order.cpp also puts the order of positions beside it.
 //   ggml_vec_soft_max_f32, ggml_vec_cvar_f32, ggml_vec_silu_f32, ggml_vec_swiglu_f32, quantize_row_q8_0
@@ -26,7 +27,7 @@
 #include "ggml-cpu.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
-#include "tiled/tiled.h"
+#include "native.h"
 #include "traits.h"
 #if defined(__aarch64__)
 #include "quants.h"
@@ -35,13 +36,7 @@
 
 extern "C" {
 
-decltype(ggml_compute_forward_mul_mat_tiled) __wrap_ggml_compute_forward_mul_mat_tiled;
-decltype(ggml_compute_forward_mul_mat_id_tiled) __wrap_ggml_compute_forward_mul_mat_id_tiled;
-
 decltype(ggml_barrier) foredraft_barrier;
-
-bool foredraft_elementary_is_linked(void);
-bool foredraft_order_is_linked(void);
 
 #if defined(__aarch64__)
 decltype(ggml_vec_soft_max_f32) __wrap_ggml_vec_soft_max_f32;
@@ -49,10 +44,9 @@ decltype(ggml_vec_cvar_f32) __wrap_ggml_vec_cvar_f32;
 decltype(ggml_vec_silu_f32) __wrap_ggml_vec_silu_f32;
 decltype(ggml_vec_swiglu_f32) __wrap_ggml_vec_swiglu_f32;
 decltype(quantize_row_q8_0) __wrap_quantize_row_q8_0;
-__attribute__((weak)) decltype(ggml_vec_silu_f32) __real_ggml_vec_silu_f32;
-__attribute__((weak)) decltype(ggml_vec_swiglu_f32) __real_ggml_vec_swiglu_f32;
+decltype(ggml_vec_silu_f32) __real_ggml_vec_silu_f32;
+decltype(ggml_vec_swiglu_f32) __real_ggml_vec_swiglu_f32;
 
-bool foredraft_rounding_is_linked(void);
 bool foredraft_rope(const ggml_compute_params * params, ggml_tensor * dst);
 #endif
 }

@@ -14,13 +14,12 @@ use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::backend::rpc::UsedServers;
-use crate::llama::guard::{
-    ErrorBuffer, foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores,
-};
+use crate::llama::guard::ErrorBuffer;
 use crate::llama::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLayout};
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
+use crate::llama::native::{foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores};
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::platform::{available_memory, give_back_pages};
 use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role};
@@ -385,7 +384,7 @@ impl Model {
         }
         let mut pairs: Vec<(String, String)> = Vec::new();
         // SAFETY: the model is alive, and the vector outlives the call.
-        unsafe { foredraft_metadata(self.ptr.as_ptr(), collect, (&raw mut pairs).cast()) };
+        unsafe { foredraft_metadata(self.ptr.as_ptr(), Some(collect), (&raw mut pairs).cast()) };
         pairs
     }
 

@@ -5,8 +5,9 @@ use std::ffi::c_char;
 use llama_cpp_sys_2 as sys;
 
 use crate::error::{Error, Result};
-use crate::llama::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
+use crate::llama::guard::ErrorBuffer;
 use crate::llama::model::special::{Fragment, SpecialToken, SpecialTokens};
+use crate::llama::native::{foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use crate::llama::{Token, backend, large_stack};
 use foredraft_base::memory;
 

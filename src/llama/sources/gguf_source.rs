@@ -12,8 +12,14 @@ use std::ptr::NonNull;
 use super::shards;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::text;
-use crate::llama::guard::{ErrorBuffer, WeightsOfFormat, foredraft_check_head};
+use crate::llama::guard::{ErrorBuffer, WeightsOfFormat};
 use crate::llama::kernels::layouts::WeightsOfType;
+use crate::llama::native::{
+    FOREDRAFT_DRAFT_KIND_DFLASH, FOREDRAFT_DRAFT_KIND_DSPARK, FOREDRAFT_DRAFT_KIND_EAGLE3, FOREDRAFT_DRAFT_KIND_MODEL,
+    FOREDRAFT_DRAFT_KIND_MTP, FOREDRAFT_N_FORMATS, FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET,
+    foredraft_check_head, foredraft_draft_kind, foredraft_role, foredraft_stream_close, foredraft_stream_open,
+    foredraft_stream_read,
+};
 use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
 use llama_cpp_sys_2 as sys;
@@ -96,30 +102,30 @@ impl GgufSource {
     }
 }
 
-/// The host's purpose for a file. `role` in head.cpp.
+/// The host's purpose for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(in crate::llama) enum Role {
-    Target,
-    Draft,
-    Adapter,
+    Target = FOREDRAFT_ROLE_TARGET as i32,
+    Draft = FOREDRAFT_ROLE_DRAFT as i32,
+    Adapter = FOREDRAFT_ROLE_ADAPTER as i32,
 }
 
-/// How a model file drafts. `draft_kind` in head.cpp.
+/// How a model file drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(i32)]
 pub enum DraftKind {
     /// A model by itself.
     #[default]
-    Model,
+    Model = FOREDRAFT_DRAFT_KIND_MODEL as i32,
     /// Layers for multi-token prediction in a file of their own.
-    Mtp,
+    Mtp = FOREDRAFT_DRAFT_KIND_MTP as i32,
     /// EAGLE-3 (arXiv 2503.01840): a layer that reads the inputs of three of the target's layers.
-    Eagle3,
+    Eagle3 = FOREDRAFT_DRAFT_KIND_EAGLE3 as i32,
     /// DFlash: predicts a block of tokens in one pass, from the inputs of the target's layers.
-    Dflash,
+    Dflash = FOREDRAFT_DRAFT_KIND_DFLASH as i32,
     /// DSpark: DFlash with a head that conditions each token of the block on the one before.
-    Dspark,
+    Dspark = FOREDRAFT_DRAFT_KIND_DSPARK as i32,
 }
 
 impl DraftKind {
@@ -250,8 +256,8 @@ fn check_file(name: &str, path: &Path, check: &mut HeadCheck) -> Result<()> {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct WeightFormats([WeightsOfFormat; N_FORMATS]);
 
-/// `N_FORMATS` in head.cpp, which asserts that ggml has no more.
-const N_FORMATS: usize = 64;
+/// head.cpp asserts that ggml has no more.
+const N_FORMATS: usize = FOREDRAFT_N_FORMATS as usize;
 
 impl Default for WeightFormats {
     fn default() -> Self {
@@ -290,7 +296,7 @@ unsafe fn check_head(
 ) -> std::result::Result<(), String> {
     let mut why = ErrorBuffer::new();
     let overrides = if check.overrides.is_empty() { std::ptr::null() } else { check.overrides.as_ptr() };
-    let (role, formats) = (check.role as i32, check.formats.0.as_mut_ptr());
+    let (role, formats) = (check.role as foredraft_role, check.formats.0.as_mut_ptr());
     let mut kind = 0;
     // SAFETY: by the caller the path or the stream is valid, and the overrides end with an empty key. The guard catches exceptions. Its log
     // lines are dropped, because the loader repeats them.
@@ -308,7 +314,7 @@ unsafe fn check_head(
             why.size(),
         )
     });
-    let kind = DraftKind::ALL.into_iter().find(|known| *known as i32 == kind);
+    let kind = DraftKind::ALL.into_iter().find(|known| *known as foredraft_draft_kind == kind);
     check.kind = check.kind.or(kind);
     if can { Ok(()) } else { Err(why.message()) }
 }
@@ -323,19 +329,6 @@ pub(in crate::llama) struct Stream {
     file: NonNull<c_void>,
     start: u64,
     len: u64,
-}
-
-unsafe extern "C" {
-    fn foredraft_stream_open(
-        fd: i32,
-        start: u64,
-        length: *mut u64,
-        mapped: bool,
-        why: *mut c_char,
-        why_size: usize,
-    ) -> *mut c_void;
-    fn foredraft_stream_close(file: *mut c_void);
-    fn foredraft_stream_read(file: *mut c_void, at: u64, to: *mut u8, size: usize) -> usize;
 }
 
 /// A length that means: to the end of the file.

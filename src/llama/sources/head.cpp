@@ -1,7 +1,7 @@
 // Checks the head of a GGUF file before llama.cpp loads the file: what kind of file it is, whether it is whole, and what llama.cpp would use
 // without looking at it. llama.cpp's own checks throw; a division of integers by zero, or a call of a missing function, ends the process.
 #include "../guard.h"
-#include "llama.h"
+#include "../native.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,27 +11,13 @@
 
 namespace {
 
-// The host's purpose for a file. `Role` in gguf_source.rs.
-enum class role : int32_t { target, draft, adapter };
-
-// How a file drafts. `DraftKind` in gguf_source.rs.
-enum class draft_kind : int32_t { model, mtp, eagle3, dflash, dspark };
-
 // Whether ggml can multiply matrices of this type.
 bool multiplies(ggml_type type) {
     const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
 }
 
-// `WeightsOfFormat` in guard.rs: how many weights a file has of a ggml_type, and their bytes.
-struct weights_of_format {
-    uint32_t n;
-    uint64_t bytes;
-};
-
-// The length of `formats` below, for gguf_source.rs.
-constexpr int N_FORMATS = 64;
-static_assert(GGML_TYPE_COUNT <= N_FORMATS, "a count for each type");
+static_assert(GGML_TYPE_COUNT <= FOREDRAFT_N_FORMATS, "a count for each type");
 
 // The maximum number of layers, as llama.cpp's LLAMA_MAX_LAYERS.
 constexpr uint32_t MAX_LAYERS = 512;
@@ -187,31 +173,31 @@ bool has_only_mtp_layers(const gguf_context * head, const metadata & values, con
     return has_layers && !values.has_zero(architecture + ".nextn_predict_layers", true);
 }
 
-draft_kind kind_of(const gguf_context * head, const metadata & values) {
+foredraft_draft_kind kind_of(const gguf_context * head, const metadata & values) {
     const std::string architecture = values.text("general.architecture");
     if (architecture == "eagle3") {
-        return draft_kind::eagle3;
+        return FOREDRAFT_DRAFT_KIND_EAGLE3;
     }
     if (architecture == "dflash") {
-        return gguf_find_tensor(head, "markov_w1.weight") >= 0 ? draft_kind::dspark : draft_kind::dflash;
+        return gguf_find_tensor(head, "markov_w1.weight") >= 0 ? FOREDRAFT_DRAFT_KIND_DSPARK : FOREDRAFT_DRAFT_KIND_DFLASH;
     }
-    return has_only_mtp_layers(head, values, architecture) ? draft_kind::mtp : draft_kind::model;
+    return has_only_mtp_layers(head, values, architecture) ? FOREDRAFT_DRAFT_KIND_MTP : FOREDRAFT_DRAFT_KIND_MODEL;
 }
 
-const char * name_of(draft_kind kind) {
+const char * name_of(foredraft_draft_kind kind) {
     switch (kind) {
-        case draft_kind::mtp:    return "a head for multi-token prediction (MTP)";
-        case draft_kind::eagle3: return "an EAGLE-3 head";
-        case draft_kind::dflash: return "a DFlash head";
-        case draft_kind::dspark: return "a DSpark head";
+        case FOREDRAFT_DRAFT_KIND_MTP:    return "a head for multi-token prediction (MTP)";
+        case FOREDRAFT_DRAFT_KIND_EAGLE3: return "an EAGLE-3 head";
+        case FOREDRAFT_DRAFT_KIND_DFLASH: return "a DFlash head";
+        case FOREDRAFT_DRAFT_KIND_DSPARK: return "a DSpark head";
         default:                 return "a model";
     }
 }
 
 // Why a file cannot be a target. Empty: it can.
-std::string wrong_target(const std::string & architecture, draft_kind kind) {
+std::string wrong_target(const std::string & architecture, foredraft_draft_kind kind) {
     const bool is_assistant = architecture == "gemma4-assistant";
-    if (kind == draft_kind::model && !is_assistant) {
+    if (kind == FOREDRAFT_DRAFT_KIND_MODEL && !is_assistant) {
         return "";
     }
     const std::string name = is_assistant ? "an assistant of Gemma 4" : name_of(kind);
@@ -219,7 +205,7 @@ std::string wrong_target(const std::string & architecture, draft_kind kind) {
 }
 
 // Why a file cannot draft. Empty: it can, for some target.
-std::string wrong_draft(const gguf_context * head, const metadata & values, draft_kind kind) {
+std::string wrong_draft(const gguf_context * head, const metadata & values, foredraft_draft_kind kind) {
     const std::string architecture = values.text("general.architecture");
     if (architecture == "gemma4-assistant") {
         return "is an assistant of Gemma 4, which reads the KV cache of its target. This library does not run it";
@@ -227,7 +213,7 @@ std::string wrong_draft(const gguf_context * head, const metadata & values, draf
     if (gguf_find_tensor(head, "selector_hidden.weight") >= 0) {
         return "is a DFlash 2 head, which has a selector. This library does not run it: it runs those without";
     }
-    if (kind == draft_kind::model || kind == draft_kind::mtp) {
+    if (kind == FOREDRAFT_DRAFT_KIND_MODEL || kind == FOREDRAFT_DRAFT_KIND_MTP) {
         return "";
     }
     const std::string is = std::string("is ") + name_of(kind) + ", but ";
@@ -236,7 +222,7 @@ std::string wrong_draft(const gguf_context * head, const metadata & values, draf
     if (layers.empty()) {
         return is + key + ", the layers of its target that it reads, is absent";
     }
-    if (kind == draft_kind::eagle3 && layers.size() != 3) {
+    if (kind == FOREDRAFT_DRAFT_KIND_EAGLE3 && layers.size() != 3) {
         return is + key + " has " + std::to_string(layers.size()) + " layers: expected 3";
     }
     if (std::any_of(layers.begin(), layers.end(), [](int64_t n) { return n < 0 || n > MAX_LAYERS; })) {
@@ -246,9 +232,9 @@ std::string wrong_draft(const gguf_context * head, const metadata & values, draf
 }
 
 // Why a file of this kind cannot be used as what the host wants. Empty: it can.
-std::string wrong_kind(const gguf_context * head, const metadata & values, role as, draft_kind kind) {
+std::string wrong_kind(const gguf_context * head, const metadata & values, foredraft_role role, foredraft_draft_kind kind) {
     const std::string architecture = values.text("general.architecture"), type = values.text("general.type");
-    if (as == role::adapter) {
+    if (role == FOREDRAFT_ROLE_ADAPTER) {
         return type == "adapter" || architecture.empty() ? "" : "is a whole model of the architecture " + architecture + ", not a LoRA adapter";
     }
     if (type == "adapter") {
@@ -264,12 +250,12 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, role 
     if (architecture == "controlvector") {
         return "is a control vector, not a model";
     }
-    return as == role::draft ? wrong_draft(head, values, kind) : wrong_target(architecture, kind);
+    return role == FOREDRAFT_ROLE_DRAFT ? wrong_draft(head, values, kind) : wrong_target(architecture, kind);
 }
 
 // Why the tensors of a file cannot be used. Empty: they can. The file is `length` bytes from byte `start` of what was read, and `formats` counts
 // the weights of each ggml_type.
-std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t length, weights_of_format * formats) {
+std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t length, foredraft_weights_of_format * formats) {
     const int64_t n = gguf_get_n_tensors(head);
     // Offsets are those of what was read.
     uint64_t end = gguf_get_data_offset(head);
@@ -305,14 +291,8 @@ std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t le
 
 extern "C" {
 
-// Whether a GGUF file can be used as what `as` says. If false, `why` says why not. For a file whose head cannot be read this returns true,
-// because the loader reports it. `formats` counts the weights of each ggml_type. `kind` is set to how it drafts. `overrides` ends with an empty
-// key, or is NULL.
-//
-// If `stream` is not NULL, the file is the part of it from byte `start`, and `path` is NULL. The file is `length` bytes long. (llama.cpp does
-// not notice that weights are beyond the end of a mapped part, because the file continues there.)
-bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, int32_t as,
-                          const llama_model_kv_override * overrides, weights_of_format * formats, draft_kind * kind, char * why,
+bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, foredraft_role role,
+                          const llama_model_kv_override * overrides, foredraft_weights_of_format * formats, foredraft_draft_kind * kind, char * why,
                           size_t why_size) {
     char ignored[64];
     return guard::guarded<bool>(true, ignored, sizeof ignored, [&] {
@@ -323,14 +303,14 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         const metadata values(file.get(), overrides);
         const bool is_part = of_layer(values.integers("split.count"), 0) > 1;
         *kind = kind_of(file.get(), values);
-        std::string wrong = wrong_kind(file.get(), values, static_cast<role>(as), *kind);
+        std::string wrong = wrong_kind(file.get(), values, role, *kind);
         if (wrong.empty() && stream != nullptr && is_part) {
             wrong = "is one of several files of a model, which are loaded by the first one's path";
         }
         if (wrong.empty()) {
             wrong = wrong_tensors(file.get(), start, length, formats);
         }
-        if (wrong.empty() && static_cast<role>(as) != role::adapter) {
+        if (wrong.empty() && role != FOREDRAFT_ROLE_ADAPTER) {
             wrong = zero_divisor(values, values.text("general.architecture"));
         }
         if (wrong.empty()) {

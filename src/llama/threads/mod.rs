@@ -20,8 +20,9 @@ use self::placement::ThreadSettings;
 use crate::error::{Error, Result};
 use crate::forks;
 use crate::llama::backend::devices;
-use crate::llama::guard::{ErrorBuffer, foredraft_threadpool_new};
+use crate::llama::guard::ErrorBuffer;
 use crate::llama::log::{self, Level};
+use crate::llama::native::foredraft_threadpool_new;
 use crate::llama::platform::{INHERITS_IDLE, n_cores_online, thread_cpu_time};
 use crate::llama::{Interrupt, backend};
 
@@ -114,7 +115,7 @@ impl RawPool {
             }
             // It asserts that all threads can be started.
             let mut why = ErrorBuffer::new();
-            let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
+            let ptr = NonNull::new(foredraft_threadpool_new(Some(new), &raw mut params, why.ptr(), why.size()));
             let refused =
                 || Error::exhausted(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
             Ok(RawPool { ptr: ptr.ok_or_else(refused)?, free })

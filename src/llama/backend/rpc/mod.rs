@@ -18,7 +18,8 @@ use self::protocol::ServerFacts;
 use self::relay::{RpcLink, test_server};
 use crate::error::{Code, Error, Result};
 use crate::llama::backend;
-use crate::llama::guard::{ErrorBuffer, foredraft_rpc_add};
+use crate::llama::guard::ErrorBuffer;
+use crate::llama::native::foredraft_rpc_add;
 
 /// How long a load waits for an engine that was unloaded to close its connections.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -194,7 +195,7 @@ fn register(link: &RpcLink) -> Result<Registry> {
         let add: AddServer = std::mem::transmute::<*mut c_void, AddServer>(add);
         // It asserts that the server has the same version.
         let mut why = ErrorBuffer::new();
-        let registry = foredraft_rpc_add(add, c_endpoint.as_ptr(), why.ptr(), why.size());
+        let registry = foredraft_rpc_add(Some(add), c_endpoint.as_ptr(), why.ptr(), why.size());
         if registry.is_null() {
             return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused: {}", why.message())));
         }

@@ -1,0 +1,82 @@
+// The functions of the kernels that Rust calls, as ../native.h. It includes nothing, because the headers of all levels include it.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// -- seam.cpp, and with `is_linked` the files that the linker puts in the place of others' functions
+
+// Chooses the kernels of a level, by its index in `LEVELS`; a negative number: ggml's. No graph may be computed meanwhile.
+void foredraft_kernels_choose(int32_t level);
+// Whether the chosen kernels multiply weights of a ggml_type.
+bool foredraft_kernels_multiply(int32_t type);
+// The calls in graphs that the calling thread started.
+uint64_t foredraft_attentions(void);
+uint64_t foredraft_products(void);
+uint64_t foredraft_panel_products(void);
+// The attention masks that this process has filled by order.cpp.
+uint64_t foredraft_masks(void);
+// Whether the linker has put order.cpp in the place of llama.cpp's function.
+bool foredraft_order_is_linked(void);
+// Whether it has replaced the functions that round in another way elsewhere.
+bool foredraft_math_is_linked(void);
+
+// -- layout_cost.cpp
+
+// Whether weights of a ggml_type can be in panels.
+bool foredraft_has_panels(int32_t type);
+// The time of a product of weights of a ggml_type with one token on the calling thread, in panels and as in a file. False: it cannot be measured.
+bool foredraft_layout_cost(int32_t type, double * panels, double * file, char * why, size_t why_size);
+
+// -- making.cpp
+
+// Weights of which panels are still to be made.
+struct foredraft_pending_panels;
+
+// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
+// file. `later`: weights may stay in the mapped file until the load has ended.
+void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later);
+// Ends the load. Returns the weights of which panels are still to be made. NULL: none.
+struct foredraft_pending_panels * foredraft_load_end(void);
+// Makes the panels, on the calling thread and others, until it is stopped. Called once.
+void foredraft_panels_make(struct foredraft_pending_panels * pending);
+// Stops the making within milliseconds.
+void foredraft_panels_stop(struct foredraft_pending_panels * pending);
+// The bytes of weights of which panels are still to be made.
+uint64_t foredraft_panels_left(const struct foredraft_pending_panels * pending);
+// The same sum over all models.
+uint64_t foredraft_panels_left_of_all(void);
+// Frees the weights. Called after the model was freed.
+void foredraft_panels_free(struct foredraft_pending_panels * pending);
+
+// -- barrier.c
+
+// The number of barriers of several threads.
+uint64_t foredraft_barriers(void);
+// The number of waits with a sleep.
+uint64_t foredraft_barrier_sleeps(void);
+bool foredraft_barrier_is_linked(void);
+
+// The beginning of Rust's `Interrupt`.
+struct foredraft_interrupt {
+    // The number of pauses.
+    const uint32_t * n_pauses;
+    // Sleeps until the pauses have ended or the decode must stop.
+    void (*wait)(const struct foredraft_interrupt * interrupt);
+    // Whether the decode must stop.
+    bool (*stops)(const struct foredraft_interrupt * interrupt);
+};
+
+// llama.cpp's abort callback; `interrupt` is a `foredraft_interrupt`.
+bool foredraft_interrupted(void * interrupt);
+// The interrupt of the model's load that runs on the calling thread. NULL: none.
+void foredraft_set_load_interrupt(const struct foredraft_interrupt * interrupt);
+
+#ifdef __cplusplus
+}
+#endif
