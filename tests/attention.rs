@@ -405,8 +405,8 @@ fn the_status_tells_which_attention_was_chosen_and_by_whom() {
     for (init, flash_attn, chosen_by) in [
         (json!({}), None, None),
         (json!({"warmup": false}), None, Some("default")),
-        (json!({"flash_attn": "on"}), Some(true), Some("init")),
-        (json!({"flash_attn": "off"}), Some(false), Some("init")),
+        (json!({"flash_attn": "on"}), Some(true), Some("load")),
+        (json!({"flash_attn": "off"}), Some(false), Some("load")),
         (json!({"cache_type_k": "q8_0", "cache_type_k_draft": "q8_0"}), Some(true), Some("default")),
     ] {
         let engine = start(init.clone());

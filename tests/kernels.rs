@@ -333,11 +333,11 @@ fn status_says_which_layout_weights_have_and_why() {
     // The shipped models fit into caches, so there is nothing to measure.
     let by_default = layout(json!({}));
     assert_eq!(by_default, json!({"target": of("panels", "default"), "draft": of("panels", "default")}));
-    assert_eq!(layout(json!({"repack": true}))["target"], of("panels", "init"));
-    assert_eq!(layout(json!({"repack": false}))["target"], of("file", "init"));
+    assert_eq!(layout(json!({"repack": true}))["target"], of("panels", "load"));
+    assert_eq!(layout(json!({"repack": false}))["target"], of("file", "load"));
     assert_eq!(
         layout(json!({"use_mlock": true, "model_draft": null})),
-        json!({"target": of("file", "init"), "draft": null})
+        json!({"target": of("file", "load"), "draft": null})
     );
     assert_eq!(layout(json!({"model": quantized("layout-f16", sys::LLAMA_FTYPE_MOSTLY_F16)}))["target"], json!({}));
 }

@@ -39,7 +39,7 @@ pub struct LocalEngine {
     /// The engine is being unloaded, so that no chat template is rendered to its end.
     stopping: Arc<AtomicBool>,
     /// Whether the engine is closed. Read-locked inside [`LocalEngine::during`].
-    in_use: RwLock<bool>,
+    closed: RwLock<bool>,
 }
 
 impl LocalEngine {
@@ -77,7 +77,7 @@ impl LocalEngine {
             updates,
             logits_hook,
             stopping: Arc::default(),
-            in_use: RwLock::new(false),
+            closed: RwLock::new(false),
         };
         engine.target().find_formats();
         Ok(engine)
@@ -98,25 +98,25 @@ impl LocalEngine {
             worker.stop();
         }
         self.preparer.stop();
-        drop(self.in_use.write());
+        drop(self.closed.write());
     }
 
     /// Runs `call`. [`LocalEngine::stop`] waits for it.
     pub(super) fn during<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
         // Recursive, because a callback inside a call can call again while `stop` waits for the write lock.
-        let _in_use = self.in_use.read_recursive();
+        let _closed = self.closed.read_recursive();
         call(self)
     }
 
     /// Runs `call`, unless the engine is closed.
     pub(super) fn while_open<R>(&self, call: impl FnOnce(&LocalEngine) -> R) -> Option<R> {
-        let closed = self.in_use.read_recursive();
+        let closed = self.closed.read_recursive();
         (!*closed).then(|| call(self))
     }
 
     /// Closes a stopped engine: the updates of its requests are no longer polled from it. Waits for running calls.
     pub(super) fn close(&self) {
-        *self.in_use.write() = true;
+        *self.closed.write() = true;
     }
 
     /// Calls a function of a loaded engine. `announce` gets the id of a request that it queues.

@@ -61,7 +61,7 @@ pub struct AttentionCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
     /// The load's `flash_attn`.
-    Init,
+    Load,
     /// A measurement: the faster one.
     Measurement,
     /// There was no choice, or nothing was measured: llama.cpp's own choice, or an estimate by the processor and the model's heads.
@@ -73,7 +73,7 @@ impl ChosenBy {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            ChosenBy::Init => "init",
+            ChosenBy::Load => "load",
             ChosenBy::Measurement => "measurement",
             ChosenBy::Default => "default",
         }
@@ -96,7 +96,7 @@ pub(super) fn with_best_attention(
 ) -> Result<Option<(Context, AttentionReport)>> {
     let Some(mut context) = make(params)? else { return Ok(None) };
     let given = params.flash_attn != FlashAttn::Auto;
-    let mut chosen_by = if given { ChosenBy::Init } else { ChosenBy::Default };
+    let mut chosen_by = if given { ChosenBy::Load } else { ChosenBy::Default };
     let mut measured = Vec::new();
     // Our own kernel was faster at all depths on every machine so far. The two attentions round differently, so a choice by measurement,
     // which other programs disturb, could give another completion after a restart.

@@ -38,7 +38,7 @@ impl<'a> LoadMeter<'a> {
     /// Reports the part of the files that is read, 0..=1. Returns false if the load is to be aborted.
     pub(super) fn read(&mut self, part: f32) -> bool {
         let files = self.files;
-        self.tell(part.clamp(0.0, 1.0) * files)
+        self.notify(part.clamp(0.0, 1.0) * files)
     }
 
     /// Reports a step after the files.
@@ -46,7 +46,7 @@ impl<'a> LoadMeter<'a> {
         self.n_done = (self.n_done + 1).min(self.n_steps);
         let part = self.n_done as f32 / self.n_steps as f32;
         // The host observes the end only when the load has ended.
-        self.tell((self.files + (1.0 - self.files) * part).min(0.99));
+        self.notify((self.files + (1.0 - self.files) * part).min(0.99));
     }
 
     /// Reports the end.
@@ -54,7 +54,7 @@ impl<'a> LoadMeter<'a> {
     /// # Errors
     /// The host wants the load no more.
     pub(super) fn finish(mut self) -> Result<()> {
-        self.tell(1.0);
+        self.notify(1.0);
         self.check()
     }
 
@@ -66,7 +66,7 @@ impl<'a> LoadMeter<'a> {
         if self.is_wanted { Ok(()) } else { Err(Error::new(Code::Cancelled, "the load was aborted")) }
     }
 
-    fn tell(&mut self, done: f32) -> bool {
+    fn notify(&mut self, done: f32) -> bool {
         // A file that is read once more does not reduce the progress.
         self.last = self.last.max(done);
         self.is_wanted = self.is_wanted && (self.report)(self.last);

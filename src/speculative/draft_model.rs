@@ -135,7 +135,7 @@ impl DraftModel {
             return BatchResult::Yes;
         }
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.clear_paused() {
+        if result == Err(DecodeError::Full) && self.clear_preempted() {
             result = self.context.decode(&self.batch);
         }
         for slot in &mut self.slots {
@@ -179,7 +179,7 @@ impl DraftModel {
 
     /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
     /// needed. Returns false if this freed nothing.
-    fn clear_paused(&mut self) -> bool {
+    fn clear_preempted(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
             if slot.in_batch.is_empty() && slot.n_branches == 0 && !slot.cache.is_empty() {

@@ -112,7 +112,7 @@ impl Head {
     fn decode_layer(&mut self, layer: usize) -> std::result::Result<(), DecodeError> {
         self.context.set_mtp_layer(layer);
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.clear_paused() {
+        if result == Err(DecodeError::Full) && self.clear_preempted() {
             result = self.context.decode(&self.batch);
         }
         let Err(error) = &result else { return result };
@@ -164,12 +164,12 @@ impl Head {
 
     /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
     /// needed. Returns false if this freed nothing.
-    fn clear_paused(&mut self) -> bool {
-        let is_paused = |slot: &&mut HeadSlot<Round>| {
+    fn clear_preempted(&mut self) -> bool {
+        let is_idle = |slot: &&mut HeadSlot<Round>| {
             slot.round.in_batch.is_empty() && !slot.round.ready && !slot.cache.tokens.is_empty()
         };
-        let paused = self.slots.iter_mut().filter(is_paused);
-        paused.map(|slot| slot.cache.tokens.clear(&mut self.context)).count() > 0
+        let idle = self.slots.iter_mut().filter(is_idle);
+        idle.map(|slot| slot.cache.tokens.clear(&mut self.context)).count() > 0
     }
 
     /// Decodes the tokens of the contexts that are missing in the caches, without logits. For requests with a draft, the end is left for

@@ -66,16 +66,16 @@ fn joined(updates: &[Value]) -> Joined {
 pub struct Updates {
     pub updates: Vec<Value>,
     /// The number of deaths that they report.
-    pub n_told: usize,
+    pub n_notifications: usize,
 }
 
 impl Updates {
     fn new(updates: Vec<Value>) -> Updates {
         // Each completion of a request has an update about it.
-        let is_told =
+        let is_notification =
             |update: &&Value| update.get("engine").is_some() && update.get("index").is_none_or(|index| *index == 0);
-        let n_told = updates.iter().filter(is_told).count();
-        Updates { updates, n_told }
+        let n_notifications = updates.iter().filter(is_notification).count();
+        Updates { updates, n_notifications }
     }
 }
 
@@ -128,7 +128,7 @@ fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: us
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
             assert_eq!(&found.tokens, tokens, "round {round}");
         }
-        n_deaths += found.iter().map(|found| found.n_told).max().unwrap_or(0);
+        n_deaths += found.iter().map(|found| found.n_notifications).max().unwrap_or(0);
     }
     let lost = begun.elapsed().as_secs_f64() - undisturbed * rounds as f64;
     let isolation = &engine.status()["isolation"];
@@ -256,7 +256,7 @@ fn waiting_call_survives_deaths() {
 
 /// The update that tells the host of the death is empty, so that a host that only joins texts needs to know nothing.
 #[test]
-fn host_is_told_of_a_death() {
+fn host_is_notified_of_a_death() {
     let engine = start(json!({"n_ctx": 512}));
     let id = submit(&engine, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
     let mut updates: Vec<Value> = poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
@@ -269,9 +269,9 @@ fn host_is_told_of_a_death() {
     let cancel = json!({"id": id}).to_string();
     engine.cancel(Some(cancel.as_bytes())).expect("an answer");
     updates.extend(drain(&engine, id));
-    let told: Vec<&Value> = updates.iter().filter(|update| update.get("engine").is_some()).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((&told[0]["content"], &told[0]["engine"]["cause"]), (&json!(""), &json!("SIGSEGV")));
+    let notifications: Vec<&Value> = updates.iter().filter(|update| update.get("engine").is_some()).collect();
+    assert_eq!(notifications.len(), 1, "{notifications:?}");
+    assert_eq!((&notifications[0]["content"], &notifications[0]["engine"]["cause"]), (&json!(""), &json!("SIGSEGV")));
     assert_eq!(engine.status()["isolation"]["n_restarts"], 1);
 }
 

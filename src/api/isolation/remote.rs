@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::protocol::{Frame, FrameKind};
 use super::remote_request::{HostEnd, RemoteRequest, stopped};
 use super::settings::IsolationSettings;
-use super::shared::{RemoteShared, tell_host};
+use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
 use crate::api::Function;
@@ -78,7 +78,7 @@ impl RemoteEngine {
         };
         let (events, loading) = crossbeam_channel::unbounded();
         let hook = Arc::clone(&logits);
-        engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify, &hook))?;
+        engine.spawn("foredraft-notify", move || notify_host(&noticed, &*notify, &hook))?;
         let watched = Arc::clone(&shared);
         engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
         let supervisor = Supervisor::new(shared, settings, pauses, events);

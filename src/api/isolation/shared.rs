@@ -77,7 +77,7 @@ pub(super) enum HostNotice {
 }
 
 impl RemoteShared {
-    /// The state before the load. `updates` signals the requests' updates to polls, [`tell_host`] reads `notices`, `wake` wakes the watch.
+    /// The state before the load. `updates` signals the requests' updates to polls, [`notify_host`] reads `notices`, `wake` wakes the watch.
     pub(super) fn new(
         updates: Arc<UpdateSignal>,
         notices: Sender<HostNotice>,
@@ -396,7 +396,7 @@ impl IsolationStatus {
 }
 
 /// Calls the host's callbacks.
-pub(super) fn tell_host(notices: &Receiver<HostNotice>, notify: &engine::Notify, logits: &Hook<LogitsCallback>) {
+pub(super) fn notify_host(notices: &Receiver<HostNotice>, notify: &engine::Notify, logits: &Hook<LogitsCallback>) {
     while let Ok(notice) = notices.recv() {
         match notice {
             HostNotice::Update(id) => notify(id),

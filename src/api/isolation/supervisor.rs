@@ -105,7 +105,7 @@ impl Supervisor {
             if is_hopeless && change.is_none() {
                 return self.give_up(error);
             }
-            self.tell(&error, change);
+            self.notify(&error, change);
             if n_failures > 1 {
                 std::thread::sleep(PAUSE * 2_u32.pow(n_failures.min(6)));
             }
@@ -279,7 +279,7 @@ impl Supervisor {
     }
 
     /// Reports in the log and in the status that the process is started again.
-    fn tell(&self, error: &Error, change: Option<String>) {
+    fn notify(&self, error: &Error, change: Option<String>) {
         let with = change.as_ref().map_or(String::new(), |change| format!("; {change}"));
         self.shared.log(Level::Error, &format!("isolate: {}; it is started again{with}", error.message()));
         let mut isolation = self.shared.isolation.lock();

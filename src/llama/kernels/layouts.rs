@@ -46,7 +46,7 @@ pub struct WeightLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutReason {
     /// The load's `repack` or `use_mlock`.
-    Init,
+    Load,
     /// A measurement found it faster.
     Measurement,
     /// Panels would not fit into the available memory.
@@ -60,7 +60,7 @@ impl LayoutReason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            LayoutReason::Init => "init",
+            LayoutReason::Load => "load",
             LayoutReason::Measurement => "measurement",
             LayoutReason::Memory => "memory",
             LayoutReason::Default => "default",
@@ -109,7 +109,7 @@ pub(in crate::llama) fn choose(
 /// Whether weights are put into panels, and why.
 fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bool, LayoutReason) {
     match (forced, cost) {
-        (Some(forced), _) => (forced, LayoutReason::Init),
+        (Some(forced), _) => (forced, LayoutReason::Load),
         (None, _) if is_short => (false, LayoutReason::Memory),
         (None, Some(cost)) => (cost.file >= MARGIN * cost.panels, LayoutReason::Measurement),
         (None, None) => (true, LayoutReason::Default),
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn the_host_decides_before_memory_and_memory_before_a_measurement() {
         for forced in [true, false] {
-            assert_eq!(decide(Some(forced), true, Some(FASTER_IN_FILE)), (forced, LayoutReason::Init));
+            assert_eq!(decide(Some(forced), true, Some(FASTER_IN_FILE)), (forced, LayoutReason::Load));
         }
         assert_eq!(decide(None, true, Some(FASTER_IN_PANELS)), (false, LayoutReason::Memory));
     }
