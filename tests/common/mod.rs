@@ -133,7 +133,7 @@ pub fn text(updates: &[Value]) -> String {
 }
 
 /// Fifty prompts of the kinds that the shipped models were trained on: stories, chats, records, code. Other prompts (one that
-/// ends with a space, say) give nearly uniform logits, and then their last bits, which depend on the batch size, decide.
+/// ends with a space, say) give nearly uniform logits, and then their last bits decide.
 pub fn prompts() -> Vec<String> {
     let names = ["Mia", "Tom", "Nora", "Karl", "Clara"];
     let things = ["kite", "drum", "whistle", "hat", "ring"];

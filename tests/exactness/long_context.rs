@@ -201,8 +201,7 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
         (json!({"n_cache_reuse": 30}), json!({"cache_prompt": false}), false),
         (json!({"n_cache_reuse": 30, "grp_attn_n": 2, "grp_attn_w": 64}), json!({}), false),
     ] {
-        // Batches of 64 tokens and more use another kernel, whose last bits differ.
-        let engine = start(with(&json!({"n_ctx": 512, "n_ubatch": 32}), init.clone()));
+        let engine = start(with(&json!({"n_ctx": 512}), init.clone()));
         let (whole, less, little_less) = pieces(&engine);
         for (prompt, moved) in [(&less, less.len() - 1), (&little_less, 80 + 5)] {
             complete(
@@ -251,7 +250,7 @@ fn unsupported_key_types_end_the_request_instead_of_shifting() {
     }
 }
 
-/// A key whose position was divided equals one that was decoded at its new position.
+/// A key whose position was divided equals one that was decoded at its new position, but for the rounding of its second rotation.
 #[test]
 fn divided_keys_are_rotated_to_their_new_positions() {
     let model = Arc::new(Model::load(&ModelParams::new(crate::common::model("target")), |_| true).expect("it loads"));

@@ -301,11 +301,8 @@ fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
     let (plain, fast) = (probs(&plain), probs(&fast));
     assert_eq!(plain.len(), fast.len());
     for (a, b) in plain.iter().zip(&fast) {
-        assert_eq!(a["id"], b["id"]);
-        // The last bits of logits depend on the batch size.
-        let (x, y) = (a["logprob"].as_f64().expect("a number"), b["logprob"].as_f64().expect("a number"));
-        assert!((x - y).abs() < 0.05, "{a} {b}");
-        assert!(x <= 0.0);
+        assert_eq!(a, b);
+        assert!(a["logprob"].as_f64() <= Some(0.0), "{a}");
         let sum: f64 =
             a["probs"].as_array().expect("probs").iter().map(|p| p["prob"].as_f64().expect("a number")).sum();
         assert!(sum > 0.0 && sum <= 1.0 + 1e-5, "{a}");

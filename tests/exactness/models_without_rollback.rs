@@ -18,9 +18,8 @@ fn kinds() -> [(&'static str, Value); 5] {
     ]
 }
 
-/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(init: &Value, more: Value) -> JsonEngine {
-    let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
+    let base = json!({"model_draft": null, "n_ctx": 1024});
     start(with(&with(&base, init.clone()), more))
 }
 
@@ -211,16 +210,10 @@ fn partly_evicted_window_is_not_reused() {
             complete(&engine, Completion, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
         complete(&engine, Completion, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
         let answer = complete(&engine, Completion, &with(&request(&prompt), few.clone()));
-        let logprobs = |answer: &Value| -> Vec<f64> {
-            let probs = answer["completion_probabilities"].as_array().expect("probabilities").iter();
-            let logprobs: Vec<f64> = probs.map(|token| token["logprob"].as_f64().expect("a number")).collect();
-            assert_eq!(logprobs.len(), 5, "{answer}");
-            logprobs
-        };
-        // The cells of a small cache are ordered differently each time, which changes the last bits.
-        let pairs = logprobs(&answer).into_iter().zip(logprobs(&expected));
-        let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(largest < 0.1, "{kept}: {largest} {}", answer["timings"]["cache_n"]);
+        // The cells of a small cache are ordered differently each time.
+        let probabilities = &answer["completion_probabilities"];
+        assert_eq!(probabilities.as_array().map(Vec::len), Some(5), "{answer}");
+        assert_eq!(*probabilities, expected["completion_probabilities"], "{kept}: {}", answer["timings"]["cache_n"]);
         reused += n(&answer["timings"]["cache_n"]);
     }
     assert!(reused > 40 * 100, "checkpoints must be reused: {reused}");

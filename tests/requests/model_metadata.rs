@@ -5,9 +5,8 @@ use crate::common::{Requests as _, complete, n, start, tiny_models, tokens, with
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
-/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(init: &Value, more: Value) -> JsonEngine {
-    let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
+    let base = json!({"model_draft": null, "n_ctx": 1024});
     start(with(&with(&base, init.clone()), more))
 }
 

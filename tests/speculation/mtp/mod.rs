@@ -21,10 +21,9 @@ fn models() -> [String; 5] {
     ]
 }
 
-/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(model: &str, more: Value) -> JsonEngine {
     let base = json!({
-        "model": model, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
+        "model": model, "model_draft": null, "n_ctx": 1024,
         "speculative": {"type": "mtp", "adaptive": false, "n_max": 3},
     });
     start(with(&base, more))
