@@ -303,7 +303,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         prompt,
         session_load,
         truncated,
-        is_decoded_again: false,
+        is_suspect: false,
         is_preempted: false,
         dropped: DroppedTokens::default(),
     });

@@ -73,6 +73,7 @@ impl Slot {
         SlotState {
             has_request: true,
             is_preempted: task.is_preempted,
+            is_suspect: task.is_suspect,
             is_generating: task.completion.has_begun(),
             scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
@@ -182,8 +183,8 @@ pub(super) struct Task {
     pub(super) prompt_probs: Option<PromptProbs>,
     pub(super) session_load: Option<Restored>,
     pub(super) truncated: bool,
-    /// Whether its logits were not finite once, so that it was decoded again.
-    pub(super) is_decoded_again: bool,
+    /// Whether logits were not finite, perhaps because of its cells, so that it is decoded again alone.
+    pub(super) is_suspect: bool,
     /// Waits for cells in the KV cache: older requests got its own.
     pub(super) is_preempted: bool,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.

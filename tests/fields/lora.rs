@@ -279,3 +279,33 @@ fn request_with_nan_logits_does_not_poison_later_ones() {
         }
     }
 }
+
+/// Attention of ggml's multiplies the cells of other requests by 0. A request that makes NaN must not end one that shares the cells with it,
+/// also while its prompt is still read.
+#[test]
+fn request_with_nan_logits_does_not_end_others() {
+    let huge = adapter("nan-beside", 1);
+    let mut bytes = std::fs::read(&huge.0).expect("the file");
+    let weights = bytes.len() - 6 * 2 * 2 * 256 * 4;
+    bytes[weights..].chunks_exact_mut(4).for_each(|weight| weight.copy_from_slice(&1e30_f32.to_le_bytes()));
+    std::fs::write(&huge.0, bytes).expect("a file");
+    for flash_attn in ["off", "on"] {
+        let more = json!({"n_parallel": 3, "kv_unified": true, "flash_attn": flash_attn, "n_ctx": 2048, "n_batch": 16, "embedding": false});
+        let engine = start_with(&[(&huge, 0.0)], more);
+        let request = with(&base(CallMode::Polled), json!({"temperature": 0, "n_predict": 60, "ignore_eos": true}));
+        let innocent =
+            ["Once upon a time", "The dog and the boy"].map(|prompt| with(&request, json!({"prompt": prompt})));
+        let endpoint = CallMode::Polled.endpoint();
+        let alone = innocent.each_ref().map(|request| drain(&engine, endpoint, submit(&engine, endpoint, request)));
+        let running = innocent.each_ref().map(|request| submit(&engine, endpoint, request));
+        // Longer than the steps of a turn.
+        let long = "Once upon a time there was a child. ".repeat(40);
+        let poison = with(&request, json!({"prompt": long, "lora": [{"id": 0, "scale": 1000}]}));
+        let poisoned = drain(&engine, endpoint, submit(&engine, endpoint, &poison));
+        assert_eq!(poisoned.last().expect("an end")["success"], false, "{flash_attn}: {poisoned:?}");
+        for (id, alone) in running.into_iter().zip(alone) {
+            let (answer, alone) = (drain(&engine, endpoint, id), crate::common::text(&alone));
+            assert_eq!(crate::common::text(&answer), alone, "{flash_attn}: {answer:?}");
+        }
+    }
+}

@@ -53,7 +53,8 @@ pub(crate) fn commit_turn(schedule: &Schedule, t_draft: Duration, slots: &mut [S
 /// what has changed for the submitters of the requests.
 ///
 /// If a slot's logits are not finite, its cells may be the cause, or cells of a slot that shares the buffer: attention multiplies masked
-/// cells, too, and NaN times 0 is NaN. So all cells are wiped, and everything is decoded again. If that does not help, the request fails.
+/// cells, too, and NaN times 0 is NaN. So all cells are wiped, and all suspects are decoded again, one after the other, each alone. A
+/// request whose logits are not finite then fails.
 pub(crate) fn commit(
     step: &DecodedStep<'_>,
     outcomes: &mut [SlotOutcome],
@@ -75,17 +76,25 @@ pub(crate) fn commit(
             Some(Stop::Error(error)) if error.code() == Code::ModelError => {
                 is_poisoned = true;
                 let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
-                if task.is_none_or(|task| std::mem::replace(&mut task.is_decoded_again, true)) {
+                if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
                     end(pool, index, Stop::Error(error), false, report);
                 }
             }
             Some(stop) => end(pool, index, stop, false, report),
-            None => {}
+            None => {
+                if let Some(task) = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
+                    task.is_suspect = false;
+                }
+            }
         }
     }
     learn_costs(step, n_tokens, adapts, pool);
     if is_poisoned {
         pool.wipe();
+        if pool.shared_cells.is_some() {
+            // Perhaps the cause is a request that has no logits yet.
+            pool.slots.iter_mut().filter_map(|slot| slot.task.as_mut()).for_each(|task| task.is_suspect = true);
+        }
     }
 }
 

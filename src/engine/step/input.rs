@@ -21,6 +21,8 @@ pub(crate) struct SlotState {
     pub(crate) has_request: bool,
     /// Whether the request waits for cells.
     pub(crate) is_preempted: bool,
+    /// Whether it must be decoded alone, to find out whether its logits are finite then.
+    pub(crate) is_suspect: bool,
     pub(crate) is_generating: bool,
     /// Whether each token of its prompt needs a row of logits.
     pub(crate) scores_prompt: bool,

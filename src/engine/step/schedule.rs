@@ -51,16 +51,20 @@ impl Schedule {
 /// Steps that a turn lasts: llama.cpp plans its graph anew whenever scales change.
 const STEPS_OF_TURN: u64 = 8;
 
-/// Schedules a step: the slots whose turn it is take part, or else, for some steps, the slot whose turn was longest ago and all with the
-/// same LoRA scales.
+/// Schedules a step: a suspect alone; else the slots whose turn it is take part, or, for some steps, the slot whose turn was longest ago and
+/// all with the same LoRA scales.
 pub(crate) fn schedule(input: &StepInput, schedule: &mut Schedule) {
     let StepInput { slots: states, limits } = input;
     let Schedule { slots, demands, turn, adapters_of } = schedule;
     slots.clear();
     slots.resize(states.len(), SlotSchedule::default());
     turn.n_steps += 1;
-    *adapters_of = next_in_turn(states, turn);
-    if let Some(next) = adapters_of.and_then(|next| states.get(next)) {
+    let suspect = states.iter().position(|state| state.is_running() && state.is_suspect);
+    *adapters_of = suspect.or_else(|| next_in_turn(states, turn));
+    if let Some(slot) = suspect.and_then(|suspect| slots.get_mut(suspect)) {
+        (slot.is_in_turn, slot.is_scheduled) = (true, true);
+        turn.step += 1;
+    } else if let Some(next) = adapters_of.and_then(|next| states.get(next)) {
         for (state, slot) in states.iter().zip(&mut *slots) {
             slot.is_in_turn = state.adapters == next.adapters;
         }

@@ -87,6 +87,20 @@ fn nothing_is_scheduled_without_requests() {
 }
 
 #[test]
+fn suspects_are_scheduled_alone() {
+    let suspect = SlotState { is_suspect: true, adapters: 1, ..prompt(10) };
+    let waiting = SlotState { is_preempted: true, ..suspect };
+    let mut stages = stages(&[generating(10), waiting, suspect, SlotState { is_suspect: true, ..prompt(10) }]);
+    for expected in [&[2_usize][..], &[3], &[0, 3]] {
+        assert_eq!(step(&mut stages, &LIMITS), expected);
+        assert_eq!(step(&mut stages, &LIMITS), expected, "until its logits are known");
+        assert_eq!(stages.schedule.adapters_of, expected.first().copied());
+        stages.input.slots[expected[0]].is_suspect = false;
+        stages.input.slots[2].has_request = false;
+    }
+}
+
+#[test]
 fn slots_with_different_lora_scales_are_scheduled_alternately() {
     let [first, second] = [0, 1].map(|adapters| SlotState { adapters, ..generating(10) });
     let mut stages = stages(&[first, second, first]);
