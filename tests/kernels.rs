@@ -13,12 +13,15 @@ use std::ffi::CString;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Endpoint::{Completion, Speculative};
 use common::{Endpoint, complete, model, start, with};
 use foredraft::api::JsonEngine;
-use foredraft::llama::{self, CpuLevel};
+use foredraft::llama::{
+    self, Batch, Context, ContextParams, CpuLevel, Model, ModelParams, ThreadPool, Token, TokenSubset,
+};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -234,6 +237,45 @@ fn all_levels_compute_the_same_bits_in_every_format() {
                     first = Some(plain);
                 }
                 Some(first) => assert!(*first == plain, "{name} at {level}"),
+            }
+        }
+    }
+}
+
+/// A draft model computes the logits of some tokens only.
+#[test]
+fn restricted_outputs_have_the_bits_of_whole_ones() {
+    let threads = Arc::new(ThreadPool::new(2).unwrap());
+    for name in ["f32", "f16", "q8_0", "q4_0", "q4_k", "q6_k"] {
+        let (_, file_type) = FILE_TYPES.into_iter().find(|(known, _)| *known == name).unwrap();
+        let path = quantized(name, file_type);
+        for (level, repack) in llama::levels().into_iter().zip([Some(true), Some(false), None].into_iter().cycle()) {
+            let params = ModelParams { cpu_level: Some(level.name().to_owned()), repack, ..ModelParams::new(&path) };
+            let model = Arc::new(Model::load(&params, |_| true).unwrap());
+            let params =
+                ContextParams { n_ctx: Some(64), n_threads: 2, n_threads_batch: 2, ..ContextParams::default() };
+            let mut context = Context::new(&model, &params, &threads, &Arc::default()).unwrap();
+            let n_vocab = model.vocab().n_tokens();
+            let last = Token::try_from(n_vocab).unwrap() - 1;
+            let mut tokens = TokenSubset::first(40, n_vocab);
+            [333, 1007, last].into_iter().for_each(|token| tokens.insert(token));
+            assert_eq!(context.can_score(&tokens), HAS_KERNELS, "{name} at {level}");
+            let mut batch = Batch::new();
+            (0..6).for_each(|at| _ = batch.push(300 + 31 * Token::try_from(at).unwrap(), at, 0, at != 2));
+            let mut rows = |tokens: Option<&TokenSubset>| -> Vec<Vec<f32>> {
+                context.score_only(tokens);
+                context.decode(&batch).unwrap();
+                let rows = (0..6).filter_map(|row| context.logits(row).map(|logits| logits.to_vec())).collect();
+                context.truncate(0, 0);
+                rows
+            };
+            let (some, all) = (rows(Some(&tokens)), rows(None));
+            assert_eq!(some.len(), 5);
+            for (some, all) in some.iter().zip(&all) {
+                for (token, (some, all)) in (0..).zip(some.iter().zip(all)) {
+                    let expected = if tokens.contains(token) || !HAS_KERNELS { *all } else { f32::NEG_INFINITY };
+                    assert_eq!(some.to_bits(), expected.to_bits(), "{name} at {level}: {token}");
+                }
             }
         }
     }

@@ -27,6 +27,7 @@ extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
     static const uint32_t never = 0;
     return &never;
 }
+extern "C" const struct foredraft_output_rows * foredraft_output_rows_of(const ggml_threadpool *) { return nullptr; }
 extern "C" void foredraft_wait_while_paused(const ggml_threadpool *) { }
 extern "C" const struct foredraft_interrupt * foredraft_load_interrupt() { return nullptr; }
 

@@ -112,6 +112,7 @@ export interface Config {
   lookup_cache_dynamic?: string;
   spm_infill?: boolean;
   n_beams?: number;
+  draft_vocab?: number;
   max_queue?: number;
   warmup?: boolean;
   log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';

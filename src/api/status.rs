@@ -297,6 +297,7 @@ fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
         "n_ctx": report.n_ctx,
         "target_rolls_back": report.target_rolls_back,
         "draft_rolls_back": report.draft_rolls_back,
+        "draft_vocab": report.n_scored,
         "description": model.map(Model::description),
         "size": model.map(Model::size),
         "n_params": model.map(Model::n_params),

@@ -15,12 +15,12 @@ use super::slots::SlotPool;
 use super::{Config, Models};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Context, ContextParams, DraftKind, Interrupt, Model, Rollback, ThreadPool};
+use crate::llama::{self, Context, ContextParams, DraftKind, Interrupt, Model, Rollback, ThreadPool, TokenSubset};
 use crate::session::SelfExtend;
 use crate::speculative::{
     BlockHead, Caches, Compatibility, Costs, CrossVocabulary, DraftModel, Drafter, DrafterKind, Drafters,
     GrammarDrafter, Head, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
-    sizes_to_measure,
+    frequent_tokens, sizes_to_measure,
 };
 
 /// Builds the parts of an engine. The fields are common to all its contexts.
@@ -145,12 +145,19 @@ impl Builder<'_> {
         let params = ContextParams { drafts: true, ..sequences(&params, n_parallel, draft, self.config.self_extend) };
         let make = |params: &ContextParams| Context::new(draft, params, &self.threads, &self.interrupt).map(Some);
         let made = with_best_attention(draft, &params, &self.threads, self.config.warmup, make);
-        let Some((context, attention)) = made.map_err(|error| error.within("model_draft"))? else { return Ok(None) };
+        let Some((mut context, attention)) = made.map_err(|error| error.within("model_draft"))? else {
+            return Ok(None);
+        };
         models.attention_draft = Some(attention);
+        let frequent = frequent_tokens(&mut context, self.config.draft_vocab);
+        context.score_only(frequent.as_ref());
         let context = self.measured(context, costs, progress)?;
         models.placement_draft.add_context(&context);
         let target = &models.target;
-        let report = Compatibility::of((target, models.rollback), (draft, context.rollback()), context.n_ctx());
+        let report = Compatibility {
+            n_scored: frequent.as_ref().map(TokenSubset::len),
+            ..Compatibility::of((target, models.rollback), (draft, context.rollback()), context.n_ctx())
+        };
         let mut draft_only = None;
         if let Some(reason) = &report.reason {
             log::write(Level::Warn, &format!("model_draft: not used: {reason}"));
@@ -158,10 +165,11 @@ impl Builder<'_> {
         } else {
             let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
             if report.is_cross_vocabulary {
-                drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend)?));
+                drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend, frequent)?));
             } else {
                 let n_vocab = target.vocab().n_tokens();
-                drafters.add_model(Box::new(DraftModel::new(context, n_parallel, n_vocab, extend)));
+                let drafter = DraftModel::new(context, n_parallel, n_vocab, extend, frequent);
+                drafters.add_model(Box::new(drafter));
                 draft_only = Some(DraftOnly::new(draft, alone, &self.threads, &self.interrupt));
             }
         }

@@ -19,6 +19,8 @@ pub struct Config {
     pub context: ContextParams,
     /// The draft model and its context, if there is one.
     pub draft: Option<(ModelParams, ContextParams)>,
+    /// The most frequent tokens that drafts of the draft model can have, beside those of the context. 0: all; `None`: as many as pay.
+    pub draft_vocab: Option<usize>,
     /// Whether requests may draft with the target's layers for multi-token prediction, which [`ModelParams::mtp`] then loads.
     pub mtp: bool,
     /// The file of the static n-gram cache.

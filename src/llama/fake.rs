@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::llama::context::padding;
 use crate::llama::context::rollback::RemovableTokens;
-use crate::llama::{Batch, Context, DecodeError, Rollback, SeqId, Token};
+use crate::llama::{Batch, Context, DecodeError, Rollback, SeqId, Token, TokenSubset};
 
 pub(crate) use self::model::{FakeModel, mix};
 use self::states::RecurrentStates;
@@ -335,10 +335,16 @@ impl FakeBackend {
         seen
     }
 
-    /// The row of a token for which logits were requested.
-    pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
+    /// The row of a token for which logits were requested. The logits of tokens that are not `scored` are too large, so that a test fails if
+    /// any of them is used.
+    pub(super) fn logits(&mut self, index: usize, scored: Option<&TokenSubset>) -> Option<&mut [f32]> {
         let seen = self.seen[index].as_ref()?;
-        Some(self.rows[index].get_or_insert_with(|| self.model.logits(seen, self.n_vocab, self.end)))
+        Some(self.rows[index].get_or_insert_with(|| {
+            let mut row = self.model.logits(seen, self.n_vocab, self.end);
+            let is_left_out = |token| scored.is_some_and(|scored| !scored.contains(token));
+            (0..).zip(&mut row).filter(|(token, _)| is_left_out(*token)).for_each(|(_, logit)| *logit = f32::INFINITY);
+            row
+        }))
     }
 
     pub(super) fn remove(&mut self, sequence: SeqId, range: Range<usize>) {

@@ -47,6 +47,7 @@ pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
 pub use context::rollback::Rollback;
+pub use context::token_subset::TokenSubset;
 pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
     CpuLevel, KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used,

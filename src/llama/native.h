@@ -125,6 +125,9 @@ struct foredraft_buffers {
 // The numbers that a model's classifier gives a text; 0: it has none, or one whose size is not that of its labels.
 size_t foredraft_n_scores(const struct llama_model * model);
 
+// The weights of the model's output, if they have a row for each token, and their bytes. NULL: there are none.
+const struct ggml_tensor * foredraft_output_weights(const struct llama_model * model, uint64_t * size);
+
 // The device of a layer, or of the output if `layer` is the number of layers. NULL: there is no such layer.
 ggml_backend_dev_t foredraft_layer_device(const struct llama_model * model, int32_t layer);
 

@@ -28,6 +28,13 @@ size_t foredraft_n_scores(const llama_model * model) {
     return last != nullptr && size_t(last->ne[1]) == n_labels ? n_labels : 0;
 }
 
+const ggml_tensor * foredraft_output_weights(const llama_model * model, uint64_t * size) {
+    const ggml_tensor * weights = model->output;
+    const bool fits = weights != nullptr && ggml_is_matrix(weights) && weights->ne[1] == llama_vocab_n_tokens(llama_model_get_vocab(model));
+    *size = fits ? ggml_nbytes(weights) : 0;
+    return fits ? weights : nullptr;
+}
+
 ggml_backend_dev_t foredraft_layer_device(const llama_model * model, int32_t layer) {
     char ignored[64];
     return guard::guarded<ggml_backend_dev_t>(nullptr, ignored, sizeof ignored, [&] {

@@ -38,6 +38,8 @@ pub struct Compatibility {
     pub draft_rolls_back: bool,
     /// Cross-vocabulary drafting is used, because the vocabularies differ.
     pub is_cross_vocabulary: bool,
+    /// The tokens that every draft can have, beside those of the context. `None`: all.
+    pub n_scored: Option<usize>,
     /// The reason why the draft model cannot be used. `None`: it can.
     pub reason: Option<String>,
 }
@@ -55,6 +57,7 @@ impl Compatibility {
             target_rolls_back: target_rollback != Rollback::Never,
             draft_rolls_back: draft_rollback.is_unlimited(),
             is_cross_vocabulary: false,
+            n_scored: None,
             reason: None,
         };
         let difference = report.difference();

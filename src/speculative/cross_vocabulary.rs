@@ -11,7 +11,7 @@ use super::draft_model::DraftModel;
 use super::vocabulary_map::{Dictionary, VocabularyMap};
 use super::{DrafterKind, Settings};
 use crate::error::Result;
-use crate::llama::{Context, Model, Token};
+use crate::llama::{Context, Model, Token, TokenSubset};
 use crate::sampling::{self, Sampler};
 use crate::session::{SelfExtend, Snapshot};
 use foredraft_speculation::{Draft, DraftRequest, Drafter};
@@ -33,7 +33,8 @@ struct CrossVocabularySlot {
 }
 
 impl CrossVocabulary {
-    /// Creates a drafter for `n_slots` slots of `target`, with the model of `context`. Reads both vocabularies.
+    /// Creates a drafter for `n_slots` slots of `target`, with the model of `context`, which scores the `frequent` tokens and those of the
+    /// contexts. Reads both vocabularies.
     ///
     /// # Errors
     /// As [`Sampler::new`].
@@ -42,6 +43,7 @@ impl CrossVocabulary {
         n_slots: usize,
         target: &Arc<Model>,
         extend: Option<SelfExtend>,
+        frequent: Option<TokenSubset>,
     ) -> Result<CrossVocabulary> {
         let own = Arc::clone(context.model());
         let settings = sampling::SamplingSettings {
@@ -55,7 +57,7 @@ impl CrossVocabulary {
             .map(|_| CrossVocabularySlot { text: VocabularyMap::new(&dictionary), last_draft: Draft::default() })
             .collect();
         let n_ctx = context.n_ctx();
-        let model = DraftModel::new(context, n_slots, own.vocab().n_tokens(), extend);
+        let model = DraftModel::new(context, n_slots, own.vocab().n_tokens(), extend, frequent);
         Ok(CrossVocabulary { model, dictionary, sampler, slots, n_ctx })
     }
 }
@@ -124,8 +126,13 @@ impl Drafter for CrossVocabulary {
         remove(&mut self.model, slot, text.shift(keep, dropped));
     }
 
-    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
-        self.model.end(slot, tokens, generated);
+    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
+        // The completion is in the target's tokens.
+        self.model.end(slot, &[], 0);
+    }
+
+    fn forget_answers(&mut self) {
+        self.model.forget_answers();
     }
 
     fn save(&mut self, slot: usize) -> Option<Snapshot> {

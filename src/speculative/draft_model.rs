@@ -5,8 +5,9 @@
 //! one batch. All slots draft in the same batches.
 
 use super::draft_branch::DraftBranch;
+use super::draft_vocabulary::{CommonTokens, DraftVocabulary};
 use super::{Adaptive, DrafterKind, Settings, Verify};
-use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
+use crate::llama::{Batch, Context, DecodeError, SeqId, Token, TokenSubset};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
 use foredraft_speculation::another_round_pays;
@@ -19,6 +20,10 @@ pub struct DraftModel {
     slots: Vec<DraftModelSlot>,
     /// The number of tokens that both vocabularies have.
     n_vocab: usize,
+    /// The tokens that every draft can have. `None`: all.
+    common: Option<CommonTokens>,
+    /// The tokens that a batch scores: those of all its slots.
+    scored: TokenSubset,
 }
 
 struct DraftModelSlot {
@@ -32,13 +37,16 @@ struct DraftModelSlot {
     n_branches: usize,
     /// The sequences for the other branches. They are empty except while drafting.
     spare: Vec<SeqId>,
+    /// The tokens that its drafts can have.
+    vocabulary: DraftVocabulary,
     disabled: Option<String>,
 }
 
 impl DraftModelSlot {
     fn new(index: usize, extend: Option<SelfExtend>, spare: Vec<SeqId>) -> DraftModelSlot {
         let cache = Sequence::new(index, extend);
-        DraftModelSlot { cache, in_batch: Vec::new(), branches: None, n_branches: 0, spare, disabled: None }
+        let vocabulary = DraftVocabulary::default();
+        DraftModelSlot { cache, in_batch: Vec::new(), branches: None, n_branches: 0, spare, vocabulary, disabled: None }
     }
 
     /// The branch whose tokens go into the cache.
@@ -57,12 +65,21 @@ enum BatchResult {
 }
 
 impl DraftModel {
-    /// Creates a drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
-    pub fn new(context: Context, n_slots: usize, n_vocab: usize, extend: Option<SelfExtend>) -> DraftModel {
+    /// Creates a drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens. It scores the `frequent` tokens, those
+    /// of the requests' contexts, and some of earlier completions. `None`: all.
+    pub fn new(
+        context: Context,
+        n_slots: usize,
+        n_vocab: usize,
+        extend: Option<SelfExtend>,
+        frequent: Option<TokenSubset>,
+    ) -> DraftModel {
+        let scored = TokenSubset::empty(context.model().vocab().n_tokens());
         let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
         let branches = |index| session::branches(index, n_slots, context.n_shared());
         let slots = (0..n_slots).map(|index| DraftModelSlot::new(index, extend, branches(index))).collect();
-        DraftModel { context, batch: Batch::new(), slots, n_vocab }
+        let common = frequent.map(CommonTokens::new);
+        DraftModel { context, batch: Batch::new(), slots, n_vocab, common, scored }
     }
 
     /// Decodes the tokens of each context that are missing in the cache, up to a physical batch in total. Slots whose cache is then
@@ -113,6 +130,25 @@ impl DraftModel {
             }
         }
         self.decode_batch()
+    }
+
+    /// Restricts the decodes for these requests to the tokens that their drafts can have.
+    fn restrict(&mut self, requests: &[DraftRequest<'_>]) {
+        let DraftModel { context, slots, common, scored, .. } = self;
+        if common.is_none() {
+            return;
+        }
+        scored.clear();
+        let mut scores_all = false;
+        for request in requests {
+            let Some(DraftModelSlot { vocabulary, .. }) = slots.get_mut(request.slot) else { continue };
+            vocabulary.follow(request.tokens, request.generated);
+            match vocabulary.tokens() {
+                Some(tokens) => scored.insert_all(tokens),
+                None => scores_all = true,
+            }
+        }
+        context.score_only((!scores_all).then_some(&*scored));
     }
 
     /// The number of tokens to decode for each slot with only a few missing ones, so that they form one physical batch. (After a draft that
@@ -202,9 +238,12 @@ impl DraftModel {
 
     /// Adds a token to a branch, and starts alternative branches.
     fn grow(&mut self, request: &mut DraftRequest<'_>, index: usize) {
-        let DraftModel { context, batch, slots, n_vocab } = self;
+        let DraftModel { context, batch, slots, n_vocab, .. } = self;
         let Some(slot) = slots.get_mut(request.slot) else { return };
-        let DraftModelSlot { cache, in_batch, branches: Some(branches), n_branches, spare, .. } = slot else { return };
+        let DraftModelSlot { cache, in_batch, branches: Some(branches), n_branches, spare, vocabulary, .. } = slot
+        else {
+            return;
+        };
         let Some((branch, row)) = branches.get_mut(index).and_then(|branch| branch.row.take().map(|row| (branch, row)))
         else {
             return;
@@ -214,6 +253,9 @@ impl DraftModel {
             return;
         }
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
+        if let Some(tokens) = vocabulary.tokens() {
+            tokens.mask(logits);
+        }
         let parent = branch.node;
         let free = request.branches.0.min(spare.len() + 1).saturating_sub(*n_branches);
         // No token is possible (at a grammar's end): the draft ends, and the target chooses.
@@ -284,11 +326,13 @@ impl Drafter for DraftModel {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
             let ends_if_uncertain = settings.adaptive == Adaptive::Heuristic;
             slot.branches = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_if_uncertain)]);
+            slot.vocabulary.begin(self.common.as_ref());
             slot.disabled = None;
         }
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        self.restrict(requests);
         match self.catch_up(requests) {
             BatchResult::Yes => {}
             BatchResult::Full => return self.disable("the draft's context is full"),
@@ -317,12 +361,16 @@ impl Drafter for DraftModel {
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
+        slot.vocabulary.shift(dropped);
         if !slot.cache.shift(&mut self.context, keep..keep + dropped) {
             slot.cache.cut(&mut self.context, keep);
         }
     }
 
-    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        if let Some(common) = &mut self.common {
+            common.learn(tokens.get(tokens.len().saturating_sub(generated)..).unwrap_or(&[]));
+        }
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.branches = None;
         }
@@ -360,6 +408,12 @@ impl Drafter for DraftModel {
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.cache.reuse(&mut self.context, prompt, least);
+        }
+    }
+
+    fn forget_answers(&mut self) {
+        if let Some(common) = &mut self.common {
+            common.forget();
         }
     }
 

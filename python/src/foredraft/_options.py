@@ -146,6 +146,7 @@ class EngineOptions(TypedDict, total=False):
     lookup_cache_dynamic: Path
     spm_infill: bool
     n_beams: int
+    draft_vocab: int
     max_queue: int
     isolate: bool
     isolate_path: Path

@@ -28,12 +28,14 @@ use crate::llama::{
     CacheType, ContextParams, DraftKind, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode,
 };
 use crate::session::SelfExtend;
-use crate::speculative::DrafterKind;
+use crate::speculative::{Compatibility, DrafterKind};
 
 /// `LLAMA_MAX_SEQ`: the maximum number of sequences in a context of llama.cpp.
 const MAX_PARALLEL: i64 = 256;
 /// The maximum context length. Memory for all cells is allocated at once.
 const MAX_CTX: i64 = 1 << 26;
+/// The largest `draft_vocab`, which is more than any vocabulary has.
+const MAX_DRAFT_VOCAB: i64 = i32::MAX as i64;
 /// The memory that `fit` leaves free on each device, in MiB: llama.cpp's default.
 const FIT_MARGIN_MB: u64 = 1024;
 /// The default of `max_queue`.
@@ -191,6 +193,13 @@ impl LoadRequest {
                 target.n_params()
             ));
         }
+        let all = |report: &&Compatibility| report.reason.is_none() && report.n_scored.is_none();
+        if self.config.draft_vocab.is_some_and(|n| n > 0)
+            && models.compatibility.as_ref().is_some_and(|report| all(&report))
+        {
+            self.warnings
+                .push("draft_vocab: not used, because the draft model's output cannot be restricted".to_owned());
+        }
         let is_in_draft = draft.is_some_and(|draft| draft.draft_kind() == DraftKind::Mtp);
         if self.config.mtp && target.n_mtp_layers() == 0 && !is_in_draft {
             self.warnings.push(
@@ -227,6 +236,7 @@ impl LoadRequest {
         let speculative = SpeculativeOptions::read_defaults(fields)?;
         let embedding = fields.flag("embedding")?.unwrap_or(false) || context.pooling == Pooling::Rank;
         let config = Config {
+            draft_vocab: fields.int("draft_vocab", 0..=MAX_DRAFT_VOCAB)?,
             mtp: speculative.includes(DrafterKind::Mtp),
             lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
             lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),

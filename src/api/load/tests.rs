@@ -71,6 +71,7 @@ fn missing_keys_have_their_defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            draft_vocab: None,
             mtp: false,
             lookup_static: None,
             lookup_dynamic: None,
@@ -289,9 +290,10 @@ fn other_keys_are_parsed() {
 
     let request =
         init(json!({"model_alias": "gpt", "chat_template": "chatml", "n_keep": -1, "n_cache_reuse": 9, "seed": 7,
-        "grp_attn_n": 4, "grp_attn_w": 64}))
+        "grp_attn_n": 4, "grp_attn_w": 64, "draft_vocab": 8192}))
         .unwrap();
     assert_eq!((request.config.self_extend, request.defaults.n_cache_reuse), (SelfExtend::new(4, 64), 9));
+    assert_eq!(request.config.draft_vocab, Some(8192));
     assert_eq!((request.model_alias.as_deref(), request.chat_template.as_deref()), (Some("gpt"), Some("chatml")));
     assert_eq!((request.defaults.n_keep, request.defaults.seed), (None, Some(7)));
     let seed = |value: Value| init(json!({"seed": value})).unwrap().defaults.seed;
@@ -387,6 +389,7 @@ fn invalid_values_are_refused() {
     check(json!({"override_kv": ["a=float:nan"]}), "override_kv[0]");
     check(json!({"override_kv": 5}), "override_kv: expected an object, or an array");
     check(json!({"grp_attn_n": -1}), "grp_attn_n");
+    check(json!({"draft_vocab": -1}), "draft_vocab");
     check(json!({"grp_attn_n": 2, "grp_attn_w": 0}), "grp_attn_w");
     check(json!({"n_cache_reuse": -1}), "n_cache_reuse");
     check(
@@ -436,7 +439,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 91] = [
+const KEYS: [&str; 92] = [
     "model",
     "model_alias",
     "model_draft",
@@ -519,6 +522,7 @@ const KEYS: [&str; 91] = [
     "lookup_cache_static",
     "lookup_cache_dynamic",
     "speculative",
+    "draft_vocab",
     "max_queue",
     "log_level",
     "seed",

@@ -38,7 +38,9 @@ use super::scheduler::BatchScheduler;
 use super::step::input::StepLimits;
 use super::{Config, Request, RequestHandle, RequestOptions, builder};
 use crate::llama::fake::{self, FakeBackend, FakeModel, Fault};
-use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, Rollback, ThreadPool, Token};
+use crate::llama::{
+    Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, Rollback, ThreadPool, Token, TokenSubset,
+};
 use crate::sampling;
 use crate::speculative::DraftModel;
 
@@ -89,6 +91,8 @@ struct Setup {
     draft_cost: u32,
     /// The size of the draft's vocabulary, if smaller than the target's.
     draft_vocab: Option<usize>,
+    /// The tokens that the draft scores, beside those of the context. `None`: all.
+    draft_scores: Option<usize>,
 }
 
 impl Setup {
@@ -109,6 +113,7 @@ impl Setup {
             draft_faults: BTreeMap::new(),
             draft_cost: 0,
             draft_vocab: None,
+            draft_scores: None,
         }
     }
 
@@ -165,6 +170,7 @@ impl TestEngine {
             model: ModelParams::new(""),
             context: context.clone(),
             draft: None,
+            draft_vocab: None,
             mtp: false,
             lookup_static: None,
             lookup_dynamic: None,
@@ -188,7 +194,9 @@ impl TestEngine {
             let context =
                 setup.fake_context(model, Rollback::Anywhere, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
-            scheduler.pool.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
+            let frequent = setup.draft_scores.map(|n| TokenSubset::first(n, MODEL.vocab().n_tokens()));
+            let drafter = DraftModel::new(context, setup.n_parallel, n_vocab, None, frequent);
+            scheduler.pool.drafters.add_model(Box::new(drafter));
         }
         builder::add_text_drafters(&mut scheduler.pool.drafters, setup.n_parallel, &Arc::default());
         scheduler.pool.drafters.clock = fake::clock;

@@ -239,6 +239,8 @@ prop_compose! {
         target_faults in faults(4),
         draft_faults in faults(6),
         draft_cost in select(vec![1_u32, 10, 60]),
+        // None of the words, all but one, or all.
+        draft_scores in option::of(select(vec![16_usize, 304, 320])),
     ) -> Setup {
         let draft = noise.map(|noise| FakeModel { noise, ..target });
         let rollback = match rollback {
@@ -249,7 +251,7 @@ prop_compose! {
         let padding = padding && rollback.is_unlimited();
         Setup {
             n_parallel, kv_unified, n_ctx, n_ubatch, max_invariant_tokens, padding, rollback, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
-            draft_vocab: None,
+            draft_vocab: None, draft_scores,
         }
     }
 }

@@ -137,11 +137,15 @@ impl Context {
         self.use_threads(n_threads_now, settings);
         let (start, ran_before, paused_before) =
             (Instant::now(), thread_cpu_time(), self.interrupt.gate().paused_time());
+        let weights = self.scored.as_ref().zip(self.model.output_weights());
+        let rows = weights.map(|(scored, (weights, _))| scored.output_rows(weights.as_ptr()));
+        self.interrupt.restrict_output(rows.as_ref());
         let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the caller vouches for the batch, which the call only reads. The guard catches exceptions.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, encoder, why.ptr(), why.size()) });
         self.interrupt.hold(false);
+        self.interrupt.restrict_output(None);
         let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
         pacing::paused(paused);
         let wall = start.elapsed().saturating_sub(paused);
@@ -220,7 +224,7 @@ impl Context {
         if !self.has_logits.get(index).copied().unwrap_or(false) {
             return None;
         }
-        faked!(fake = &mut self.fake => fake.logits(index));
+        faked!(fake = &mut self.fake => fake.logits(index, self.scored.as_ref()));
         let row = i32::try_from(index).ok()?;
         // SAFETY: the last decode succeeded and computed this row, which has one float for each token. It belongs to the context, which
         // is borrowed while the slice lives.

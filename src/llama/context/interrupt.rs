@@ -1,26 +1,26 @@
 //! Stops a decode from another thread, or at a deadline, and makes it sleep while the host pauses the engine.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::ptr::{NonNull, from_ref, null};
+use std::ptr::{NonNull, from_ref, null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::native::{self, foredraft_interrupt};
+use crate::llama::native::{self, foredraft_interrupt, foredraft_output_rows};
 use crate::llama::{PauseGate, kernels};
 
 /// The state behind llama.cpp's abort callback, which runs between the nodes of a graph. Any thread can raise it; the thread that
 /// decodes clears it.
 ///
-/// By the first field the threads of a decode find the engine's pauses.
+/// By the first field the threads of a decode find the engine's pauses, and the rows of the output weights that they compute.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Interrupt {
-    native: foredraft_interrupt,
+    native: UnsafeCell<foredraft_interrupt>,
     raised: AtomicBool,
     /// Decodes run to their end, even if the interrupt is raised.
     held: AtomicBool,
@@ -32,7 +32,8 @@ pub struct Interrupt {
     gate: Arc<PauseGate>,
 }
 
-// SAFETY: `n_pauses` points into the gate or to a static value, which outlive this value, and is atomic.
+// SAFETY: of `native`, `n_pauses` points into the gate or to a static value, which outlive this value, and is atomic; `output_rows` is accessed
+// atomically; the others are never written.
 unsafe impl Send for Interrupt {}
 // SAFETY: as above.
 unsafe impl Sync for Interrupt {}
@@ -53,11 +54,12 @@ impl Interrupt {
         // Threads that wait in ggml's barrier for those that sleep would not leave the processor. So the decode runs to its end.
         let stops_inside = kernels::replacements().barrier;
         Interrupt {
-            native: foredraft_interrupt {
+            native: UnsafeCell::new(foredraft_interrupt {
                 n_pauses: if stops_inside { gate.n_pauses() } else { NonNull::from(&NEVER_PAUSED) }.as_ptr().cast(),
                 wait: Some(Interrupt::wait_in_decode),
                 stops: Some(Interrupt::stops_decode),
-            },
+                output_rows: null(),
+            }),
             raised: AtomicBool::new(false),
             held: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
@@ -109,6 +111,14 @@ impl Interrupt {
     /// While held, decodes run to their end.
     pub(in crate::llama) fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Restricts the output of graphs that are computed until the next call. `rows` must be valid until then. `None`: all rows.
+    pub(in crate::llama) fn restrict_output(&self, rows: Option<&foredraft_output_rows>) {
+        let rows = rows.map_or(null_mut(), |rows| from_ref(rows).cast_mut());
+        // SAFETY: the field is aligned, lives as long as this value, and is accessed atomically alone.
+        let field = unsafe { AtomicPtr::from_ptr((&raw mut (*self.native.get()).output_rows).cast()) };
+        field.store(rows, Ordering::Relaxed);
     }
 
     /// Whether the running decode must stop.

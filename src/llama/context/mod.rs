@@ -10,6 +10,7 @@ pub(super) mod mtp;
 pub(super) mod padding;
 pub(super) mod raw_params;
 pub(super) mod rollback;
+pub(super) mod token_subset;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,7 +28,9 @@ use crate::llama::guard::ErrorBuffer;
 use crate::llama::native::{foredraft_context_new, foredraft_set_reference};
 use crate::llama::params::{CacheType, ContextParams, FlashAttn, TextPooling};
 use crate::llama::platform::total_memory;
-use crate::llama::{Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model, SeqId, ThreadPool, kernels, log};
+use crate::llama::{
+    Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model, SeqId, ThreadPool, TokenSubset, kernels, log,
+};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
 ///
@@ -86,6 +89,8 @@ pub struct Context {
     /// Keys can be rotated to other positions.
     pub(super) rotates_keys: bool,
     layout: Vec<(&'static str, String)>,
+    /// The tokens whose logits decodes compute. `None`: all.
+    pub(super) scored: Option<TokenSubset>,
     /// The current scales of the adapters.
     pub(super) lora_scales: Vec<f32>,
     pub(super) model: Arc<Model>,
@@ -335,6 +340,7 @@ impl Context {
                 removable: RemovableTokens::new(rollback, n_sequences),
                 cuts_anywhere: rollback.is_unlimited() && (model.n_swa() == 0 || params.swa_full),
                 layout: layout(params, model),
+                scored: None,
                 lora_scales: Vec::new(),
                 model: Arc::clone(model),
                 threads: Arc::clone(threads),
@@ -548,6 +554,41 @@ impl Context {
         unsafe {
             sys::llama_set_adapters_lora(self.ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
         }
+    }
+
+    /// Restricts later decodes to the logits of these tokens; those of others then have no meaning. `None`: of all tokens. See
+    /// [`Context::can_score`].
+    pub fn score_only(&mut self, tokens: Option<&TokenSubset>) {
+        match (&mut self.scored, tokens) {
+            (Some(scored), Some(tokens)) => scored.clone_from(tokens),
+            (scored, tokens) => *scored = tokens.cloned(),
+        }
+    }
+
+    /// Tests whether a decode that is restricted to these tokens leaves out the others, and gives their logits the same bits. It does not
+    /// where another device or other kernels compute the output. The context is empty afterwards, and not restricted.
+    pub fn can_score(&mut self, tokens: &TokenSubset) -> bool {
+        if self.model.output_size() == 0 || !kernels::are_used() {
+            return false;
+        }
+        self.score_only(None);
+        let all = self.first_logits();
+        self.score_only(Some(tokens));
+        let some = self.first_logits();
+        self.score_only(None);
+        let (Some(all), Some(some)) = (all, some) else { return false };
+        let least = all.iter().copied().fold(f32::INFINITY, f32::min);
+        (0..).zip(all.iter().zip(&some)).all(|(token, (all, some))| {
+            if tokens.contains(token) { all.to_bits() == some.to_bits() } else { *some < least }
+        })
+    }
+
+    /// The logits after the first token of a text.
+    fn first_logits(&mut self) -> Option<Vec<f32>> {
+        let decoded = self.decode_first_token(0);
+        let logits = self.logits(0).map(|logits| logits.to_vec());
+        self.truncate(0, 0);
+        decoded.ok().and(logits)
     }
 
     pub(super) fn has_sequence(&self, sequence: SeqId) -> bool {

@@ -4,7 +4,7 @@
 // threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
 // than a wake-up takes, then sleeps until the last thread wakes it (futex, WaitOnAddress).
 //
-// A thread also sleeps here while the host has paused the engine (pause.h).
+// A thread also sleeps here while the host has paused the engine (pause.h). The functions that find a graph's engine are here, too.
 #if defined(_WIN32)
 // For scripts/gcc/winbase.h: the barrier of this file is not weak.
 #define FOREDRAFT_OWN_BARRIER
@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "ggml-cpu-impl.h"
-#include "pause.h"
+#include "output_rows.h"
 
 // `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build/kernels.rs copies the lines from there.
 #include "ggml_threadpool.h"
@@ -122,6 +122,11 @@ const uint32_t * foredraft_pauses_of(const struct ggml_threadpool * pool) {
     static const uint32_t never = 0;
     const struct foredraft_interrupt * interrupt = interrupt_of(pool);
     return interrupt == NULL ? &never : interrupt->n_pauses;
+}
+
+const struct foredraft_output_rows * foredraft_output_rows_of(const struct ggml_threadpool * pool) {
+    const struct foredraft_interrupt * interrupt = interrupt_of(pool);
+    return interrupt == NULL ? NULL : __atomic_load_n(&interrupt->output_rows, __ATOMIC_RELAXED);
 }
 
 void foredraft_wait_while_paused(const struct ggml_threadpool * pool) {

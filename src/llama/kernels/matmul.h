@@ -35,11 +35,17 @@ struct Product {
     const uint8_t * first_row;
     int64_t n_blocks, slot_size;
     uint8_t * packed;
+    // A bit for each group of rows that is computed; the results of others are -inf. NULL: all rows.
+    const uint64_t * groups;
 
     // The size of what is kept in ggml's work buffer: the tables, and the packed tokens.
     int64_t tables_size() const { return ids == nullptr ? 0 : padded((n_matrices + 1 + 2 * n_slots) * 4, 64); }
     int64_t size() const { return tables_size() + n_slots * slot_size + 64; }
 
+    bool computes(int64_t row) const {
+        const int64_t group = row / FOREDRAFT_GROUP_ROWS;
+        return groups == nullptr || (groups[group / 64] >> group % 64 & 1) != 0;
+    }
     int64_t first_of(int64_t matrix) const { return ids == nullptr ? matrix * (n_slots / n_matrices) : first_slots[matrix]; }
     const uint8_t * matrix(int64_t index) const {
         return first_row + index % weights->ne[2] * weights->nb[2] + index / weights->ne[2] * weights->nb[3];
@@ -294,15 +300,39 @@ void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64
     }
 }
 
+// Fills the results of `n_rows` rows that are not computed.
+inline void leave_out(const Product & product, int64_t matrix, int64_t row, int64_t n_rows, int64_t first, int64_t end) {
+    for (int64_t slot = first; slot < end; ++slot) {
+        float * to = product.result(matrix, slot) + row;
+        for (int64_t at = 0; at < n_rows; ++at) {
+            to[at] = -INFINITY;
+        }
+    }
+}
+
 // --- Threads --------------------------------------------------------------------------------------------------------------------------------
 
 inline void multiply_all(const ggml_compute_params * params, Product & product, const PausePoint & pause) {
     const int64_t panel_rows = product.format == nullptr ? 16 : LANES;
+    static_assert(FOREDRAFT_GROUP_ROWS % LANES == 0 && FOREDRAFT_GROUP_ROWS % 16 == 0, "a panel is in one group");
     const int64_t n_panels = (product.n_rows + panel_rows - 1) / panel_rows;
     // Items are taken by threads as they come: panels of a matrix, times at most TOKENS slots. A thread that has lost its core takes fewer.
     int64_t chunk = n_panels / (int64_t(params->nth) * 4);
     chunk = chunk < 1 ? 1 : chunk > 64 ? 64 : chunk;
     const int64_t n_chunks = (n_panels + chunk - 1) / chunk;
+    // Multiplies `n` panels of a matrix with the slots `slot` to `last`.
+    const auto multiply_some = [&](int64_t matrix, int64_t panel, int64_t n, int64_t slot, int64_t last) {
+        const int64_t row = panel * panel_rows, n_rows = min_of(n * panel_rows, product.n_rows - row);
+        if (!product.computes(row)) {
+            leave_out(product, matrix, row, n_rows, slot, last);
+        } else if (product.format != nullptr) {
+            multiply_panels(product, matrix, panel, n, slot, last, pause);
+        } else {
+            const ggml_type type = product.weights->type;
+            const auto multiply = type == GGML_TYPE_F32 ? multiply_floats<F32> : type == GGML_TYPE_F16 ? multiply_floats<F16> : multiply_floats<BF16>;
+            multiply(product, matrix, row, n_rows, slot, last, pause);
+        }
+    };
     int64_t item = params->ith, before = 0;
     for (int64_t matrix = 0; matrix < product.n_matrices; ++matrix) {
         const int64_t first = product.first_of(matrix), end = product.first_of(matrix + 1);
@@ -310,15 +340,13 @@ inline void multiply_all(const ggml_compute_params * params, Product & product, 
         while (item < before + n_items) {
             const int64_t panel = (item - before) % n_chunks * chunk, n = min_of(chunk, n_panels - panel);
             const int64_t slot = first + (item - before) / n_chunks * TOKENS, last = min_of(slot + TOKENS, end);
-            if (product.format != nullptr) {
-                multiply_panels(product, matrix, panel, n, slot, last, pause);
-            } else {
-                const int64_t row = panel * panel_rows, n_rows = min_of(n * panel_rows, product.n_rows - row);
-                const ggml_type type = product.weights->type;
-                const auto multiply = type == GGML_TYPE_F32   ? multiply_floats<F32>
-                                      : type == GGML_TYPE_F16 ? multiply_floats<F16>
-                                                              : multiply_floats<BF16>;
-                multiply(product, matrix, row, n_rows, slot, last, pause);
+            // Panels that follow each other and are all computed, or all left out.
+            for (int64_t at = panel, next; at < panel + n; at = next) {
+                const bool computes = product.computes(at * panel_rows);
+                for (next = at + 1; next < panel + n && product.computes(next * panel_rows) == computes;) {
+                    ++next;
+                }
+                multiply_some(matrix, at, next - at, slot, last);
             }
             item = ggml_threadpool_chunk_add(params->threadpool, 1);
         }
@@ -349,6 +377,8 @@ bool multiply(const ggml_compute_params * params, const ggml_tensor * dst) {
     product.first_slots = reinterpret_cast<int32_t *>(memory);
     product.slots = product.first_slots + product.n_matrices + 1;
     product.packed = memory + product.tables_size();
+    const foredraft_output_rows * restricted = foredraft_output_rows_of(params->threadpool);
+    product.groups = restricted != nullptr && restricted->weights == product.weights ? restricted->groups : nullptr;
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
         if (product.ids != nullptr) {

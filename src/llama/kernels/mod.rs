@@ -23,6 +23,7 @@
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
 //! | `pause.h` | where the threads of a graph stop while the host pauses the engine |
+//! | `output_rows.h` | which rows of the output weights a decode computes |
 //! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
 //! | `rounding.cpp`, `rope.cpp`, `rounding.cmake` | make ggml's own operations on AArch64 round as on x86-64 |
 //! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |

@@ -62,6 +62,19 @@ uint64_t foredraft_barriers(void);
 uint64_t foredraft_barrier_sleeps(void);
 bool foredraft_barrier_is_linked(void);
 
+// Rows of output weights that are computed or left out together. No panel has more, and panels begin at multiples of their rows.
+#define FOREDRAFT_GROUP_ROWS 16
+
+struct ggml_tensor;
+
+// The rows of a model's output weights that a decode computes.
+struct foredraft_output_rows {
+    // The weights in the graph.
+    const struct ggml_tensor * weights;
+    // A bit for each group of rows: 1: it is computed.
+    const uint64_t * groups;
+};
+
 // The beginning of Rust's `Interrupt`.
 struct foredraft_interrupt {
     // The number of pauses.
@@ -70,6 +83,8 @@ struct foredraft_interrupt {
     void (*wait)(const struct foredraft_interrupt * interrupt);
     // Whether the decode must stop.
     bool (*stops)(const struct foredraft_interrupt * interrupt);
+    // The rows of the output weights that the running decode computes. NULL: all.
+    const struct foredraft_output_rows * output_rows;
 };
 
 // llama.cpp's abort callback; `interrupt` is a `foredraft_interrupt`.

@@ -4,7 +4,7 @@
 #include "ggml.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
-#include "pause.h"
+#include "output_rows.h"
 
 namespace foredraft {
 

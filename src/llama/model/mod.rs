@@ -19,7 +19,9 @@ use crate::llama::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLa
 use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::log::Level;
 use crate::llama::model::identity::Files;
-use crate::llama::native::{foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores};
+use crate::llama::native::{
+    foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores, foredraft_output_weights,
+};
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::platform::{available_memory, give_back_pages};
 use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role};
@@ -439,6 +441,19 @@ impl Model {
     pub fn n_scores(&self) -> usize {
         // SAFETY: the model is alive.
         unsafe { foredraft_n_scores(self.ptr.as_ptr()) }
+    }
+
+    /// The output weights in graphs of this model, and their size in bytes. `None`: their rows are not those of tokens.
+    pub(in crate::llama) fn output_weights(&self) -> Option<(NonNull<sys::ggml_tensor>, u64)> {
+        let mut size = 0;
+        // SAFETY: the model is alive, and so is `size`.
+        let weights = unsafe { foredraft_output_weights(self.ptr.as_ptr(), &raw mut size) };
+        NonNull::new(weights.cast_mut()).map(|weights| (weights, size))
+    }
+
+    /// The size of the output weights in bytes. Models with tied embeddings have them there once more.
+    pub fn output_size(&self) -> u64 {
+        self.output_weights().map_or(0, |(_, size)| size)
     }
 
     /// Whether the classifier scores the mean of a text's tokens instead of one of them.
