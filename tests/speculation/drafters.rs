@@ -1,7 +1,9 @@
 //! Every drafter proposes tokens on suitable text, and none changes the output.
 
 use crate::common::Endpoint::{Completion, Speculative};
-use crate::common::{cancel, cancelled, complete, merge, output_fields, prompts, start, submit, with};
+use crate::common::{
+    cancel, cancelled, complete, merge, model, n, output_fields, prompts, results, start, submit, with,
+};
 use serde_json::{Value, json};
 
 const TYPES: [&str; 9] = [
@@ -179,4 +181,42 @@ fn grammar_drafts_what_it_leaves_no_choice_of() {
         json!({"prompt": "Once upon a time", "n_predict": 20, "speculative": {"type": "grammar", "adaptive": false}});
     let answer = complete(&engine, Speculative, &request);
     assert_eq!(answer["speculative"]["n_drafted"], 0, "{answer}");
+}
+
+/// The draft model scores few tokens, so it must draft others than the target chooses.
+#[test]
+fn draft_vocabulary_does_not_change_output() {
+    let same_file = json!({"model_draft": model("target")});
+    for (more, n_slots) in [(json!({}), 1), (json!({"n_parallel": 3}), 3), (same_file, 1)] {
+        let more = with(&more, json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2}));
+        let all = start(with(&more, json!({"draft_vocab": 0})));
+        let few = start(with(&more, json!({"draft_vocab": 200})));
+        assert_eq!(all.status()["draft"]["draft_vocab"], Value::Null);
+        let n_scored = few.status()["draft"]["draft_vocab"].as_u64().expect("it is restricted");
+        assert!((200..260).contains(&n_scored), "{n_scored}: whole groups, and the tokens that end a completion");
+        let (mut drafted, mut accepted) = ([0, 0], [0, 0]);
+        for (seed, temperature, verify) in [(1, 0.0, "coupled"), (2, 0.8, "coupled"), (3, 0.8, "match")] {
+            let request = json!({
+                "prompt": "Once upon a time there was a child named", "n_predict": 60, "temperature": temperature, "seed": seed,
+                "return_tokens": true, "ignore_eos": true, "cache_prompt": false, "n": n_slots,
+            });
+            let results = |answer: &Value| match n_slots {
+                1 => vec![answer.clone()],
+                _ => results(answer, n_slots).to_vec(),
+            };
+            let plain = complete(&few, Completion, &request);
+            let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
+            for (index, engine) in [&all, &few].into_iter().enumerate() {
+                let fast = complete(engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                for (fast, plain) in results(&fast).iter().zip(&results(&plain)) {
+                    assert_eq!(output_fields(fast), output_fields(plain), "{more} {temperature} {verify}");
+                    let counts = &fast["speculative"]["by_type"]["draft"];
+                    drafted[index] += n(&counts["n_drafted"]);
+                    accepted[index] += n(&counts["n_accepted"]);
+                }
+            }
+        }
+        assert!(accepted[1] > 20, "{more}: {accepted:?} of {drafted:?}");
+        assert_ne!((drafted[0], accepted[0]), (drafted[1], accepted[1]), "{more}: the drafts are others");
+    }
 }
