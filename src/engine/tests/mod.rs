@@ -10,6 +10,7 @@
 //! - `instructions`: steps whose instructions a script counts.
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
+//! - `draft_vocabulary`: drafts have only tokens that the draft model scores.
 //! - `scheduling`: no request starves, whatever others do.
 
 mod allocations;
@@ -17,6 +18,7 @@ mod batches;
 mod decisions;
 mod delivery;
 mod distribution;
+mod draft_vocabulary;
 mod instructions;
 mod logits;
 mod prompt_probs;
