@@ -7,7 +7,7 @@
  * Threads      Every function can be called from any thread, at any time, in any order, and from several threads at the
  *              same time. Functions that wait (foredraft_load, foredraft_complete, a poll with timeout_ms, ...) do not
  *              block other callers. Loading, unloading and freeing wait for running calls.
- * Stack        A call needs up to 128 KiB of the calling thread's stack, mostly when llama.cpp loads a model.
+ * Stack        A thread that calls needs a stack of 128 KiB.
  * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. An invalid argument, including NULL where an
  *              object is required, returns an error object and never crashes.
  * Strings out  NUL-terminated UTF-8 JSON, never NULL, allocated with malloc and owned by the caller. Release them with
