@@ -12,7 +12,10 @@ import sys
 MODELS = os.environ["FOREDRAFT_MODELS"]
 TARGET = os.path.join(MODELS, "stories-target.gguf")
 QUESTION = "Tell me a story about a fox."
-SCHEMA = {"type": "object", "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["days"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object", "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["days"],
+    "additionalProperties": False,
+}
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": SCHEMA}}
 CHOSEN = {"type": "function", "function": {"name": "weather"}}
 FLOWS = ("completion", "chat", "stream", "tool call", "schema", "embeddings")
@@ -227,7 +230,8 @@ def lm_format_enforcer():
     model = llama()
     data = build_token_enforcer_tokenizer_data(model)
     # It ignores bounds of numbers, and allows control tokens anywhere, as empty texts: those are banned here.
-    banned = {token: -100 for token in range(model.n_vocab()) if token != model.token_eos() and not model.detokenize([token])}
+    others = (token for token in range(model.n_vocab()) if token != model.token_eos())
+    banned = {token: -100 for token in others if not model.detokenize([token])}
     request = {"max_tokens": 100, "temperature": 0, "logit_bias": banned}
 
     def shaped(call, given, **more):
@@ -262,7 +266,8 @@ def openai():
         "completion": lambda: client.completions.create(model="any", prompt="Once upon a time").choices[0].text,
         "chat": lambda: create(**request).choices[0].message.content,
         "stream": lambda: len(list(create(stream=True, **request))) > 3,
-        "tool call": lambda: days_of(create(tools=[WEATHER], tool_choice=CHOSEN, **request).choices[0].message.tool_calls[0].function.arguments),
+        "tool call": lambda: days_of(
+            create(tools=[WEATHER], tool_choice=CHOSEN, **request).choices[0].message.tool_calls[0].function.arguments),
         "schema": lambda: days_of(create(response_format=form, **request).choices[0].message.content),
         "embeddings": lambda: len(client.embeddings.create(model="any", input=["a fox", "a crow"]).data) == 2,
     }
@@ -273,7 +278,8 @@ def openai():
 CLIENTS = {
     "langchain": (["langchain-community"], langchain), "llama-index": (["llama-index-core", "llama-index-llms-llama-cpp"], llama_index),
     "haystack": (["haystack-ai", "llama-cpp-haystack"], haystack), "instructor": (["instructor"], instructor), "txtai": (["txtai"], txtai),
-    "outlines": (["outlines"], outlines), "guidance": (["guidance"], guidance), "lm-format-enforcer": (["lm-format-enforcer"], lm_format_enforcer),
+    "outlines": (["outlines"], outlines), "guidance": (["guidance"], guidance),
+    "lm-format-enforcer": (["lm-format-enforcer"], lm_format_enforcer),
     "openai": (["openai"], openai),
 }
 
