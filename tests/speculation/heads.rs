@@ -1,10 +1,14 @@
 //! Drafting with heads in files of their own: they change no completion, read the right states, and are refused if they belong to another target.
 
 use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
 use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
+
+/// The least share of accepted tokens of the shipped head, in percent.
+const FLOOR: usize = 12;
 
 fn unchanged(_: &mut HeadWriter) {}
 
@@ -177,6 +181,79 @@ fn shifts_sessions_and_concurrent_requests_do_not_change_completions() {
     }
 }
 
+/// Completions of the shipped target in the kinds of text that it was trained for.
+const PROMPTS: [&str; 6] = [
+    "Once upon a time there was a child named Mia.",
+    "One morning it was sunny, and Tom went outside.",
+    "Near the river lived a small fox.",
+    "<|im_start|>user\nTell me a story about an owl.<|im_end|>\n<|im_start|>assistant\n",
+    "{\"name\": \"Ben\", \"age\": 7,",
+    "def add(a, b):\n",
+];
+
+/// Drafts with a fixed length for each prompt, and returns the tokens drafted and accepted, and the target's steps. Each completion is that
+/// of the engine `plain`.
+fn acceptance(engine: &JsonEngine, plain: &JsonEngine, kind: &str, temperature: f64) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for (seed, prompt) in PROMPTS.iter().enumerate() {
+        let request = json!({
+            "prompt": prompt, "n_predict": 100, "temperature": temperature, "seed": seed, "ignore_eos": true, "cache_prompt": false,
+            "return_tokens": true,
+        });
+        let plain = complete(plain, Completion, &request);
+        let speculative = json!({"speculative": {"type": kind, "adaptive": false, "n_max": 3}});
+        let fast = complete(engine, Speculative, &with(&request, speculative));
+        assert_eq!(fast["tokens"], plain["tokens"], "{kind} {temperature} {prompt}");
+        let report = &fast["speculative"];
+        for (count, key) in counts.iter_mut().zip(["n_drafted", "n_accepted", "n_steps"]) {
+            *count += n(&report[key]);
+        }
+    }
+    counts
+}
+
+#[test]
+fn shipped_head_is_mostly_right() {
+    let engine = start(json!({"model_draft": shipped_head(), "n_ctx": 512}));
+    let plain = start(json!({"model_draft": null, "n_ctx": 512}));
+    assert_eq!(engine.status()["draft"]["kind"], "eagle3");
+    for temperature in [0.0, 0.8] {
+        let [drafted, accepted, _] = acceptance(&engine, &plain, "draft", temperature);
+        assert!(drafted > 400 && accepted * 100 > drafted * FLOOR, "{temperature}: {accepted} of {drafted}");
+    }
+}
+
+fn shipped_head() -> String {
+    format!("{}/models/stories-eagle3.gguf", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The table of docs/performance.md. `FOREDRAFT_MTP`: what `models/heads.py --only mtp` has made.
+#[test]
+#[ignore = "prints figures"]
+fn acceptance_of_each_drafter() {
+    let with_draft = |draft: String| start(json!({"model_draft": draft, "n_ctx": 512}));
+    let plain = start(json!({"model_draft": null, "n_ctx": 512}));
+    let mut drafters = vec![
+        ("draft model", "draft", with_draft(model("draft"))),
+        ("EAGLE-3", "draft", with_draft(shipped_head())),
+        ("suffix", "suffix", with_draft(model("draft"))),
+    ];
+    if let Some(path) = std::env::var_os("FOREDRAFT_MTP") {
+        let path = path.to_string_lossy().into_owned();
+        let load = json!({"model": path, "model_draft": null, "n_ctx": 512, "speculative": {"type": "mtp"}});
+        drafters.push(("MTP", "mtp", start(load)));
+    }
+    for (name, kind, engine) in &drafters {
+        for temperature in [0.0, 0.8] {
+            // The target of MTP layers rounds otherwise.
+            let plain = if *kind == "mtp" { engine } else { &plain };
+            let [drafted, accepted, steps] = acceptance(engine, plain, kind, temperature);
+            let n_tokens = 100 * PROMPTS.len();
+            eprintln!("{name} at {temperature}: {accepted} of {drafted} accepted, {steps} steps for {n_tokens} tokens");
+        }
+    }
+}
+
 #[test]
 fn heads_of_another_target_are_errors_that_say_why() {
     let check = |target: &str, head: &str, expected: &[&str]| {
@@ -188,6 +265,8 @@ fn heads_of_another_target_are_errors_that_say_why() {
     };
     let target = head_target(1.0);
     let foreign = "is a head for another model: ";
+    let fewer_tokens = ChangedVocabulary::new("target").without_every(40).write("head-target");
+    check(&fewer_tokens, &shipped_head(), &[foreign, "its vocabulary has 1536 tokens, the target's "]);
     for head in [eagle3("own", unchanged), dflash("own", false, unchanged)] {
         check(
             &model("target"),

@@ -14,6 +14,7 @@ mod draft_only;
 mod drafters;
 mod heads;
 mod lookup_cache;
+mod many_runs;
 mod mtp;
 #[path = "../common/vocabulary.rs"]
 mod vocabulary;
