@@ -4,6 +4,7 @@
 # project that refers to the NuGet package runs the tests, too.
 #
 #   scripts/test-csharp.sh [parts of tests' names]      FOREDRAFT_LIB: the library, else target/release's
+#                                                       FOREDRAFT_PACKAGES: a folder in which scripts/release.sh has made the packages, instead
 #
 # Without mcs and mono it is skipped; where CI runs (CI=1) that is a failure.
 set -euo pipefail
@@ -31,7 +32,12 @@ echo "under $(mono --version | head -n 1):"
 timeout 600 mono tests.exe "$@"
 
 # The packages, and that the checks find what is missing.
-python3 "$root/scripts/csharp_packages.py" make packages "$library"
+if [ -n "${FOREDRAFT_PACKAGES:-}" ]; then
+    mkdir packages
+    cp "$FOREDRAFT_PACKAGES"/{*.nupkg,com.foredraft.*.tgz,*-godot.zip} packages
+else
+    python3 "$root/scripts/csharp_packages.py" make packages "$library"
+fi
 python3 - "$root" <<'PROGRAM'
 import pathlib, re, sys
 sys.path.insert(0, sys.argv[1] + "/scripts")

@@ -3,6 +3,7 @@
 # runs its tests there.
 #
 #   scripts/test-node.sh [arguments of node]      FOREDRAFT_LIB: the library to carry, else target/release's
+#                                                 FOREDRAFT_PACKAGES: a folder in which scripts/release.sh has made both, instead
 #
 # Without Node 18 and npm it is skipped; where CI runs (CI=1) that is a failure.
 set -euo pipefail
@@ -18,7 +19,11 @@ fi
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-(cd "$root/node" && npm pack --silent --pack-destination "$folder" && npm pack --silent --pack-destination "$folder" "$(node scripts/platform.cjs)")
+if [ -n "${FOREDRAFT_PACKAGES:-}" ]; then
+    cp "$FOREDRAFT_PACKAGES"/foredraft-*.tgz "$folder"
+else
+    (cd "$root/node" && npm pack --silent --pack-destination "$folder" && npm pack --silent --pack-destination "$folder" "$(node scripts/platform.cjs)")
+fi
 ! command -v python3 >/dev/null || python3 "$root/scripts/check_packages.py" "$folder"/*.tgz
 cd "$folder"
 unset FOREDRAFT_LIB NODE_PATH

@@ -4,6 +4,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use crate::examples::host;
 use crate::toolchain::{folder, have, library_folder, root};
@@ -21,17 +22,27 @@ fn built() -> PathBuf {
     folder
 }
 
-fn check(script: &str) {
-    // Their programs need the cores that other programs' models would spin on.
-    let _host = host();
-    let mut command = Command::new(root().join("scripts").join(script));
-    command.env("FOREDRAFT_LIB", built().join("libforedraft.so"));
-    if script == "release.sh" {
-        command.arg("--without-c").env("FOREDRAFT_PACKAGES", root().join("target/test-packages"));
-    }
-    let output = command.output().unwrap_or_else(|error| panic!("{script}: {error}"));
+/// The output of a script that must succeed.
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.env("FOREDRAFT_LIB", built().join("libforedraft.so")).output();
+    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{script}: {}\n{out}\n{err}", output.status);
+    if output.status.success() { Ok(out) } else { Err(format!("{command:?}: {}\n{out}\n{err}", output.status)) }
+}
+
+/// The packages of a release, made and checked once: the tests of each language install these. (The C archive is the tree that the tests of the
+/// installation use.)
+static RELEASE: LazyLock<Result<String, String>> = LazyLock::new(|| {
+    output(Command::new(root().join("scripts/release.sh")).arg("--without-c").env("FOREDRAFT_PACKAGES", packages()))
+});
+
+fn packages() -> PathBuf {
+    root().join("target/test-packages")
+}
+
+/// Shows what a script printed.
+fn passed(output: &Result<String, String>) {
+    let out = output.as_ref().unwrap_or_else(|error| panic!("{error}"));
     if let Some(skipped) = out.lines().find(|line| line.starts_with("skipped: ")) {
         // Past the test runner's capture.
         std::io::stderr().write_all(format!("{skipped}\n").as_bytes()).expect("stderr is open");
@@ -39,11 +50,21 @@ fn check(script: &str) {
     println!("{out}");
 }
 
+/// Tests the packages of a language.
+fn check(script: &str) {
+    // Their programs need the cores that other programs' models would spin on.
+    let _host = host();
+    passed(&RELEASE);
+    let mut command = Command::new(root().join("scripts").join(script));
+    passed(&output(command.env("FOREDRAFT_PACKAGES", packages())));
+}
+
 /// `scripts/release.sh` checks the packages that it makes: what files need and where they search, tags, checksums, and a completion of each
-/// package in an empty environment. (The C archive is the tree that the tests of the installation use.)
+/// package in an empty environment.
 #[test]
 fn the_packages_of_a_release() {
-    check("release.sh");
+    let _host = host();
+    passed(&RELEASE);
 }
 
 /// The scripts for other platforms run for half an hour: one that ends early says in which step.
