@@ -226,7 +226,7 @@ fn products_of_formats_without_kernels_do_not_depend_on_other_tokens() {
         return;
     }
     for format in [sys::GGML_TYPE_IQ1_S, sys::GGML_TYPE_IQ1_M] {
-        let weights = Weights::new(format, 64);
+        let weights = Weights::new(format, 16);
         let tokens = noise(3, 32 * WIDTH);
         let alone =
             |tokens: &[f32]| -> Vec<f32> { tokens.chunks(WIDTH).flat_map(|token| weights.times(token, 1)).collect() };

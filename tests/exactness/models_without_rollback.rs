@@ -18,8 +18,9 @@ fn kinds() -> [(&'static str, Value); 5] {
     ]
 }
 
+/// Loads a model with small batches: recurrent states are kept at the ends of batches, so short prompts have some to go back to.
 fn load(init: &Value, more: Value) -> JsonEngine {
-    let base = json!({"model_draft": null, "n_ctx": 1024});
+    let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
 
