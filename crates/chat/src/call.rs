@@ -27,7 +27,9 @@ pub(crate) struct CallReader {
     pub(crate) id: String,
     pub(crate) arguments: String,
     /// The id is known, or does not come before the arguments.
-    pub(crate) has_id: bool,
+    has_id: bool,
+    /// The index of the part with the arguments.
+    arguments_part: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -129,7 +131,15 @@ impl CallReader {
             CallPart::Object(object) => object.id.is_some(),
             _ => false,
         });
-        CallReader { has_id: !id_comes_late, ..CallReader::default() }
+        let has_arguments = |part: &CallPart| matches!(part, CallPart::Object(_) | CallPart::Arguments(_));
+        let arguments_part = calls.call.iter().position(has_arguments).unwrap_or_default();
+        CallReader { has_id: !id_comes_late, arguments_part, ..CallReader::default() }
+    }
+
+    /// Whether the call has begun for certain: the tool and the id are known, and everything before the arguments was read. Before that, the
+    /// text may be none of those from which on a grammar applies.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.part >= self.arguments_part && self.has_id && self.tool.is_some()
     }
 
     /// Reads a piece of `text`.

@@ -421,7 +421,7 @@ impl MessageParser {
                 Progress::Read(n) => {
                     took = n;
                     let may_open = reader.options.is_enforced && calls.in_reasoning.is_none();
-                    if may_open && !*is_open && call.has_id && call.tool.is_some() {
+                    if may_open && !*is_open && call.has_begun() {
                         *is_open = true;
                         self.message.calls.push(ToolCall {
                             name: tool_name(&reader, call),

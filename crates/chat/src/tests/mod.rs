@@ -2,6 +2,7 @@
 
 mod attack;
 mod broken;
+mod calls;
 mod documents;
 mod invalid;
 mod reasoning;
