@@ -49,6 +49,7 @@ pub(super) struct BatchScheduler {
 impl BatchScheduler {
     pub(super) fn new(context: Context, beams: Beams, config: &Config) -> BatchScheduler {
         let n_parallel = config.n_parallel.max(1);
+        let decodes_slots_together = context.model().decodes_sequences_together();
         let mut drafters = Drafters::new(context.model().vocab().eog_tokens().collect(), working_time);
         drafters.controller.costs.set_split(batch_split(&context));
         if context.pads_single_tokens() {
@@ -69,6 +70,7 @@ impl BatchScheduler {
                 shared_cells,
                 ctx_shift: config.ctx_shift,
                 reuses_prompts: true,
+                decodes_slots_together,
                 n_admissions: 0,
             },
             queue: VecDeque::new(),

@@ -95,6 +95,8 @@ pub(super) struct SlotPool {
     pub(super) ctx_shift: bool,
     /// Whether a prompt can begin with what a slot has in its cache.
     pub(super) reuses_prompts: bool,
+    /// See [`Model::decodes_sequences_together`](crate::llama::Model::decodes_sequences_together).
+    pub(super) decodes_slots_together: bool,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) n_admissions: u64,
 }
@@ -134,7 +136,7 @@ impl SlotPool {
             has_pending_moves: context.has_pending_moves(),
             needs_checkpoints: Sequence::needs_checkpoints(context),
             pads_single_tokens: context.pads_single_tokens(),
-            decodes_slots_together: context.model().decodes_sequences_together(),
+            decodes_slots_together: self.decodes_slots_together,
         }
     }
 
