@@ -92,9 +92,10 @@ pub fn chats_survive(name: &str, request: &Value, signal: &str, rounds: usize) -
     let undisturbed = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
     for round in 0..rounds {
-        let Updates { updates, n_told } = killed(&engine, requests, &[signal], 1 + round % 3, &mut random).remove(0);
+        let Updates { updates, n_notifications } =
+            killed(&engine, requests, &[signal], 1 + round % 3, &mut random).remove(0);
         assert_whole(name, &updates, &expected);
-        n_deaths += n_told;
+        n_deaths += n_notifications;
     }
     let lost = begun.elapsed().as_secs_f64() - undisturbed * rounds as f64;
     (n_deaths, lost / n_deaths.max(1) as f64)

@@ -213,7 +213,7 @@ fn acceptance(engine: &JsonEngine, plain: &JsonEngine, kind: &str, temperature: 
 }
 
 #[test]
-fn shipped_head_is_mostly_right() {
+fn drafts_of_the_shipped_head_are_accepted() {
     let engine = start(json!({"model_draft": shipped_head(), "n_ctx": 512}));
     let plain = start(json!({"model_draft": null, "n_ctx": 512}));
     assert_eq!(engine.status()["draft"]["kind"], "eagle3");
