@@ -4,7 +4,7 @@
     missing_docs,
     non_camel_case_types,
     clippy::all,
-    clippy::undocumented_unsafe_blocks,
+    clippy::indexing_slicing,
     reason = "generated; not every platform uses all"
 )]
 
