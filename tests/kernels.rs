@@ -249,7 +249,7 @@ fn restricted_outputs_have_the_bits_of_whole_ones() {
     for name in ["f32", "f16", "q8_0", "q4_0", "q4_k", "q6_k"] {
         let (_, file_type) = FILE_TYPES.into_iter().find(|(known, _)| *known == name).unwrap();
         let path = quantized(name, file_type);
-        for (level, repack) in llama::levels().into_iter().zip([Some(true), Some(false), None].into_iter().cycle()) {
+        for (level, repack) in llama::levels().iter().zip([Some(true), Some(false), None].into_iter().cycle()) {
             let params = ModelParams { cpu_level: Some(level.name().to_owned()), repack, ..ModelParams::new(&path) };
             let model = Arc::new(Model::load(&params, |_| true).unwrap());
             let params =

@@ -30,7 +30,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 
 type DeepWork = Box<dyn FnOnce() + Send>;
 
-enum Job {
+enum StackJob {
     Run(DeepWork),
     StartThread,
 }
@@ -38,18 +38,18 @@ enum Job {
 /// The threads with a large stack. They end with the last engine that keeps them.
 pub struct KeptThreads {
     /// `None`: the threads are ending.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<StackJob>>,
     pool: Arc<Pool>,
 }
 
 struct Pool {
-    queued: Receiver<Job>,
-    counts: Mutex<Counts>,
+    queued: Receiver<StackJob>,
+    counts: Mutex<ThreadCounts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct ThreadCounts {
     /// The threads, those included that are to be started.
     threads: usize,
     /// The work that is queued or runs.
@@ -89,9 +89,9 @@ impl KeptThreads {
         };
         // First in the queue, so that the work cannot leave it without a thread. Sending fails only if the receiver is gone, which the pool has.
         if is_last {
-            let _ = jobs.send(Job::StartThread);
+            let _ = jobs.send(StackJob::StartThread);
         }
-        let _ = jobs.send(Job::Run(work));
+        let _ = jobs.send(StackJob::Run(work));
         Ok(())
     }
 }
@@ -126,8 +126,8 @@ impl Pool {
     fn run(self: &Arc<Pool>) {
         for job in &self.queued {
             match job {
-                Job::StartThread => self.start_thread(),
-                Job::Run(work) => {
+                StackJob::StartThread => self.start_thread(),
+                StackJob::Run(work) => {
                     work();
                     let mut counts = self.counts.lock();
                     counts.work -= 1;

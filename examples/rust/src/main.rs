@@ -1,4 +1,5 @@
 //! Prints a completion while it is generated; then a longer one, and which kernels computed them.
+#![allow(clippy::indexing_slicing, reason = "an example may panic")]
 
 use foredraft::{Config, Engine, Request};
 

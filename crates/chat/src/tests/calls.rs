@@ -152,7 +152,7 @@ fn argument_faults(template: &TestTemplate) -> Option<Vec<String>> {
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect::<serde_json::Map<_, _>>()
             .into();
-        let text = called.text(&[arguments.clone()])?;
+        let text = called.text(std::slice::from_ref(&arguments))?;
         wrong.extend(called.refused(&text).map(|fault| format!("{fault} of {text:?}")));
         if called.calls(&text) != [arguments] {
             wrong.push(format!("{:?} from {text:?}", called.calls(&text)));
