@@ -13,8 +13,8 @@ use crate::llama::{Context, Token, TokenSubset};
 const FREQUENT: usize = 16 << 10;
 /// The output weights' part of the model from which on fewer tokens pay.
 const LEAST_PART: u64 = 8;
-/// Of the tokens of a completion, one in so many may be one that was not scored before, and a few more at its beginning. If more
-/// are missing, all are scored.
+/// One in so many tokens of a completion may be one that was not scored before, and a few more at its beginning. If more are missing, all
+/// are scored.
 const RARELY: usize = 4;
 const AT_FIRST: usize = 4;
 

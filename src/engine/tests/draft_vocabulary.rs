@@ -46,7 +46,7 @@ fn tokens_that_are_not_scored_are_never_drafted() {
         let (plain, [before, _]) = run(seed, None);
         all.extend(before);
         let (completion, [before, after]) = run(seed, Some(303));
-        // Of the last step, whose number of tokens depends on the draft, neither has the tokens.
+        // Neither has the tokens of the last step, whose number depends on the draft.
         let n = completion.len().min(plain.len());
         assert_eq!(completion[..n], plain[..n]);
         some.extend(before);

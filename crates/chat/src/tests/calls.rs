@@ -33,7 +33,7 @@ impl Called<'_> {
         Some(Called { template, format, request, start })
     }
 
-    /// What the model writes for calls with these arguments.
+    /// The text that a model writes for calls with these arguments.
     fn text(&self, arguments: &[Value]) -> Option<String> {
         let calls: Vec<(&str, &Value)> = arguments.iter().map(|arguments| ("get_it", arguments)).collect();
         let text = completion(self.template, &self.format, &self.request, &assistant("", "", &calls))?;
@@ -135,7 +135,7 @@ fn keyword_that_is_not_enforced_leaves_the_rest_of_a_call() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn keyword_that_is_not_enforced_leaves_the_rest_of_a_call_of_real_templates() {
     assert!(all(true, &keyword_faults) > 55);
 }
@@ -177,7 +177,7 @@ fn optional_arguments_come_in_any_order_and_once() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn optional_arguments_of_real_templates_come_in_any_order_and_once() {
     assert!(all(true, &argument_faults) > 55);
 }
@@ -207,7 +207,7 @@ fn second_call_needs_parallel_calls() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn second_call_of_real_templates_needs_parallel_calls() {
     assert!(all(true, &parallel_faults) > 50);
 }
@@ -239,7 +239,7 @@ fn ids_come_back() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn ids_of_real_templates_come_back() {
     assert!(all(true, &id_faults) > 3);
 }
@@ -265,7 +265,7 @@ fn escaped_pairs_are_characters() {
 }
 
 #[test]
-#[ignore = "downloads (make templates)"]
+#[ignore = "downloads (scripts/check.sh templates)"]
 fn escaped_pairs_of_real_templates_are_characters() {
     assert!(all(true, &escape_faults) > 55);
 }
