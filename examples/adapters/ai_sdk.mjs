@@ -86,7 +86,7 @@ const callOf = call => ({ type: 'tool-call', toolCallId: call.id, toolName: call
 /** The parts of a stream, of the engine's updates. */
 async function* partsOf(stream, warnings) {
   yield { type: 'stream-start', warnings };
-  // What is open: text or reasoning, and the call whose arguments arrive.
+  // The open part: text or reasoning, and the call whose arguments arrive.
   let open, call;
   let count = 0;
   function* close() {
