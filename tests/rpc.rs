@@ -125,12 +125,16 @@ fn lost_server_is_an_error_at_any_moment() {
     let total = faulty.passed() - before;
 
     let faults = [(Fault::Cut, 18), (Fault::Silence, 4), (Fault::Garble, 8)];
+    let mut n_reached = 0;
     for (fault, n_points) in faults {
         for point in 0..n_points {
             faulty.set(fault, total * point / n_points + point % 3);
             let error = attempt(&engine, &init, &request);
             let named = |error: &String| error.contains(&format!("rpc: the server at {:?}", faulty.address));
+            n_reached += usize::from(faulty.is_reached());
             match (&error, fault) {
+                // The number of drafts, and so of bytes, depends on measured times: a run may end before its fault.
+                (Ok(text), _) if !faulty.is_reached() => assert_eq!(*text, expected, "{fault:?} at {point}"),
                 // Garbled logits are a text, too.
                 (Ok(_), Fault::Garble) => {}
                 _ => assert!(error.as_ref().is_err_and(named), "{fault:?} at {point}: {error:?}"),
@@ -143,6 +147,7 @@ fn lost_server_is_an_error_at_any_moment() {
             }
         }
     }
+    assert!(n_reached >= 20, "only {n_reached} of 30 faults happened");
 }
 
 /// Every later request fails at once, and loading again helps.

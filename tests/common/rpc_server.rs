@@ -127,6 +127,11 @@ impl FaultyServer {
         self.state.fault.store(fault as u8, Ordering::SeqCst);
     }
 
+    /// Whether the bytes before the fault have passed.
+    pub fn is_reached(&self) -> bool {
+        self.state.left.load(Ordering::SeqCst) == 0
+    }
+
     /// The number of bytes of answers so far.
     pub fn passed(&self) -> usize {
         self.state.passed.load(Ordering::SeqCst)
