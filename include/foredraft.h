@@ -313,7 +313,7 @@ FOREDRAFT_API char *foredraft_tokenize(foredraft_engine *engine, const char *req
 FOREDRAFT_API char *foredraft_detokenize(foredraft_engine *engine, const char *request);
 
 /**
- * What the model's file says: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
+ * Describes the model's file: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
  * and `eog`, all that end a completion), `chat_template`, and `metadata`, an object of texts. `{"model": "draft"}` asks for the draft
  * model's.
  */

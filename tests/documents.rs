@@ -60,14 +60,25 @@ fn relative_links_lead_to_files_and_headings() {
     assert!(count > 20, "links were found");
 }
 
-/// Paths of this repository in backticks, such as `src/lib.rs`.
-fn named_files(text: &str) -> impl Iterator<Item = &str> {
+fn is_part_of_path(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "/._-".contains(character)
+}
+
+/// Whether this is a path of this repository, such as `src/lib.rs`.
+fn is_path(word: &str) -> bool {
     const FOLDERS: [&str; 8] = ["src/", "tests/", "benches/", "examples/", "scripts/", "docs/", "packaging/", "fuzz/"];
-    let quoted = text.split('`').skip(1).step_by(2);
-    quoted.filter(|word| {
-        FOLDERS.iter().any(|folder| word.starts_with(folder))
-            && word.chars().all(|character| character.is_ascii_alphanumeric() || "/._-".contains(character))
-    })
+    FOLDERS.iter().any(|folder| word.starts_with(folder)) && word.chars().all(is_part_of_path)
+}
+
+/// Paths in a line of code, in backticks, because other words may be paths of other programs.
+fn paths_in_code(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).filter(|word| is_path(word)).collect()
+}
+
+/// Paths in a line of a document, also in its commands.
+fn paths_in_document(line: &str) -> Vec<&str> {
+    let words = line.split(|character: char| !is_part_of_path(character) && character != '*');
+    words.map(|word| word.trim_end_matches('.')).filter(|word| is_path(word)).collect()
 }
 
 /// The files with these extensions in these folders.
@@ -185,19 +196,22 @@ fn is_executable(file: &std::fs::Metadata) -> bool {
 #[test]
 fn files_that_documents_and_comments_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = documents();
-    files.extend(sources(&["src", "tests", "benches", "examples"], &["rs", "c", "cpp", "h", "hpp", "py"]));
+    let mut code = sources(&["src", "tests", "benches", "examples"], &["rs", "c", "cpp", "h", "hpp", "py"]);
+    code.retain(|file| !file.ends_with("tests/documents.rs"));
     let (mut count, mut missing) = (0, Vec::new());
-    for file in files.iter().filter(|file| !file.ends_with("tests/documents.rs")) {
-        let text = std::fs::read_to_string(file).expect("UTF-8");
-        // A line of prose at a time: a backtick of code has no partner.
-        for named in text.lines().flat_map(named_files) {
-            count += 1;
-            if !root.join(named).exists() {
-                missing.push(format!("{}: {named}", file.display()));
+    let mut check = |files: &[PathBuf], paths: fn(&str) -> Vec<&str>| {
+        for file in files {
+            let text = std::fs::read_to_string(file).expect("UTF-8");
+            for path in text.lines().flat_map(paths) {
+                count += 1;
+                if !root.join(path).exists() {
+                    missing.push(format!("{}: {path}", file.display()));
+                }
             }
         }
-    }
+    };
+    check(&documents(), paths_in_document);
+    check(&code, paths_in_code);
     assert!(missing.is_empty(), "{}", missing.join("\n"));
     assert!(count > 40, "{count} files were named");
 }

@@ -1,4 +1,4 @@
-// Prints llama.cpp's logits for the token after each prompt: benches/divergence/divergence.py compiles it with a build of llama.cpp.
+// Prints llama.cpp's logits for the token after each prompt: benches/measure/divergence.py compiles it with a build of llama.cpp.
 //
 //     logits MODEL FLASH < PROMPTS > LOGITS       (a line of tokens for each prompt; 32-bit floats; FLASH: 0 or 1)
 #include "llama.h"

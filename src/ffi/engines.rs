@@ -66,7 +66,7 @@ pub(super) fn create() -> *mut foredraft_engine {
     without_provenance_mut(handle)
 }
 
-/// What `foredraft_engine_new` returns in a process that is cut off, or without memory: a number that no function accepts.
+/// A handle that no function accepts, for `foredraft_engine_new` in a process that is cut off, or without memory.
 pub(super) fn unusable() -> *mut foredraft_engine {
     without_provenance_mut(handle(u32::MAX))
 }

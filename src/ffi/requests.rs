@@ -75,7 +75,7 @@ pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *
     unsafe { call(engine, request, Function::Detokenize) }
 }
 
-/// What the model's file says: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
+/// Describes the model's file: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
 /// and `eog`, all that end a completion), `chat_template`, and `metadata`, an object of texts. `{"model": "draft"}` asks for the draft
 /// model's.
 #[unsafe(no_mangle)]

@@ -23,7 +23,7 @@ uint64_t foredraft_panel_products(void);
 uint64_t foredraft_masks(void);
 // Whether the linker has put order.cpp in the place of llama.cpp's function.
 bool foredraft_order_is_linked(void);
-// Whether it has replaced the functions that round in another way elsewhere.
+// Whether the library replaces the functions that round in another way elsewhere.
 bool foredraft_math_is_linked(void);
 
 // -- layout_cost.cpp
