@@ -131,8 +131,21 @@ fn row(engine: &JsonEngine, prompt: &[Value], more: Value) -> BTreeMap<u64, f64>
     row.iter().map(|x| (x["id"].as_u64().expect("an id"), x["logprob"].as_f64().expect("a number").exp())).collect()
 }
 
-/// With shared noise, target and draft sample the same token with the probability that their distributions p and q predict:
-/// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x).
+/// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x). In the order of p_y / q_y, the second ratio is the greater one before x, and the first from x on.
+fn coupled_acceptance(p: &BTreeMap<u64, f64>, q: &BTreeMap<u64, f64>) -> f64 {
+    let mut pairs: Vec<(f64, f64)> = p.iter().map(|(id, p)| (*p, q[id])).collect();
+    pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let q_before = pairs.iter().scan(0.0, |sum, (_, q)| Some(std::mem::replace(sum, *sum + q)));
+    let q_before: Vec<f64> = q_before.collect();
+    let mut p_from = 0.0;
+    let chances = pairs.iter().zip(q_before).rev().map(|((p, q), q_before)| {
+        p_from += p;
+        1.0 / (p_from / p + q_before / q)
+    });
+    chances.sum()
+}
+
+/// With shared noise, target and draft sample the same token with the probability that their distributions p and q predict.
 #[test]
 fn coupled_acceptance_matches_the_prediction() {
     let engine = start(json!({"n_ctx": 256}));
@@ -156,8 +169,7 @@ fn coupled_acceptance_matches_the_prediction() {
                 let p = row(&engine, &text, json!({"speculative": false}));
                 let q = row(&engine, &text, json!({"speculative": {"model": "draft"}}));
                 assert!((p.values().sum::<f64>() - 1.0).abs() < 1e-3 && p.len() == q.len(), "whole rows");
-                let wins_both = |x: &u64| 1.0 / p.iter().map(|(y, p_y)| (p_y / p[x]).max(q[y] / q[x])).sum::<f64>();
-                predicted += p.keys().map(wins_both).sum::<f64>();
+                predicted += coupled_acceptance(&p, &q);
                 at_once += p.iter().map(|(x, p_x)| p_x.min(q[x])).sum::<f64>();
                 checked += 1.0;
                 accepted += f64::from(u8::from(source == "draft"));
