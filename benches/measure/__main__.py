@@ -17,6 +17,7 @@ NAMES = {
     "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
     "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",
     "logits": "the cost of a logits callback",
+    "polls": "how long submits and polls of chats take at most, beside busy programs",
     "slots": "several requests at once, beside llama-server",
     "tasks": "five tasks with a near and a far draft model, beside llama-server",
 }
