@@ -326,16 +326,17 @@ fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
 }
 
 /// The fields that `response_fields` names, as in llama-server: `a/b` selects the field `b` of the object `a`, under the name
-/// `a/b`. Absent fields are skipped. `success`, the error, `index` and `tag` are always included, and `usage` with `include_usage`.
+/// `a/b`. Absent fields are skipped. `success`, the error, `index`, `tag` and `warnings` are always included, and `usage` with
+/// `include_usage`.
 fn selected(answer: Map<String, Value>, reply: &Reply) -> Map<String, Value> {
     let find = |path: &str| {
         let mut keys = path.split('/');
         let first = answer.get(keys.next()?)?;
         keys.try_fold(first, |value, key| value.as_object()?.get(key))
     };
-    let always = ["success", "index", "tag", "status", "error", "code"]
-        .into_iter()
-        .filter(|key| ["success", "index", "tag"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
+    let has_failed = answer.get("success") == Some(&Value::Bool(false));
+    let of_failure = ["status", "error", "code"].into_iter().filter(|_| has_failed);
+    let always = ["success", "index", "tag", "warnings"].into_iter().chain(of_failure);
     let asked = reply.include_usage.then_some("usage");
     let names = reply.response_fields.iter().map(String::as_str).chain(always).chain(asked);
     names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()

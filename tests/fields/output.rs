@@ -211,7 +211,11 @@ pub fn rows() -> Vec<Row> {
                 let all = response.without("response_fields");
                 assert_eq!(object.remove("content"), Some(json!(all.content())));
                 assert_eq!(object.remove("tokens"), Some(json!(all.tokens())));
-                assert_eq!(answer, json!({"generation_settings/n_predict": 16, "timings/cache_n": 0, "success": true}));
+                let warning = "response_fields: the answer has no field \"no/such\"";
+                assert_eq!(
+                    answer,
+                    json!({"generation_settings/n_predict": 16, "timings/cache_n": 0, "success": true, "warnings": [warning]})
+                );
             },
         ),
         row(&["stream"], json!({"stream": true}), |response| {

@@ -27,10 +27,10 @@ fn requests_that_mean_something_else_are_warned_about() {
         (json!({"prompt": "a", "n": 2, "n_cmpl": 1}), Some("n: not used, because n_cmpl is given, too")),
         (json!({"prompt": "a", "max_tokens": 3}), Some("max_tokens: not used, because n_predict is given, too")),
         (
-            json!({"prompt": "a", "response_fields": ["contents", "warnings"]}),
+            json!({"prompt": "a", "response_fields": ["contents"]}),
             Some("response_fields: the answer has no field \"contents\" (did you mean \"content\"?)"),
         ),
-        (json!({"prompt": "a", "response_fields": ["content", "timings/prompt_n", "warnings"]}), None),
+        (json!({"prompt": "a", "response_fields": ["content", "timings/prompt_n"]}), None),
         (
             json!({"prompt": long, "n_keep": 8}),
             Some("prompt: 264 of 400 tokens are left out after the first 8, because the context has 256"),
