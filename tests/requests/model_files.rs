@@ -60,6 +60,9 @@ fn files_that_are_no_model_say_what_they_are() {
     let half = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("half.gguf").to_string_lossy().into_owned();
     std::fs::write(&half, &whole[..whole.len() / 2]).expect("target/ is writable");
     let sizes = format!("is cut: it has {} bytes of {}", whole.len() / 2, whole.len());
+    let head = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("head.gguf").to_string_lossy().into_owned();
+    std::fs::write(&head, &whole[..5000]).expect("target/ is writable");
+    let cut_in_metadata = "cannot be read to the end of the file, which has 5000 bytes and is cut or damaged";
     for (field, path, part) in [
         ("model", tiny_models::of_kind("clip", "mmproj", 0), "is a multimodal projector (mmproj)"),
         ("model", tiny_models::of_kind("llama", "adapter", 0), "is a LoRA adapter"),
@@ -71,6 +74,8 @@ fn files_that_are_no_model_say_what_they_are() {
         ("lora", model("draft"), "is a whole model of the architecture llama"),
         ("model", half.clone(), &sizes),
         ("model_draft", half, &sizes),
+        ("model", head.clone(), cut_in_metadata),
+        ("lora", head, cut_in_metadata),
     ] {
         let value = if field == "lora" { json!([path]) } else { json!(path) };
         let error = refused(json!({field: value}));

@@ -298,7 +298,10 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
     return guard::guarded<bool>(true, ignored, sizeof ignored, [&] {
         const guard::Head file = guard::read_head(path, stream, start);
         if (!file) {
-            return true;
+            std::snprintf(why, why_size,
+                          "cannot be loaded: its metadata cannot be read to the end of the file, which has %llu bytes and is cut or damaged",
+                          static_cast<unsigned long long>(length));
+            return false;
         }
         const metadata values(file.get(), overrides);
         const bool is_part = of_layer(values.integers("split.count"), 0) > 1;
