@@ -150,7 +150,10 @@ fn memory_limit_is_the_engines() {
     let init = json!({"model": model("target"), "n_ctx": 262144, "memory_mb": 300, "log_level": "none", "isolate": true,
         "n_threads": 1, "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine"), "isolate_nice": 3, "isolate_cpus": "0-0"});
     let engine = JsonEngine::new();
-    engine.load(init.to_string().as_bytes()).expect_err("too much memory");
+    let refused = engine.load(init.to_string().as_bytes()).expect_err("too much memory");
+    let (_, left) = refused.message().split_once("MiB of memory, and this process can have ").expect("what it lacks");
+    let left: u64 = left.split(' ').next().and_then(|left| left.parse().ok()).expect("a number");
+    assert!((1..300).contains(&left), "{refused}");
     engine.load(with(&init, json!({"fallback": true})).to_string().as_bytes()).expect("less context");
     let status = engine.status();
     assert!(status["n_ctx"].as_u64().is_some_and(|n_ctx| (512..262144).contains(&n_ctx)), "{status}");

@@ -341,15 +341,16 @@ fn used_layers(status: &Value) -> Option<i64> {
     Some(layers.sum())
 }
 
-/// Whether a message of llama.cpp or Rust is about memory.
+/// Whether a message of llama.cpp, Rust or this library is about memory.
 fn lacks_memory(message: &str) -> bool {
-    const SIGNS: [&str; 6] = [
+    const SIGNS: [&str; 7] = [
         "bad_alloc",
         "memory allocation",
         "out of memory",
         "failed to allocate",
         "unable to allocate",
         "cannot create a context",
+        "MiB of memory",
     ];
     SIGNS.iter().any(|sign| message.contains(sign))
 }

@@ -27,7 +27,7 @@ use crate::llama::backend::devices;
 use crate::llama::guard::ErrorBuffer;
 use crate::llama::native::{foredraft_context_new, foredraft_set_reference};
 use crate::llama::params::{CacheType, ContextParams, FlashAttn, TextPooling};
-use crate::llama::platform::total_memory;
+use crate::llama::platform::memory_limit;
 use crate::llama::{
     Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model, SeqId, ThreadPool, TokenSubset, kernels, log,
 };
@@ -142,12 +142,12 @@ macro_rules! faked {
 }
 pub(super) use faked;
 
-/// Refuses a KV cache that is larger than all memory of the machine, which llama.cpp would first fill with zeros.
+/// Refuses a KV cache that is larger than all memory that the process can get, which llama.cpp would first fill with zeros.
 fn check_cache_size(model: &Model, params: &ContextParams) -> Result<()> {
     // Elsewhere the cache can be on a GPU, or is smaller than this.
     let is_plain = !model.has_recurrent_states() && model.n_swa() == 0 && !devices::supports_offload();
     let sizes = model.head_sizes().filter(|_| is_plain && model.metadata_of_kind("attention.key_length_mla").is_none());
-    let (Some([n_key, n_value]), Some(memory)) = (sizes, total_memory()) else { return Ok(()) };
+    let (Some([n_key, n_value]), Some(memory)) = (sizes, memory_limit()) else { return Ok(()) };
     // SAFETY: the model is alive, and the types are ggml's.
     let (heads, bytes) = unsafe {
         let row = |kind, n: usize| sys::ggml_row_size(cache_type(kind), i64::try_from(n).unwrap_or(0)) as u64;
@@ -160,8 +160,8 @@ fn check_cache_size(model: &Model, params: &ContextParams) -> Result<()> {
         return Ok(());
     }
     Err(Error::model(format!(
-        "n_ctx: a KV cache of {n_ctx} tokens needs {} MiB, and the machine has {} MiB of memory. Use a smaller n_ctx or n_parallel, or a \
-         smaller cache_type_k",
+        "n_ctx: a KV cache of {n_ctx} tokens needs {} MiB of memory, and this process can have {} MiB. Use a smaller n_ctx or n_parallel, \
+         or a smaller cache_type_k",
         size >> 20,
         memory >> 20
     )))

@@ -167,26 +167,37 @@ pub(in crate::llama) fn read_piece(file: &File, start: u64, end: u64) -> bool {
 /// The bytes of memory that this process can still get without swapping: what the system has, or less where a control group has a limit. Pages of
 /// files count as free, because the system drops them. `None`: unknown.
 pub(in crate::llama) fn available_memory() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let of_system = field_of(&read("/proc/meminfo"), "MemAvailable:").map(|kib| kib * 1024);
-    let groups = read("/proc/self/cgroup");
-    // A group's limit holds for the groups below it, too.
-    let of_groups = Path::new(control_group(&groups).unwrap_or("/")).ancestors().filter_map(|group| {
-        let of_group = |name: &str| read(&format!("/sys/fs/cgroup{}/{name}", group.display()));
-        left_in_group(&of_group("memory.max"), &of_group("memory.current"), &of_group("memory.stat"))
-    });
-    of_system.into_iter().chain(of_groups).chain(left_of_addresses()).min()
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of_system = field_of(&meminfo, "MemAvailable:").map(|kib| kib * 1024);
+    let of_groups =
+        least_of_groups(|read| left_in_group(&read("memory.max"), &read("memory.current"), &read("memory.stat")));
+    of_system.into_iter().chain(of_groups).chain(left_of_limits()).min()
 }
 
-/// The bytes of addresses that the process may still use. `None`: it has no limit.
-fn left_of_addresses() -> Option<u64> {
-    // SAFETY: zeros are valid, and the call writes the struct.
-    let limit = unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        (libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) == 0).then_some(limit.rlim_cur)?
+/// The least number that `of` finds in the files of a control group of this process. A group's limit holds for the groups below it, too.
+fn least_of_groups(of: impl Fn(&dyn Fn(&str) -> String) -> Option<u64>) -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let folders = Path::new(control_group(&groups).unwrap_or("/")).ancestors();
+    let of_folder = |folder: &Path| {
+        let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup{}/{name}", folder.display()));
+        of(&|name| read(name).unwrap_or_default())
     };
-    let used = field_of(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmSize:")? * 1024;
-    (limit != libc::RLIM_INFINITY).then_some(limit.saturating_sub(used))
+    folders.filter_map(of_folder).min()
+}
+
+/// The bytes of addresses, and of memory that is not a file's, that the process may still use. `None`: it has no limit.
+fn left_of_limits() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let left = |(resource, used)| {
+        // SAFETY: zeros are valid, and the call writes the struct.
+        let limit = unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            (libc::getrlimit(resource, &raw mut limit) == 0).then_some(limit.rlim_cur)?
+        };
+        let used = field_of(&status, used)? * 1024;
+        (limit != libc::RLIM_INFINITY).then_some(limit.saturating_sub(used))
+    };
+    [(libc::RLIMIT_AS, "VmSize:"), (libc::RLIMIT_DATA, "VmData:")].into_iter().filter_map(left).min()
 }
 
 /// The number behind a name at the start of a line.
@@ -205,6 +216,11 @@ fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
     let (max, current) = (max.trim().parse::<u64>().ok()?, current.trim().parse::<u64>().ok()?);
     let files = field_of(stat, "inactive_file ").unwrap_or(0) + field_of(stat, "active_file ").unwrap_or(0);
     Some(max.saturating_sub(current.saturating_sub(files)))
+}
+
+/// The bytes that a control group may have, with what it may swap of the system's `swap` bytes. `None`: it has no limit.
+fn limit_of_group(max: &str, swap_max: &str, swap: u64) -> Option<u64> {
+    Some(max.trim().parse::<u64>().ok()?.saturating_add(swap_max.trim().parse().unwrap_or(swap).min(swap)))
 }
 
 /// Gives back the pages of files that are mapped and have been copied. They are read again if anything needs them.
@@ -232,13 +248,13 @@ fn shared_mapping(line: &str) -> Option<(usize, usize, u64)> {
 /// The library is linked with `-z nodelete` (`build.rs`).
 pub fn keep_loaded() {}
 
-/// The machine's memory with its swap space, in bytes.
-pub(in crate::llama) fn total_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
-    };
-    Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or_default()) << 10)
+/// The bytes of memory that this process can ever get: all of the machine's, with its swap space, or less where the process has a limit.
+pub(in crate::llama) fn memory_limit() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let of_system = |name| field_of(&meminfo, name).map(|kib| kib * 1024);
+    let (all, swap) = (of_system("MemTotal:")?, of_system("SwapTotal:").unwrap_or(0));
+    let of_groups = least_of_groups(|read| limit_of_group(&read("memory.max"), &read("memory.swap.max"), swap));
+    [all + swap].into_iter().chain(of_groups).chain(left_of_limits()).min()
 }
 
 #[cfg(test)]
@@ -265,7 +281,11 @@ mod tests {
         assert_eq!(left_in_group("max\n", "5\n", ""), None);
         assert_eq!(left_in_group("1000\n", "900\n", "anon 600\ninactive_file 200\nactive_file 100\n"), Some(400));
         assert_eq!(left_in_group("1000\n", "1200\n", ""), Some(0));
-        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        assert_eq!(limit_of_group("max\n", "0\n", 70), None);
+        assert_eq!(limit_of_group("1000\n", "50\n", 70), Some(1050));
+        assert_eq!(limit_of_group("1000\n", "max\n", 70), Some(1070));
+        let (available, limit) = (available_memory().expect("known"), memory_limit().expect("known"));
+        assert!((1 << 20..=limit).contains(&available), "{available} of {limit}");
     }
 
     #[test]

@@ -122,6 +122,6 @@ pub(in crate::llama) fn read_piece(_: &File, _: u64, _: u64) -> bool {
 pub fn keep_loaded() {}
 
 /// Not known.
-pub(in crate::llama) fn total_memory() -> Option<u64> {
+pub(in crate::llama) fn memory_limit() -> Option<u64> {
     None
 }

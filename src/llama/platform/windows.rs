@@ -321,6 +321,6 @@ mod tests {
 }
 
 /// Not known.
-pub(in crate::llama) fn total_memory() -> Option<u64> {
+pub(in crate::llama) fn memory_limit() -> Option<u64> {
     None
 }
