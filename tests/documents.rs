@@ -99,26 +99,32 @@ fn sources(folders: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// The page names the tests that show what it says, in backticks. A name of a test has four words or more.
+/// These pages name the tests that show what they say, in backticks. A name of a test has four words or more.
 #[test]
-fn tests_that_the_reliability_page_names_are_there() {
+fn tests_that_pages_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = sources(&["src", "tests", "crates"], &["rs"]);
     let code: String = files.iter().map(|file| std::fs::read_to_string(file).expect("UTF-8")).collect();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
-    let page = std::fs::read_to_string(page).expect("UTF-8");
     let is_test = |word: &&str| {
         word.split('_').count() >= 4
             && word.chars().all(|it| it == '_' || it.is_ascii_lowercase() || it.is_ascii_digit())
     };
-    let named: Vec<&str> = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(is_test).collect();
-    let missing: Vec<&&str> = named
-        .iter()
-        .filter(|name| {
+    let read = |page: &str| std::fs::read_to_string(root.join(page)).expect("UTF-8");
+    let migration = read("docs/migration.md");
+    let (_, plan) = migration.split_once("\n## The plan, step by step\n").expect("the section");
+    let plan = plan.split("\n## ").next().expect("its text").to_owned();
+    for (page, text, least) in
+        [("docs/reliability.md", read("docs/reliability.md"), 21), ("docs/migration.md", plan, 12)]
+    {
+        let named: Vec<&str> =
+            text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(is_test).collect();
+        let is_missing = |name: &&&str| {
             !code.contains(&format!("#[test]\nfn {name}()")) && !code.contains(&format!("#[test]\n    fn {name}()"))
-        })
-        .collect();
-    assert!(missing.is_empty(), "{missing:?}");
-    assert!(named.len() > 20, "{named:?}");
+        };
+        let missing: Vec<&&str> = named.iter().filter(is_missing).collect();
+        assert!(missing.is_empty(), "{page}: {missing:?}");
+        assert!(named.len() >= least, "{page}: {named:?}");
+    }
 }
 
 /// The tests in the last column of the newcomers' table: of Rust, of Python (`test_...`), of Node (a sentence), and files for type checkers.

@@ -47,6 +47,19 @@ fn every_function_refuses_malformed_json() {
     assert_works();
 }
 
+/// Editors on Windows write it, and the old server's JSON library skipped it.
+#[test]
+fn byte_order_mark_before_a_document_is_skipped() {
+    let _guard = loaded(json!({}));
+    let request = "\u{feff}{\"prompt\": \"Once\", \"n_predict\": 2, \"content\": \"Once\"}";
+    for name in ["get_completion", "foredraft_complete", "tokenize"] {
+        let answer = call_bytes(name, Some(request.as_bytes()));
+        assert_eq!(answer["success"], true, "{name}: {answer}");
+    }
+    let models = json!({"model": crate::c_api::model("target")});
+    assert_eq!(init(Some(format!("\u{feff}{models}").as_bytes())), 0, "{}", status());
+}
+
 #[test]
 fn null_and_empty_strings_are_refused_where_a_request_is_required() {
     let _guard = loaded(json!({}));

@@ -515,6 +515,13 @@ fn drafts_and_timings_are_logged_at_debug() {
     ] {
         assert_eq!(with(&line), 1, "{line}: {lines:#?}");
     }
+    // A newline in a token breaks no line.
+    let mut newlines = request.clone();
+    newlines["logit_bias"] = json!([["\n", 100]]);
+    call("speculative_completion", &newlines);
+    let lines = logged();
+    assert!(lines.iter().any(|line| line.contains("'\\n'")), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:#?}");
     // A request without speculation has the target's timings alone.
     call("get_completion", &json!({"prompt": "Once upon a time", "n_predict": 4}));
     let lines = logged();
@@ -575,6 +582,7 @@ fn speculative_keys_at_the_top_level_are_named() {
     let _turn = loaded(json!({}));
     for (key, value, meant) in [
         ("n_draft", json!(5), "speculative.n_draft"),
+        ("draft", json!(5), "speculative.n_draft"),
         ("n_max", json!(5), "speculative.n_max"),
         ("n_min", json!(1), "speculative.n_min"),
         ("p_min", json!(0.5), "speculative.p_min"),
