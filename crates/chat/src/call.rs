@@ -30,6 +30,8 @@ pub(crate) struct CallReader {
     has_id: bool,
     /// The index of the part with the arguments.
     arguments_part: usize,
+    /// The texts before the arguments have other space than the format's.
+    has_other_space: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -136,10 +138,10 @@ impl CallReader {
         CallReader { has_id: !id_comes_late, arguments_part, ..CallReader::default() }
     }
 
-    /// Whether the call has begun for certain: the tool and the id are known, and everything before the arguments was read. Before that, the
-    /// text may be none of those from which on a grammar applies.
+    /// Whether a grammar makes sure of the call: the tool and the id are known, and everything before the arguments is as the grammar writes
+    /// it. Otherwise the text can be none of those from which on the grammar applies.
     pub(crate) fn has_begun(&self) -> bool {
-        self.part >= self.arguments_part && self.has_id && self.tool.is_some()
+        self.part >= self.arguments_part && !self.has_other_space && self.has_id && self.tool.is_some()
     }
 
     /// Reads a piece of `text`.
@@ -147,6 +149,16 @@ impl CallReader {
         let Some(part) = calls.call.get(self.part) else { return Progress::Done };
         let next = calls.call.get(self.part + 1);
         let progress = match part {
+            // The name is read; space before it belongs to the text around.
+            CallPart::Text(expected) if self.tool.is_some() && expected.trim().is_empty() => {
+                let is_same = text.starts_with(expected.as_str());
+                let progress = match expected.starts_with(text) && !is_same {
+                    true => Progress::More,
+                    false => compare(expected, text).into(),
+                };
+                self.has_other_space |= matches!(progress, Progress::Read(_)) && !is_same;
+                self.whole(progress)
+            }
             CallPart::Text(expected) => self.whole(compare(expected, text).into()),
             CallPart::AnyText(texts) => {
                 let progress = one_of(texts, text, is_final);

@@ -310,3 +310,9 @@ fn added_faults(template: &TestTemplate) -> Option<Vec<String>> {
 fn calls_with_added_characters_are_valid_or_none() {
     assert_eq!(all(false, &added_faults), templates::ALL.len());
 }
+
+#[test]
+#[ignore = "downloads (scripts/check.sh templates)"]
+fn calls_of_real_templates_with_added_characters_are_valid_or_none() {
+    assert!(all(true, &added_faults) > 55);
+}
