@@ -1,7 +1,7 @@
 """Train draft heads for the shipped target, from its own predictions of corpus.py's text, and write them as GGUF.
 
     pip install torch tokenizers gguf numpy
-    python heads.py --out .          # two heads, 12 minutes each on two cores
+    python heads.py --out .          # two heads, 12 minutes of processor time each; Ctrl-C ends the training of a head early
 
 stories-eagle3.gguf: an EAGLE-3 head (arXiv 2503.01840). Its inputs are a token and the target's states of the token before, at
 three layers. It uses the target's embeddings and output weights.
@@ -11,6 +11,7 @@ in few architectures, so the target's weights are written as `glm4moe`, which co
 Both predict as they draft: the first token from states of the target, each later one from a state of their own (training-time test).
 """
 import argparse
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -187,11 +188,11 @@ def loss_of(head, target, ids, steps):
 def train_head(head, target, tok, minutes, seed, peak=3e-3):
     head.prepare(target)
     opt = torch.optim.AdamW(head.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
-    start, step = time.time(), 0
+    start, step = time.process_time(), 0
     for batch in batches(tok, seed, 0.0):
         # The rows are longer than these drafts need.
         for ids in batch[:, : CONTEXT // LENGTH * LENGTH].reshape(-1, LENGTH).split(ROWS):
-            done = (time.time() - start) / (60 * minutes)
+            done = (time.process_time() - start) / (60 * minutes)
             if done >= 1:
                 return
             for group in opt.param_groups:
@@ -204,7 +205,7 @@ def train_head(head, target, tok, minutes, seed, peak=3e-3):
             opt.step()
             if step % 25 == 0:
                 shares = "  ".join(f"{share:.3f}" for share in right)
-                print(f"step {step:5d}  loss {loss.item():.4f}  right {shares}  {time.time() - start:.0f} s", flush=True)
+                print(f"step {step:5d}  loss {loss.item():.4f}  right {shares}  {time.process_time() - start:.0f} s", flush=True)
             step += 1
 
 
@@ -213,7 +214,7 @@ def main():
     here = Path(__file__).parent
     p.add_argument("--target", type=Path, default=here / "stories-target.gguf")
     p.add_argument("--out", type=Path, default=Path("."))
-    p.add_argument("--minutes", type=float, default=12)
+    p.add_argument("--minutes", type=float, default=12, help="of processor time, for each head")
     p.add_argument("--only", choices=["eagle3", "mtp"])
     p.add_argument("--type", default="Q8_0", help="the GGUF's type for matrices: F32, F16, Q8_0")
     args = p.parse_args()
@@ -222,7 +223,8 @@ def main():
         if args.only in (None, name):
             torch.manual_seed(number)
             head = make()
-            train_head(head, target, tok, args.minutes, seed=1000 + number)
+            with contextlib.suppress(KeyboardInterrupt):
+                train_head(head, target, tok, args.minutes, seed=1000 + number)
             head.write(target, tok, args.out / f"stories-{name}.gguf", args.type)
 
 

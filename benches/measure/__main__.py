@@ -16,6 +16,7 @@ NAMES = {
     "divergence": "how far the distributions of weight formats are from those of F32 weights, here and with llama.cpp",
     "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
     "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",
+    "hybrids": "drafts of a chosen quality over none, with hybrids of random weights",
     "logits": "the cost of a logits callback",
     "polls": "how long submits and polls of chats take at most, beside busy programs",
     "slots": "several requests at once, beside llama-server",
