@@ -2,7 +2,8 @@
 //! target's file or in one of their own, or an EAGLE-3 head.
 //!
 //! A head predicts the token after next from a token and the hidden state of the previous one. For EAGLE-3 this state is computed by the
-//! head's encoder, from states of three of the target's layers. The target's decodes provide these states (see [`Drafter::decoded`]). For
+//! head's encoder, from states of three of the target's layers. The target's decodes provide these states (see [`Drafter::decoded`]). They
+//! are encoded when a draft needs them, so that steps without a draft run no pass, and the controller sees what a draft costs. For
 //! drafted tokens, the head's own states are used instead. The KV cache of drafted tokens is computed from such states, so it is recomputed
 //! when the target has decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several MTP layers is trained to predict the next
 //! token with the first layer, the one after it with the second, and so on. Each layer attends only to its own cache of the context and of
@@ -35,9 +36,9 @@ pub struct Head {
     encodes: bool,
     /// The head reads the target's hidden states after the last layer.
     needs_hidden: bool,
-    /// The head's input for decoded tokens, and the states that it makes of them.
+    /// States of the target, and those that the head's tokens need: the same, or what the encoder makes of them.
     features: Vec<f32>,
-    rows: Vec<f32>,
+    states: Vec<f32>,
 }
 
 /// A slot's part in a round of drafting.
@@ -64,7 +65,8 @@ impl Head {
         let encodes = context.model().draft_kind() == DraftKind::Eagle3;
         // EAGLE-3 has no state before the first token, so it begins with the second.
         let first = usize::from(encodes);
-        let caches = (0..n_slots).map(|index| HeadCache::new(index, context.n_hidden(), first, 1));
+        let n_state = if encodes { context.n_features() } else { context.n_hidden() };
+        let caches = (0..n_slots).map(|index| HeadCache::new(index, n_state, first, 1));
         let slots = HeadSlots::new(caches);
         Head {
             source,
@@ -76,7 +78,7 @@ impl Head {
             encodes,
             needs_hidden,
             features: Vec::new(),
-            rows: Vec::new(),
+            states: Vec::new(),
         }
     }
 
@@ -133,26 +135,47 @@ impl Head {
     /// Reads the states of all tokens that the target has decoded, or of the first ones if it did not keep more.
     fn read_states(&mut self, what: &mut DecodedTokens<'_>) {
         self.features.clear();
-        self.rows.clear();
         let n = what.tokens.len().saturating_sub(what.from) + what.draft.len();
         for index in what.first..what.first + n {
             let is_kept = if self.encodes {
                 what.target.layer_states(index, &mut self.features)
             } else {
-                what.target.hidden(index).map(|state| self.rows.extend_from_slice(state)).is_some()
+                what.target.hidden(index).map(|state| self.features.extend_from_slice(state)).is_some()
             };
             if !is_kept {
                 break;
             }
         }
-        if self.encodes
-            && let Err(error) = self.context.encode(&self.features, &mut self.rows)
-        {
-            self.rows.clear();
-            if let DecodeError::Failed(why) = error {
-                self.disable(&format!("the head cannot encode states of the target: {why}"));
+    }
+
+    /// Adds the tokens `numbers` of a slot's context to the batch, each with the state of the previous one. Returns the batch index of the
+    /// last; `None`: nothing was added.
+    fn add(&mut self, slot: usize, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
+        let head_slot = self.slots.get_mut(slot)?;
+        let added = tokens.get(numbers.clone())?;
+        let states = if self.encodes { &mut self.features } else { &mut self.states };
+        states.clear();
+        numbers.clone().for_each(|number| states.extend_from_slice(head_slot.cache.state_for(number)));
+        if self.encodes {
+            self.states.clear();
+            match self.context.encode(&self.features, &mut self.states) {
+                Ok(()) => {}
+                Err(DecodeError::Failed(why)) => {
+                    self.disable(&format!("the head cannot encode states of the target: {why}"));
+                    return None;
+                }
+                Err(_) => return None,
             }
         }
+        let head_slot = self.slots.get_mut(slot)?;
+        let mut row = None;
+        for (number, token) in numbers.zip(added) {
+            let cache = &head_slot.cache;
+            row = Some(self.batch.push(*token, number - cache.start, cache.tokens.id(), output));
+        }
+        self.batch.push_hidden(&self.states);
+        head_slot.round.in_batch.extend_from_slice(added);
+        row
     }
 
     /// Disables drafting for all current requests.
@@ -196,8 +219,11 @@ impl Head {
                 continue;
             }
             let end = missing.end.min(most).min(missing.start + n_free);
-            slot.add(&mut self.batch, request.tokens, missing.start..end, false);
-            slot.round.ready = complete && end == most;
+            let is_added =
+                missing.start >= end || self.add(request.slot, request.tokens, missing.start..end, false).is_some();
+            if let Some(slot) = self.slots.get_mut(request.slot) {
+                slot.round.ready = is_added && complete && end == most;
+            }
         }
         self.batch.is_empty() || self.decode_all_layers()
     }
@@ -212,7 +238,9 @@ impl Head {
             let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= n_free) else { continue };
             sampler.sync_from(request.sampler);
             follow(&mut slot.history, request.tokens);
-            slot.round.row = slot.add(&mut self.batch, request.tokens, rest, true);
+            let row = self.add(request.slot, request.tokens, rest, true);
+            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
+            slot.round.row = row;
             // With several layers, not all of their caches have it.
             if self.n_layers > 1 {
                 slot.round.in_batch.clear();
@@ -275,19 +303,6 @@ impl Head {
     }
 }
 
-impl HeadSlot<Round> {
-    /// Adds the tokens `numbers` of a context to `batch`, each with the state of the previous one. Returns the batch index of the last.
-    fn add(&mut self, batch: &mut Batch, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
-        let mut row = None;
-        for (number, token) in tokens.iter().enumerate().take(numbers.end).skip(numbers.start) {
-            row = Some(batch.push(*token, number - self.cache.start, self.cache.tokens.id(), output));
-            batch.push_hidden(self.cache.state_for(number));
-            self.round.in_batch.push(*token);
-        }
-        row
-    }
-}
-
 impl Drafter for Head {
     fn source(&self) -> DrafterKind {
         self.source
@@ -347,10 +362,10 @@ impl Drafter for Head {
         let Some(head_slot) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
         head_slot.cache.states.begin(what.tokens, what.from);
         self.read_states(what);
-        let n_hidden = self.context.n_hidden().max(1);
+        let n_state = if self.encodes { self.context.n_features() } else { self.context.n_hidden() };
         let Some(head_slot) = self.slots.get_mut(slot) else { return };
         let tokens = what.tokens.get(what.from..).unwrap_or(&[]).iter().chain(what.draft);
-        for (token, state) in tokens.zip(self.rows.chunks_exact(n_hidden)) {
+        for (token, state) in tokens.zip(self.features.chunks_exact(n_state.max(1))) {
             if !head_slot.cache.states.push(*token, state) {
                 break;
             }
@@ -360,8 +375,8 @@ impl Drafter for Head {
             self.batch.clear();
             let Range { start, end } = head_slot.cache.missing(&mut self.context, what.tokens, what.tokens.len());
             let end = end.min(start + self.context.n_batch());
-            let some = head_slot.add(&mut self.batch, what.tokens, start..end, false).is_some();
-            let done = some && self.decode_all_layers();
+            let is_added = self.add(slot, what.tokens, start..end, false).is_some();
+            let done = is_added && self.decode_all_layers();
             let Some(head_slot) = self.slots.get_mut(slot) else { return };
             if done {
                 head_slot.cache.states.forget_before(end.saturating_sub(2));

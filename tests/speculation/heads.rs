@@ -5,7 +5,14 @@ use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
 use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
+use foredraft::llama::{Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
+use foredraft::sampling::{self, Sampler};
+use foredraft::speculative::{
+    DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Head, HiddenStates, Settings, StopPolicy,
+};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// The least share of accepted tokens of the shipped head, in percent.
 const FLOOR: usize = 12;
@@ -67,6 +74,7 @@ fn heads_do_not_change_completions() {
                 json!({"adaptive": true}),
                 json!({"type": ["suffix", "draft"], "n_max": 16}),
                 json!({"type": "mtp", "n_max": 2}),
+                json!({"n_max": 4, "compare": true}),
             ] {
                 let more = json!({"cache_prompt": false, "speculative": more});
                 let answer = complete(&engine, Speculative, &with(&request, more.clone()));
@@ -75,6 +83,13 @@ fn heads_do_not_change_completions() {
                 if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
                     assert!(n(&report["by_type"]["draft"]["n_drafted"]) > 15, "{head}: {report}");
                     assert!(report["disabled"].is_null(), "{head}: {report}");
+                }
+                if more["speculative"]["compare"] == true {
+                    assert_eq!(
+                        (report.get("first_difference"), report.get("compare_skipped")),
+                        (Some(&Value::Null), None),
+                        "{head}: {report}"
+                    );
                 }
                 if kind == "mtp" && more["speculative"]["type"] == "mtp" {
                     assert!(n(&report["n_drafted"]) > 15, "{head}: {report}");
@@ -115,6 +130,69 @@ fn eagle3_reads_the_state_of_the_token_before() {
             }
         }
     }
+}
+
+/// The encoder runs when a draft needs its states, so steps without a draft cost no pass of the head.
+#[test]
+fn decoded_tokens_are_encoded_when_a_draft_needs_them() {
+    struct Target(usize);
+    impl HiddenStates for Target {
+        fn hidden(&mut self, _: usize) -> Option<&[f32]> {
+            None
+        }
+        fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool {
+            to.resize(to.len() + self.0, index as f32);
+            true
+        }
+    }
+    const N: usize = 200;
+    let params = ContextParams {
+        n_ctx: Some(1024),
+        n_batch: 512,
+        n_ubatch: 512,
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let (threads, interrupt) = (Arc::new(ThreadPool::new(1).expect("threads")), Arc::new(Interrupt::default()));
+    let [target, head] = [head_target(1.0), eagle3("own", unchanged)].map(ModelParams::new);
+    let target = Arc::new(Model::load(&target, |_| true).expect("it loads"));
+    let head = Arc::new(Model::load_draft(&head, |_| true).expect("it loads"));
+    let mut target = Context::new(&target, &params, &threads, &interrupt).expect("it fits");
+    let mut context = Context::head(&head, &mut target, &params, &threads, &interrupt).expect("its head");
+    let (n_features, mut states) = (context.n_features(), Vec::new());
+    let start = Instant::now();
+    for _ in 0..N {
+        states.clear();
+        context.encode(&vec![0.5; n_features], &mut states).expect("encoded");
+    }
+    let encoding = start.elapsed();
+    let mut drafter = Head::new(context, 1, DrafterKind::Draft, false);
+    let sampler = Sampler::new(&sampling::SamplingSettings::default(), &**target.model(), None).expect("a sampler");
+    drafter.begin(0, &sampler, &Settings::default());
+    let tokens: Vec<Token> = (300..).take(N + 1).collect();
+    let start = Instant::now();
+    for from in 0..N {
+        let (tokens, target) = (&tokens[..=from], &mut Target(n_features));
+        drafter.decoded(0, &mut DecodedTokens { target, first: 0, tokens, from, draft: &[] });
+    }
+    let keeping = start.elapsed();
+    assert!(keeping * 4 < encoding, "{keeping:?} for {N} tokens, of which the encoder takes {encoding:?}");
+    let mut draft = Draft::default();
+    drafter.draft(&mut [DraftRequest {
+        slot: 0,
+        tokens: &tokens,
+        sampler: &sampler,
+        generated: 0,
+        position: 0,
+        n_max: 3,
+        p_min: 0.0,
+        branches: (1, 0.0),
+        stop_policy: StopPolicy::All,
+        draft: &mut draft,
+        drawing: None,
+    }]);
+    assert_eq!((draft.tokens.len(), drafter.disabled(0)), (3, None));
 }
 
 /// Chance alone decides between the tokens of this target, so a draft of several is right only if each row was chosen by the target's noise.
