@@ -6,12 +6,14 @@
 Makes models of one small layer with random weights and these vocabularies (models/random_weights.py). For each callback, a completion with it
 and one without it take turns. A figure is the difference of the least processor times of the whole process, in microseconds per token.
 `copy`: a callback in C that does nothing, so the cost is the library's. `C`: adds a number to each logit. `ctypes`: a function in Python that does
-nothing. `numpy`, `memoryview`: processors of the package, which add a number to each logit, and change one of them.
+nothing. `numpy`, `memoryview`: processors of the package, which add a number to each logit, and change one of them. `Node`: processors of Node's
+package (node/scripts/logits.mjs), where `make setup` has installed koffi: one that does nothing, and one that adds a number to each logit.
 """
 import ctypes
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +52,17 @@ def model(folder, n_tokens):
     return path
 
 
+def node_costs(path, args):
+    """The figures of Node's package with a model; none where koffi is not installed."""
+    packages = os.path.join(ROOT, "examples", "node_modules")
+    if shutil.which("node") is None or not os.path.isdir(os.path.join(packages, "koffi")):
+        return {}
+    script = os.path.join(ROOT, "node", "scripts", "logits.mjs")
+    command = ["node", script, path, str(args.n_predict), str(args.rounds)]
+    run = subprocess.run(command, env={**os.environ, "NODE_PATH": packages}, check=True, stdout=subprocess.PIPE)
+    return json.loads(run.stdout)
+
+
 def options(parser):
     parser.add_argument("--tokens", default="49152,151936")
     parser.add_argument("--n-predict", type=int, default=200)
@@ -57,7 +70,6 @@ def options(parser):
 
 
 def run(args):
-
     os.environ["FOREDRAFT_LIB"] = args.library
     import foredraft
     from foredraft import _library, _logits
@@ -74,7 +86,8 @@ def run(args):
                      for name, function in [("copy", in_c.nothing), ("C", in_c.add), ("ctypes", in_python)]}
         has_numpy = importlib.util.find_spec("numpy") is not None
         for n_tokens in map(int, args.tokens.split(",")):
-            with foredraft.Engine(model(folder, n_tokens), n_ctx=1024, n_threads=1, speculative=False) as engine:
+            path = model(folder, n_tokens)
+            with foredraft.Engine(path, n_ctx=1024, n_threads=1, speculative=False) as engine:
                 request = {"n_predict": args.n_predict, "ignore_eos": True, "temperature": 0, "speculative": False}
 
                 def per_token(**more):
@@ -98,4 +111,6 @@ def run(args):
                 numpy, _logits._numpy = _logits._numpy, lambda: None
                 costs["memoryview"] = cost(logits_processor=change_one)
                 _logits._numpy = numpy
-                print(json.dumps({"n_vocab": n_tokens, "us_per_token": costs, "plain_ms": round(per_token(), 3)}), flush=True)
+                plain = round(per_token(), 3)
+            costs.update(node_costs(path, args))
+            print(json.dumps({"n_vocab": n_tokens, "us_per_token": costs, "plain_ms": plain}), flush=True)

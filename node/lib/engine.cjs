@@ -2,6 +2,7 @@
 const { setTimeout: sleep } = require('node:timers/promises');
 const library = require('./library.cjs');
 const { ForedraftError, errorFrom } = require('./errors.cjs');
+const { LogitsProcessors, endCalls } = require('./logits.cjs');
 const { Notifier } = require('./notifier.cjs');
 const { Stream } = require('./stream.cjs');
 
@@ -12,6 +13,7 @@ const LOOK = 20;
 class Shared {
   handle = library.engineNew();
   notifier = new Notifier();
+  logits = new LogitsProcessors();
 
   open() {
     if (this.handle !== undefined) return this.handle;
@@ -19,12 +21,13 @@ class Shared {
   }
 }
 
-const open = new Set();
+/** The engines that are not freed yet, with their handles. */
+const open = new Map();
 
 // Runs before the process, or this worker, ends. Calls that wait in libuv's pool end by it as well: Node waits for them.
 process.on('exit', () => {
-  for (const shared of open) {
-    const { handle } = shared;
+  endCalls();
+  for (const [shared, handle] of open) {
     shared.handle = undefined;
     library.engineFree(handle);
   }
@@ -36,7 +39,7 @@ class Engine {
 
   /** Makes an engine without a model: `load` loads one. */
   constructor() {
-    open.add(this.#shared);
+    open.set(this.#shared, this.#shared.handle);
   }
 
   /** An engine with a model. */
@@ -102,6 +105,8 @@ class Engine {
     const { handle } = this.#shared;
     if (handle === undefined) return;
     this.#shared.handle = undefined;
+    // The engine's thread may be in the callback, and must have left it before the process may end.
+    await this.#shared.logits.close(handle);
     open.delete(this.#shared);
     await library.engineFreeAside(handle);
     this.#shared.notifier.close();

@@ -271,7 +271,10 @@ export interface Request {
   n_probs?: number;
   post_sampling_probs?: boolean;
   prompt_logprobs?: number;
-  /** `true` is refused: the engine would wait for the event loop. */
+  /** Changes the logits before each token is chosen, in place: `tokens` are all tokens so far. It must not be async. The array of
+   *  logits is used again for the next token. What it throws ends the request. Only in the main thread. */
+  logitsProcessor?: (tokens: Int32Array, logits: Float32Array) => void;
+  /** `true` is refused: `logitsProcessor` sets it. */
   logits_callback?: false;
   return_tokens?: boolean;
   return_progress?: boolean;

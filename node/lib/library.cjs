@@ -1,6 +1,7 @@
 'use strict';
-// The shared library by koffi. No thread of the library ever calls into JavaScript: such a call waits for the event loop,
-// and there is none any more when the process or a worker ends. The library writes to a pipe instead (notifier.cjs).
+// The shared library by koffi. No thread of the library ever calls into the program's JavaScript: such a call waits for the event
+// loop, and there is none any more when the process or a worker ends. The library writes to a pipe instead (notifier.cjs), or calls a
+// worker that the program's end wakes (logits.cjs).
 const fs = require('node:fs');
 const path = require('node:path');
 const { promisify } = require('node:util');
@@ -43,6 +44,7 @@ const loadAsync = lib.func('void foredraft_load_async(uintptr_t engine, str conf
 const unload = lib.func('void foredraft_unload(uintptr_t engine)');
 const pause = lib.func('int32_t foredraft_pause(uintptr_t engine)');
 const resume = lib.func('int32_t foredraft_resume(uintptr_t engine)');
+const setLogitsCallback = lib.func('void foredraft_set_logits_callback(uintptr_t engine, void *callback, uintptr_t user)');
 const rawStatus = lib.func('foredraft_status', Owned, ['uintptr_t']);
 const version = lib.func('str foredraft_version(void)');
 
@@ -70,5 +72,5 @@ const status = engine => JSON.parse(rawStatus(engine));
 
 module.exports = {
   koffi, engineNew, engineFree, engineFreeAside: promisify(engineFree.async), loadAsync, unloadAside: promisify(unload.async),
-  pause, resume, status, version, callNow, callAside,
+  setLogitsCallbackAside: promisify(setLogitsCallback.async), pause, resume, setLogitsCallback, status, version, callNow, callAside,
 };

@@ -5,13 +5,13 @@ const { ForedraftError, errorFrom } = require('./errors.cjs');
 /** Fields that a completion joins from its updates: the final response has only their last part. */
 const JOINED = ['tokens', 'sources', 'completion_probabilities'];
 
-/** Why a request cannot change logits. The engine's thread would wait for the event loop at each token, and for ever once that ends. */
-const noLogits = () => new ForedraftError(
-  'logits_callback: not available in Node, whose event loop the engine would wait for at each token: use logit_bias, grammar or samplers',
-  { code: 'invalid_request', status: 400 });
+/** The error of a request that asks for a callback that the package cannot set. */
+const noCallback = () => new ForedraftError(
+  'logits_callback: expected a function as logitsProcessor instead', { code: 'invalid_request', status: 400 });
 
 /** Cancels requests whose streams were forgotten in the middle. */
 const forgotten = new FinalizationRegistry(({ engine, id }) => {
+  engine.logits.forget(id);
   try {
     if (engine.handle !== undefined) callNow('cancel', engine.handle, { id });
   } catch {
@@ -33,7 +33,7 @@ class Stream {
   #parts = new Map();
   #finals = new Map();
   #last = Promise.resolve();
-  #onAbort = () => this.#abort();
+  #onAbort = () => this.#abort(this.#signal.reason);
 
   constructor(engine, request, { signal } = {}) {
     this.#engine = engine;
@@ -134,10 +134,7 @@ class Stream {
     if (this.#signal?.aborted) return this.#fail(this.#signal.reason);
     this.#signal?.addEventListener('abort', this.#onAbort, { once: true });
     try {
-      // JSON has no functions, so a processor would be lost silently.
-      if (this.#request.logits_callback || this.#request.logitsProcessor || this.#request.logits_processor) throw noLogits();
-      // Aside, because it tokenizes the prompt and compiles grammars.
-      const answer = await callAside('submit', this.#engine.open(), this.#request);
+      const answer = await this.#submit();
       this.#id = answer.id;
       this.promptStats = answer.prompt_stats;
       for (const warning of answer.warnings ?? []) process.emitWarning(warning, 'ForedraftWarning');
@@ -148,7 +145,34 @@ class Stream {
     }
   }
 
+  /** Submits the request, aside, because that tokenizes the prompt and compiles grammars. */
+  async #submit() {
+    const { logitsProcessor, ...request } = this.#request;
+    // JSON has no functions, so a processor of another name would be lost silently.
+    if (request.logits_callback || request.logits_processor) throw noCallback();
+    const submit = () => callAside('submit', this.#engine.open(), request);
+    if (logitsProcessor == null) return submit();
+    request.logits_callback = true;
+    return this.#engine.logits.submit(() => this.#engine.open(), Stream.#processorOf(new WeakRef(this)), submit);
+  }
+
+  /** The processor of a stream, which does not keep a stream that was forgotten. */
+  static #processorOf(stream) {
+    return (tokens, logits) => stream.deref()?.#process(tokens, logits);
+  }
+
+  #process(tokens, logits) {
+    if (this.#finished) return;
+    try {
+      const result = this.#request.logitsProcessor(tokens, logits);
+      if (result instanceof Promise) throw new TypeError('logitsProcessor: expected a function that is not async');
+    } catch (error) {
+      this.#abort(error);
+    }
+  }
+
   #cancelNow() {
+    this.#engine.logits.forget(this.#id);
     try {
       callNow('cancel', this.#engine.open(), { id: this.#id });
     } catch {
@@ -193,9 +217,9 @@ class Stream {
     this.#parts.set(index, []);
   }
 
-  #abort() {
+  #abort(reason) {
     this.cancel();
-    this.#fail(this.#signal.reason);
+    this.#fail(reason);
     this.#buffer = [];
     this.#engine.notifier.wake();
   }
@@ -214,6 +238,7 @@ class Stream {
   #finish() {
     this.#finished = true;
     forgotten.unregister(this);
+    this.#engine.logits.forget(this.#id);
     this.#signal?.removeEventListener('abort', this.#onAbort);
   }
 }

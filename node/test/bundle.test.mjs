@@ -15,8 +15,9 @@ const esbuild = await import('esbuild').catch(() => undefined);
 const program = `
 import { Engine } from 'foredraft';
 async function main() {
+  let last;
   const engine = await Engine.load({ model: process.argv[2], warmup: false, n_threads: 1 });
-  console.log((await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 })).content);
+  console.log((await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0, logitsProcessor: tokens => { last = tokens.at(-1); } })).content, last);
   await engine.close();
 }
 main();

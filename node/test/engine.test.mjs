@@ -382,7 +382,7 @@ test('failures have the library\'s codes', async () => {
     error instanceof ForedraftError && error.code === code && error.status >= 400);
   await fails({ top_p: 2 }, 'invalid_request');
   await fails({ logits_callback: true }, 'invalid_request');
-  await fails({ logitsProcessor: () => {} }, 'invalid_request');
+  await fails({ logits_processor: () => {} }, 'invalid_request');
   await fails({ grammar: 'root ::= (' }, 'invalid_request');
   // A long text is tokenized by the engine's side, after the request was queued.
   const messages = [{ role: 'user', content: 'word '.repeat(5000) }];

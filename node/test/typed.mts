@@ -13,6 +13,7 @@ export async function chat(): Promise<string> {
   }
   const completion: Completion = stream.completion;
   const request: Request = completion.generation_settings;
+  await engine.complete({ messages, logitsProcessor: (tokens, logits) => { logits[tokens[0]!] = -Infinity; } });
   const tokens: number[] = await engine.tokenize((await engine.complete('Hello')).content);
   const same: string = engine.detokenizeSync(engine.tokenizeSync('Hello', { add_special: false }), { special: true });
   return `${await engine.detokenize(tokens)} ${same} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
@@ -53,6 +54,8 @@ export async function misspelt(engine: Engine): Promise<void> {
   await engine.complete({ prompt: 'Once', speculative: { n_mx: 3 } });
   // @ts-expect-error
   await engine.complete({ prompt: 'Once', speculative: { verify: 'hope' } });
+  // @ts-expect-error
+  await engine.complete({ prompt: 'Once', logitsProcessor: (tokens: string[]) => console.log(tokens) });
   // @ts-expect-error
   await Engine.load({ model: 'model.gguf', n_ctxx: 512 });
   // @ts-expect-error
