@@ -56,3 +56,10 @@ export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples
 venv/bin/mypy --strict -p foredraft
 venv/bin/mypy --strict tests/typed.py
 venv/bin/python -m pytest -q -p no:cacheprovider --rootdir "$folder" "$@" tests
+# The adapter for LlamaIndex, which brings numpy: so the rows of processors are arrays of numpy's, too.
+if venv/bin/pip install --quiet --no-compile llama-index-core; then
+    venv/bin/python -m pytest -q -p no:cacheprovider --rootdir "$folder" tests/test_llama_index.py tests/test_logits.py
+else
+    echo "skipped: the adapter for LlamaIndex, which cannot be installed here"
+    [ -z "${CI:-}" ]
+fi

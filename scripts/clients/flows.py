@@ -72,21 +72,13 @@ def llama_index():
     model = LlamaCPP(model_path=TARGET, max_new_tokens=60, context_window=1024, model_kwargs={"n_threads": 1}, verbose=False)
 
     def embed():
-        from llama_index.core.embeddings import BaseEmbedding
+        import importlib.util
 
-        class Embedding(BaseEmbedding):
-            """LlamaIndex has none for llama-cpp-python; this is all that one takes."""
-
-            def _get_text_embedding(self, text):
-                return engine.embed(text)
-
-            _get_query_embedding = _get_text_embedding
-
-            async def _aget_query_embedding(self, query):
-                return engine.embed(query)
-
-        engine = llama(embedding=True)
-        return len(Embedding().get_text_embedding_batch(["a fox", "a crow"])) == 2
+        # LlamaIndex has none for llama-cpp-python.
+        spec = importlib.util.spec_from_file_location("adapter", os.environ["FOREDRAFT_EXAMPLES"] + "/adapters/llama_index.py")
+        adapter = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(adapter)
+        return len(adapter.ForedraftEmbedding(llama(embedding=True).engine).get_text_embedding_batch(["a fox", "a crow"])) == 2
 
     def program():
         model.generate_kwargs["grammar"] = grammar()
