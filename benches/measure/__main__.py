@@ -14,6 +14,7 @@ NAMES = {
     "decisions": "`choices` beside scoring each text alone",
     "depth": "decoding after long contexts, and prompts, beside llama-bench",
     "divergence": "how far the distributions of weight formats are from those of F32 weights, here and with llama.cpp",
+    "embeddings": "texts one by one, together in one call, and one long text",
     "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
     "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",
     "hybrids": "drafts of a chosen quality over none, with hybrids of random weights",
