@@ -17,6 +17,11 @@
 #ifndef FOREDRAFT_HPP
 #define FOREDRAFT_HPP
 
+// MSVC has its standard in _MSVC_LANG.
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 201703L
+#error "foredraft.hpp needs C++17 or newer (-std=c++17 or /std:c++17); foredraft.h works with older ones"
+#else
+
 #include "foredraft.h"
 
 #include <algorithm>
@@ -613,4 +618,5 @@ inline bool abi_matches() { return foredraft_abi_version() == FOREDRAFT_ABI_VERS
 
 }  // namespace foredraft
 
+#endif  // C++17
 #endif  // FOREDRAFT_HPP

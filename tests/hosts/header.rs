@@ -88,6 +88,24 @@ fn headers_compile_alone_without_warnings_in_every_standard() {
     }
 }
 
+#[test]
+fn wrapper_gives_one_error_before_cpp17() {
+    let Some(standard) = known("c++", ["c++14", "c++14"]) else { return };
+    let file = folder("header").join("wrapper.cpp");
+    std::fs::write(&file, "#include \"foredraft.hpp\"\n").expect("target/ is writable");
+    let standard = format!("-std={standard}");
+    let mut command = Command::new(compiler("c++"));
+    let output = command
+        .args([&standard, "-fsyntax-only", "-Iinclude"])
+        .arg(file)
+        .current_dir(root())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = said.lines().filter(|line| line.contains("error:")).collect();
+    assert!(matches!(errors[..], [only] if only.contains("foredraft.hpp needs C++17 or newer")), "{said}");
+}
+
 /// The new header declares no name that a host is likely to use itself.
 #[test]
 fn foredraft_header_does_not_clash_with_host_names() {
