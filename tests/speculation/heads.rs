@@ -12,7 +12,6 @@ use foredraft::speculative::{
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The least share of accepted tokens of the shipped head, in percent.
 const FLOOR: usize = 12;
@@ -159,25 +158,19 @@ fn decoded_tokens_are_encoded_when_a_draft_needs_them() {
     let target = Arc::new(Model::load(&target, |_| true).expect("it loads"));
     let head = Arc::new(Model::load_draft(&head, |_| true).expect("it loads"));
     let mut target = Context::new(&target, &params, &threads, &interrupt).expect("it fits");
-    let mut context = Context::head(&head, &mut target, &params, &threads, &interrupt).expect("its head");
-    let (n_features, mut states) = (context.n_features(), Vec::new());
-    let start = Instant::now();
-    for _ in 0..N {
-        states.clear();
-        context.encode(&vec![0.5; n_features], &mut states).expect("encoded");
-    }
-    let encoding = start.elapsed();
+    let context = Context::head(&head, &mut target, &params, &threads, &interrupt).expect("its head");
+    let n_features = context.n_features();
     let mut drafter = Head::new(context, 1, DrafterKind::Draft, false);
     let sampler = Sampler::new(&sampling::SamplingSettings::default(), &**target.model(), None).expect("a sampler");
     drafter.begin(0, &sampler, &Settings::default());
     let tokens: Vec<Token> = (300..).take(N + 1).collect();
-    let start = Instant::now();
+    let products = || foredraft::llama::kernel_calls().products;
+    let before = products();
     for from in 0..N {
         let (tokens, target) = (&tokens[..=from], &mut Target(n_features));
         drafter.decoded(0, &mut DecodedTokens { target, first: 0, tokens, from, draft: &[] });
     }
-    let keeping = start.elapsed();
-    assert!(keeping * 4 < encoding, "{keeping:?} for {N} tokens, of which the encoder takes {encoding:?}");
+    assert_eq!(products(), before);
     let mut draft = Draft::default();
     drafter.draft(&mut [DraftRequest {
         slot: 0,
@@ -193,6 +186,8 @@ fn decoded_tokens_are_encoded_when_a_draft_needs_them() {
         drawing: None,
     }]);
     assert_eq!((draft.tokens.len(), drafter.disabled(0)), (3, None));
+    // Elsewhere the products are ggml's, which counts none.
+    assert!(products() > before || !cfg!(target_os = "linux"));
 }
 
 /// Chance alone decides between the tokens of this target, so a draft of several is right only if each row was chosen by the target's noise.
