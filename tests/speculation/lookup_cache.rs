@@ -192,6 +192,10 @@ fn host_updates_caches_and_drafts_from_them() {
     assert_eq!(update("static", json!({}))["n_observations"], 4);
     // (301, 302) has only been seen once.
     assert_eq!(draft(json!([300, 301]), 2), (json!([302]), json!(["static"])));
+    for (cache, drafted) in [("static", json!([302])), ("dynamic", json!([]))] {
+        let alone = json!({"action": "draft", "cache": cache, "tokens": [300, 301], "n_draft": 2});
+        assert_eq!(lookup(&engine, alone).unwrap()["draft"], drafted, "{cache}");
+    }
     assert_eq!(update("dynamic", json!({"n_new": 1}))["n_observations"], 4);
     assert_eq!(update("dynamic", json!({"n_new": 0}))["n_observations"], 4);
     assert_eq!(update("dynamic", json!({"ngram_min": 2, "ngram_max": 2}))["n_observations"], 8);
