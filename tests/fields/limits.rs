@@ -121,7 +121,11 @@ pub fn rows() -> Vec<Row> {
             assert_eq!(response.without("json_schema").ask(json!({"grammar": grammar})).content(), "[1,null]");
             let both = response.refused(json!({"grammar": "root ::= \"a\""}));
             assert!(both.starts_with("json_schema: expected either json_schema or grammar"), "{both}");
-            assert!(response.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
+            assert!(
+                response
+                    .refused(json!({"json_schema": {"not": {"pattern": "a"}}}))
+                    .starts_with("json_schema: #: not cannot be")
+            );
         }),
         row(&["choices", "choice"], json!({"choices": [" Mia", {"text": " x y", "tag": 5}]}), |response| {
             let (choice, choices) = (&response.answer["choice"], &response.answer["choices"]);

@@ -292,6 +292,10 @@ fn compile(
     for text in &values.texts {
         let body = match text {
             TextNode::Format(format) => formats::rule(format, rules),
+            TextNode::Except(_) => {
+                dropped.push(("not", "not cannot be enforced in text without quotes".to_owned()));
+                raw.any_text(rules, false)
+            }
             TextNode::Pattern(node) => raw.pattern(node, rules).unwrap_or_else(|part| {
                 dropped.push(("pattern", format!("the pattern has {part}, which a grammar cannot enforce")));
                 raw.any_text(rules, false)

@@ -3,19 +3,40 @@
 //! References make a short schema equivalent to a very large one: comparing its parts could take forever, and writing it out could
 //! exhaust the memory. So all work that references can repeat is counted, and stops at a limit.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use serde_json::Value;
 
 use crate::options::Unenforced;
+use crate::unevaluated::UNEVALUATED;
 
-/// The result of reading a part of a schema. The error is a message with the location.
-pub(crate) type SchemaResult<T> = Result<T, String>;
+/// The result of reading a part of a schema.
+pub(crate) type SchemaResult<T> = Result<T, SchemaError>;
+
+/// Why a part of a schema cannot be read.
+#[derive(Debug)]
+pub(crate) struct SchemaError {
+    /// The location and the reason.
+    message: String,
+    /// The schema is one, but no value is valid under it.
+    pub(crate) is_empty: bool,
+}
+
+impl From<SchemaError> for String {
+    fn from(error: SchemaError) -> String {
+        error.message
+    }
+}
 
 /// The error at a location in the schema.
 pub(crate) fn error_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
     let shown: String = at.chars().take(120).collect();
-    Err(format!("{shown}: {what}"))
+    Err(SchemaError { message: format!("{shown}: {what}"), is_empty: false })
+}
+
+/// The error that no value is valid under the schema at a location.
+pub(crate) fn empty_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
+    error_at(at, what).map_err(|error: SchemaError| SchemaError { is_empty: true, ..error })
 }
 
 /// The maximum number of schemas inside a schema.
@@ -38,11 +59,18 @@ pub(crate) struct Document<'a> {
     /// A keyword that no grammar can enforce is noted in `unenforced`. Otherwise it is an error.
     drops: bool,
     unenforced: RefCell<Vec<Unenforced>>,
+    has_unevaluated: OnceCell<bool>,
 }
 
 impl<'a> Document<'a> {
     pub(crate) fn new(root: &'a Value, drops: bool) -> Self {
-        Self { root, steps_left: Cell::new(MAX_STEPS), drops, unenforced: RefCell::default() }
+        Self {
+            root,
+            steps_left: Cell::new(MAX_STEPS),
+            drops,
+            unenforced: RefCell::default(),
+            has_unevaluated: OnceCell::new(),
+        }
     }
 
     /// Notes that a keyword is not enforced. An error unless such keywords are dropped. `why` is the whole message.
@@ -56,6 +84,22 @@ impl<'a> Document<'a> {
             unenforced.push(dropped);
         }
         Ok(())
+    }
+
+    /// Whether a keyword for unevaluated properties or items occurs.
+    pub(crate) fn has_unevaluated(&self) -> bool {
+        *self.has_unevaluated.get_or_init(|| {
+            let mut open = vec![self.root];
+            while let Some(value) = open.pop() {
+                match value {
+                    Value::Array(items) => open.extend(items),
+                    Value::Object(map) if map.keys().any(|key| UNEVALUATED.contains(&key.as_str())) => return true,
+                    Value::Object(map) => open.extend(map.values()),
+                    _ => {}
+                }
+            }
+            false
+        })
     }
 
     /// The keywords that were dropped.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::document::{SchemaResult, error_at, show_text};
+use crate::document::{SchemaResult, empty_at, error_at, show_text};
 
 /// The maximum number of repetitions in a grammar.
 const MAX_COUNT: u64 = 2000;
@@ -111,7 +111,7 @@ pub(crate) fn bounds(map: &Map<String, Value>, least: &str, most: &str, at: &str
         return error_at(at, format!("{least}: expected at most {MAX_COUNT}, got {low}"));
     }
     match high {
-        Some(high) if high < low => error_at(at, format!("{least} ({low}) is greater than {most} ({high})")),
+        Some(high) if high < low => empty_at(at, format!("{least} ({low}) is greater than {most} ({high})")),
         high => Ok((low, high.map(|high| high.min(MAX_COUNT)))),
     }
 }

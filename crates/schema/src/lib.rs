@@ -6,7 +6,7 @@
 //! Time, memory and stack are bounded for any schema.
 //!
 //! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
-//! - `reader` (a file each for objects, arrays, texts and numbers, lists of values, alternatives), with `merge`, `dependents`, `unevaluated`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
+//! - `reader` (a file each for objects, arrays, texts and numbers, lists of values, alternatives), with `merge`, `dependents`, `unevaluated`, `negation`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
 //! - `writer`, with `sequence`, `numbers`, `formats`, `spelling`, `pattern`, `delimiters`: from the tree to `rules`.
 //! - `schema`: the interface. `arguments`: values between tags. `validate`: whether a value is valid.
 
@@ -20,6 +20,7 @@ mod formats;
 mod keywords;
 mod merge;
 mod names;
+mod negation;
 mod numbers;
 mod options;
 mod pattern;

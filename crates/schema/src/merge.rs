@@ -4,12 +4,15 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
+use crate::negation::{self, both};
 use crate::unevaluated::UNEVALUATED;
 
 /// The maximum nesting of references and `allOf`s.
 const MAX_DEPTH: usize = 16;
+/// The most alternatives of two `anyOf`s that are merged into one.
+const MAX_PAIRS: usize = 16;
 
 /// Keywords that list something, each with a keyword for what the same schema does not list.
 const LISTS_AND_RESTS: [(&str, &str); 3] =
@@ -42,10 +45,21 @@ impl Merge<'_, '_> {
         if depth > MAX_DEPTH {
             return error_at(self.at, "allOf refers to itself, or is nested too deeply");
         }
+        if let Some(positive) = negation::without_negations(self.document, map, self.at)? {
+            return match positive.as_object() {
+                Some(positive) => self.add(positive, depth + 1),
+                None => empty_at(self.at, "no value is valid under all parts of allOf"),
+            };
+        }
         // `additionalProperties` applies to the properties that the same part does not list, so it can forbid another part's
         // properties. `items` and `prefixItems` likewise.
+        let has_patterns = self.merged.contains_key("patternProperties") || map.contains_key("patternProperties");
+        if !has_patterns {
+            self.apply_rests(map)?;
+        }
         let mut dropped = Vec::new();
-        for (listed, rest) in LISTS_AND_RESTS {
+        for (listed, rest) in LISTS_AND_RESTS.into_iter().filter(|(listed, _)| has_patterns || *listed != "properties")
+        {
             let closes = self.merged.contains_key(listed) && map.contains_key(rest);
             if closes || self.merged.contains_key(rest) && map.contains_key(listed) {
                 let why = format!("{rest} beside {listed} in another part of allOf cannot be enforced");
@@ -75,6 +89,37 @@ impl Merge<'_, '_> {
         self.parts(map, depth)
     }
 
+    /// Applies each `additionalProperties` to the properties that only the other schema lists.
+    fn apply_rests(&mut self, map: &Map<String, Value>) -> SchemaResult<()> {
+        let names = |map: &Map<String, Value>| -> Vec<String> {
+            map.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
+        };
+        let rest = |map: &Map<String, Value>| {
+            map.get("additionalProperties").filter(|rest| is_schema(rest) && **rest != Value::Bool(true)).cloned()
+        };
+        let (known, new) = (names(&self.merged), names(map));
+        let known_set: HashSet<&String> = known.iter().collect();
+        let new_set: HashSet<&String> = new.iter().collect();
+        let only_new = new.iter().filter(|name| !known_set.contains(name));
+        let only_known = known.iter().filter(|name| !new_set.contains(name));
+        let mut further = Vec::new();
+        if let Some(rest) = rest(&self.merged) {
+            further.extend(only_new.map(|name| (name.clone(), rest.clone())));
+        }
+        if let Some(rest) = rest(map) {
+            further.extend(only_known.map(|name| (name.clone(), rest.clone())));
+        }
+        if further.is_empty() {
+            return Ok(());
+        }
+        let further = Value::Object(further.into_iter().collect());
+        self.document.count_copy(&further, self.at)?;
+        if let Value::Object(before) = self.merged.entry("properties").or_insert_with(|| json!({})) {
+            join(before, &further, &mut self.joined);
+        }
+        Ok(())
+    }
+
     /// Adds the schema that a reference points at.
     fn refer(&mut self, reference: &Value, depth: usize) -> SchemaResult<()> {
         let Some(reference) = reference.as_str() else { return error_at(self.at, "$ref must be a string") };
@@ -97,7 +142,8 @@ impl Merge<'_, '_> {
             match part {
                 Value::Object(part) => self.add(part, depth + 1)?,
                 Value::Bool(true) => {}
-                _ => return error_at(self.at, "a part of allOf is not a schema, or is never valid"),
+                Value::Bool(false) => return empty_at(self.at, "a part of allOf is never valid"),
+                _ => return error_at(self.at, "a part of allOf is not a schema"),
             }
         }
         Ok(())
@@ -113,9 +159,26 @@ impl Merge<'_, '_> {
             ("type", Some(_)) => {
                 let types = common_types(&named_types(&self.merged, self.at)?, &named_types(map, self.at)?);
                 if types.is_empty() {
-                    return error_at(self.at, "no value has the types of all parts of allOf");
+                    return empty_at(self.at, "no value has the types of all parts of allOf");
                 }
                 self.merged.insert("type".into(), json!(types));
+            }
+            ("not", Some(before)) => {
+                let values = |schema: &Value| schema.get("enum").and_then(Value::as_array).cloned();
+                *before = match (values(before), values(value)) {
+                    (Some(some), Some(others)) if is_list(before) && is_list(value) => {
+                        json!({ "enum": ([some, others].concat()) })
+                    }
+                    _ => json!({"anyOf": [before.take(), value]}),
+                };
+            }
+            ("anyOf", Some(before)) if n_pairs(before, value).is_some_and(|n| n <= MAX_PAIRS) => {
+                let pairs = before.as_array().into_iter().flatten().flat_map(|one| {
+                    value.as_array().into_iter().flatten().map(|other| both(one.clone(), other.clone()))
+                });
+                let pairs: Value = pairs.collect();
+                self.document.count_copy(&pairs, self.at)?;
+                *before = pairs;
             }
             (_, Some(_)) if !is_assertion(key) => {}
             (key, Some(before)) if LOWER_BOUNDS.contains(&key) || UPPER_BOUNDS.contains(&key) => {
@@ -124,8 +187,10 @@ impl Merge<'_, '_> {
                     *before = value.clone();
                 }
             }
-            ("items" | "propertyNames", Some(before)) if is_schema(before) && is_schema(value) => {
-                *before = json!({"allOf": [before.take(), value]});
+            ("items" | "propertyNames" | "additionalProperties", Some(before))
+                if is_schema(before) && is_schema(value) =>
+            {
+                *before = both(before.take(), value.clone());
             }
             ("uniqueItems", Some(before)) if before.is_boolean() && value.is_boolean() => *before = Value::Bool(true),
             (_, Some(_)) => {
@@ -150,6 +215,16 @@ impl Merge<'_, '_> {
         self.merged.insert("required".into(), names);
         Ok(())
     }
+}
+
+/// Whether a schema has only a list of values.
+fn is_list(schema: &Value) -> bool {
+    schema.as_object().is_some_and(|map| map.len() == 1 && map.contains_key("enum"))
+}
+
+/// The number of pairs of two lists of schemas.
+fn n_pairs(one: &Value, other: &Value) -> Option<usize> {
+    Some(one.as_array()?.len() * other.as_array()?.len())
 }
 
 /// Whether a value is a schema, and not a list of schemas.

@@ -11,12 +11,12 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
 
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at, show};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, show};
 use crate::keywords::{FORMATS, OF_TYPE, UNENFORCEABLE, is_assertion, named_types};
 use crate::tree::{SchemaNode, SchemaTree};
 use crate::unevaluated::UNEVALUATED;
 use crate::validate::Validator;
-use crate::{dependents, merge, unevaluated};
+use crate::{dependents, merge, negation, unevaluated};
 
 /// Schemas nested deeper than this become definitions, so that the stack's depth is bounded.
 const MAX_INLINED: usize = 6;
@@ -98,7 +98,7 @@ impl SchemaReader<'_, '_> {
         let map = match schema {
             Value::Object(map) => map,
             Value::Bool(true) => return Ok(SchemaNode::Any),
-            Value::Bool(false) => return error_at(at, "no value is valid under false"),
+            Value::Bool(false) => return empty_at(at, "no value is valid under false"),
             other => return error_at(at, format!("expected a schema, got {}", show(other))),
         };
         if depth > MAX_INLINED {
@@ -114,7 +114,13 @@ impl SchemaReader<'_, '_> {
         if let Some(alternatives) = dependents::alternatives(self.document, map, at)? {
             return self.schema(&alternatives, at, depth + 1);
         }
-        let others = UNENFORCEABLE.iter().filter(|keyword| !UNEVALUATED.contains(keyword));
+        if let Some(positive) = negation::without_negations(self.document, map, at)? {
+            return self.schema(&positive, at, depth + 1);
+        }
+        let is_read = |keyword: &str| {
+            UNEVALUATED.contains(&keyword) || keyword == "not" && negation::excluded_texts(map).is_some()
+        };
+        let others = UNENFORCEABLE.iter().filter(|keyword| !is_read(keyword));
         for keyword in others.filter(|keyword| map.contains_key(**keyword)) {
             self.document.drop_keyword(at, keyword, format!("{keyword} cannot be enforced by a grammar"))?;
         }

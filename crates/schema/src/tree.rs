@@ -82,6 +82,8 @@ pub(crate) enum TextNode {
     Pattern(PatternNode),
     /// Those of a format of [`crate::keywords::FORMATS`].
     Format(&'static str),
+    /// All but these.
+    Except(Vec<String>),
 }
 
 impl SchemaTree {

@@ -123,6 +123,13 @@ impl SchemaWriter<'_> {
     fn content(&mut self, text: &TextNode, spelling: &Spelling) -> Result<String, String> {
         match text {
             TextNode::Format(format) => Ok(formats::rule(format, self.rules)),
+            TextNode::Except(texts) => match name_tree(&texts.iter().map(String::as_str).collect::<Vec<_>>()) {
+                Some(tree) => Ok(self.other_names(&tree, spelling)),
+                None => {
+                    self.drop_keyword("not", "not excludes too many texts for a grammar".to_owned())?;
+                    Ok(spelling.any_text(self.rules, false))
+                }
+            },
             TextNode::Pattern(node) => {
                 let body = match spelling.pattern(node, self.rules) {
                     Ok(body) => body,

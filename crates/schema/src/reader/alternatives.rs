@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
 use crate::disjoint::disjoint;
-use crate::document::{MAX_NODES, SchemaResult, VISIT, error_at};
+use crate::document::{MAX_NODES, SchemaResult, VISIT, empty_at, error_at};
 use crate::keywords::is_assertion;
 use crate::tree::SchemaNode;
-use crate::{merge, unevaluated};
+use crate::{merge, negation, unevaluated};
 
 impl SchemaReader<'_, '_> {
     /// Reads a schema with the keywords `unevaluated`.
@@ -48,15 +48,29 @@ impl SchemaReader<'_, '_> {
         };
         let mut out = Vec::new();
         for (i, part) in list.iter().enumerate() {
-            if part != &Value::Bool(false) {
-                out.push(self.schema(part, &format!("{at}/{i}"), depth + 1)?);
-            }
+            out.extend(self.alternative(part, &format!("{at}/{i}"), depth)?);
         }
         // Compares all pairs, so only after the number of parts was checked.
         if keyword == "oneOf" {
             self.exclusive(list, at)?;
         }
-        if out.is_empty() { error_at(at, "no value is valid") } else { Ok(SchemaNode::Union(out)) }
+        if out.is_empty() { empty_at(at, "no value is valid") } else { Ok(SchemaNode::Union(out)) }
+    }
+
+    /// Reads a part of `anyOf` or `oneOf`. `None`: no value is valid under it.
+    fn alternative(&mut self, part: &Value, at: &str, depth: usize) -> SchemaResult<Option<SchemaNode>> {
+        let n_definitions = self.definitions.len();
+        match self.schema(part, at, depth + 1) {
+            Ok(node) => Ok(Some(node)),
+            Err(error) if error.is_empty => {
+                // Nothing refers to the definitions that it has begun.
+                self.definitions.truncate(n_definitions);
+                self.todo.retain(|todo| todo.id < n_definitions);
+                self.ids.retain(|_, id| *id < n_definitions);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The parts of `anyOf` and `oneOf`, each with the keywords beside it.
@@ -73,7 +87,10 @@ impl SchemaReader<'_, '_> {
         if keyword == "oneOf" {
             self.exclusive(list, at)?;
         }
-        let beside = map.iter().filter(|(key, _)| is_assertion(key) && *key != keyword);
+        // A `not` that the reader of texts enforces holds for each part, too.
+        let excludes_texts = negation::excluded_texts(map).is_some();
+        let is_kept = |key: &str| is_assertion(key) && key != keyword || key == "not" && excludes_texts;
+        let beside = map.iter().filter(|(key, _)| is_kept(key));
         let beside = Value::Object(beside.map(|(key, value)| (key.clone(), value.clone())).collect());
         let mut out = Vec::new();
         for part in list {

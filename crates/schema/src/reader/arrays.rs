@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
-use crate::document::{SchemaResult, error_at};
+use crate::document::{SchemaResult, empty_at, error_at};
 use crate::keywords::bounds;
 use crate::tree::{ArrayNode, SchemaNode};
 
@@ -51,7 +51,7 @@ impl SchemaReader<'_, '_> {
             most = Some(most.map_or(len, |most| most.min(len)));
         }
         if most.is_some_and(|most| most < least) {
-            return error_at(at, format!("no array has at least {least} items"));
+            return empty_at(at, format!("no array has at least {least} items"));
         }
         Ok(SchemaNode::Array(Box::new(ArrayNode { first, rest, least, most })))
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at, inside, show_text};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, inside, show_text};
 use crate::keywords::{count, strings};
 use crate::tree::{AdditionalNode, ObjectNode, PropertyNode, SchemaNode, TextNode};
 use crate::{names, pattern};
@@ -99,7 +99,7 @@ impl SchemaReader<'_, '_> {
             let is_property = map.get("properties").is_some_and(|all| all.get(&one.name).is_some());
             if parts.contains(&Value::Bool(false)) || parts.is_empty() && !is_property && !is_open {
                 if one.is_required {
-                    return error_at(at, format!("{} is required and never valid", show_text(&one.name)));
+                    return empty_at(at, format!("{} is required and never valid", show_text(&one.name)));
                 }
                 continue;
             }
@@ -148,7 +148,7 @@ impl SchemaReader<'_, '_> {
         // Names by a schema: the listed ones that are valid, or additional ones of a pattern.
         let is_valid = |name: &str| self.validator.is_valid(schema, &Value::String(name.to_owned()));
         if let Some(one) = listed.iter().find(|one| one.is_required && !is_valid(&one.name)) {
-            return error_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
+            return empty_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
         }
         listed.retain(|one| is_valid(&one.name));
         if let Some(keyword) = self.validator.take_unknown() {
@@ -204,7 +204,7 @@ pub(crate) fn listed(document: &Document<'_>, map: &Map<String, Value>, at: &str
     for (name, schema) in properties {
         let is_required = needed.contains(name.as_str());
         if is_required && schema == &Value::Bool(false) {
-            return error_at(at, format!("{} is required and never valid", show_text(name)));
+            return empty_at(at, format!("{} is required and never valid", show_text(name)));
         }
         document.count_copy(schema, at)?;
         let at = inside(&format!("{at}/properties"), name);
@@ -218,7 +218,7 @@ pub(crate) fn listed(document: &Document<'_>, map: &Map<String, Value>, at: &str
         }
         let has_pattern = map.contains_key("patternProperties");
         if additional == Some(&Value::Bool(false)) && !has_pattern {
-            return error_at(at, format!("{} is required and is not a property", show_text(name)));
+            return empty_at(at, format!("{} is required and is not a property", show_text(name)));
         }
         let schema =
             additional.filter(|schema| schema.is_object() || !has_pattern).cloned().unwrap_or(Value::Bool(true));
@@ -243,7 +243,7 @@ fn restrict(
     }
     let is_allowed = |name: &String| allowed.contains(name);
     if let Some(one) = listed.iter().find(|one| one.is_required && !is_allowed(&one.name)) {
-        return error_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
+        return empty_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
     }
     listed.retain(|one| is_allowed(&one.name));
     let Some(additional) = additional.take().filter(|additional| additional.names.is_none()) else { return Ok(()) };

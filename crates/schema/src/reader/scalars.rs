@@ -3,8 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
-use crate::document::{SchemaResult, VISIT, error_at};
+use crate::document::{SchemaResult, VISIT, empty_at, error_at};
 use crate::keywords::{FORMATS, bounds};
+use crate::negation;
 use crate::numbers::{IntegerRange, NumberBound, NumberRange};
 use crate::pattern::{self, CharSet, PatternNode};
 use crate::rules::Rules;
@@ -25,6 +26,12 @@ impl SchemaReader<'_, '_> {
             }
             Ok(node)
         };
+        if let Some(texts) = negation::excluded_texts(map) {
+            if ["pattern", "format", "minLength", "maxLength"].iter().all(|keyword| !map.contains_key(*keyword)) {
+                return Ok(TextNode::Except(texts.into_iter().map(str::to_owned).collect()));
+            }
+            self.document.drop_keyword(at, "not", "not beside a pattern, format or length cannot be enforced")?;
+        }
         let format = match map.get("format") {
             None => None,
             Some(Value::String(format)) => FORMATS.into_iter().find(|known| known == format),
@@ -89,7 +96,7 @@ impl SchemaReader<'_, '_> {
         let range = IntegerRange { least, most };
         match range.bounds() {
             Some((least, most)) if least > most => {
-                error_at(at, format!("no integer of at most 15 digits is from {least} to {most}"))
+                empty_at(at, format!("no integer of at most 15 digits is from {least} to {most}"))
             }
             _ => Ok(SchemaNode::Integer(range)),
         }
@@ -121,7 +128,7 @@ impl SchemaReader<'_, '_> {
             most: bound("maximum", "exclusiveMaximum", false)?,
         };
         if range.body().is_none() {
-            return error_at(at, "no number of at most 15 digits is within the bounds");
+            return empty_at(at, "no number of at most 15 digits is within the bounds");
         }
         Ok(SchemaNode::Number(range))
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
-use crate::document::{MAX_NODES, SchemaResult, VISIT, error_at, n_values};
+use crate::document::{MAX_NODES, SchemaResult, VISIT, empty_at, error_at, n_values};
 use crate::keywords::named_types;
 use crate::tree::SchemaNode;
 
@@ -91,6 +91,6 @@ impl SchemaReader<'_, '_> {
             let why = format!("{keyword} beside enum or const cannot be enforced");
             self.document.drop_keyword(at, &keyword, why)?;
         }
-        if valid.is_empty() { error_at(at, "no value of the enum is valid") } else { Ok(SchemaNode::Values(valid)) }
+        if valid.is_empty() { empty_at(at, "no value of the enum is valid") } else { Ok(SchemaNode::Values(valid)) }
     }
 }

@@ -59,7 +59,11 @@ fn schemas() -> impl Strategy<Value = Value> {
                 .prop_map(|(one, rest)| json!({"type": "array", "prefixItems": [one], "items": rest})),
             proptest::collection::vec(inner.clone(), 1..4).prop_map(|parts| json!({ "anyOf": parts })),
             proptest::collection::vec(inner.clone(), 1..3).prop_map(|parts| json!({ "allOf": parts })),
-            proptest::collection::vec(inner, 2..3).prop_map(|parts| json!({ "oneOf": parts })),
+            proptest::collection::vec(inner.clone(), 2..4).prop_map(|parts| json!({ "oneOf": parts })),
+            (inner.clone(), inner.clone()).prop_map(|(one, other)| json!({"allOf": [one], "not": other})),
+            (inner.clone(), inner.clone(), inner.clone(), inner).prop_map(|(one, condition, then, other)| {
+                json!({"allOf": [one], "if": condition, "then": then, "else": other})
+            }),
         ]
     })
 }

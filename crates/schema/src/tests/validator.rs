@@ -25,6 +25,11 @@ pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
         "anyOf" => count(wanted) > 0,
         "oneOf" => count(wanted) == 1,
         "allOf" => count(wanted) == wanted.as_array().unwrap().len(),
+        "not" => !valid(wanted, value),
+        "if" => {
+            let branch = if valid(wanted, value) { "then" } else { "else" };
+            map.get(branch).is_none_or(|schema| valid(schema, value))
+        }
         "minimum" => number(wanted, |number, limit| number >= limit),
         "maximum" => number(wanted, |number, limit| number <= limit),
         "exclusiveMinimum" => number(wanted, |number, limit| number > limit),
@@ -58,7 +63,7 @@ pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
         }),
         "pattern" => value.as_str().is_none_or(|text| matches(wanted.as_str().unwrap(), text)),
         "format" => value.as_str().is_none_or(|text| has_format(text, wanted.as_str().unwrap())),
-        _ => ["$defs"].contains(&key.as_str()),
+        _ => ["$defs", "then", "else"].contains(&key.as_str()),
     })
 }
 

@@ -192,9 +192,12 @@ fn hostile_tools_are_refused_or_harmless() {
         assert!(error.message().starts_with(expected), "{tools}: {}", error.message());
     }
     // A grammar cannot enforce this.
-    let loose =
-        try_format(THINKING_JSON, tool(json!({"name": "a", "parameters": {"type": "object", "not": {}}})), json!({}))
-            .unwrap();
+    let loose = try_format(
+        THINKING_JSON,
+        tool(json!({"name": "a", "parameters": {"type": "object", "not": {"propertyNames": {"pattern": "a"}}}})),
+        json!({}),
+    )
+    .unwrap();
     assert!(
         loose.warnings.iter().any(|warning| warning.starts_with("tools[0].function.parameters: ")),
         "{:?}",

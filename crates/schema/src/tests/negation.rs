@@ -1,0 +1,114 @@
+//! `not`, `if`, `oneOf` of schemas that share values, and closed schemas in `allOf`.
+
+use serde_json::{Value, json};
+
+use super::{accepts, automaton, to_grammar};
+
+/// Schemas with values that their grammars allow, and values that they do not.
+fn cases() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
+    let letters = json!({"a": {"type": "integer"}, "b": {"type": "integer"}});
+    let closed = json!({"x": {"type": "object", "properties": {"a": {}}, "additionalProperties": false}});
+    vec![
+        (
+            json!({"type": "object", "properties": letters, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+            vec![json!({"a": 1}), json!({"b": 1})],
+            vec![json!({}), json!({"a": 1, "b": 1})],
+        ),
+        (
+            json!({"type": "object", "properties": letters, "not": {"required": ["a", "b"]}}),
+            vec![json!({}), json!({"a": 1}), json!({"b": 1})],
+            vec![json!({"a": 1, "b": 1})],
+        ),
+        (
+            json!({"type": "object", "properties": {"kind": {"enum": ["card", "cash"]}, "number": {"type": "integer"}},
+                "required": ["kind"], "additionalProperties": false,
+                "if": {"properties": {"kind": {"const": "card"}}}, "then": {"required": ["number"]},
+                "else": {"properties": {"number": false}}}),
+            vec![json!({"kind": "card", "number": 1}), json!({"kind": "cash"})],
+            vec![json!({"kind": "card"}), json!({"kind": "cash", "number": 1}), json!({"number": 1})],
+        ),
+        (
+            json!({"type": "object", "properties": {"kind": {"type": "string"}, "n": {"type": "integer"}}, "required": ["kind"],
+            "allOf": [
+                {"if": {"properties": {"kind": {"const": "a"}}, "required": ["kind"]}, "then": {"required": ["n"]}},
+                {"if": {"properties": {"kind": {"const": "b"}}, "required": ["kind"]}, "then": {"properties": {"n": {"maximum": 5}}}},
+            ]}),
+            vec![
+                json!({"kind": "a", "n": 9}),
+                json!({"kind": "b", "n": 5}),
+                json!({"kind": "ab"}),
+                json!({"kind": "", "n": 9}),
+            ],
+            vec![json!({"kind": "a"}), json!({"kind": "b", "n": 6})],
+        ),
+        (
+            json!({"type": "string", "not": {"enum": ["a", "ab"]}}),
+            vec![json!("b"), json!("abc"), json!("")],
+            vec![json!("a"), json!("ab")],
+        ),
+        (
+            json!({"type": "string", "not": {"enum": ["a", "b"]}, "anyOf": [{"type": ["string", "null"]}, {"enum": ["b", "c"]}]}),
+            vec![json!("c"), json!("d")],
+            vec![json!("a"), json!("b"), json!(null)],
+        ),
+        (
+            json!({"allOf": [{"type": "string", "not": {"enum": ["a"]}}, {"type": ["null", "string"], "not": {"enum": ["b"]}}]}),
+            vec![json!("c"), json!("")],
+            vec![json!("a"), json!("b"), json!(null)],
+        ),
+        (
+            // In this draft the type does not count.
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"x": {"type": ["string", "null"]}},
+                "type": ["boolean", "null"], "not": {"$ref": "#/definitions/x", "type": "string"}}),
+            vec![json!(true)],
+            vec![json!(null), json!("a")],
+        ),
+        (
+            json!({"not": {"type": ["string", "number"]}}),
+            vec![json!(null), json!([1]), json!(true)],
+            vec![json!("a"), json!(1)],
+        ),
+        (
+            json!({"type": "integer", "oneOf": [{"minimum": 3}, {"maximum": 5}]}),
+            vec![json!(2), json!(6)],
+            vec![json!(3), json!(5)],
+        ),
+        (json!({"type": "integer", "not": {"minimum": 3}}), vec![json!(2)], vec![json!(3)]),
+        (
+            json!({"type": ["boolean", "null"], "not": {"const": true}}),
+            vec![json!(false), json!(null)],
+            vec![json!(true)],
+        ),
+        (
+            json!({"allOf": [{"$ref": "#/$defs/x", "properties": {"b": {"type": "integer"}}}], "$defs": closed}),
+            vec![json!({}), json!({"a": 1})],
+            vec![json!({"b": 1})],
+        ),
+        (
+            json!({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": {"type": "integer"}}]}),
+            vec![json!({"a": 1, "b": "x"})],
+            vec![json!({"a": "x"}), json!({"a": "x", "b": 1})],
+        ),
+    ]
+}
+
+#[test]
+fn opposites_are_enforced() {
+    for (schema, valid, invalid) in cases() {
+        let gbnf = to_grammar(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let grammar = automaton(&gbnf).unwrap();
+        for (values, expected) in [(valid, true), (invalid, false)] {
+            for value in values {
+                assert_eq!(accepts(&grammar, &value.to_string()), expected, "{value} under {schema}\n{gbnf}");
+            }
+        }
+    }
+}
+
+/// The properties of an opposite would count as evaluated.
+#[test]
+fn conditions_beside_unevaluated_properties_are_refused() {
+    let schema = json!({"type": "object", "if": {"properties": {"a": {"const": "x"}}, "required": ["a"]},
+        "else": {"properties": {"b": {}}}, "unevaluatedProperties": false});
+    assert!(to_grammar(&schema).is_err());
+}
