@@ -45,7 +45,7 @@ use self::ast::{Ast, Constant};
 pub use self::error::{Fault, FaultKind, TemplateResult};
 use self::interpreter::Interpreter;
 use self::meter::Meter;
-pub use self::meter::{MAX_DEPTH, RenderLimits, StopSignal};
+pub use self::meter::{MAX_DEPTH, RenderLimits, StopSignal, stop_after};
 pub use self::strftime::strftime;
 use self::text::TextBuilder;
 pub use self::value::Value;

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Fault, FaultKind, TemplateResult};
 
@@ -15,6 +16,13 @@ pub const MAX_DEPTH: usize = 2000;
 
 /// Asked every few thousand steps. True: stop.
 pub type StopSignal = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A signal that stops renderings after about so many steps of all that ask it.
+#[must_use]
+pub fn stop_after(steps: u64) -> StopSignal {
+    let n_asked = AtomicU64::new(0);
+    Arc::new(move || n_asked.fetch_add(1, Ordering::Relaxed) >= steps / INTERRUPT_STEPS)
+}
 
 /// The limits of one rendering.
 #[derive(Clone)]

@@ -72,6 +72,8 @@ fn repr_text(out: &mut TextBuilder, text: &str) -> TemplateResult<()> {
     let mut plain = 0;
     for (at, c) in text.char_indices() {
         let escaped = match c {
+            // Most characters.
+            ' '..='~' if c != quote && c != '\\' => continue,
             '\\' => "\\\\".to_owned(),
             '\n' => "\\n".to_owned(),
             '\r' => "\\r".to_owned(),

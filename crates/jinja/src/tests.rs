@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{
     Fault, FaultKind, MAX_DEPTH, PARSE_STACK, RenderLimits, Run, StopSignal, Template, TemplateResult, Value, depth,
-    stack, strftime,
+    stack, stop_after, strftime,
 };
 
 const STEPS: u64 = 4_000_000;
@@ -323,6 +323,20 @@ fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
     let items = "[{'k': 1, 'n': 0}, {'k': 0, 'n': 1}, {'k': 1, 'n': 2}, {'k': 0, 'n': 3}]";
     check_value(&format!("{items}|sort(attribute='k')|map(attribute='n')|list"), "[1, 3, 0, 2]");
     check_value(&format!("{items}|sort(attribute='k', reverse=true)|map(attribute='n')|list"), "[0, 2, 1, 3]");
+}
+
+/// Each rendering ends within its own limit, and the signal ends all of them together.
+#[test]
+fn signal_bounds_the_steps_of_several_renderings() {
+    let interrupt = stop_after(50_000);
+    let renderings = (0..10).map(|_| {
+        let source = "{% for i in range(6000) %}{{ i }}{% endfor %}";
+        rendered(source, Some(StopSignal::clone(&interrupt)))
+    });
+    let (results, steps): (Vec<_>, Vec<u64>) = renderings.unzip();
+    assert!(results.first().is_some_and(Result::is_ok) && results.last().is_some_and(Result::is_err));
+    let sum: u64 = steps.iter().sum();
+    assert!((50_000..100_000).contains(&sum), "{steps:?}");
 }
 
 /// `*list` and `**dictionary` make many arguments of few characters.

@@ -17,10 +17,12 @@ const FORMAT_STEPS: u64 = 400_000;
 const SECOND_MARK: &str = "probe-second-71c3";
 
 impl ChatTemplate {
-    /// The prompt of a conversation that shows how a template writes messages. `None`: the template refuses it, or it takes too long.
+    /// The prompt of a conversation that shows how a template writes messages. `None`: the template refuses it, it takes too long, or
+    /// `input` interrupts it.
     pub(in crate::api) fn render_probe(&self, input: &RenderInput) -> Option<String> {
         let (variables, seconds) = self.variables(input).ok()?;
-        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
+        let interrupt = input.interrupt.cloned();
+        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt };
         self.run(&variables, seconds, &limits).ok()?.ok()
     }
 

@@ -12,6 +12,9 @@ use crate::error::Result;
 /// The maximum number of requests' templates whose formats are kept for a model.
 const MAX_TEMPLATES: usize = 4;
 
+/// The maximum number of steps of all renderings that find the format of a template. The known templates need less than a tenth of it.
+const MAX_STEPS: u64 = 1_000_000;
+
 /// The format of a template.
 #[derive(Debug)]
 pub(in crate::api) struct TemplateFormat(pub(super) foredraft_chat::ChatFormat);
@@ -24,7 +27,7 @@ impl TemplateFormat {
     /// `source` is an unknown name.
     pub(in crate::api) fn find(template: &ChatTemplate, source: &str, bos: &str, eos: &str) -> Result<TemplateFormat> {
         let source = crate::api::chat::named_template(source)?;
-        let kwargs = Map::new();
+        let (kwargs, interrupt) = (Map::new(), foredraft_jinja::stop_after(MAX_STEPS));
         Ok(TemplateFormat(foredraft_chat::detect(&source, &|conversation| {
             template.render_probe(&RenderInput {
                 messages: conversation.messages,
@@ -34,7 +37,7 @@ impl TemplateFormat {
                 tools: conversation.tools,
                 kwargs: &kwargs,
                 now: std::time::UNIX_EPOCH,
-                interrupt: None,
+                interrupt: Some(&interrupt),
             })
         })))
     }

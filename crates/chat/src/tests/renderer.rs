@@ -1,12 +1,13 @@
 //! Renders templates for tests, in the form of messages that each template expects.
 
-use foredraft_jinja::{RenderLimits, Run, Template, Value as JinjaValue};
+use foredraft_jinja::{RenderLimits, Run, StopSignal, Template, Value as JinjaValue, stop_after};
 use serde_json::{Value, json};
 
 use crate::{ChatFormat, Conversation, detect};
 
-/// The steps of a rendering that finds a format, as in the library.
+/// The steps of a rendering that finds a format, and of all these renderings of a template, as in the library.
 const STEPS: u64 = 400_000;
+const ALL_STEPS: u64 = 1_000_000;
 
 /// A template with the form of messages that it expects.
 pub(crate) struct TestTemplate {
@@ -56,6 +57,10 @@ impl TestTemplate {
     }
 
     pub(crate) fn render(&self, conversation: &Conversation) -> Option<String> {
+        self.render_until(conversation, None)
+    }
+
+    fn render_until(&self, conversation: &Conversation, interrupt: Option<&StopSignal>) -> Option<String> {
         let messages: Vec<Value> = conversation.messages.iter().map(|message| self.adapted(message)).collect();
         let parts: Vec<Value> = messages
             .iter()
@@ -68,24 +73,24 @@ impl TestTemplate {
             })
             .collect();
         let shows_all = |prompt: &String| prompt.contains(messages[0]["content"].as_str().unwrap());
-        let render = |messages: &[Value]| self.run(messages, conversation.tools, conversation.add_generation_prompt);
+        let render = |messages: &[Value]| self.run(messages, conversation, interrupt);
         render(&messages).filter(shows_all).or_else(|| render(&parts).filter(|prompt| !prompt.contains("'text'")))
     }
 
-    fn run(&self, messages: &[Value], tools: Option<&Value>, add_generation_prompt: bool) -> Option<String> {
+    fn run(&self, messages: &[Value], conversation: &Conversation, interrupt: Option<&StopSignal>) -> Option<String> {
         // A test's thread has 2 MiB.
         let depth = foredraft_jinja::depth(1 << 20);
-        let run = Run::new(RenderLimits { steps: STEPS, memory: 64 << 20, depth, interrupt: None });
+        let run = Run::new(RenderLimits { steps: STEPS, memory: 64 << 20, depth, interrupt: interrupt.cloned() });
         let mut variables = vec![
             ("messages", value(&run, &json!(messages))),
-            ("add_generation_prompt", JinjaValue::Bool(add_generation_prompt)),
+            ("add_generation_prompt", JinjaValue::Bool(conversation.add_generation_prompt)),
             ("enable_thinking", JinjaValue::Bool(true)),
             ("bos_token", value(&run, &json!("<s>"))),
             ("eos_token", value(&run, &json!("</s>"))),
             ("date_string", value(&run, &json!("26 Jul 2024"))),
             ("datetime", value(&run, &json!("Jul 26 2024"))),
         ];
-        if let Some(tools) = tools {
+        if let Some(tools) = conversation.tools {
             variables.push(("tools", value(&run, tools)));
             variables.push(("functions", value(&run, &json!(tools.to_string()))));
         }
@@ -113,7 +118,8 @@ impl TestTemplate {
     }
 
     pub(crate) fn detect(&self) -> ChatFormat {
-        detect(&self.source, &|conversation| self.render(conversation))
+        let interrupt = stop_after(ALL_STEPS);
+        detect(&self.source, &|conversation| self.render_until(conversation, Some(&interrupt)))
     }
 }
 
