@@ -7,6 +7,7 @@ use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, complete, drain, model, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, Rollback, ThreadPool};
+use foredraft::session::Session;
 use serde_json::{Value, json};
 
 /// Models that keep earlier states.
@@ -235,6 +236,34 @@ fn only_tokens_whose_state_is_kept_are_removed() {
     }
 }
 
+/// llama.cpp puts the states of a physical batch's sequences side by side. It moves others, but not their earlier states, not even those
+/// of an earlier physical batch of the same decode.
+#[test]
+fn earlier_states_that_a_later_physical_batch_moves_are_not_returned_to() {
+    for (kind, path) in hybrids() {
+        let texts = [tokens(1, 30), tokens(2, 30), tokens(3, 30)];
+        let mut alone = context(&path, 0, 1);
+        let expected = decode(&mut alone, 0, 0, &texts[0][..16]).pop().unwrap();
+        let mut context = context(&path, 4, 3);
+        // The states of the sequences are in another order than the sequences.
+        for sequence in [2, 0, 1] {
+            decode(&mut context, sequence, 0, &texts[sequence as usize][..12]);
+        }
+        let mut batch = Batch::new();
+        for (sequence, n) in [(0, 5), (1, 3), (2, 3)] {
+            for (at, token) in (12..12 + n).zip(&texts[sequence as usize][12..]) {
+                batch.push(i32::try_from(*token).unwrap(), at, sequence, true);
+            }
+        }
+        context.decode(&batch).unwrap();
+        assert!(context.truncate(2, 13), "{kind}: in the last physical batch");
+        // Where the states before the last two tokens are lost, only the whole sequence can be removed.
+        let next = if context.truncate(0, 15) { 15 } else { context.truncate(0, 0).then_some(0).unwrap() };
+        let logits = decode(&mut context, 0, next, &texts[0][next..16]).pop().unwrap();
+        assert_eq!(logits, expected, "{kind}");
+    }
+}
+
 /// More states than a physical batch has tokens would fail an assertion of llama.cpp.
 #[test]
 fn rollback_is_limited_by_the_physical_batch_and_the_architecture() {
@@ -242,4 +271,67 @@ fn rollback_is_limited_by_the_physical_batch_and_the_architecture() {
     assert_eq!(context(&hybrid, u32::MAX, 1).rollback(), Rollback::Recent(14));
     assert_eq!(context(&tiny_models::recurrent(), 4, 1).rollback(), Rollback::Never, "mamba keeps no earlier states");
     assert_eq!(context(&model("draft"), 4, 1).rollback(), Rollback::Anywhere);
+}
+
+/// Sessions of hybrids and of targets with a head, as another version, another engine or damage would have left them.
+#[test]
+fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
+    let [mtp_main, mtp_layer] = tiny_models::heads::mtp_in_two_files(0.4);
+    let head = (tiny_models::heads::head_target(1.0), tiny_models::heads::eagle3("own", |_| {}));
+    let mut engines: Vec<_> = all().into_iter().map(|(kind, path)| (kind, load(&path, json!({})))).collect();
+    engines.push(("EAGLE-3", load(&head.0, json!({"model_draft": head.1}))));
+    engines.push(("MTP", load(&mtp_main, json!({"model_draft": mtp_layer}))));
+    let speculative = json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 5}, "cache_prompt": true});
+    for (kind, engine) in engines {
+        let file = |name: &str| {
+            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.session", kind.replace(' ', "-")))
+        };
+        let path = file("whole");
+        let first = request(4, 0.8);
+        let plain = complete(&engine, Completion, &first);
+        let saved = with(&with(&first, speculative.clone()), json!({"n_predict": 30, "session_save": path}));
+        complete(&engine, Speculative, &saved);
+        let session = Session::read(&path).expect("it was saved");
+        let n_tokens = session.target.tokens.len();
+        let longer = format!("positions long, not {}", n_tokens - 12);
+        let changes: [(&str, &dyn Fn(&mut Session), &str); 6] = [
+            ("half", &|session| session.target.state.truncate(session.target.state.len() / 2), "state"),
+            ("shorter", &|session| session.target.state.truncate(session.target.state.len() - 1), "state"),
+            ("empty", &|session| session.target.state.clear(), "state"),
+            // More than the memory could remove again.
+            ("fewer", &|session| session.target.tokens.truncate(n_tokens - 12), &longer),
+            ("more", &|session| session.target.tokens.push(300), "positions long"),
+            ("other", &|session| session.target.identity.truncate(1), "was saved with another model or context"),
+        ];
+        let check = |path: &std::path::Path, why: &str| {
+            let request = json!({"filename": path}).to_string();
+            let error = engine.with_loaded(|loaded| loaded.session_load(request.as_bytes())).expect_err(why);
+            assert!(error.message().contains(why), "{kind} {}: {}", path.display(), error.message());
+            let again = complete(&engine, Speculative, &with(&first, speculative.clone()));
+            assert_eq!(again["tokens"], plain["tokens"], "{kind} {}", path.display());
+        };
+        for (name, change, why) in changes {
+            let mut changed = session.clone();
+            change(&mut changed);
+            let path = file(name);
+            changed.write(&path).expect("writable");
+            check(&path, why);
+        }
+        let older = file("older");
+        let mut bytes = std::fs::read(&path).expect("it was saved");
+        bytes[16..20].copy_from_slice(&0_u32.to_le_bytes());
+        std::fs::write(&older, bytes).expect("writable");
+        check(&older, "the file has format 0, where this version reads 1");
+        // A draft model's part that is not this head's is left out.
+        let mut foreign = session.clone();
+        foreign.draft = Some(session.target.clone());
+        let other = file("foreign");
+        foreign.write(&other).expect("writable");
+        for path in [path, other] {
+            let request = json!({"filename": path}).to_string();
+            engine.with_loaded(|loaded| loaded.session_load(request.as_bytes())).expect("it fits");
+            let again = complete(&engine, Speculative, &with(&first, speculative.clone()));
+            assert_eq!(again["tokens"], plain["tokens"], "{kind} {}", path.display());
+        }
+    }
 }

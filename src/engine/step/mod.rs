@@ -38,13 +38,13 @@ use self::decode::{Rows, decode};
 use self::draft::{StepDrafts, draft};
 use self::draft_tree::DraftTree;
 use self::input::StepInput;
-use self::plan::{StepPlan, fill};
+use self::plan::{SlotPlan, StepPlan, fill};
 use self::schedule::{Schedule, schedule};
 use self::verify::{SlotOutcome, VerifiedRequest, score_prompt, verify};
 use super::report::StepReport;
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
-use crate::llama::{Batch, Context, Model, Rollback};
+use crate::llama::{Batch, Context, Model};
 
 /// The data that the stages of a step pass on. The next step uses the memory again.
 pub(super) struct Step {
@@ -110,11 +110,13 @@ impl Step {
 
 /// Where rejected tokens cannot be removed, keeps the states of the slots that verify a draft, to which [`commit`](commit()) then returns.
 fn mark_drafted(plan: &StepPlan, slots: &mut [Slot], context: &mut Context) {
-    if context.rollback() != Rollback::Never {
+    if context.rollback().is_unlimited() {
         return;
     }
-    for (planned, slot) in plan.slots.iter().zip(slots) {
-        if planned.n_batch_tokens() > planned.n_context {
+    let n_tokens: Vec<usize> = plan.slots.iter().map(SlotPlan::n_batch_tokens).collect();
+    for (index, (planned, slot)) in plan.slots.iter().zip(slots).enumerate() {
+        let is_drafted = planned.n_context > 0 && planned.n_batch_tokens() > planned.n_context;
+        if is_drafted && !context.rolls_back_after(&n_tokens, index) {
             slot.cache.mark(context);
         }
     }

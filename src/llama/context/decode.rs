@@ -42,7 +42,7 @@ impl Context {
         self.has_pending_moves = false;
         self.removable.clear();
         self.decode_padded(batch, !is_interruptible)?;
-        self.removable.decoded(batch);
+        self.removable.decoded(batch, self.n_ubatch());
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.decoded();
         Ok(())

@@ -440,6 +440,15 @@ impl Context {
         self.removable.rollback()
     }
 
+    /// Whether the last tokens of `sequence` can be removed after a decode of `n_tokens[id]` tokens of each sequence, all but the first.
+    pub fn rolls_back_after(&self, n_tokens: &[usize], sequence: usize) -> bool {
+        match self.rollback() {
+            Rollback::Anywhere => true,
+            Rollback::Recent(_) => rollback::keeps_earlier_states(n_tokens, sequence, self.n_ubatch()),
+            Rollback::Never => false,
+        }
+    }
+
     /// The number of sequences that share one KV buffer, so that one can take over another's cells. 0 if each has its own buffer, or
     /// if decoded tokens cannot be removed.
     pub fn n_shared(&self) -> usize {

@@ -3,6 +3,9 @@
 //! A KV cache has a cell for each token, so any token can be removed. A recurrent state represents all tokens before it. Some architectures
 //! keep, beside the state after a batch, the states after each of the tokens before its last one (`n_rs_seq`). llama.cpp returns to one of
 //! them without checking that the last batch had so many tokens, or that no other batch has overwritten them since; [`RemovableTokens`] does.
+//!
+//! llama.cpp puts the states of the sequences of a physical batch side by side. So it moves the states of other sequences, but not their
+//! earlier states, not even of those that an earlier physical batch of the same decode had (see [`keeps_earlier_states`]).
 
 use crate::llama::{Batch, SeqId};
 
@@ -86,17 +89,39 @@ impl RemovableTokens {
         self.removable.fill(0);
     }
 
-    /// A batch was decoded. The last tokens of each of its sequences were in one physical batch.
-    pub(super) fn decoded(&mut self, batch: &Batch) {
+    /// A batch was decoded, in physical batches of at most `n_ubatch` tokens. The last tokens of each of its sequences were in one of them.
+    pub(super) fn decoded(&mut self, batch: &Batch, n_ubatch: usize) {
         let Rollback::Recent(most) = self.rollback else { return };
         for sequence in &batch.sequences {
             if let Some(place) = usize::try_from(*sequence).ok().and_then(|at| self.removable.get_mut(at)) {
                 *place += 1;
             }
         }
-        // The state before the first token is not kept.
-        self.removable.iter_mut().for_each(|n| *n = n.saturating_sub(1).min(most));
+        let n_tokens = self.removable.clone();
+        for (sequence, n) in self.removable.iter_mut().enumerate() {
+            // The state before the first token is not kept.
+            let kept = if keeps_earlier_states(&n_tokens, sequence, n_ubatch) { n.saturating_sub(1) } else { 0 };
+            *n = kept.min(most);
+        }
     }
+}
+
+/// Whether the earlier states of a sequence are still in their place after a decode of `n_tokens[sequence]` tokens of each sequence, in
+/// physical batches of at most `n_ubatch` tokens. They are if no later physical batch of the decode has two sequences or more.
+pub(super) fn keeps_earlier_states(n_tokens: &[usize], sequence: usize, n_ubatch: usize) -> bool {
+    let own = n_tokens.get(sequence).copied().unwrap_or(0);
+    if own == 0 {
+        return true;
+    }
+    // All in one physical batch: the same number of tokens of consecutive sequences.
+    let first = n_tokens.iter().position(|n| *n > 0).unwrap_or(0);
+    let n_sequences = n_tokens.iter().skip(first).take_while(|n| **n == own).count();
+    if own * n_sequences == n_tokens.iter().sum::<usize>() && own * n_sequences <= n_ubatch {
+        return true;
+    }
+    // Physical batches are filled from the first sequence on, so earlier sequences last longer only if they have more tokens.
+    let may_be_later = |(other, n): (usize, &usize)| *n > 0 && (other > sequence || other < sequence && *n > own);
+    n_tokens.iter().enumerate().filter(|(other, n)| may_be_later((*other, *n))).count() < 2
 }
 
 #[cfg(test)]
@@ -115,7 +140,7 @@ mod tests {
     fn tokens_of_the_last_batch_can_be_removed_once_except_its_first() {
         let mut removable = RemovableTokens::new(Rollback::Recent(3), 3);
         assert!(removable.allows(0, 0) && !removable.allows(0, 1));
-        removable.decoded(&batch(&[(0, 3), (1, 1), (2, 9)]));
+        removable.decoded(&batch(&[(0, 3), (2, 9)]), 16);
         assert!(
             removable.allows(0, 2) && !removable.allows(0, 3),
             "the first token's state replaced the one before it"
@@ -126,16 +151,34 @@ mod tests {
         assert!(!removable.allows(2, 1) && removable.allows(0, 2));
         removable.clear();
         assert!(!removable.allows(0, 1), "a decode can move the states of other sequences");
-        removable.decoded(&batch(&[(1, 2)]));
+        removable.decoded(&batch(&[(1, 2)]), 16);
         assert!(removable.allows(1, 1) && !removable.allows(0, 1));
         assert!(!removable.allows(-1, 1) && !removable.allows(3, 1), "no such sequence");
+    }
+
+    #[test]
+    fn later_physical_batches_of_several_sequences_move_earlier_states() {
+        for (n_tokens, expected) in [
+            (&[3, 7, 7][..], &[false, true, true][..]),
+            (&[7, 7, 3], &[false, true, false]),
+            (&[4, 4, 4, 4], &[true; 4]),
+            (&[5, 5, 5, 5], &[false, false, true, true]),
+            (&[4, 0, 4, 4], &[false, true, true, true]),
+            (&[0, 9, 3], &[true; 3]),
+            (&[30, 30, 3], &[false, true, false]),
+            (&[0, 40], &[true; 2]),
+            (&[0, 0], &[true; 2]),
+        ] {
+            let found: Vec<bool> = (0..n_tokens.len()).map(|at| keeps_earlier_states(n_tokens, at, 16)).collect();
+            assert_eq!(found, expected, "{n_tokens:?}");
+        }
     }
 
     #[test]
     fn other_memories_allow_all_or_nothing() {
         let decoded = |rollback| {
             let mut removable = RemovableTokens::new(rollback, 1);
-            removable.decoded(&batch(&[(0, 5)]));
+            removable.decoded(&batch(&[(0, 5)]), 16);
             removable
         };
         assert!(decoded(Rollback::Anywhere).allows(0, 100));
