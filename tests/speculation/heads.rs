@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The least share of accepted tokens of the shipped head, in percent.
-const FLOOR: usize = 12;
+const FLOOR: usize = 34;
 
 fn unchanged(_: &mut HeadWriter) {}
 
