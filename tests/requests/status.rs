@@ -3,7 +3,7 @@
 use crate::common::Endpoint::Completion;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
-use crate::common::{cancel, model, start, submit, tiny_models};
+use crate::common::{cancel, model, start, submit, tiny_models, with};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -86,6 +86,45 @@ fn devices_say_what_they_compute() {
         assert!(short[part]["compute"].as_u64().expect("bytes") > 0);
     }
     assert_eq!(of(json!({"n_ctx": 512, "model_draft": null}))["draft"], Value::Null);
+}
+
+/// What a slot takes: cells of its context, its recurrent state, the earlier states that drafts need, and the cells of a head.
+#[test]
+fn status_counts_the_states_and_the_heads_cells_of_every_slot() {
+    if foredraft::llama::devices().len() > 1 {
+        return;
+    }
+    let load = |path: &str, head: Value, more: Value| {
+        let small =
+            json!({"model": path, "model_draft": head, "n_ctx": 256, "n_batch": 32, "n_ubatch": 32, "warmup": false});
+        let status = start(with(&small, more)).status();
+        let bytes = |part: &str| status["devices"][0][part]["kv_cache"].as_u64();
+        (bytes("target").expect("bytes"), bytes("draft"), status["n_rollback"].as_u64())
+    };
+    // A physical batch of two tokens leaves no room for earlier states.
+    let least = json!({"n_batch": 2, "n_ubatch": 2});
+    for path in [tiny_models::hybrid(), tiny_models::delta_net()] {
+        let of = |more: Value| load(&path, Value::Null, more);
+        let (without, _, none) = of(least.clone());
+        let (longer, _, _) = of(with(&least, json!({"n_ctx": 512})));
+        let cells = longer - without;
+        let state = without - cells;
+        assert!(none == Some(0) && cells > 0 && state > 0, "{path}");
+        // More slots can have fewer earlier states.
+        for n_slots in [1, 3] {
+            let (bytes, _, n_rollback) = of(json!({"n_parallel": n_slots}));
+            let n_earlier = n_rollback.expect("a number");
+            assert!(n_earlier > 4, "{path}");
+            assert_eq!(bytes, n_slots * (cells + state * (1 + n_earlier)), "{path}, {n_slots} slots");
+        }
+    }
+    let recurrent = |more: Value| load(&tiny_models::recurrent(), Value::Null, more).0;
+    assert_eq!(recurrent(json!({})), recurrent(json!({"n_ctx": 1024})), "a state has no cells");
+    assert_eq!(recurrent(json!({"n_parallel": 3})), 3 * recurrent(json!({})));
+    let head = json!(tiny_models::heads::eagle3("own", |_| {}));
+    let of_head = |more: Value| load(&tiny_models::heads::head_target(1.0), head.clone(), more).1.expect("bytes");
+    assert!(of_head(json!({})) > 0);
+    assert_eq!(of_head(json!({"n_parallel": 3})), 3 * of_head(json!({})));
 }
 
 #[test]
