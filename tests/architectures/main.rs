@@ -235,6 +235,8 @@ fn drafts_do_not_change_completions_of_recurrent_architectures() {
         ("jamba", false),
         ("plamo2", false),
         ("rwkv6qwen2", false),
+        ("kimi-linear", false),
+        ("kimi-k3", true),
         ("qwen35", true),
         ("lfm2", true),
         ("nemotron_h", true),
@@ -285,7 +287,9 @@ fn all_architectures() {
         .collect();
     let table: Vec<String> = rows.iter().map(Row::line).collect();
     for row in &rows {
-        let works = row.failure.is_none() && row.differs.is_empty();
+        let is_off = |key: &str| row.self_check[key] == false;
+        let works =
+            row.failure.is_none() && row.differs.is_empty() && !is_off("cache_prompt") && !is_off("speculative");
         let known = row.self_check["known"] == true;
         assert_eq!(works, known, "src/engine/self_check.rs lists the architectures that work: {row:?}");
     }

@@ -48,6 +48,7 @@ const EXPERTS: [(&str, Value); 4] = [
 /// Metadata that an architecture has instead.
 fn special(name: &str) -> &'static [(&'static str, Value)] {
     const ALTERNATING: (&str, Value) = ("attention.head_count_kv", Numbers([0, 2, 0, 2]));
+    const ALTERNATING_ONE_HEAD: (&str, Value) = ("attention.head_count_kv", Numbers([0, 1, 0, 1]));
     const ALL_HEADS: (&str, Value) = ("attention.head_count_kv", Number(4));
     const ONE_HEAD: (&str, Value) = ("attention.head_count_kv", Number(1));
     const HALF_ROTATED: (&str, Value) = ("rope.dimension_count", Number(8));
@@ -63,11 +64,17 @@ fn special(name: &str) -> &'static [(&'static str, Value)] {
     match name {
         "granitehybrid" | "jamba" | "lfm2" => &[ALTERNATING],
         "plamo2" => &[ALTERNATING, ("ssm.group_count", Number(0))],
-        "lfm2moe" | "kimi-linear" => &[ALTERNATING, DENSE],
+        "lfm2moe" => &[ALTERNATING, DENSE],
+        "kimi-linear" | "kimi-k3" | "bailingmoe3" => {
+            &[ALTERNATING_ONE_HEAD, HALF_ROTATED, DENSE, LATENT[0], LATENT[1], LATENT[2], LATENT[3]]
+        }
         "nemotron_h" | "nemotron_h_moe" => &[ALTERNATING, ("feed_forward_length", Numbers([0, 0, 96, 0]))],
         "mamba" | "mamba2" => &[("attention.head_count", Number(0)), ("feed_forward_length", Number(0))],
         "qwen35" | "qwen35moe" | "qwen3next" | "minimax-01" => &[("full_attention_interval", Number(2))],
-        "rwkv6" | "rwkv7" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(2))],
+        "rwkv6" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(2))],
+        "rwkv7" => {
+            &[("wkv.head_size", Number(16)), ("token_shift_count", Number(2)), ("attention.gate_lora_rank", Number(16))]
+        }
         "rwkv6qwen2" | "arwkv7" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(1))],
         "afmoe" => &[("attention.sliding_window", Number(64)), DENSE],
         "gptneox" => &[("use_parallel_residual", Flag(true))],
