@@ -430,11 +430,11 @@ impl Model {
     }
 
     /// Whether a batch can have tokens of several sequences. With some architectures, llama.cpp then writes wrong states: for PLaMo 2,
-    /// their place is multiplied by the number of sequences; for RWKV6-Qwen2, RWKV7 and ARWKV7, it copies the last tokens of sequences as
+    /// their place is multiplied by the number of sequences; for RWKV6-Qwen2 and ARWKV7, it copies the last tokens of sequences as
     /// if they were side by side.
     pub fn decodes_sequences_together(&self) -> bool {
         let architecture = self.metadata("general.architecture").unwrap_or_default();
-        !matches!(architecture.as_str(), "plamo2" | "rwkv6qwen2" | "rwkv7" | "arwkv7")
+        !matches!(architecture.as_str(), "plamo2" | "rwkv6qwen2" | "arwkv7")
     }
 
     /// The number of scores that the model's classifier gives a text. 0: it has none.
