@@ -108,7 +108,7 @@ const ends = {
 
 for (const [name, [source, status]] of Object.entries(ends)) {
   test(`a process with a processor ends ${name}`, async () => {
-    const { code, signal, err } = await run(begin + source, { hang: 30_000 });
+    const { code, signal, err } = await run(begin + source);
     assert.deepEqual([code, signal], [status, null], err);
   });
 }
