@@ -311,6 +311,13 @@ impl ChatFormat {
         turn
     }
 
+    /// Leaves reasoning in the content, with its tags.
+    pub fn keep_reasoning_in_content(&mut self) {
+        let Some(block) = self.reasoning.take() else { return };
+        let is_tag = |text: &str| block.begins.iter().chain(&block.ends).any(|tag| tag.contains(text));
+        self.between.retain(|text| !is_tag(text));
+    }
+
     /// The texts that end reasoning. The template prints the first one.
     #[must_use]
     pub fn reasoning_ends(&self) -> Vec<String> {

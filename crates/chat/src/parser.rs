@@ -67,9 +67,13 @@ impl MessageReader {
             _ => format.content.iter().flat_map(|block| texts(&block.begins, mark)).collect::<Vec<_>>(),
         };
         outside.extend(begins(TurnMark::Reasoning));
-        outside.extend(format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::BareEnd)));
+        let between = texts(&format.between, TurnMark::Between);
+        // An end that models repeat means nothing anywhere.
+        let is_repeated = |end: &str| between.iter().any(|(text, _)| text == end);
+        let ends = format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::BareEnd));
+        outside.extend(ends.filter(|(end, _)| !is_repeated(end)));
         outside.extend(begins(TurnMark::Content));
-        outside.extend(texts(&format.between, TurnMark::Between));
+        outside.extend(between.clone());
         outside.extend(texts(std::slice::from_ref(&format.turn_end), TurnMark::Between));
         let mut called = Vec::new();
         if !tools.is_empty() {

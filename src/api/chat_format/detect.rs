@@ -130,7 +130,7 @@ impl AnswerFormat {
         let preserved = format.tags();
         let has_frame = format.reasoning.is_some() || format.content.is_some();
         if options.reasoning_format == ReasoningFormat::Inline {
-            format.reasoning = None;
+            format.keep_reasoning_in_content();
         }
         let reader_options = ReaderOptions {
             opened: start.opened,

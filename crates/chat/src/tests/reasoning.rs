@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::renderer::{TestTemplate, real_templates};
 use super::round_trip::{assistant, completion, read, request_tools, start_of, tools};
 use super::templates;
-use crate::{Calls, ChatFormat, MessageReader, ReaderOptions, TurnStart};
+use crate::{Block, Calls, ChatFormat, MessageReader, ReaderOptions, TurnStart};
 
 const THOUGHT: &str = "I call it.";
 
@@ -95,5 +95,28 @@ fn reasoning_about_calls_stays_reasoning() {
     ] {
         let message = read(&reader, &format!("<think>\n{thought}\n</think>\n\nok")).unwrap();
         assert_eq!((message.reasoning.as_str(), message.content.as_str(), message.calls.len()), (thought, "ok", 0));
+    }
+}
+
+/// Gemma's models repeat the tags.
+#[test]
+fn repeated_tags_of_reasoning_are_content_only_with_reasoning_in_it() {
+    let mut format = ChatFormat {
+        reasoning: Some(Block::new("<|channel>thought\n", "<channel|>")),
+        between: ["<|tool_response>", "<channel|>", "<|channel>"].map(str::to_owned).to_vec(),
+        ..ChatFormat::default()
+    };
+    let begun = "<|channel>thought\nHm.<channel|>Hello";
+    let texts = ["", "<channel|>", "<|channel>thought\n<channel|><channel|>"].map(|end| format!("{begun}{end}"));
+    let reader =
+        |format: &ChatFormat| Arc::new(MessageReader::new(format.clone(), Vec::new(), ReaderOptions::default()));
+    for text in &texts {
+        let message = read(&reader(&format), text).unwrap();
+        assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("Hm.", "Hello"), "{text}");
+    }
+    format.keep_reasoning_in_content();
+    for text in &texts {
+        let message = read(&reader(&format), text).unwrap();
+        assert_eq!((message.reasoning.as_str(), &message.content), ("", text));
     }
 }

@@ -65,7 +65,8 @@ fn argued(line: &Value, ours: &Value, theirs: &Value) -> Option<&'static str> {
         return Some("the text with which the prompt begins reasoning is part of it for llama.cpp (Apriel)");
     }
     let is_required = line["request"]["tool_choice"] == "required";
-    if is_required && ours["tool_calls"].is_null() && our_reasoning.trim_end().ends_with("</tool_call>") {
+    let ends_with_call = ["</tool_call>", "<|END_ACTION|>"].iter().any(|end| our_reasoning.trim_end().ends_with(end));
+    if is_required && ours["tool_calls"].is_null() && ends_with_call {
         return Some("a required call cannot be said before reasoning ends: the grammar here allows none");
     }
     if ours["tool_calls"].is_array()
@@ -74,11 +75,19 @@ fn argued(line: &Value, ours: &Value, theirs: &Value) -> Option<&'static str> {
     {
         return Some("a call in reasoning that has not ended stays reasoning for llama.cpp with many templates");
     }
+    let called_before_text =
+        || our_reasoning.contains("</tool_call>") && !our_reasoning.trim_end().ends_with("</tool_call>");
+    if ours["tool_calls"].is_null() && theirs["tool_calls"].is_array() && called_before_text() {
+        return Some("a call in reasoning that has not ended is one here only at the end of the turn (GLM)");
+    }
     if same_calls && ours["tool_calls"].is_array() && their_content.is_empty() && our_reasoning == their_reasoning {
         return Some("llama.cpp drops text behind calls (Gemma 4)");
     }
-    if our_reasoning == their_content && our_content.is_empty() && same_calls {
-        return Some("llama.cpp takes a text for content where the prompt has begun reasoning (Nemotron Nano 2)");
+    let our_text = our_reasoning.strip_prefix("<|START_TEXT|>").unwrap_or(&our_reasoning);
+    if our_text == their_content && our_content.is_empty() && same_calls {
+        return Some(
+            "llama.cpp takes a text for content where the prompt has begun reasoning (Nemotron Nano 2, Command R7B)",
+        );
     }
     if their_content.contains(">>>") && ours["tool_calls"].is_array() {
         return Some("a call behind text is text for llama.cpp (functionary)");
