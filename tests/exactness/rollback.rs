@@ -294,14 +294,24 @@ fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
         let session = Session::read(&path).expect("it was saved");
         let n_tokens = session.target.tokens.len();
         let longer = format!("positions long, not {}", n_tokens - 12);
-        let changes: [(&str, &dyn Fn(&mut Session), &str); 6] = [
-            ("half", &|session| session.target.state.truncate(session.target.state.len() / 2), "state"),
-            ("shorter", &|session| session.target.state.truncate(session.target.state.len() - 1), "state"),
-            ("empty", &|session| session.target.state.clear(), "state"),
+        let n_state = session.target.state.len();
+        let damaged = |damage: &dyn Fn(&mut Session)| {
+            let mut session = session.clone();
+            damage(&mut session);
+            session
+        };
+        let changes = [
+            ("half", damaged(&|session| session.target.state.truncate(n_state / 2)), "state"),
+            ("shorter", damaged(&|session| session.target.state.truncate(n_state - 1)), "state"),
+            ("empty", damaged(&|session| session.target.state.clear()), "state"),
             // More than the memory could remove again.
-            ("fewer", &|session| session.target.tokens.truncate(n_tokens - 12), &longer),
-            ("more", &|session| session.target.tokens.push(300), "positions long"),
-            ("other", &|session| session.target.identity.truncate(1), "was saved with another model or context"),
+            ("fewer", damaged(&|session| session.target.tokens.truncate(n_tokens - 12)), &longer),
+            ("more", damaged(&|session| session.target.tokens.push(300)), "positions long"),
+            (
+                "other",
+                damaged(&|session| session.target.identity.truncate(1)),
+                "was saved with another model or context",
+            ),
         ];
         let check = |path: &std::path::Path, why: &str| {
             let request = json!({"filename": path}).to_string();
@@ -310,9 +320,7 @@ fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
             let again = complete(&engine, Speculative, &with(&first, speculative.clone()));
             assert_eq!(again["tokens"], plain["tokens"], "{kind} {}", path.display());
         };
-        for (name, change, why) in changes {
-            let mut changed = session.clone();
-            change(&mut changed);
+        for (name, changed, why) in changes {
             let path = file(name);
             changed.write(&path).expect("writable");
             check(&path, why);
