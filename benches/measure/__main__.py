@@ -10,6 +10,7 @@ import sys
 from engines import ROOT
 
 NAMES = {
+    "chats": "finding the format of a chat template, the grammar of tools, and polls",
     "cores": "plain decoding, prompts and a pair of models with 1, 2, 4, ... threads, and why more of them stop helping",
     "decisions": "`choices` beside scoring each text alone",
     "depth": "decoding after long contexts, and prompts, beside llama-bench",
