@@ -60,9 +60,12 @@ pub(crate) fn without_negations(
 pub(crate) fn excluded_texts(map: &Map<String, Value>) -> Option<Vec<&str>> {
     let not = map.get("not")?.as_object()?;
     let values = not.get("enum")?.as_array()?;
-    let is_simple =
-        not.len() == 1 && map.get("type").is_some_and(|name| name == "string" || *name == json!(["string"]));
-    is_simple.then(|| values.iter().filter_map(Value::as_str).collect())
+    let is_text = |name: &Value| name == "string";
+    let is_text = map.get("type").is_some_and(|name| match name.as_array() {
+        Some(names) => !names.is_empty() && names.iter().all(is_text),
+        None => is_text(name),
+    });
+    (is_text && not.len() == 1).then(|| values.iter().filter_map(Value::as_str).collect())
 }
 
 /// The schema of values that are valid under both.

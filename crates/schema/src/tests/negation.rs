@@ -52,7 +52,7 @@ fn cases() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
             vec![json!("a"), json!("b"), json!(null)],
         ),
         (
-            json!({"allOf": [{"type": "string", "not": {"enum": ["a"]}}, {"type": ["null", "string"], "not": {"enum": ["b"]}}]}),
+            json!({"allOf": [{"type": "string", "not": {"enum": ["a"]}}, {"type": ["null", "string"], "not": {"enum": ["b"]}}, {"type": ["string"]}]}),
             vec![json!("c"), json!("")],
             vec![json!("a"), json!("b"), json!(null)],
         ),

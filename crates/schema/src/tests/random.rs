@@ -68,17 +68,30 @@ fn schemas() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Whether a definition refers to itself for the same value, so that the standard gives it no meaning and a validator would not end.
+fn refers_to_itself(schema: &Value) -> bool {
+    schema.as_object().into_iter().flatten().any(|(keyword, value)| match keyword.as_str() {
+        "$ref" => true,
+        "allOf" | "anyOf" | "oneOf" => value.as_array().unwrap().iter().any(refers_to_itself),
+        "not" | "if" | "then" | "else" => refers_to_itself(value),
+        _ => false,
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_the_grammar_of_a_random_schema_accepts_is_valid(mut schema in schemas(), definition in schemas(), seed in 1_u64.., any_order: bool) {
-        schema.as_object_mut().unwrap().insert("$defs".to_owned(), json!({ "d": definition }));
+        schema.as_object_mut().unwrap().insert("$defs".to_owned(), json!({ "d": definition.clone() }));
         let mut rules = Rules::new();
         let options = CompileOptions { any_order, ..CompileOptions::default() };
         let Ok(compiled) = compile(&schema, &options, &mut rules) else { return Ok(()) };
         let gbnf = rules.to_gbnf(&compiled.rule);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {schema}\n{gbnf}"));
+        if refers_to_itself(&definition) {
+            return Ok(());
+        }
         let read = Schema::new(&schema).unwrap();
         let mut rng = Rng(seed);
         for _ in 0..6 {
