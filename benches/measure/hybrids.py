@@ -45,8 +45,10 @@ def run(args):
     request = {"prompt": PROMPT, "n_predict": args.n_predict, "temperature": args.temperature, "top_k": 0, "top_p": 1, "seed": 5,
                "repeat_penalty": 1, "ignore_eos": True, "cache_prompt": False, "return_tokens": True}
 
+    threads = {"n_threads": 1, "n_threads_batch": 1} if args.cpu_time else {}
+
     def complete(speculative, config):
-        with Engine(lib, model=args.target, n_ctx=1024, n_threads=1 if args.cpu_time else None, **config) as engine:
+        with Engine(lib, model=args.target, n_ctx=1024, **threads, **config) as engine:
             start = time.process_time()
             answer = engine.complete({**request, "speculative": speculative})
             seconds = time.process_time() - start
