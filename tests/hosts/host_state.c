@@ -116,20 +116,30 @@ static void floats(void) {
     }
 }
 
-/* The signals that a thread blocks. */
-static unsigned long long blocked_by(const char *task) {
+/* Reads the signals that a thread blocks. Returns 0 if the thread has ended. */
+static int read_blocked(const char *task, unsigned long long *mask) {
     char path[300], line[300];
-    unsigned long long mask = 0;
     FILE *file;
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     file = fopen(path, "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "SigBlk: %llx", &mask);
+    if (file == NULL) {
+        return 0;
     }
-    if (file != NULL) {
-        fclose(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "SigBlk: %llx", mask);
     }
-    return mask;
+    fclose(file);
+    return 1;
+}
+
+/* As `read_blocked`, of a thread that works: the C library blocks all signals, its own 32 too, until a new thread gets a core, and while
+   one ends. */
+static int blocked_by(const char *task, unsigned long long *mask) {
+    int is_there, i;
+    for (i = 0; (is_there = read_blocked(task, mask)) && (*mask >> 31 & 1) && i < 60000; ++i) {
+        usleep(1000);
+    }
+    return is_there;
 }
 
 static void signals(void) {
@@ -148,8 +158,8 @@ static void signals(void) {
     }
     tasks = opendir("/proc/self/task");
     while ((task = readdir(tasks)) != NULL) {
-        unsigned long long blocked = blocked_by(task->d_name);
-        if (task->d_name[0] == '.' || atoi(task->d_name) == getpid()) {
+        unsigned long long blocked = 0;
+        if (task->d_name[0] == '.' || atoi(task->d_name) == getpid() || !blocked_by(task->d_name, &blocked)) {
             continue;
         }
         ++n;
