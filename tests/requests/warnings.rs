@@ -35,6 +35,10 @@ fn requests_that_mean_something_else_are_warned_about() {
             json!({"prompt": long, "n_keep": 8}),
             Some("prompt: 264 of 400 tokens are left out after the first 8, because the context has 256"),
         ),
+        (
+            json!({"prompt": long, "n_keep": 0}),
+            Some("prompt: the first 272 of 400 tokens are left out, because the context has 256"),
+        ),
     ] {
         let mut whole = request.clone();
         whole["n_predict"] = json!(2);

@@ -107,11 +107,13 @@ impl PromptSource {
         }
         let n_keep = session::effective_n_keep(self.n_keep, n, n_ctx);
         if let Some(left_out) = session::prompt_truncation(n, n_keep, n_ctx).filter(|_| self.serving.ctx_shift) {
+            let n_left_out = left_out.len();
+            let what = match left_out.start {
+                0 => format!("the first {n_left_out} of {n} tokens are left out"),
+                kept => format!("{n_left_out} of {n} tokens are left out after the first {kept}"),
+            };
             prompt.warnings.push(format!(
-                "{name}: {} of {n} tokens are left out after the first {}, because the context has {n_ctx} \
-                 (on_overflow \"error\" refuses such prompts)",
-                left_out.len(),
-                left_out.start
+                "{name}: {what}, because the context has {n_ctx} (on_overflow \"error\" refuses such prompts)"
             ));
         }
         Ok(prompt)
