@@ -1,6 +1,8 @@
 // Helpers of the tests. They test the installed package, with the models in the folder that FOREDRAFT_MODELS names.
+import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import path from 'node:path';
+import { test } from 'node:test';
 
 export const models = process.env.FOREDRAFT_MODELS;
 export const target = path.join(models, 'stories-target.gguf');
@@ -39,4 +41,14 @@ export function run(source, { env = {}, kind = 'module', args = [], hang = HANG 
   child.stdout.on('data', data => { out += data; });
   child.stderr.on('data', data => { err += data; });
   return new Promise(resolve => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
+}
+
+/** Tests how programs end that begin with a source: by name, the rest of the program and its exit status. */
+export function testEnds(what, begin, ends) {
+  for (const [name, [source, status]] of Object.entries(ends)) {
+    test(`${what} ends ${name}`, async () => {
+      const { code, signal, err } = await run(begin + source);
+      assert.deepEqual([code, signal], [status, null], err);
+    });
+  }
 }

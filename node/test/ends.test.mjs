@@ -1,7 +1,7 @@
 // The ends of a process and of a worker, in the middle of everything.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { run } from './common.mjs';
+import { run, testEnds } from './common.mjs';
 
 const begin = `
   import { Engine } from 'foredraft';
@@ -26,12 +26,7 @@ const ends = {
   'while it closes, by process.exit': ['busy(); setTimeout(() => { engine.close(); process.exit(3); }, 50);', 3],
 };
 
-for (const [name, [source, status]] of Object.entries(ends)) {
-  test(`a process ends ${name}`, async () => {
-    const { code, signal, err } = await run(begin + source);
-    assert.deepEqual([code, signal], [status, null], err);
-  });
-}
+testEnds('a process', begin, ends);
 
 /** A program whose worker runs that source. */
 const withWorker = (worker, main) => `

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Engine } from 'foredraft';
-import { config, endless, idle, run, until } from './common.mjs';
+import { config, endless, idle, run, testEnds, until } from './common.mjs';
 
 const request = { prompt: 'Once upon a time', n_predict: 40, seed: 7, repeat_penalty: 1, return_tokens: true };
 const drafted = { adaptive: false, n_max: 5 };
@@ -106,12 +106,7 @@ const ends = {
   'by an error while a call is due': ['atFifth(() => setImmediate(() => { busy(200); throw new Error("mine"); }));', 1],
 };
 
-for (const [name, [source, status]] of Object.entries(ends)) {
-  test(`a process with a processor ends ${name}`, async () => {
-    const { code, signal, err } = await run(begin + source);
-    assert.deepEqual([code, signal], [status, null], err);
-  });
-}
+testEnds('a process with a processor', begin, ends);
 
 test('a worker has no processors', async () => {
   const { code, out, err } = await run(`

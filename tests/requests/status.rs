@@ -88,7 +88,7 @@ fn devices_say_what_they_compute() {
     assert_eq!(of(json!({"n_ctx": 512, "model_draft": null}))["draft"], Value::Null);
 }
 
-/// What a slot takes: cells of its context, its recurrent state, the earlier states that drafts need, and the cells of a head.
+/// A slot takes cells for its context, its recurrent state, the earlier states that drafts need, and the cells of a head.
 #[test]
 fn status_counts_the_states_and_the_heads_cells_of_every_slot() {
     if foredraft::llama::devices().len() > 1 {

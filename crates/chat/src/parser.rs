@@ -73,7 +73,7 @@ impl MessageReader {
         let ends = format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::BareEnd));
         outside.extend(ends.filter(|(end, _)| !is_repeated(end)));
         outside.extend(begins(TurnMark::Content));
-        outside.extend(between.clone());
+        outside.extend(between);
         outside.extend(texts(std::slice::from_ref(&format.turn_end), TurnMark::Between));
         let mut called = Vec::new();
         if !tools.is_empty() {

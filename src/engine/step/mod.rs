@@ -113,10 +113,10 @@ fn mark_drafted(plan: &StepPlan, slots: &mut [Slot], context: &mut Context) {
     if context.rollback().is_unlimited() {
         return;
     }
-    let n_tokens: Vec<usize> = plan.slots.iter().map(SlotPlan::n_batch_tokens).collect();
+    let n_tokens = plan.slots.iter().map(SlotPlan::n_batch_tokens);
     for (index, (planned, slot)) in plan.slots.iter().zip(slots).enumerate() {
         let is_drafted = planned.n_context > 0 && planned.n_batch_tokens() > planned.n_context;
-        if is_drafted && !context.rolls_back_after(&n_tokens, index) {
+        if is_drafted && !context.rolls_back_after(n_tokens.clone(), index) {
             slot.cache.mark(context);
         }
     }

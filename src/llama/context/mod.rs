@@ -440,8 +440,8 @@ impl Context {
         self.removable.rollback()
     }
 
-    /// Whether the last tokens of `sequence` can be removed after a decode of `n_tokens[id]` tokens of each sequence, all but the first.
-    pub fn rolls_back_after(&self, n_tokens: &[usize], sequence: usize) -> bool {
+    /// Whether the last tokens of `sequence` can be removed after a decode of `n_tokens` tokens of each sequence, all but the first.
+    pub fn rolls_back_after(&self, n_tokens: impl Iterator<Item = usize> + Clone, sequence: usize) -> bool {
         match self.rollback() {
             Rollback::Anywhere => true,
             Rollback::Recent(_) => rollback::keeps_earlier_states(n_tokens, sequence, self.n_ubatch()),

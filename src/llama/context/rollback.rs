@@ -54,12 +54,15 @@ pub(in crate::llama) struct RemovableTokens {
     rollback: Rollback,
     /// By sequence id. Without [`Rollback::Recent`] it has no meaning.
     removable: Vec<usize>,
+    /// The number of tokens of each sequence in the last batch. The next batch uses the memory again.
+    n_decoded: Vec<usize>,
 }
 
 impl RemovableTokens {
     /// For a memory without tokens.
     pub(in crate::llama) fn new(rollback: Rollback, n_sequences: SeqId) -> RemovableTokens {
-        RemovableTokens { rollback, removable: vec![0; usize::try_from(n_sequences).unwrap_or(0)] }
+        let none = vec![0; usize::try_from(n_sequences).unwrap_or(0)];
+        RemovableTokens { rollback, removable: none.clone(), n_decoded: none }
     }
 
     pub(super) fn rollback(&self) -> Rollback {
@@ -92,36 +95,40 @@ impl RemovableTokens {
     /// A batch was decoded, in physical batches of at most `n_ubatch` tokens. The last tokens of each of its sequences were in one of them.
     pub(super) fn decoded(&mut self, batch: &Batch, n_ubatch: usize) {
         let Rollback::Recent(most) = self.rollback else { return };
+        self.n_decoded.fill(0);
         for sequence in &batch.sequences {
-            if let Some(place) = usize::try_from(*sequence).ok().and_then(|at| self.removable.get_mut(at)) {
-                *place += 1;
+            if let Some(n) = usize::try_from(*sequence).ok().and_then(|at| self.n_decoded.get_mut(at)) {
+                *n += 1;
             }
         }
-        let n_tokens = self.removable.clone();
-        for (sequence, n) in self.removable.iter_mut().enumerate() {
+        let n_tokens = self.n_decoded.iter().copied();
+        for (sequence, (removable, n)) in self.removable.iter_mut().zip(n_tokens.clone()).enumerate() {
             // The state before the first token is not kept.
-            let kept = if keeps_earlier_states(&n_tokens, sequence, n_ubatch) { n.saturating_sub(1) } else { 0 };
-            *n = kept.min(most);
+            let kept = if keeps_earlier_states(n_tokens.clone(), sequence, n_ubatch) { n.saturating_sub(1) } else { 0 };
+            *removable = kept.min(most);
         }
     }
 }
 
-/// Whether the earlier states of a sequence are still in their place after a decode of `n_tokens[sequence]` tokens of each sequence, in
-/// physical batches of at most `n_ubatch` tokens. They are if no later physical batch of the decode has two sequences or more.
-pub(super) fn keeps_earlier_states(n_tokens: &[usize], sequence: usize, n_ubatch: usize) -> bool {
-    let own = n_tokens.get(sequence).copied().unwrap_or(0);
+/// Whether the earlier states of a sequence are still in their place after a decode of `n_tokens` tokens of each sequence, in physical
+/// batches of at most `n_ubatch` tokens. They are if no later physical batch of the decode has two sequences or more.
+pub(super) fn keeps_earlier_states(
+    n_tokens: impl Iterator<Item = usize> + Clone,
+    sequence: usize,
+    n_ubatch: usize,
+) -> bool {
+    let own = n_tokens.clone().nth(sequence).unwrap_or(0);
     if own == 0 {
         return true;
     }
     // All in one physical batch: the same number of tokens of consecutive sequences.
-    let first = n_tokens.iter().position(|n| *n > 0).unwrap_or(0);
-    let n_sequences = n_tokens.iter().skip(first).take_while(|n| **n == own).count();
-    if own * n_sequences == n_tokens.iter().sum::<usize>() && own * n_sequences <= n_ubatch {
+    let n_sequences = n_tokens.clone().skip_while(|n| *n == 0).take_while(|n| *n == own).count();
+    if own * n_sequences == n_tokens.clone().sum::<usize>() && own * n_sequences <= n_ubatch {
         return true;
     }
     // Physical batches are filled from the first sequence on, so earlier sequences last longer only if they have more tokens.
-    let may_be_later = |(other, n): (usize, &usize)| *n > 0 && (other > sequence || other < sequence && *n > own);
-    n_tokens.iter().enumerate().filter(|(other, n)| may_be_later((*other, *n))).count() < 2
+    let may_be_later = |(other, n): &(usize, usize)| *n > 0 && (*other > sequence || *other < sequence && *n > own);
+    n_tokens.enumerate().filter(may_be_later).count() < 2
 }
 
 #[cfg(test)]
@@ -169,7 +176,8 @@ mod tests {
             (&[0, 40], &[true; 2]),
             (&[0, 0], &[true; 2]),
         ] {
-            let found: Vec<bool> = (0..n_tokens.len()).map(|at| keeps_earlier_states(n_tokens, at, 16)).collect();
+            let found: Vec<bool> =
+                (0..n_tokens.len()).map(|at| keeps_earlier_states(n_tokens.iter().copied(), at, 16)).collect();
             assert_eq!(found, expected, "{n_tokens:?}");
         }
     }
