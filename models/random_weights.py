@@ -165,7 +165,7 @@ def main():
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     n_more = model.n_vocab - len(tokens)
     if n_more < 0:
-        p.error(f"--tokens: at least the vocabulary's {len(tokens)}, got {n_vocab}")
+        p.error(f"--tokens: at least the vocabulary's {len(tokens)}, got {model.n_vocab}")
     unused = {
         "tokenizer.ggml.tokens": [f"<|unused_{i}|>" for i in range(n_more)],
         "tokenizer.ggml.token_type": [int(gguf.TokenType.UNUSED)] * n_more,
