@@ -1,4 +1,4 @@
-"""Threads: plain decoding, prompts and a pair of models with 1, 2, 4, ... threads, and where more of them stop helping, and why.
+"""Threads: plain decoding, prompts and a pair of models on the CPU with 1, 2, 4, ... threads, and where more of them stop helping, and why.
 
     python3 benches/measure cores [TARGET [DRAFT]] [--threads 1,2,4,8,16] [--seconds 500]
 
@@ -40,7 +40,8 @@ class Sample:
 
 def measure(lib, target, draft, threads, until):
     """The best samples of each kind with a number of threads, in tokens per second."""
-    with Engine(lib, model=target, model_draft=draft, n_ctx=1024, n_threads=threads, n_threads_batch=threads) as engine:
+    on_cpu = {"devices": "none", "devices_draft": "none" if draft else None}
+    with Engine(lib, model=target, model_draft=draft, n_ctx=1024, n_threads=threads, n_threads_batch=threads, **on_cpu) as engine:
         return samples(engine, draft, until), engine.status()
 
 
@@ -50,7 +51,7 @@ def samples(engine, draft, until):
     if draft is not None:
         most["pair"] = {"n_predict": 64}
     best, rounds = {}, 0
-    while rounds < 2 or (time.monotonic() < until and rounds < 5):
+    while rounds < 1 or (time.monotonic() < until and rounds < 5):
         for kind, settings in most.items():
             # Words that no earlier prompt had, so that no cache helps.
             prompt = " ".join(f"{rounds * 7919 + i * 31}" for i in range(90)) if kind == "prompt" else f"# {rounds}\n{CODE}"

@@ -180,12 +180,16 @@ def write_adapter(path, rank):
 
 def check_fit(foredraft, lines):
     """`fit` takes what fits into the device's memory less a margin, which makes the device as small as is needed here."""
+    def devices():
+        with foredraft.Engine(TARGET, vocab_only=True) as engine:
+            return gpus(engine.status())
+
+    n = len(devices())
     with foredraft.Engine(TARGET, warmup=False) as engine:
-        free = min(device["memory_free"] for device in gpus(engine.status()))
-        n = len(gpus(engine.status()))
         weights = used(engine.status(), "target")["weights"]
 
     def load(mb, shared=False, uncounted=0, **more):
+        free = min(device["memory_free"] for device in devices())
         with foredraft.Engine(TARGET, warmup=False, fit=True, fit_margin_mb=max((free >> 20) - mb, 0), **more) as engine:
             status = engine.status()
             gpu, chosen = used(status, "target"), status["fit"]
