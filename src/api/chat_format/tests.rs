@@ -2,29 +2,18 @@
 
 #[cfg(target_os = "linux")]
 mod peer;
+#[path = "../../../tests/real_templates/mod.rs"]
+mod real_templates;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use self::real_templates::real_templates;
 use super::detect::tests::{Letters, tools, try_format};
 use super::stream::tests::message_of;
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::grammar::Grammar;
-
-/// The names and sources of the downloaded templates.
-fn templates() -> Vec<(String, String)> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates");
-    let files =
-        std::fs::read_dir(&folder).expect("run scripts/check.sh templates first").map(|entry| entry.unwrap().path());
-    let mut templates: Vec<(String, String)> = files
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jinja"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(path).unwrap()))
-        .collect();
-    templates.sort();
-    assert!(templates.len() > 60);
-    templates
-}
 
 /// Assistants' messages.
 fn answers() -> Vec<Value> {
@@ -94,7 +83,7 @@ fn templates_take_tools_without_optional_parts() {
         with(json!({"type": "object", "properties": {"b": {"type": "integer"}}})),
     ];
     let (mut n, mut wrong) = (0, Vec::new());
-    for (name, source) in templates() {
+    for (name, source) in real_templates() {
         let Ok(template) = ChatTemplate::parse(&source) else { continue };
         let prompt = |tools: &Value| {
             template.render(&RenderInput {
@@ -128,7 +117,7 @@ fn templates_take_tools_without_optional_parts() {
 #[ignore = "downloads (scripts/check.sh templates)"]
 fn formats_of_real_templates_are_read_at_every_cut() {
     let (mut n_read, mut n_calls, mut n_grammars) = (0, 0, 0);
-    for (name, source) in templates() {
+    for (name, source) in real_templates() {
         for choice in ["auto", "required", "none"] {
             let Ok(format) = try_format(&source, tools(), json!({"tool_choice": choice})) else { continue };
             if let Some(grammar) = &format.grammar {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use foredraft_schema::Schema;
 use serde_json::json;
 
-use super::renderer::{TestTemplate, real_templates};
+use super::real_templates::real_templates;
+use super::renderer::TestTemplate;
 use super::round_trip::{request_tools, start_of, tools, try_constraint};
 use super::templates;
 use crate::{MessageParser, MessageReader, ReaderOptions, TurnRequest};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::renderer::{TestTemplate, real_templates};
+use super::real_templates::real_templates;
+use super::renderer::TestTemplate;
 use super::round_trip::{assistant, completion, constraint, read, refused, start_of, tools};
 use super::templates;
 use crate::{CallPart, ChatFormat, ChatMessage, MessageParser, MessageReader, ReaderOptions, TurnRequest, TurnStart};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use foredraft_schema::Schema;
 use serde_json::{Value, json};
 
-use super::renderer::{TestTemplate, real_templates};
+use super::real_templates::real_templates;
+use super::renderer::TestTemplate;
 use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
 use super::templates;
 use crate::{MessageReader, ReaderOptions, TurnRequest};

@@ -5,12 +5,15 @@ mod broken;
 mod calls;
 mod documents;
 mod invalid;
+#[path = "../../../../tests/real_templates/mod.rs"]
+mod real_templates;
 mod reasoning;
 mod renderer;
 mod round_trip;
 mod templates;
 
-use self::renderer::{TestTemplate, real_templates};
+use self::real_templates::real_templates;
+use self::renderer::TestTemplate;
 
 /// Prints what is found for each real template; for people.
 #[test]

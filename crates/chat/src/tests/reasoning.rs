@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::renderer::{TestTemplate, real_templates};
+use super::real_templates::real_templates;
+use super::renderer::TestTemplate;
 use super::round_trip::{assistant, completion, read, request_tools, start_of, tools};
 use super::templates;
 use crate::{Block, Calls, ChatFormat, MessageReader, ReaderOptions, TurnStart};

@@ -143,17 +143,3 @@ pub(crate) fn tools() -> Value {
     json!([{"type": "function", "function": {"name": "a_tool_name", "description": "d", "parameters": {"type": "object",
         "properties": {"a_key": {"type": "string", "description": "d"}}, "required": []}}}])
 }
-
-/// The names and sources of the downloaded templates.
-pub(crate) fn real_templates() -> Vec<(String, String)> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/templates");
-    let files =
-        std::fs::read_dir(&folder).expect("run scripts/check.sh templates first").map(|entry| entry.unwrap().path());
-    let mut templates: Vec<(String, String)> = files
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jinja"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(path).unwrap()))
-        .collect();
-    templates.sort();
-    assert!(templates.len() > 60);
-    templates
-}

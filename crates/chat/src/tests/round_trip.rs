@@ -8,7 +8,8 @@ use foredraft_base::{Token, Vocabulary};
 use foredraft_grammar::{Grammar, OutputConstraint, ReasoningRules, Trigger};
 use serde_json::{Value, json};
 
-use super::renderer::{TestTemplate, real_templates};
+use super::real_templates::real_templates;
+use super::renderer::TestTemplate;
 use super::templates;
 use crate::{
     ChatFormat, ChatMessage, Conversation, MessageParser, MessageReader, ReaderOptions, Tool, TurnRequest, TurnStart,
