@@ -59,7 +59,7 @@ linker_options() { sed -n "s/^$1 //p" "$linker"; }
 build_static() {
     mkdir -p "$work"
     local messages=$work/messages.json
-    (cd "$root" && cargo rustc --release --lib --crate-type staticlib --message-format json-render-diagnostics -- --print native-static-libs) \
+    (cd "$root" && cargo rustc --release --package foredraft-archive --message-format json-render-diagnostics -- --print native-static-libs) \
         2>&1 >"$messages" | tee "$work/build.log" >&2
     # build/link.rs writes the linker's options there.
     linker=$(sed -n 's|.*"reason":"build-script-executed","package_id":"[^"]*foredraft[#@][^"]*".*"out_dir":"\([^"]*\)".*|\1/linker.txt|p' "$messages")
@@ -77,7 +77,7 @@ build_static() {
     # A program that links the archive keeps the C library's functions, so the archive's calls of them are renamed.
     local renamed=()
     for name in $(linker_options rename); do renamed+=("--redefine-sym=$name=__wrap_$name"); done
-    "${OBJCOPY:-objcopy}" "${weak[@]}" "${renamed[@]}" "$release/libforedraft.a" "$work/libforedraft.a"
+    "${OBJCOPY:-objcopy}" "${weak[@]}" "${renamed[@]}" "$release/libforedraft_archive.a" "$work/libforedraft.a"
     printf '%s %s\n' "$(cat "$work/native-libs.txt")" "$(linker_options program | paste -sd ' ')" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"
 }
@@ -99,7 +99,7 @@ link_shared() {
     native=$(cat "$work/native-libs.txt")
     mapfile -t shared < <(linker_options shared)
     # shellcheck disable=SC2086 # $native is a list of words
-    ${CC:-cc} -shared -o "$work/$real" "${shared[@]}" "${undefined[@]}" "$release/libforedraft.a" $native \
+    ${CC:-cc} -shared -o "$work/$real" "${shared[@]}" "${undefined[@]}" "$release/libforedraft_archive.a" $native \
         -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
         -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs "${wrapped[@]}" -Wl,--strip-debug
 }
