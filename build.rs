@@ -61,7 +61,7 @@ fn main() {
         link::link_on_mingw(installed);
     }
     // Calls the host's callbacks.
-    cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
+    kernels::compile_archive(cc::Build::new().file("src/ffi/call.c"), "foredraft_call");
     bindings::make_bindings(&kernels::llama_sources(installed));
     kernels::compile_guard(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");

@@ -56,6 +56,19 @@ fn kernel_compiler(source: &Path) -> cc::Build {
     build
 }
 
+/// Clippy links nothing, and has another folder than a build, so it needs no archives.
+fn is_clippy() -> bool {
+    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
+    wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
+}
+
+/// Compiles an archive that the library links.
+pub fn compile_archive(build: &mut cc::Build, name: &str) {
+    if !is_clippy() {
+        build.compile(name);
+    }
+}
+
 /// Uses llama.cpp's private headers.
 pub fn compile_guard(installed: &Path) {
     let source = llama_sources(installed);
@@ -65,7 +78,7 @@ pub fn compile_guard(installed: &Path) {
     }
     let files =
         ["guard", "placement", "sources/head", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
-    build.cpp(true).std("c++17").files(files).compile("foredraft_guard");
+    compile_archive(build.cpp(true).std("c++17").files(files), "foredraft_guard");
 }
 
 /// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect,
@@ -97,7 +110,7 @@ pub fn replace_barrier(installed: &Path, linker: &mut LinkerOptions, is_mingw: b
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), pool).expect("OUT_DIR can be written to");
-    kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
+    compile_archive(kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c"), "foredraft_barrier");
     if !is_mingw {
         linker.replace_barrier();
     }
@@ -153,11 +166,8 @@ fn newest_source() -> Option<SystemTime> {
 pub fn replace_kernels(installed: &Path, linker: &mut LinkerOptions, levels: &[Level]) {
     let source = llama_sources(installed);
     // The seam precedes the levels, because GNU's linker takes from an archive only what an earlier one calls.
-    kernel_compiler(&source)
-        .cpp(true)
-        .std("c++17")
-        .files(["seam", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp")))
-        .compile("foredraft_seam");
+    let seam = ["seam", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp"));
+    compile_archive(kernel_compiler(&source).cpp(true).std("c++17").files(seam), "foredraft_seam");
     let levels = if is_clippy() { &[] } else { levels };
     // Each level takes a minute or more, so they are compiled at the same time.
     let objects: Vec<Vec<PathBuf>> = thread::scope(|scope| {
@@ -172,21 +182,12 @@ pub fn replace_kernels(installed: &Path, linker: &mut LinkerOptions, levels: &[L
         order.flag("-isystem").flag(source.join(folder));
     }
     order.cpp(true).std("c++17").define("FOREDRAFT_SET_MASK", SET_MASK);
-    order.file("src/llama/kernels/order.cpp").compile("foredraft_order");
-    kernel_compiler(&source)
-        .cpp(true)
-        .std("c++17")
-        .flag_if_supported("-ffp-contract=off")
-        .file("src/llama/kernels/elementary.cpp")
-        .compile("foredraft_elementary");
+    compile_archive(order.file("src/llama/kernels/order.cpp"), "foredraft_order");
+    let mut elementary = kernel_compiler(&source);
+    elementary.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+    compile_archive(elementary.file("src/llama/kernels/elementary.cpp"), "foredraft_elementary");
     linker.replace_functions();
     println!("cargo:rustc-cfg=own_kernels");
-}
-
-/// Clippy links nothing, and has another folder than a build, so it needs no kernels.
-fn is_clippy() -> bool {
-    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
-    wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
 }
 
 /// Makes functions of ggml round as they do on x86-64: see `src/llama/kernels/rounding.cpp`.
@@ -195,7 +196,7 @@ pub fn match_rounding(installed: &Path, linker: &mut LinkerOptions) {
     let mut build = kernel_compiler(&source);
     build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
     build.files(["rounding", "rope"].map(|part| format!("src/llama/kernels/{part}.cpp")));
-    build.compile("foredraft_rounding");
+    compile_archive(&mut build, "foredraft_rounding");
     linker.replace_rounding();
 }
 
