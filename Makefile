@@ -51,7 +51,7 @@ test: setup
 	@scripts/models.sh --optional
 	$(ENV) cargo build --release --workspace --all-targets
 	@$(ENV) PREFIX=$(CURDIR)/target/installed LIBDIR= DESTDIR= scripts/install.sh
-	$(ENV) cargo test --release --workspace --no-fail-fast
+	@$(ENV) scripts/test.sh
 
 python: build
 	@mkdir -p target/python

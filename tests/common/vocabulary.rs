@@ -84,7 +84,8 @@ impl Vocabulary {
         bytes.extend(entries);
         bytes.resize(bytes.len().next_multiple_of(32), 0);
         // Written beside and renamed, because another test may have the file open.
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("models-", env!("CARGO_CRATE_NAME")));
+        std::fs::create_dir_all(&folder).expect("target/ is writable");
         let (path, beside) =
             (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
         std::fs::write(&beside, bytes).expect("target/ is writable");
