@@ -37,7 +37,7 @@ const LEVELS: &[&str] = if cfg!(target_arch = "aarch64") {
 };
 
 /// The types of files that people download.
-const FILE_TYPES: [(&str, sys::llama_ftype); 19] = [
+const FILE_TYPES: [(&str, sys::llama_ftype); 20] = [
     ("f32", sys::LLAMA_FTYPE_ALL_F32),
     ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
     ("bf16", sys::LLAMA_FTYPE_MOSTLY_BF16),
@@ -57,6 +57,7 @@ const FILE_TYPES: [(&str, sys::llama_ftype); 19] = [
     ("tq1_0", sys::LLAMA_FTYPE_MOSTLY_TQ1_0),
     ("tq2_0", sys::LLAMA_FTYPE_MOSTLY_TQ2_0),
     ("iq3_s", sys::LLAMA_FTYPE_MOSTLY_IQ3_S),
+    ("nvfp4", sys::LLAMA_FTYPE_MOSTLY_NVFP4),
 ];
 
 /// The shipped target, quantized again.
@@ -70,10 +71,19 @@ fn quantized_from(from: &str, name: &str, file_type: sys::llama_ftype) -> String
     let to = to.to_str().expect("UTF-8").to_owned();
     let (from, out) = (CString::new(from).unwrap(), CString::new(to.clone()).unwrap());
     llama::start();
+    // llama.cpp's quantizer does not know this type of files, but the type of their tensors.
+    let nvfp4 = [
+        sys::llama_model_tensor_override { pattern: c".*".as_ptr(), type_: sys::GGML_TYPE_NVFP4 },
+        sys::llama_model_tensor_override { pattern: std::ptr::null(), type_: sys::GGML_TYPE_COUNT },
+    ];
     // SAFETY: the paths and the parameters live during the call.
     let status = unsafe {
         let mut params = sys::llama_model_quantize_default_params();
         params.ftype = file_type;
+        if file_type == sys::LLAMA_FTYPE_MOSTLY_NVFP4 {
+            params.ftype = sys::LLAMA_FTYPE_MOSTLY_Q8_0;
+            params.tt_overrides = nvfp4.as_ptr();
+        }
         params.allow_requantize = true;
         sys::llama_model_quantize(from.as_ptr(), out.as_ptr(), &raw const params)
     };

@@ -12,7 +12,7 @@ mod ggml;
 use ggml::noise;
 use llama_cpp_sys_2 as sys;
 
-const FORMATS: [sys::ggml_type; 25] = [
+const FORMATS: [sys::ggml_type; 26] = [
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_1,
@@ -20,6 +20,7 @@ const FORMATS: [sys::ggml_type; 25] = [
     sys::GGML_TYPE_Q5_1,
     sys::GGML_TYPE_IQ4_NL,
     sys::GGML_TYPE_MXFP4,
+    sys::GGML_TYPE_NVFP4,
     sys::GGML_TYPE_Q2_K,
     sys::GGML_TYPE_Q3_K,
     sys::GGML_TYPE_Q4_K,
@@ -86,7 +87,7 @@ impl Weights {
 
     /// The dequantized weights.
     fn values(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.n_rows * WIDTH];
+        let mut values = vec![0.0; self.n_rows * self.width];
         if self.format == sys::GGML_TYPE_F32 {
             // The same numbers: there is nothing to dequantize.
             return noise(u64::from(self.format) + 1, self.n_rows * WIDTH);
@@ -164,6 +165,37 @@ fn products_are_what_the_formats_define() {
                     assert!(off < 1e-5, "format {format}, {n_rows} rows, {n_tokens} tokens: {expected} {found}");
                 }
             }
+        }
+    }
+}
+
+/// A token with one number that is not zero: 127 times a weight is exact, whatever its scale.
+#[test]
+fn every_scale_and_number_of_nvfp4_is_what_the_format_defines() {
+    foredraft::llama::start();
+    const ROWS: usize = 64;
+    const BLOCK: usize = 64;
+    // A row is a block: 4 scales of 8 bits, so that the rows have all 256; then 64 numbers of 4 bits.
+    let row = |row: u8| {
+        let scales = (0..4).map(move |scale| 4 * row + scale);
+        scales.chain((0..32).map(move |at: u8| at.wrapping_mul(37).wrapping_add(row.wrapping_mul(73))))
+    };
+    let data = (0..ROWS as u8).flat_map(row).collect();
+    let weights = Weights { format: sys::GGML_TYPE_NVFP4, width: BLOCK, n_rows: ROWS, data };
+    let values = weights.values();
+    let tokens: Vec<f32> = (0..BLOCK * BLOCK).map(|at| if at / BLOCK == at % BLOCK { 127.0 } else { 0.0 }).collect();
+    let expected: Vec<f32> = (0..BLOCK * ROWS).map(|at| 127.0 * values[at % ROWS * BLOCK + at / ROWS]).collect();
+    assert!(values.iter().filter(|weight| **weight != 0.0).count() > 3000, "most weights are not zero");
+    let mut layouts = vec![None];
+    if foredraft::llama::kernels_are_used() {
+        layouts.push(Some(ggml::extra_buffers().expect("panels")));
+    }
+    for buffers in layouts {
+        for n_tokens in [1, 2, 5, 8, BLOCK] {
+            let found: Vec<f32> =
+                tokens.chunks(n_tokens * BLOCK).flat_map(|tokens| weights.times_in(buffers, tokens, 1)).collect();
+            let other = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+            assert_eq!(other, None, "{n_tokens} tokens: {found:?} {expected:?}");
         }
     }
 }
@@ -283,7 +315,9 @@ fn rows_are_read_from_panels() {
         return;
     }
     let chosen = [36, 0, 15, 16, 36];
-    for format in [sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_Q3_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_MXFP4] {
+    for format in
+        [sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_Q3_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_NVFP4]
+    {
         let weights = Weights::new(format, 37);
         let rows_in = |buffers| {
             ggml::compute_in(buffers, 2, |ctx| {

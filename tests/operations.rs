@@ -200,7 +200,7 @@ fn softmax(hashes: &mut Hashes) {
     }
 }
 
-const FORMATS: [(&str, sys::ggml_type); 25] = [
+const FORMATS: [(&str, sys::ggml_type); 26] = [
     ("f16", sys::GGML_TYPE_F16),
     ("bf16", sys::GGML_TYPE_BF16),
     ("q8_0", sys::GGML_TYPE_Q8_0),
@@ -210,6 +210,7 @@ const FORMATS: [(&str, sys::ggml_type); 25] = [
     ("q5_1", sys::GGML_TYPE_Q5_1),
     ("iq4_nl", sys::GGML_TYPE_IQ4_NL),
     ("mxfp4", sys::GGML_TYPE_MXFP4),
+    ("nvfp4", sys::GGML_TYPE_NVFP4),
     ("q2_k", sys::GGML_TYPE_Q2_K),
     ("q3_k", sys::GGML_TYPE_Q3_K),
     ("q4_k", sys::GGML_TYPE_Q4_K),
@@ -247,7 +248,7 @@ fn weights(format: sys::ggml_type, n_rows: i64) -> Vec<u8> {
         sys::GGML_TYPE_Q6_K => &[208],
         sys::GGML_TYPE_TQ1_0 => &[52],
         sys::GGML_TYPE_TQ2_0 => &[64],
-        sys::GGML_TYPE_MXFP4 => &[],
+        sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_NVFP4 => &[],
         _ => &[0],
     };
     for block in data.chunks_mut(block) {

@@ -3,6 +3,7 @@
 // A format unpacks a block of `LANES` rows, a row in each lane. A word is four weights of each row. The result is exact:
 //
 //   short formats: blocks of 32 weights, or of a multiple: PARTS times 32. weight = scale * (number - OFFSET), or scale * number + least.
+//                  With HALVES, each 16 weights have a scale of their own, and otherwise each block has.
 //   long formats: blocks of 256 weights in PARTS parts. weight = scale * part's scale * (number - OFFSET), or
 //                 scale * part's scale * number - least * part's minimum.
 //
@@ -31,9 +32,15 @@ constexpr int OF_SIGNED = 0;
 inline I32xN of_signed(I32xN bytes) { return bytes; }
 #endif
 
-// The scales of a short format's block.
+// The scales of a short format's block, or with HALVES those of a part.
 struct ShortScales {
-    F32xN scale, least;
+    F32xN scale;
+    union {
+        // With MINIMA.
+        F32xN least;
+        // With HALVES: the scale of the last 16 weights. `scale` is that of the first 16.
+        F32xN last;
+    };
 };
 
 // The scales of a long format's block: part p has byte p % 4 of word p / 4. `minima` are set with MINIMA alone.
@@ -100,9 +107,9 @@ struct Q4_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q4_0;
     static constexpr int SIZE = sizeof(block_q4_0), BITS = 4, OFFSET = 8;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_0, qs), words);
@@ -114,9 +121,9 @@ struct Q4_1 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q4_1;
     static constexpr int SIZE = sizeof(block_q4_1), BITS = 4, OFFSET = 0;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = true;
+    static constexpr bool IS_LONG = false, MINIMA = true, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_1, qs), words);
@@ -128,9 +135,9 @@ struct Q5_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q5_0;
     static constexpr int SIZE = sizeof(block_q5_0), BITS = 5, OFFSET = 16;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_0, qh), 1>(fifth);
@@ -144,9 +151,9 @@ struct Q5_1 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q5_1;
     static constexpr int SIZE = sizeof(block_q5_1), BITS = 5, OFFSET = 0;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = true;
+    static constexpr bool IS_LONG = false, MINIMA = true, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { scale_and_least<0>(from, to); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_1, qh), 1>(fifth);
@@ -160,9 +167,9 @@ struct Q8_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q8_0;
     static constexpr int SIZE = sizeof(block_q8_0), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         from.load_8(offsetof(block_q8_0, qs), words);
@@ -177,9 +184,9 @@ struct IQ4_NL {
     static constexpr ggml_type TYPE = GGML_TYPE_IQ4_NL;
     static constexpr int SIZE = sizeof(block_iq4_nl), BITS = 8, OFFSET = OF_SIGNED;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_iq4_nl, qs), words);
@@ -193,13 +200,13 @@ struct MXFP4 {
     // The numbers are -12 to 12.
     static constexpr int SIZE = sizeof(block_mxfp4), BITS = 5, OFFSET = 12;
     static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) {
+    template <typename From> static void scales(const From & from, ShortScales * to) {
         const I32xN e = from.odd_bytes();
         // 2^(e - 128), where the least two are no normal numbers.
         const I32xN least = select_less(e, broadcast(1), broadcast(0x00200000), broadcast(0x00400000));
-        to.scale = as_floats(select_less(e, broadcast(2), least, left_32<23>(sub_32(e, broadcast(1)))));
+        to->scale = as_floats(select_less(e, broadcast(2), least, left_32<23>(sub_32(e, broadcast(1)))));
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
@@ -209,15 +216,55 @@ struct MXFP4 {
     }
 };
 
+struct NVFP4 {
+    static constexpr ggml_type TYPE = GGML_TYPE_NVFP4;
+    // The numbers are those of MXFP4.
+    static constexpr int SIZE = sizeof(block_nvfp4), BITS = 5, OFFSET = 12;
+    static constexpr int PARTS = QK_NVFP4 / 32, ORDER = 1;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = true;
+
+    template <typename From> static void scales(const From & from, ShortScales * to) {
+        static_assert(offsetof(block_nvfp4, d) == 0 && sizeof(block_nvfp4::d) == 4 && PARTS == 2, "a scale for each 16 weights");
+        // Four numbers without a sign: 4 bits of exponent and 3 of mantissa.
+        I32xN packed[1];
+        from.template load_few<offsetof(block_nvfp4, d), 1>(packed);
+        I32xN numbers = bit_and(packed[0], broadcast_8(0x7f));
+        // 0x7f stands for NaN, and ggml reads it as 0. ggml ignores bit 7 of all other bytes, also of 0xff.
+        const I32xN is_nan = bit_and(add_32(numbers, broadcast_8(1)), bit_xor(packed[0], broadcast_8(0x80)));
+        numbers = bit_xor(numbers, where_bits(is_nan, broadcast_8(0x80), broadcast_8(0x7f)));
+        // F16 numbers with these bits are 2^-8 of the scales, also of those that are not normal. The table has twice the values.
+        const I32xN even = left_32<7>(bit_and(numbers, broadcast(0x00ff00ff))), odd = bit_and(right_32<1>(numbers), broadcast(0x7f807f80));
+        const F32xN by = broadcast_f32(0.5f * 256.0f);
+        to[0].scale = mul(low_halves(even), by);
+        to[0].last = mul(low_halves(odd), by);
+        to[1].scale = mul(high_halves(even), by);
+        to[1].last = mul(high_halves(odd), by);
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        I32xN packed[8];
+        from.load_8(offsetof(block_nvfp4, qs), packed);
+        for (int part = 0; part < PARTS; ++part) {
+            // Each 16 weights are in two words: the low half-bytes are the first 8.
+            I32xN words[8];
+            for (int word = 0; word < 8; ++word) {
+                const I32xN of_two = packed[4 * part + word / 4 * 2 + word % 2];
+                words[word] = word % 4 < 2 ? low_4_bits(of_two) : high_4_bits(of_two);
+            }
+            look_up(kvalues_mxfp4, words, 8, OFFSET);
+            use(part, words);
+        }
+    }
+};
+
 // Weights of one bit: scale or -scale.
 struct Q1_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q1_0;
     // The numbers are 0 and 2.
     static constexpr int SIZE = sizeof(block_q1_0), BITS = 4, OFFSET = 1;
     static constexpr int PARTS = QK1_0 / 32, ORDER = 8;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN packed[PARTS];
         from.load_4(offsetof(block_q1_0, qs), packed);
@@ -253,9 +300,9 @@ struct Q2_0 {
     static constexpr ggml_type TYPE = GGML_TYPE_Q2_0;
     static constexpr int SIZE = sizeof(block_q2_0), BITS = 4, OFFSET = 1;
     static constexpr int PARTS = QK2_0 / 32, ORDER = 4;
-    static constexpr bool IS_LONG = false, MINIMA = false;
+    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
-    template <typename From> static void scales(const From & from, ShortScales & to) { to.scale = from.odd_halves(); }
+    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN packed[4];
         from.load_4(offsetof(block_q2_0, qs), packed);

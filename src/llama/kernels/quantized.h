@@ -7,7 +7,7 @@ namespace foredraft::FOREDRAFT_LEVEL {
 namespace {
 
 // The results of `pack` for a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
-//   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away) or sums (scaled, for `least`)
+//   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away; with HALVES, 16 bits for each half) or sums (scaled, for `least`)
 //   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
 // pairs.h says how the numbers of two tokens lie with I8MM.
 constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
@@ -121,29 +121,38 @@ inline __attribute__((always_inline)) void add_all_products(const I32xN * words,
 
 // --- Short formats --------------------------------------------------------------------------------------------------------------------------
 
-// Adds a block of rows times N tokens to the sums, in which pairs are joined.
-template <int BITS, bool MINIMA, int N, bool ARRANGED>
+// Adds a part of a block of rows times N tokens to the sums, in which pairs are joined. Weights that share a scale are added with one fma.
+template <int BITS, bool MINIMA, bool HALVES, int N, bool ARRANGED>
 inline __attribute__((always_inline)) void add_short(const I32xN * words, const ShortScales & scales, const uint8_t * numbers, F32xN * sums) {
+    static_assert(!(MINIMA && HALVES), "a token's sum is that of 32 numbers");
     const auto * scales_of = reinterpret_cast<const float *>(numbers + N * 32);
     const uint8_t * corrections = numbers + N * 36;
-    I32xN products[N];
+    constexpr int N_SCALES = HALVES ? 2 : 1, WORDS = 8 / N_SCALES;
+#pragma GCC unroll 2
+    for (int half = 0; half < N_SCALES; ++half) {
+        I32xN products[N];
 #pragma GCC unroll 16
-    for (int token = 0; token < N; ++token) {
-        products[token] = MINIMA ? broadcast(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
-    }
-    add_all_products<BITS, 8, 32, false, N, ARRANGED>(words, numbers, broadcast(0), products);
+        for (int token = 0; token < N; ++token) {
+            products[token] = MINIMA ? broadcast(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
+            if constexpr (HALVES) {
+                products[token] = signed_right_32<16>(half == 0 ? left_32<16>(products[token]) : products[token]);
+            }
+        }
+        add_all_products<BITS, WORDS, 32, false, N, ARRANGED>(words + WORDS * half, numbers + 4 * WORDS * half, broadcast(0), products);
 #pragma GCC unroll 16
-    for (int token = 0; token < N; ++token) {
-        const F32xN scale = mul(of_rows<N>(scales.scale, token), of_token<N>(scales_of, token));
-        sums[token] = fma(to_floats(products[token]), scale, sums[token]);
-        if constexpr (MINIMA) {
-            const F32xN of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
-            sums[token] = fma(of_rows<N>(scales.least, token), of_block, sums[token]);
+        for (int token = 0; token < N; ++token) {
+            const F32xN of_weights = half == 0 ? scales.scale : scales.last;
+            const F32xN scale = mul(of_rows<N>(of_weights, token), of_token<N>(scales_of, token));
+            sums[token] = fma(to_floats(products[token]), scale, sums[token]);
+            if constexpr (MINIMA) {
+                const F32xN of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
+                sums[token] = fma(of_rows<N>(scales.least, token), of_block, sums[token]);
+            }
         }
     }
 }
 
-template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, F32xN * to) {
+template <int BITS, bool MINIMA, bool HALVES, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, F32xN * to) {
     const auto * parts = static_cast<const ShortPart *>(unpacked);
     F32xN sums[N];
     for (int token = 0; token < N; ++token) {
@@ -151,7 +160,7 @@ template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacke
     }
     join<N>(sums);
     for (int block = 0; block < n_blocks; ++block) {
-        add_short<BITS, MINIMA, N, true>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
+        add_short<BITS, MINIMA, HALVES, N, true>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
     }
     separate<N>(sums);
     for (int token = 0; token < N; ++token) {
@@ -364,11 +373,11 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
         } else {
             ShortPart * unpacked = static_cast<ShortPart *>(to) + at * Format::PARTS;
             Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
-            ShortScales scales;
+            ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Format::scales(block, scales);
             Format::unpack(
                 block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
-                    unpacked[part].scales = scales;
+                    unpacked[part].scales = scales[Format::HALVES ? part : 0];
                     arrange<8>(words, unpacked[part].words);
                 });
         }
@@ -410,13 +419,13 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             }
             add_long<Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
         } else {
-            ShortScales scales;
+            ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
                 block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
                     const uint8_t * of_tile = numbers + (at * Format::PARTS + part) * N * SHORT_SIZE;
-                    add_short<Format::BITS, Format::MINIMA, N, false>(words, scales, of_tile, sums);
+                    add_short<Format::BITS, Format::MINIMA, Format::HALVES, N, false>(words, scales[Format::HALVES ? part : 0], of_tile, sums);
                 });
         }
     }
@@ -436,7 +445,7 @@ using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, F
 struct Format {
     ggml_type type;
     int size, offset, n_parts, order;
-    bool is_long, minima;
+    bool is_long, minima, halves;
     // For weights as in the file, and in panels.
     void (*unpack[2])(const Rows &, int64_t, int, void *);
     // For 1 to FEW_TOKENS tokens, or NULL.
@@ -455,7 +464,15 @@ template <typename F, int N> constexpr Multiply multiply_of() {
     if constexpr (F::IS_LONG) {
         return multiply_long<BITS, F::PARTS, F::MINIMA, N>;
     } else {
-        return multiply_short<BITS, F::MINIMA, N>;
+        return multiply_short<BITS, F::MINIMA, F::HALVES, N>;
+    }
+}
+
+template <typename F> constexpr bool has_halves() {
+    if constexpr (F::IS_LONG) {
+        return false;
+    } else {
+        return F::HALVES;
     }
 }
 
@@ -483,7 +500,7 @@ template <typename F> struct Functions {
     static_assert(sizeof MULTIPLY / sizeof MULTIPLY[0] == TILE, "a function for each number of tokens");
 
     static constexpr Format make() {
-        return { F::TYPE, F::SIZE, F::OFFSET, F::PARTS, F::ORDER, F::IS_LONG, F::MINIMA, { unpack<F, OfFile>, unpack<F, OfPanel> },
+        return { F::TYPE, F::SIZE, F::OFFSET, F::PARTS, F::ORDER, F::IS_LONG, F::MINIMA, has_halves<F>(), { unpack<F, OfFile>, unpack<F, OfPanel> },
             { { multiply_few<F, OfFile, 1> },
                 { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
                     multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
@@ -504,6 +521,7 @@ const Format FORMATS[] = {
     Functions<Q5_1>::make(),
     Functions<IQ4_NL>::make(),
     Functions<MXFP4>::make(),
+    Functions<NVFP4>::make(),
     Functions<Q2_K>::make(),
     Functions<Q3_K>::make(),
     Functions<Q4_K>::make(),
@@ -578,10 +596,12 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
             put_in_pair(numbers, 32, token, to);
         }
         memcpy(to + n * 32 + token * 4, &scale, sizeof scale);
-        const int sum = reduce_add_16(numbers) + reduce_add_16(numbers + 16);
-        const float scaled = scale * float(sum);
-        const int32_t correction = -format.offset * sum;
-        memcpy(to + n * 36 + token * 4, format.minima ? static_cast<const void *>(&scaled) : &correction, sizeof scaled);
+        const int first = reduce_add_16(numbers), last = reduce_add_16(numbers + 16);
+        const float scaled = scale * float(first + last);
+        const int32_t correction = -format.offset * (first + last);
+        const int16_t of_halves[2] = { int16_t(-format.offset * first), int16_t(-format.offset * last) };
+        const void * third = format.halves ? of_halves : format.minima ? static_cast<const void *>(&scaled) : &correction;
+        memcpy(to + n * 36 + token * 4, third, 4);
         return;
     }
     int8_t * numbers = in_pair ? together : reinterpret_cast<int8_t *>(to) + token * 256;
