@@ -474,6 +474,61 @@ const RECURRENCES: [Recurrence; 4] = [
     },
 ];
 
+/// The states of RWKV. ggml's loops have no remainder for RWKV-7.
+const WKV_HEAD: i64 = 64;
+
+/// An operation of RWKV on so many inputs of each token, of which one decays the state.
+fn rwkv(
+    ctx: *mut sys::ggml_context,
+    inputs: &Inputs<'_>,
+    decay: u64,
+    n_inputs: u64,
+    of: impl FnOnce(&[Tensor], Tensor) -> (Tensor, Option<Tensor>),
+) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    let (n, n_seqs) = inputs.shape();
+    let tokens: Vec<Tensor> = (0..n_inputs).map(|_| tensor(ctx, [WKV_HEAD, HEADS, n * n_seqs, 1])).collect();
+    let state = tensor(ctx, [WKV_HEAD * WKV_HEAD * HEADS, n_seqs, 1, 1]);
+    let (out, bonus) = of(&tokens, state);
+    let value = |seed, x: f32| if seed == decay { 0.9 + 0.1 * x } else { 0.1 * x };
+    let of_tokens = |seed: u64| inputs.of_tokens(20 + seed, WKV_HEAD * HEADS, |x| value(seed, x));
+    let mut contents: Vec<(Tensor, Vec<u8>)> = tokens.into_iter().zip((0..).map(of_tokens)).collect();
+    contents.push((state, bytes(inputs.states)));
+    contents.extend(bonus.map(|bonus| (bonus, bytes(&noise(30, (WKV_HEAD * HEADS) as usize)))));
+    (contents, out)
+}
+
+fn wkv6(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    rwkv(ctx, inputs, 3, 4, |x, state| {
+        let first = tensor(ctx, [WKV_HEAD, HEADS, 1, 1]);
+        // SAFETY: the context is alive.
+        (unsafe { sys::ggml_rwkv_wkv6(ctx, x[0], x[1], x[2], first, x[3], state) }, Some(first))
+    })
+}
+
+fn wkv7(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    rwkv(ctx, inputs, 1, 6, |x, state| {
+        // SAFETY: the context is alive.
+        (unsafe { sys::ggml_rwkv_wkv7(ctx, x[0], x[1], x[2], x[3], x[4], x[5], state) }, None)
+    })
+}
+
+fn linear_attention(ctx: *mut sys::ggml_context, inputs: &Inputs<'_>) -> (Vec<(Tensor, Vec<u8>)>, Tensor) {
+    rwkv(ctx, inputs, 3, 4, |x, state| {
+        // SAFETY: the context is alive.
+        (unsafe { sys::ggml_gated_linear_attn(ctx, x[0], x[1], x[2], x[3], state, 0.125) }, None)
+    })
+}
+
+/// The operations of RWKV, whose last bits depend on the processor's vectors.
+const RWKV: [Recurrence; 3] = {
+    let (state, output) = ((WKV_HEAD * WKV_HEAD * HEADS) as usize, (WKV_HEAD * HEADS) as usize);
+    [
+        Recurrence { name: "rwkv_wkv6", state, output, n_states: 1, graph: wkv6 },
+        Recurrence { name: "rwkv_wkv7", state, output, n_states: 1, graph: wkv7 },
+        Recurrence { name: "gated_linear_attn", state, output, n_states: 1, graph: linear_attention },
+    ]
+};
+
 fn recurrences(hashes: &mut Hashes) {
     for Recurrence { name, state, n_states, graph, .. } in RECURRENCES {
         let states = noise(13, 2 * state);
@@ -486,7 +541,7 @@ fn recurrences(hashes: &mut Hashes) {
 fn recurrent_operations_are_batch_invariant() {
     const N: usize = 7;
     foredraft::llama::start();
-    for Recurrence { name, state, output, n_states, graph } in RECURRENCES {
+    for Recurrence { name, state, output, n_states, graph } in RECURRENCES.into_iter().chain(RWKV) {
         for n_threads in [1, 2] {
             let run = |sequences: Range<usize>, tokens: Range<usize>, states: &[f32], n_states: usize| {
                 let n_outputs = sequences.len() * tokens.len() * output;

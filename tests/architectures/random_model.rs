@@ -71,11 +71,20 @@ fn special(name: &str) -> &'static [(&'static str, Value)] {
         "nemotron_h" | "nemotron_h_moe" => &[ALTERNATING, ("feed_forward_length", Numbers([0, 0, 96, 0]))],
         "mamba" | "mamba2" => &[("attention.head_count", Number(0)), ("feed_forward_length", Number(0))],
         "qwen35" | "qwen35moe" | "qwen3next" | "minimax-01" => &[("full_attention_interval", Number(2))],
-        "rwkv6" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(2))],
-        "rwkv7" => {
-            &[("wkv.head_size", Number(16)), ("token_shift_count", Number(2)), ("attention.gate_lora_rank", Number(16))]
-        }
-        "rwkv6qwen2" | "arwkv7" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(1))],
+        "rwkv6" => &[ALL_HEADS, ("wkv.head_size", Number(16)), ("token_shift_count", Number(2))],
+        "rwkv7" => &[
+            ("embedding_length", Number(128)),
+            ("wkv.head_size", Number(64)),
+            ("token_shift_count", Number(2)),
+            ("attention.gate_lora_rank", Number(16)),
+        ],
+        "arwkv7" => &[
+            ("embedding_length", Number(128)),
+            ("wkv.head_size", Number(64)),
+            ("token_shift_count", Number(1)),
+            ("attention.gate_lora_rank", Number(16)),
+        ],
+        "rwkv6qwen2" => &[("wkv.head_size", Number(16)), ("token_shift_count", Number(1))],
         "afmoe" => &[("attention.sliding_window", Number(64)), DENSE],
         "gptneox" => &[("use_parallel_residual", Flag(true))],
         "gemma4" | "maple" | "granite_swa" | "mimo2" | "step35" | "spark2_5" => &[WINDOWS],

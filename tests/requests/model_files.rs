@@ -45,6 +45,20 @@ fn metadata_that_llama_divides_by_is_not_zero() {
     }
 }
 
+/// ggml would write beyond the states of such heads.
+#[test]
+fn heads_that_ggml_computes_wrongly_are_refused() {
+    for architecture in ["rwkv7", "arwkv7"] {
+        let path = tiny_models::with_zero(architecture, "ssm.group_count");
+        for size in [2, 16, 96] {
+            let overrides = json!({format!("{architecture}.wkv.head_size"): size});
+            let error = refused(json!({"model": path, "override_kv": overrides}));
+            let expected = format!("{architecture}.wkv.head_size is {size}: ggml computes heads of RWKV-7 only with");
+            assert!(error.starts_with(&format!("model: {path}: ")) && error.contains(&expected), "{error}");
+        }
+    }
+}
+
 /// llama.cpp ends the process: it computes with a tensor that it never loads for this architecture.
 #[test]
 fn tensors_that_llama_cannot_compute_with_are_refused() {

@@ -146,6 +146,20 @@ std::string zero_divisor(const metadata & values, const std::string & architectu
     return "";
 }
 
+// The most numbers of a head that ggml's operation of RWKV-7 (ggml_rwkv_wkv7) reads and writes in one step, which depends on the processor.
+constexpr uint32_t WKV7_STEP = 64;
+
+// Why ggml would read and write beyond the rows of a state. Empty: it would not. The operation has no loop for what remains of a head after whole
+// steps, so a token's result would depend on the tokens beside it.
+std::string wrong_head_size(const metadata & values, const std::string & architecture) {
+    const std::string key = architecture + ".wkv.head_size";
+    const uint32_t size = of_layer(values.integers(key), 0);
+    if (!is_any(architecture, { "rwkv7", "arwkv7" }) || size % WKV7_STEP == 0) {
+        return "";
+    }
+    return key + " is " + std::to_string(size) + ": ggml computes heads of RWKV-7 only with a multiple of " + std::to_string(WKV7_STEP);
+}
+
 // Which tensors llama.cpp would compute with without having loaded others that belong to them. Empty: none.
 std::string lone_tensor(const gguf_context * head, const std::string & architecture) {
     // RWKV6-Qwen2 has no `time_mix_first`. With one, llama.cpp computes as for RWKV6, with a norm that it loads for that alone.
@@ -315,6 +329,9 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         }
         if (wrong.empty() && role != FOREDRAFT_ROLE_ADAPTER) {
             wrong = zero_divisor(values, values.text("general.architecture"));
+        }
+        if (wrong.empty()) {
+            wrong = wrong_head_size(values, values.text("general.architecture"));
         }
         if (wrong.empty()) {
             wrong = lone_tensor(file.get(), values.text("general.architecture"));
