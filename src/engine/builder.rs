@@ -18,7 +18,7 @@ use crate::llama::log::{self, Level};
 use crate::llama::{self, Context, ContextParams, DraftKind, Interrupt, Model, Rollback, ThreadPool, TokenSubset};
 use crate::session::SelfExtend;
 use crate::speculative::{
-    BlockHead, Caches, Compatibility, Costs, CrossVocabulary, DraftModel, Drafter, DrafterKind, Drafters,
+    Assistant, BlockHead, Caches, Compatibility, Costs, CrossVocabulary, DraftModel, Drafter, DrafterKind, Drafters,
     GrammarDrafter, Head, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
     frequent_tokens, sizes_to_measure,
 };
@@ -119,7 +119,7 @@ impl Builder<'_> {
                 scheduler.pool.drafters.add_model(Box::new(head));
             }
             // A request for it drafts with the head.
-            Err(_) if models.draft.as_ref().is_some_and(|draft| draft.draft_kind() == DraftKind::Mtp) => {}
+            Err(_) if models.draft.as_ref().is_some_and(|draft| draft.draft_kind().reads_hidden()) => {}
             Err(why) => scheduler.pool.drafters.mark_unavailable(DrafterKind::Mtp, why),
         }
         costs.set_split(scheduler.pool.drafters.controller.costs.split());
@@ -204,12 +204,13 @@ impl Builder<'_> {
         let (head, target) = (Arc::clone(context.model()), &models.target);
         models.compatibility =
             Some(Compatibility::of((target, models.rollback), (&head, context.rollback()), context.n_ctx()));
-        let reads_hidden = head.draft_kind() == DraftKind::Mtp || pool.context.reads_hidden();
+        let reads_hidden = head.draft_kind().reads_hidden() || pool.context.reads_hidden();
         let drafter: Box<dyn Drafter + Send> = match head.draft_kind() {
             kind if kind.drafts_blocks() => {
                 costs.draft_blocks();
                 Box::new(BlockHead::new(context, self.n_parallel(), reads_hidden)?)
             }
+            DraftKind::Assistant => Box::new(Assistant::new(context, self.n_parallel())),
             _ => Box::new(Head::new(context, self.n_parallel(), DrafterKind::Draft, reads_hidden)),
         };
         pool.drafters.add_model(drafter);

@@ -29,6 +29,7 @@ enum foredraft_draft_kind {
     FOREDRAFT_DRAFT_KIND_EAGLE3,
     FOREDRAFT_DRAFT_KIND_DFLASH,
     FOREDRAFT_DRAFT_KIND_DSPARK,
+    FOREDRAFT_DRAFT_KIND_ASSISTANT,
 };
 
 // A file's weights of a ggml_type: their number and their bytes.
@@ -127,6 +128,9 @@ size_t foredraft_n_scores(const struct llama_model * model);
 
 // The weights of the model's output, if they have a row for each token, and their bytes. NULL: there are none.
 const struct ggml_tensor * foredraft_output_weights(const struct llama_model * model, uint64_t * size);
+
+// Whether the layers of a Gemma 4 assistant can read the KV cache of `target`, also a model of Gemma 4. If false, `why` says why not.
+bool foredraft_reads_cache(const struct llama_model * assistant, const struct llama_model * target, char * why, size_t why_size);
 
 // The device of a layer, or of the output if `layer` is the number of layers. NULL: there is no such layer.
 ggml_backend_dev_t foredraft_layer_device(const struct llama_model * model, int32_t layer);

@@ -6,6 +6,7 @@
 #include "native.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <string>
 
@@ -33,6 +34,32 @@ const ggml_tensor * foredraft_output_weights(const llama_model * model, uint64_t
     const bool fits = weights != nullptr && ggml_is_matrix(weights) && weights->ne[1] == llama_vocab_n_tokens(llama_model_get_vocab(model));
     *size = fits ? ggml_nbytes(weights) : 0;
     return fits ? weights : nullptr;
+}
+
+// llama.cpp lets a layer of the assistant with a sliding window read the cache of the target's last layer but one, and the others that of its
+// last layer, and does not ask whether these are like it.
+bool foredraft_reads_cache(const llama_model * assistant, const llama_model * target, char * why, size_t why_size) {
+    return guard::guarded<bool>(false, why, why_size, [&] {
+        const llama_hparams & own = assistant->hparams, & others = target->hparams;
+        const int32_t n_layer = llama_model_n_layer(target);
+        for (uint32_t layer = 0; layer < own.n_layer_all; ++layer) {
+            const bool has_window = own.is_swa(layer);
+            const int32_t read = n_layer - (has_window ? 2 : 1);
+            if (read < 0 || others.is_swa(read) != has_window) {
+                std::snprintf(why, why_size, "its layer %u has %s sliding window, which is not so for the target's layer %d, whose KV cache it reads", layer,
+                              has_window ? "a" : "no", read);
+                return false;
+            }
+            const uint32_t size = own.n_embd_head_k(layer), n_heads = own.n_head_kv(layer);
+            const uint32_t size_read = others.n_embd_head_k(read), n_heads_read = others.n_head_kv(read);
+            if (size != size_read || n_heads != n_heads_read) {
+                std::snprintf(why, why_size, "its layer %u reads a KV cache of %u heads of %u numbers, and the target's layer %d has %u of %u", layer,
+                              n_heads, size, read, n_heads_read, size_read);
+                return false;
+            }
+        }
+        return true;
+    });
 }
 
 ggml_backend_dev_t foredraft_layer_device(const llama_model * model, int32_t layer) {

@@ -11,7 +11,7 @@ use crate::llama::device_use::{DevicePlacement, MOST_BUFFERS, NO_BUFFERS};
 use crate::llama::guard::ErrorBuffer;
 use crate::llama::native::{foredraft_buffers_of, foredraft_context_new, foredraft_layer_device};
 use crate::llama::params::ContextParams;
-use crate::llama::{Context, Interrupt, Model, log};
+use crate::llama::{Context, DraftKind, Interrupt, Model, log};
 
 impl DevicePlacement {
     /// Adds a context's KV cache and its buffers.
@@ -41,9 +41,15 @@ impl DevicePlacement {
     /// # Errors
     /// llama.cpp refuses the parameters, of the head's context or of a small one of the target.
     pub fn add_head_estimate(&mut self, head: &Model, params: &ContextParams, target: &Model) -> Result<()> {
-        let of_target = MeasuredContext::new(sys::LLAMA_CONTEXT_TYPE_DEFAULT, target, &small(params), None)?;
+        if let Some(why) = head.foreign_to(target) {
+            return Err(Error::model(why));
+        }
+        let reads_cache = head.draft_kind() == DraftKind::Assistant;
+        let kind = if reads_cache { sys::LLAMA_CONTEXT_TYPE_MTP } else { sys::LLAMA_CONTEXT_TYPE_DEFAULT };
+        let of_target = if reads_cache { params.clone() } else { small(params) };
+        let of_target = MeasuredContext::new(sys::LLAMA_CONTEXT_TYPE_DEFAULT, target, &of_target, None)?;
         let params = head.with_block(&ContextParams { n_rollback: 0, ..params.clone() });
-        self.add_estimate_as(sys::LLAMA_CONTEXT_TYPE_DEFAULT, head, &params, Some(&of_target))
+        self.add_estimate_as(kind, head, &params, Some(&of_target))
     }
 
     fn add_estimate_as(

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use super::draft_branch::{choose, follow};
+use super::draft_branch::follow;
 use super::head_cache::{HeadCache, HeadSlot, HeadSlots};
 use super::{DrafterKind, Settings};
 use crate::llama::{Batch, Context, DecodeError, DraftKind, Token};
@@ -257,20 +257,8 @@ impl Head {
         for request in requests {
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             let Some(row) = slot.round.row.take() else { continue };
-            let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
-            // No token is possible (at a grammar's end): the draft ends, and the target chooses.
-            let depth = request.draft.tokens.len();
-            let Some((token, confidence)) = choose(request, sampler, logits, &slot.history, depth) else { continue };
-            request.draft.push(token, confidence);
-            slot.history.push(token);
-            let drafted = depth + 1;
             let most = if self.n_layers > 1 { request.n_max.min(self.n_layers) } else { request.n_max };
-            let ends = drafted >= most
-                || !request.stop_policy.wants_more(&request.draft.confidence, request.n_max)
-                || self.context.model().vocab().is_eog(token)
-                || request.tokens.len() + drafted >= self.context.n_ctx()
-                || sampler.accept(token).is_err();
-            if ends {
+            if !slot.extend(request, &mut self.context, row, most) {
                 continue;
             }
             let Some(hidden) = self.context.hidden(row) else { continue };

@@ -2,11 +2,13 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
+use super::draft_branch::choose;
 use super::states::States;
 use super::{Settings, Verify};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
+use foredraft_speculation::DraftRequest;
 
 /// The longest gap of states that is filled with zeros.
 const GAP: usize = 8;
@@ -20,6 +22,31 @@ pub(super) struct HeadSlot<R> {
     /// Context and draft while drafting, for the sampler's penalties.
     pub(super) history: Vec<Token>,
     pub(super) round: R,
+}
+
+impl<R> HeadSlot<R> {
+    /// Adds the token that the logits at `row` of the last batch predict to the draft of a request. Returns whether the draft goes on after
+    /// it: it has at most `most` tokens.
+    pub(super) fn extend(
+        &mut self,
+        request: &mut DraftRequest<'_>,
+        context: &mut Context,
+        row: usize,
+        most: usize,
+    ) -> bool {
+        let (Some(sampler), Some(logits)) = (self.sampler.as_mut(), context.logits(row)) else { return false };
+        // No token is possible (at a grammar's end): the draft ends, and the target chooses.
+        let depth = request.draft.tokens.len();
+        let Some((token, confidence)) = choose(request, sampler, logits, &self.history, depth) else { return false };
+        request.draft.push(token, confidence);
+        self.history.push(token);
+        let drafted = depth + 1;
+        drafted < most
+            && request.stop_policy.wants_more(&request.draft.confidence, request.n_max)
+            && !context.model().vocab().is_eog(token)
+            && request.tokens.len() + drafted < context.n_ctx()
+            && sampler.accept(token).is_ok()
+    }
 }
 
 /// All slots of a head, by their numbers.

@@ -2,9 +2,11 @@
 //!
 //! - `draft_model`, `draft_branch`: a draft model, as a chain or a tree of branches. `cross_vocabulary`, `vocabulary_map`, `compat`: one
 //!   with another vocabulary. `draft_vocabulary`: the tokens that it scores.
-//! - `head`, `block_head`, `head_cache`, `states`: heads that draft with hidden states of the target. Layers for multi-token prediction (of
-//!   the target's file or of one of their own) and EAGLE-3 predict token by token, DFlash and DSpark a block in one pass.
+//! - `head`, `block_head`, `assistant`, `head_cache`, `states`: heads that draft with hidden states of the target. Layers for multi-token
+//!   prediction (of the target's file or of one of their own) and EAGLE-3 predict token by token, DFlash and DSpark a block in one pass.
+//!   Assistants of Gemma 4 also read the target's KV cache.
 
+mod assistant;
 mod block_head;
 mod compat;
 mod cross_vocabulary;
@@ -18,6 +20,7 @@ mod vocabulary_map;
 
 pub use foredraft_speculation::*;
 
+pub use assistant::Assistant;
 pub use block_head::BlockHead;
 pub use compat::{Compatibility, VocabSummary};
 pub use cross_vocabulary::CrossVocabulary;

@@ -2,10 +2,12 @@
 
 use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::changed_vocabulary::ChangedVocabulary;
-use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
-use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
+use crate::common::tiny_models::heads::{
+    HeadWriter, assistant, chance_target, dflash, eagle3, gemma4_target, gemma4_with, head_target, mtp_in_two_files,
+};
+use crate::common::{cancelled, complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
-use foredraft::llama::{Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
+use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{
     DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Head, HiddenStates, Settings, StopPolicy,
@@ -33,6 +35,8 @@ fn pairs() -> Vec<(String, String, &'static str)> {
         (chance_target(), dflash("shared", true, shared), "dflash"),
         (head_target(1.0), dflash("markov", false, HeadWriter::markov), "dspark"),
         (main, layer, "mtp"),
+        (gemma4_target(1.0, 0), assistant("right", 2, 0.02, unchanged), "assistant"),
+        (gemma4_target(1.0, 2), assistant("wrong", 1, 0.3, unchanged), "assistant"),
     ]
 }
 
@@ -91,7 +95,7 @@ fn heads_do_not_change_completions() {
                         "{head}: {report}"
                     );
                 }
-                if kind == "mtp" && more["speculative"]["type"] == "mtp" {
+                if ["mtp", "assistant"].contains(&kind) && more["speculative"]["type"] == "mtp" {
                     assert!(n(&report["n_drafted"]) > 15, "{head}: {report}");
                 }
             }
@@ -129,6 +133,90 @@ fn eagle3_reads_the_state_of_the_token_before() {
                 check(drain(&engine, Speculative, id).last().expect("updates"), "together");
             }
         }
+    }
+}
+
+/// The assistant predicts from the target's state of the token before the last, and then from its own, so its drafts are right if and only
+/// if it gets that state.
+#[test]
+fn assistants_read_the_state_of_the_token_before() {
+    let head = assistant("right", 2, 0.02, unchanged);
+    for (target, more) in [
+        (gemma4_target(0.1, 0), json!({})),
+        (gemma4_target(0.1, 2), json!({"n_parallel": 3})),
+        (gemma4_target(0.1, 0), json!({"n_parallel": 3, "kv_unified": true})),
+        (gemma4_target(0.1, 2), json!({"flash_attn": "off"})),
+        (gemma4_target(0.1, 0), json!({"n_parallel": 2, "swa_full": false})),
+        (gemma4_target(0.1, 2), json!({"n_parallel": 2, "fit": true})),
+        (gemma4_target(0.1, 0), json!({"grp_attn_n": 2, "grp_attn_w": 64})),
+    ] {
+        let engine = load(&target, &head, more.clone());
+        let greedy = |prompt: &[usize]| with(&request(prompt, 0.0), json!({"cache_prompt": true}));
+        let check = |answer: &Value, what: &str| {
+            let report = &answer["speculative"];
+            let (drafted, accepted) = (n(&report["n_drafted"]), n(&report["n_accepted"]));
+            assert!(drafted >= 20 && accepted * 10 >= drafted * 8, "{more} {what}: {report}");
+        };
+        let prompt = tokens(3, 100);
+        check(&complete(&engine, Speculative, &greedy(&prompt)), "first");
+        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        let updates = cancelled(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 800})));
+        assert!(!updates.is_empty());
+        let ids: Vec<u64> =
+            (0..3).map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1))))).collect();
+        for id in ids {
+            check(drain(&engine, Speculative, id).last().expect("updates"), "together");
+        }
+    }
+}
+
+/// The same state and token, behind two texts that the target has decoded in two sequences.
+#[test]
+fn assistants_read_the_cells_of_their_sequence() {
+    let params = |unified| ContextParams {
+        n_ctx: Some(256),
+        n_batch: 64,
+        n_ubatch: 64,
+        n_threads: 1,
+        n_threads_batch: 1,
+        n_seq_max: 2,
+        kv_unified: unified,
+        ..ContextParams::default()
+    };
+    let (threads, interrupt) = (Arc::new(ThreadPool::new(1).expect("threads")), Arc::new(Interrupt::default()));
+    let [target, head] = [gemma4_target(1.0, 0), assistant("reads", 2, 2.0, unchanged)].map(ModelParams::new);
+    let target = Arc::new(Model::load(&target, |_| true).expect("it loads"));
+    let head = Arc::new(Model::load_draft(&head, |_| true).expect("it loads"));
+    for unified in [false, true] {
+        let mut target = Context::new(&target, &params(unified), &threads, &interrupt).expect("it fits");
+        let mut context = Context::head(&head, &mut target, &params(unified), &threads, &interrupt).expect("its head");
+        // The texts differ in the first half only.
+        let mut logits = |texts: [Token; 2]| {
+            let mut batch = Batch::new();
+            for (sequence, first) in (0..).zip(texts) {
+                for (position, step) in (0..20).enumerate() {
+                    let token = if position < 10 { first + 7 * step } else { 400 + step };
+                    batch.push(token, position, sequence, false);
+                }
+            }
+            target.decode(&batch).expect("the texts");
+            let mut batch = Batch::new();
+            let rows = [0, 1].map(|sequence| {
+                batch.push_hidden(&vec![0.5; context.n_hidden()]);
+                batch.push(500, 20, sequence, true)
+            });
+            context.decode(&batch).expect("a pass");
+            let rows = rows.map(|row| context.logits(row).expect("logits").to_vec());
+            assert_eq!([0, 1].map(|sequence| (target.len(sequence), context.len(sequence))), [(20, 20); 2]);
+            assert_eq!([0, 1].map(|sequence| target.truncate(sequence, 0)), [true; 2]);
+            rows
+        };
+        let [first, second] = logits([310, 330]);
+        let [second_again, first_again] = logits([330, 310]);
+        assert!(first != second && first.iter().all(|logit| logit.is_finite()), "{unified}");
+        assert!(first == first_again && second == second_again, "{unified}");
+        context.reset();
     }
 }
 
@@ -331,10 +419,12 @@ fn acceptance_of_each_drafter() {
 #[test]
 fn heads_of_another_target_are_errors_that_say_why() {
     let check = |target: &str, head: &str, expected: &[&str]| {
-        let init = with(&init(target, head), json!({"n_threads": 1, "log_level": "none"}));
-        let error = JsonEngine::new().load(init.to_string().as_bytes()).expect_err(head);
-        for part in expected {
-            assert!(error.message().contains(part), "{head}: {}", error.message());
+        for fit in [false, true] {
+            let init = with(&init(target, head), json!({"n_threads": 1, "log_level": "none", "fit": fit}));
+            let error = JsonEngine::new().load(init.to_string().as_bytes()).expect_err(head);
+            for part in expected {
+                assert!(error.message().contains(part), "{head}: {}", error.message());
+            }
         }
     };
     let target = head_target(1.0);
@@ -369,5 +459,18 @@ fn heads_of_another_target_are_errors_that_say_why() {
     check(&target, &dflash_with("block", |head| head.number("block_size", 1)), &["block_size"]);
     check(&target, &dflash_with("selector", HeadWriter::selector), &["is a DFlash 2 head"]);
     check(&main, &dflash_with("own", unchanged), &["does not give for the architecture glm4moe"]);
-    check(&target, &tiny_models::of_kind("gemma4-assistant", "model", 0), &["is an assistant of Gemma 4"]);
+    let helper = assistant("right", 2, 0.02, unchanged);
+    check(&helper, &layer, &["is an assistant of Gemma 4", "model_draft"]);
+    check(&target, &helper, &[foreign, "the target's architecture is llama, not gemma4"]);
+    let gemma = gemma4_target(1.0, 0);
+    let few = assistant("few-heads", 2, 0.02, |head| head.number("attention.head_count_kv", 1));
+    check(
+        &gemma,
+        &few,
+        &[foreign, "its layer 0 reads a KV cache of 1 heads of 16 numbers, and the target's layer 2 has 2 of 16"],
+    );
+    let turned = gemma4_with("turned", 1.0, 0, |target| target.windows(&[0, 1, 0, 1]));
+    check(&turned, &helper, &[foreign, "its layer 0 has a sliding window, which is not so for the target's layer 2"]);
+    let trunk = assistant("trunk", 2, 0.02, |head| head.number("nextn_predict_layers", 1));
+    check(&gemma, &trunk, &["cannot"]);
 }

@@ -24,9 +24,7 @@ use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
-use crate::llama::{
-    CacheType, ContextParams, DraftKind, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode,
-};
+use crate::llama::{CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 use crate::session::SelfExtend;
 use crate::speculative::{Compatibility, DrafterKind};
 
@@ -200,7 +198,7 @@ impl LoadRequest {
             self.warnings
                 .push("draft_vocab: not used, because the draft model's output cannot be restricted".to_owned());
         }
-        let is_in_draft = draft.is_some_and(|draft| draft.draft_kind() == DraftKind::Mtp);
+        let is_in_draft = draft.is_some_and(|draft| draft.draft_kind().reads_hidden());
         if self.config.mtp && target.n_mtp_layers() == 0 && !is_in_draft {
             self.warnings.push(
                 "speculative.type: mtp is not used, because the model has no layers for multi-token prediction"

@@ -1,5 +1,6 @@
 //! Draft heads: small models that draft with the states of their target's layers. EAGLE-3 (arXiv 2503.01840) predicts token by token, from
 //! the states of the token before; DFlash and DSpark predict a block in one pass, with the states of all tokens before it in their KV cache.
+//! Assistants of Gemma 4 have no KV cache: their layers read that of their target's last layers.
 //!
 //! A head can lack embeddings and output weights; llama.cpp then takes those of the target, through the target's context.
 
@@ -11,7 +12,10 @@ use crate::error::{Error, Result};
 use crate::llama::context::hidden::{Hidden, LayerState};
 use crate::llama::context::without_memory;
 use crate::llama::guard::ErrorBuffer;
-use crate::llama::native::{foredraft_keep_layer_input, foredraft_layer_inputs, foredraft_target_layers};
+use crate::llama::native::{
+    foredraft_keep_layer_input, foredraft_layer_inputs, foredraft_reads_cache, foredraft_target_layers,
+};
+use crate::llama::params::{CacheType, FlashAttn};
 use crate::llama::{Context, ContextParams, DecodeError, DraftKind, Interrupt, Model, SeqId, ThreadPool, Token};
 
 /// The numbers of positions that llama.cpp reads for each row of states, at most: rotary embeddings of several dimensions have so many.
@@ -82,7 +86,7 @@ impl Model {
     }
 
     /// Why this head cannot draft for `target`: it was made for another one.
-    fn foreign_to(&self, target: &Model) -> Option<String> {
+    pub(in crate::llama) fn foreign_to(&self, target: &Model) -> Option<String> {
         let architecture = |model: &Model| model.metadata("general.architecture").unwrap_or_default();
         let (width, own_width) = (target.layer_width(), self.layer_width());
         let (n_vocab, own_n_vocab) = (target.vocab().n_tokens(), self.vocab().n_tokens());
@@ -100,6 +104,13 @@ impl Model {
                 width.unwrap_or(own_width)
             }
             DraftKind::Dflash | DraftKind::Dspark => own_width,
+            DraftKind::Assistant => {
+                let of_target = architecture(target);
+                if of_target != "gemma4" {
+                    return Some(format!("the target's architecture is {of_target}, not gemma4"));
+                }
+                self.n_embd()
+            }
         };
         let width = if self.draft_kind() == DraftKind::Mtp { target.n_embd() } else { width };
         if expected != width {
@@ -110,7 +121,16 @@ impl Model {
         }
         let n_layer = target.n_layer();
         let beyond = self.target_layers().into_iter().find(|layer| *layer as usize > n_layer);
-        beyond.map(|layer| format!("it reads layer {layer}, and the target has {n_layer}"))
+        if let Some(layer) = beyond {
+            return Some(format!("it reads layer {layer}, and the target has {n_layer}"));
+        }
+        if self.draft_kind() != DraftKind::Assistant {
+            return None;
+        }
+        let mut why = ErrorBuffer::new();
+        // SAFETY: both models are alive. The guard catches exceptions.
+        let reads = unsafe { foredraft_reads_cache(self.as_ptr(), target.as_ptr(), why.ptr(), why.size()) };
+        (!reads).then(|| why.message())
     }
 }
 
@@ -135,6 +155,12 @@ impl Context {
             target.test_hidden()?;
             return Context::mtp(model, params, threads, interrupt);
         }
+        if kind == DraftKind::Assistant {
+            target.test_hidden()?;
+            let (params, hidden) = (target.sharing(params), Hidden::of_head(kind));
+            let made = Context::make(model, &params, threads, interrupt, hidden, Some(target));
+            return made?.ok_or_else(without_memory);
+        }
         if kind.drafts_blocks() {
             model.block()?;
         }
@@ -158,6 +184,19 @@ impl Context {
         context.reset();
         works.map_err(|error| Error::model(format!("cannot be decoded: {error:?}")))?;
         Ok(context)
+    }
+
+    /// The parameters of a context that reads this one's memory. llama.cpp takes the size and the types of the cells from there, but not how
+    /// many buffers there are, nor how values lie in them, which follows from the attention.
+    fn sharing(&self, params: &ContextParams) -> ContextParams {
+        ContextParams {
+            n_seq_max: u32::try_from(self.n_seq_max).unwrap_or(1),
+            kv_unified: self.unified,
+            flash_attn: if self.flash_attention { FlashAttn::Auto } else { FlashAttn::Off },
+            type_k: CacheType::F16,
+            type_v: CacheType::F16,
+            ..params.clone()
+        }
     }
 
     /// Prepares a context of a head that predicts blocks: all tokens of a block see each other, unless its file says otherwise.
@@ -299,7 +338,7 @@ impl Context {
         let is_right = match self.hidden.head() {
             DraftKind::Eagle3 => encoder,
             DraftKind::Dflash | DraftKind::Dspark => !encoder,
-            DraftKind::Model | DraftKind::Mtp => false,
+            DraftKind::Model | DraftKind::Mtp | DraftKind::Assistant => false,
         };
         let fits = n > 0 && n <= self.n_batch && n * self.n_features == features.len();
         if !is_right || !fits || !self.has_sequence(sequence) {

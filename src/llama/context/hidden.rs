@@ -42,7 +42,12 @@ impl Hidden {
 
     /// Whether each token needs a hidden state as input.
     pub(in crate::llama) fn is_input(&self) -> bool {
-        matches!(self.head, DraftKind::Mtp | DraftKind::Eagle3)
+        matches!(self.head, DraftKind::Mtp | DraftKind::Eagle3 | DraftKind::Assistant)
+    }
+
+    /// Whether the context's memory is that of its target.
+    pub(in crate::llama) fn shares_memory(&self) -> bool {
+        self.head == DraftKind::Assistant
     }
 
     /// The hidden states of `batch` for llama.cpp, which only reads them.

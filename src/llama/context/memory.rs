@@ -258,8 +258,11 @@ impl Context {
         Err(Error::model(format!("the state does not fit: {} {}", errors.join("; "), why.message())))
     }
 
-    /// Clears all sequences.
+    /// Clears all sequences. Does nothing in a context that reads the memory of its target.
     pub fn reset(&mut self) {
+        if self.hidden.shares_memory() {
+            return;
+        }
         self.has_pending_moves = false;
         self.removable.clear();
         faked!(fake = &mut self.fake => fake.reset());

@@ -28,9 +28,7 @@ use crate::llama::guard::ErrorBuffer;
 use crate::llama::native::{foredraft_context_new, foredraft_set_reference};
 use crate::llama::params::{CacheType, ContextParams, FlashAttn, TextPooling};
 use crate::llama::platform::memory_limit;
-use crate::llama::{
-    Batch, DecodeError, DraftKind, FrameBudget, Interrupt, Model, SeqId, ThreadPool, TokenSubset, kernels, log,
-};
+use crate::llama::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, TokenSubset, kernels, log};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
 ///
@@ -253,7 +251,7 @@ impl Context {
             // If the size of the context changes the computation, it is not enlarged, and a full one is decoded without padding.
             raw.n_ctx += if rope_depends_on_size(model) { 0 } else { n_buffers };
         }
-        if hidden.head() == DraftKind::Mtp {
+        if hidden.head().reads_hidden() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
         }
         if hidden.is_head() {

@@ -15,10 +15,10 @@ use crate::llama::backend::text;
 use crate::llama::guard::{ErrorBuffer, WeightsOfFormat};
 use crate::llama::kernels::layouts::WeightsOfType;
 use crate::llama::native::{
-    FOREDRAFT_DRAFT_KIND_DFLASH, FOREDRAFT_DRAFT_KIND_DSPARK, FOREDRAFT_DRAFT_KIND_EAGLE3, FOREDRAFT_DRAFT_KIND_MODEL,
-    FOREDRAFT_DRAFT_KIND_MTP, FOREDRAFT_N_FORMATS, FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET,
-    foredraft_check_head, foredraft_draft_kind, foredraft_role, foredraft_stream_close, foredraft_stream_open,
-    foredraft_stream_read,
+    FOREDRAFT_DRAFT_KIND_ASSISTANT, FOREDRAFT_DRAFT_KIND_DFLASH, FOREDRAFT_DRAFT_KIND_DSPARK,
+    FOREDRAFT_DRAFT_KIND_EAGLE3, FOREDRAFT_DRAFT_KIND_MODEL, FOREDRAFT_DRAFT_KIND_MTP, FOREDRAFT_N_FORMATS,
+    FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET, foredraft_check_head, foredraft_draft_kind,
+    foredraft_role, foredraft_stream_close, foredraft_stream_open, foredraft_stream_read,
 };
 use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
@@ -126,11 +126,19 @@ pub enum DraftKind {
     Dflash = FOREDRAFT_DRAFT_KIND_DFLASH as i32,
     /// DSpark: DFlash with a head that conditions each token of the block on the one before.
     Dspark = FOREDRAFT_DRAFT_KIND_DSPARK as i32,
+    /// An assistant of Gemma 4: layers that read the target's KV cache and its hidden states.
+    Assistant = FOREDRAFT_DRAFT_KIND_ASSISTANT as i32,
 }
 
 impl DraftKind {
-    const ALL: [DraftKind; 5] =
-        [DraftKind::Model, DraftKind::Mtp, DraftKind::Eagle3, DraftKind::Dflash, DraftKind::Dspark];
+    const ALL: [DraftKind; 6] = [
+        DraftKind::Model,
+        DraftKind::Mtp,
+        DraftKind::Eagle3,
+        DraftKind::Dflash,
+        DraftKind::Dspark,
+        DraftKind::Assistant,
+    ];
 
     /// The name used in JSON.
     pub fn as_str(self) -> &'static str {
@@ -140,12 +148,18 @@ impl DraftKind {
             DraftKind::Eagle3 => "eagle3",
             DraftKind::Dflash => "dflash",
             DraftKind::Dspark => "dspark",
+            DraftKind::Assistant => "assistant",
         }
     }
 
     /// Whether it predicts a block of tokens in one pass.
     pub fn drafts_blocks(self) -> bool {
         matches!(self, DraftKind::Dflash | DraftKind::Dspark)
+    }
+
+    /// Whether it is a kind of multi-token prediction, which drafts with the target's hidden states after the last layer.
+    pub fn reads_hidden(self) -> bool {
+        matches!(self, DraftKind::Mtp | DraftKind::Assistant)
     }
 
     /// Whether such a file drafts with hidden states of its target, and so for no other.

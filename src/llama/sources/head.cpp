@@ -195,39 +195,39 @@ foredraft_draft_kind kind_of(const gguf_context * head, const metadata & values)
     if (architecture == "dflash") {
         return gguf_find_tensor(head, "markov_w1.weight") >= 0 ? FOREDRAFT_DRAFT_KIND_DSPARK : FOREDRAFT_DRAFT_KIND_DFLASH;
     }
+    if (architecture == "gemma4-assistant") {
+        return FOREDRAFT_DRAFT_KIND_ASSISTANT;
+    }
     return has_only_mtp_layers(head, values, architecture) ? FOREDRAFT_DRAFT_KIND_MTP : FOREDRAFT_DRAFT_KIND_MODEL;
 }
 
 const char * name_of(foredraft_draft_kind kind) {
     switch (kind) {
-        case FOREDRAFT_DRAFT_KIND_MTP:    return "a head for multi-token prediction (MTP)";
-        case FOREDRAFT_DRAFT_KIND_EAGLE3: return "an EAGLE-3 head";
-        case FOREDRAFT_DRAFT_KIND_DFLASH: return "a DFlash head";
-        case FOREDRAFT_DRAFT_KIND_DSPARK: return "a DSpark head";
-        default:                 return "a model";
+        case FOREDRAFT_DRAFT_KIND_MTP:       return "a head for multi-token prediction (MTP)";
+        case FOREDRAFT_DRAFT_KIND_EAGLE3:    return "an EAGLE-3 head";
+        case FOREDRAFT_DRAFT_KIND_DFLASH:    return "a DFlash head";
+        case FOREDRAFT_DRAFT_KIND_DSPARK:    return "a DSpark head";
+        case FOREDRAFT_DRAFT_KIND_ASSISTANT: return "an assistant of Gemma 4";
+        default:                             return "a model";
     }
 }
 
 // Why a file cannot be a target. Empty: it can.
-std::string wrong_target(const std::string & architecture, foredraft_draft_kind kind) {
-    const bool is_assistant = architecture == "gemma4-assistant";
-    if (kind == FOREDRAFT_DRAFT_KIND_MODEL && !is_assistant) {
+std::string wrong_target(foredraft_draft_kind kind) {
+    if (kind == FOREDRAFT_DRAFT_KIND_MODEL) {
         return "";
     }
-    const std::string name = is_assistant ? "an assistant of Gemma 4" : name_of(kind);
-    return "is " + name + ", which drafts for the model that it was trained with: name that model in `model`, and this file in `model_draft`";
+    return std::string("is ") + name_of(kind) +
+           ", which drafts for the model that it was trained with: name that model in `model`, and this file in `model_draft`";
 }
 
 // Why a file cannot draft. Empty: it can, for some target.
 std::string wrong_draft(const gguf_context * head, const metadata & values, foredraft_draft_kind kind) {
     const std::string architecture = values.text("general.architecture");
-    if (architecture == "gemma4-assistant") {
-        return "is an assistant of Gemma 4, which reads the KV cache of its target. This library does not run it";
-    }
     if (gguf_find_tensor(head, "selector_hidden.weight") >= 0) {
         return "is a DFlash 2 head, which has a selector. This library does not run it: it runs those without";
     }
-    if (kind == FOREDRAFT_DRAFT_KIND_MODEL || kind == FOREDRAFT_DRAFT_KIND_MTP) {
+    if (kind == FOREDRAFT_DRAFT_KIND_MODEL || kind == FOREDRAFT_DRAFT_KIND_MTP || kind == FOREDRAFT_DRAFT_KIND_ASSISTANT) {
         return "";
     }
     const std::string is = std::string("is ") + name_of(kind) + ", but ";
@@ -264,7 +264,7 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, fored
     if (architecture == "controlvector") {
         return "is a control vector, not a model";
     }
-    return role == FOREDRAFT_ROLE_DRAFT ? wrong_draft(head, values, kind) : wrong_target(architecture, kind);
+    return role == FOREDRAFT_ROLE_DRAFT ? wrong_draft(head, values, kind) : wrong_target(kind);
 }
 
 // Why the tensors of a file cannot be used. Empty: they can. The file is `length` bytes from byte `start` of what was read, and `formats` counts

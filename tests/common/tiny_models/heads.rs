@@ -43,6 +43,30 @@ fn llama_layers(model: &mut Writer, noise: f32) {
 }
 
 impl Writer {
+    /// A layer of Gemma 4 without keys and values, which adds as much to a state as `scale` says.
+    fn gemma4_layer(&mut self, layer: u64, width: u64, scale: f32) {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        for (part, shape) in [
+            ("attn_q", [width, N_EMBD]),
+            ("attn_output", [N_EMBD, width]),
+            ("ffn_gate", [width, 64]),
+            ("ffn_up", [width, 64]),
+            ("ffn_down", [64, width]),
+        ] {
+            self.random(&name(part), &shape, 0.4);
+        }
+        for part in ["attn_norm", "ffn_norm"] {
+            self.ones(&name(part), width);
+        }
+        for part in ["post_attention_norm", "post_ffw_norm"] {
+            self.filled(&name(part), &[width], |_| scale);
+        }
+        self.filled(&name("attn_q_norm"), &[N_EMBD / 2], |_| 1.0);
+        if !self.tensors.iter().any(|(name, ..)| name == "rope_freqs.weight") {
+            self.ones("rope_freqs.weight", N_EMBD / 4);
+        }
+    }
+
     /// Embeddings that have one number in common, from which the output matrix predicts eight tokens.
     fn chance(&mut self) {
         let shape = [N_EMBD, N_VOCAB];
@@ -138,6 +162,81 @@ pub fn dflash(name: &str, of_chance: bool, change: impl FnOnce(&mut HeadWriter))
     head.model.write(&format!("dflash-{name}"))
 }
 
+/// The heads of [`gemma4_target`] and its assistants, and the size of the window of every other layer.
+const GEMMA_HEADS: [(&str, u64); 9] = [
+    ("feed_forward_length", 64),
+    ("attention.head_count", 2),
+    ("attention.head_count_kv", 2),
+    ("attention.key_length", N_EMBD / 2),
+    ("attention.value_length", N_EMBD / 2),
+    ("attention.key_length_swa", N_EMBD / 2),
+    ("attention.value_length_swa", N_EMBD / 2),
+    ("rope.dimension_count", N_EMBD / 2),
+    ("attention.sliding_window", 48),
+];
+
+/// Gemma 4: four layers, of which the last has no sliding window. `shared`: this many of them use the KV cache of those before. Its output
+/// is mostly a walk through the vocabulary; `noise` says how much it depends on the rest of the text.
+pub fn gemma4_target(noise: f32, shared: u64) -> String {
+    gemma4_with("target", noise, shared, |_| ())
+}
+
+/// The same, changed before it is written.
+pub fn gemma4_with(name: &str, noise: f32, shared: u64, change: impl FnOnce(&mut HeadWriter)) -> String {
+    let mut model = Writer::new("gemma4");
+    model.walk();
+    GEMMA_HEADS.into_iter().for_each(|(key, value)| model.number(key, value));
+    model.number("attention.shared_kv_layers", shared);
+    model.number("embedding_length_per_layer_input", 0);
+    model.numbers("attention.sliding_window_pattern", &[1, 0, 1, 0]);
+    for layer in 0..N_LAYER {
+        model.gemma4_layer(layer, N_EMBD, 0.2 * noise);
+        if layer < N_LAYER - shared {
+            for part in ["k", "v"] {
+                model.random(&format!("blk.{layer}.attn_{part}.weight"), &[N_EMBD, N_EMBD], 0.5);
+            }
+            model.filled(&format!("blk.{layer}.attn_k_norm.weight"), &[N_EMBD / 2], |_| 1.0);
+        }
+    }
+    let mut target = HeadWriter { model };
+    change(&mut target);
+    target.model.write(&format!("gemma4-{name}-{noise}-{shared}"))
+}
+
+/// An assistant for [`gemma4_target`], wider than it. It predicts mostly from the state of the token before the last, as the walk goes on
+/// `steps` steps later, so its draft is right with 2. `noise` says how much it depends on the target's KV cache.
+pub fn assistant(name: &str, steps: u32, noise: f32, change: impl FnOnce(&mut HeadWriter)) -> String {
+    const WIDTH: u64 = 2 * N_EMBD;
+    let mut model = Writer::new("gemma4-assistant");
+    model.renumber("embedding_length", WIDTH);
+    model.number("embedding_length_out", N_EMBD);
+    model.renumber("block_count", 2);
+    model.number("nextn_predict_layers", 2);
+    GEMMA_HEADS.into_iter().for_each(|(key, value)| model.number(key, value));
+    model.numbers("attention.sliding_window_pattern", &[1, 0]);
+    // The first half is the embedding of the token, the second half the state of the token before.
+    model.tensors.retain(|(name, ..)| name != "output.weight");
+    model.replace("token_embd.weight", &[WIDTH, N_VOCAB], |at| match (at / WIDTH, at % WIDTH) {
+        (_, index) if index < N_EMBD => 0.0,
+        (token, index) => output(token * N_EMBD + index - N_EMBD, steps),
+    });
+    model.ones("output_norm.weight", WIDTH);
+    let embedding = 1.0 / (N_EMBD as f32).sqrt();
+    model.filled("nextn.pre_projection.weight", &[WIDTH, WIDTH], |at| match (at / WIDTH, at % WIDTH) {
+        (row, column) if row != column => 0.0,
+        (row, _) if row < N_EMBD => embedding,
+        _ => 1.0,
+    });
+    model.filled("nextn.post_projection.weight", &[WIDTH, N_EMBD], |at| f32::from(u8::from(at / WIDTH == at % WIDTH)));
+    for layer in 0..2 {
+        model.gemma4_layer(layer, WIDTH, noise);
+        model.ones(&format!("blk.{layer}.layer_output_scale.weight"), 1);
+    }
+    let mut head = HeadWriter { model };
+    change(&mut head);
+    head.model.write(&format!("assistant-{name}"))
+}
+
 /// Changes a head before it is written.
 pub struct HeadWriter {
     model: Writer,
@@ -156,6 +255,11 @@ impl HeadWriter {
     /// Replaces the layers of the target, of which there are as many as before.
     pub fn layers(&mut self, layers: &[i32]) {
         self.model.renumbers("target_layers", layers);
+    }
+
+    /// Replaces which layers have a sliding window.
+    pub fn windows(&mut self, pattern: &[i32]) {
+        self.model.renumbers("attention.sliding_window_pattern", pattern);
     }
 
     /// The head does not say which layers it reads.
