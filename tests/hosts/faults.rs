@@ -147,7 +147,8 @@ const REFUSED: [&str; 3] = ["load 1", "load 14", "load 4"];
 fn load_without_threads_is_refused_as_lack_of_resources() {
     let (program, shim) = (compiled("one_completion.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
     let mut refused = 0;
-    for number in 1..=40 {
+    // A load starts six threads, a completion none: later numbers are runs without a fault.
+    for number in 1..=10 {
         let output = with_fault(&program, &shim, "pthread_create", number);
         let text = String::from_utf8_lossy(&output.stdout);
         let shown = (number, output.status, &text, String::from_utf8_lossy(&output.stderr));
@@ -158,15 +159,18 @@ fn load_without_threads_is_refused_as_lack_of_resources() {
         // Once there are threads again, everything works.
         assert!(text.ends_with("again 0 1\n"), "{shown:?}");
     }
-    assert!(refused > 3, "{refused} of 40 loads lacked threads");
+    assert!(refused > 3, "{refused} of 10 loads lacked threads");
 }
 
 /// llama.cpp allocates by C functions whose result it does not check, and by C++'s `new`.
 #[test]
 fn lack_of_memory_inside_llama_is_an_error() {
     let (program, shim) = (compiled("one_completion.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
-    let (mut refused, mut n_ours) = (0, 0);
-    for number in 1..=120 {
+    let (mut refused, mut n_ours, mut n_loads) = (0, 0, 0);
+    // Allocations that follow each other are of the same kind: every third is enough, except for a long run.
+    let step = if number("FOREDRAFT_FAULTS", 3) > 3 { 1 } else { 3 };
+    for number in (1..=120).step_by(step) {
+        n_loads += 1;
         let output = with_fault(&program, &shim, "memory", number);
         let text = String::from_utf8_lossy(&output.stdout);
         let shown = (number, output.status, &text, String::from_utf8_lossy(&output.stderr));
@@ -181,7 +185,7 @@ fn lack_of_memory_inside_llama_is_an_error() {
         refused += u32::from(first != "load 0");
         assert!(text.ends_with("again 0 1\n"), "{shown:?}");
     }
-    assert!(refused > 3 && n_ours < 60, "{refused} of 120 loads were refused, {n_ours} ended");
+    assert!(refused > 3 && 2 * n_ours < n_loads, "{refused} of {n_loads} loads were refused, {n_ours} ended");
 }
 
 /// Without descriptors, space on the disk, or permission to write, each save is an error, no file is lost, and later all works.
