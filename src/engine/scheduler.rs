@@ -58,6 +58,9 @@ impl BatchScheduler {
         if context.rollback() == Rollback::Never {
             drafters.controller.costs.repeat();
         }
+        if !context.rollback().is_unlimited() {
+            drafters.controller.limit_losses();
+        }
         let slots: Vec<Slot> = (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect();
         let branches = |index: usize| session::branches(index, n_parallel, context.n_shared());
         let trees = slots.iter().map(|slot| DraftTree::new(slot.cache.id(), branches(slot.index))).collect();

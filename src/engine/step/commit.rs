@@ -161,7 +161,7 @@ fn commit_outcome(
         // The first token's decode is the prompt's.
         speculation.stats.t_verify += if is_first { Duration::ZERO } else { step.time };
         speculation.stats.record(&outcome.draft);
-        drafters.learn(index, &mut speculation.drafting, drafts, new, &outcome.draft);
+        drafters.learn(index, &step.schedule.demands, &mut speculation.drafting, drafts, new, &outcome.draft);
     }
     completion.append(&mut outcome.tokens, &outcome.added, outcome.end.as_ref(), outcome.logit_gap);
     // Cells of rejected tokens and of filler.
@@ -193,9 +193,10 @@ fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut
     if n_decoded > 16 * n_generated {
         costs.record_prompt(n_decoded, time);
     } else if n_generated == n_decoded && drafts.choices.iter().all(Option::is_none) {
-        let cost = costs.record_step(&plan.n_tokens, |slot| demands.get(slot).map_or(0, |demand| demand.n_past), time)
-            + costs.of(drafts.time);
-        pool.drafters.stepped(demands, adapts, n_tokens, cost);
+        let n_past = |slot: usize| demands.get(slot).map_or(0, |demand| demand.n_past);
+        let cost = costs.record_step(&plan.n_tokens, n_past, time);
+        let drafting = costs.of(drafts.time);
+        pool.drafters.stepped(demands, adapts, n_tokens, cost, drafting);
     } else {
         costs.record_mixed(n_decoded);
     }

@@ -2,7 +2,9 @@
 //!
 //! The acceptance of a model and the cost of a size become outdated while they are not used, and may have been wrong from the start. The
 //! cost of a trial is the difference to the best known choice, which is known in advance from the prices. A small fraction of the engine's
-//! time is saved for trials. So cheap trials are frequent and expensive ones are rare, but never excluded.
+//! time is saved for trials. So cheap trials are frequent and expensive ones are rare. Where losses have a
+//! limit, a trial also costs all that the model has not read, so in a long completion it may get none. But it reads the next request's prompt
+//! with the target, and then a trial is cheap again.
 
 use super::outlook::{Outlook, Trial};
 
@@ -22,7 +24,10 @@ pub enum Decision {
     /// It does not draft.
     Rest,
     /// It drafts as long as it pays.
-    Pays,
+    Pays {
+        /// The most tokens: more could lose more than all drafts may (see [`losses`](super::losses)).
+        most: usize,
+    },
     /// It drafts this number of tokens as a trial. `verify`: they are decoded in any case.
     Explore {
         /// The number of tokens.
@@ -43,13 +48,19 @@ const MAX_CREDIT: f64 = 10.0;
 const FIRST_CREDIT: f64 = 1.0;
 const FIRST_PART: f64 = 0.25;
 /// The price of trials that cannot pay according to the estimates is multiplied by this, because only all of these estimates together can
-/// be wrong.
+/// be wrong. Those that may pay, but could lose too much, are made without it: their drafts are compared, not verified.
 const UNLIKELY: f64 = 4.0;
 /// The cost of a token to catch up with, in drafted ones.
 const CATCH_UP: f64 = 0.12;
-/// The maximum number of a slot's tokens to catch up with. More count as this number, otherwise the cost could grow faster than the
+
+/// The maximum number of a slot's tokens to catch up with that count where losses have no limit. Otherwise the cost could grow faster than the
 /// savings.
 pub const MOST_UNREAD: usize = 64;
+
+/// The cost for a model to read `unread` tokens, if drafting one costs `token`.
+pub fn catching_up(token: f64, unread: usize) -> f64 {
+    token * CATCH_UP * unread as f64
+}
 
 impl Default for Exploration {
     fn default() -> Self {
@@ -63,16 +74,9 @@ impl Exploration {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting, and `token`: of drafting for a single
-    /// slot. `unread`: the number of tokens, of all slots, that it must catch up with. `is_new`: there is a request without drafts so far.
-    pub fn decide(
-        &mut self,
-        outlook: &Outlook,
-        rate: f64,
-        (round, token): (f64, f64),
-        unread: usize,
-        is_new: bool,
-    ) -> Decision {
+    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting, and `catching_up`: of the tokens, of
+    /// all slots, that it has not read. `is_new`: there is a request without drafts so far.
+    pub fn decide(&mut self, outlook: &Outlook, rate: f64, round: f64, catching_up: f64, is_new: bool) -> Decision {
         let cost = |best: f64, trial: &Trial| (best - trial.expected).max(0.0) / rate;
         if outlook.with > outlook.without {
             self.failed = 0;
@@ -83,20 +87,19 @@ impl Exploration {
                 (self.credit, self.since) = (self.credit - cost, 0);
                 return Decision::Explore { length: trial.length, verify: true };
             }
-            return Decision::Pays;
+            return Decision::Pays { most: outlook.most };
         }
         let trial = &outlook.first_length;
-        let catching_up = token * CATCH_UP * unread as f64;
         if trial.length > 0 {
             let cost = cost(outlook.without, trial) + catching_up;
             // Most of a request's first trial can be paid for later.
             if self.credit > if is_new { FIRST_PART * cost } else { cost } {
                 return self.explore(cost, trial.length, true);
             }
-        } else {
-            let cost = round + catching_up;
-            if self.credit > UNLIKELY * cost {
-                return self.explore(UNLIKELY * cost, 1, false);
+        } else if outlook.fits_draft {
+            let cost = (round + catching_up) * if outlook.may_pay { 1.0 } else { UNLIKELY };
+            if self.credit > cost {
+                return self.explore(cost, 1, false);
             }
         }
         Decision::Rest

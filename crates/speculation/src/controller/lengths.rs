@@ -32,6 +32,8 @@ pub struct DraftOptions {
     fixed: Option<(usize, usize)>,
     /// The tokens to expect of the best draft from the history alone, for the rate of copied text.
     of_text: Vec<f64>,
+    /// The highest probability that the first token of one of them is right.
+    sure: f64,
 }
 
 impl DraftOptions {
@@ -39,7 +41,7 @@ impl DraftOptions {
     pub fn clear(&mut self) {
         self.gains.clear();
         self.of_text.clear();
-        self.fixed = None;
+        (self.fixed, self.sure) = (None, 0.0);
     }
 
     /// Drafter `index` has a draft; `sure`: for each of its tokens the probability that it and all before it are right. Not to be
@@ -52,6 +54,9 @@ impl DraftOptions {
         let mut expected = 0.0;
         for (n, sure) in (1..).zip(sure) {
             expected += sure;
+            if n == 1 {
+                self.sure = self.sure.max(sure);
+            }
             let last = self.gains.last().copied().unwrap_or_default();
             if self.gains.len() <= n {
                 self.gains.push(last);
@@ -110,7 +115,9 @@ const ROUNDS: usize = 2;
 pub fn decide(prices: &Prices<'_>, options: &[DraftOptions], exploring: Option<usize>, lengths: &mut Vec<usize>) {
     lengths.clear();
     lengths.resize(prices.slots.len(), 0);
+    let mut most_lost = prices.most_lost;
     for run in prices.runs() {
+        let prices = &Prices { most_lost, ..*prices };
         decide_run(prices, options, run.clone(), exploring, lengths);
         let is_text = |slot: usize| {
             let best = options.get(slot).map(|own| own.best(lengths.get(slot).copied().unwrap_or(0)));
@@ -118,18 +125,18 @@ pub fn decide(prices: &Prices<'_>, options: &[DraftOptions], exploring: Option<u
             best.is_none_or(|best| best.expected <= text)
         };
         let drafts = run.clone().any(|slot| lengths.get(slot).is_some_and(|length| *length > 0));
-        if exploring.is_some() || !drafts || !run.clone().all(is_text) {
-            continue;
+        if exploring.is_none() && drafts && run.clone().all(is_text) {
+            // Copied text is drafted again in the next step at no cost, so a token saves no more than its share of such steps.
+            let rate = rate_of_text(prices, options, run.clone());
+            if rate > prices.rate {
+                decide_run(&Prices { rate, ..*prices }, options, run.clone(), None, lengths);
+            }
         }
-        // Copied text is drafted again in the next step at no cost, so a token saves no more than its share of such steps.
-        let rate = rate_of_text(prices, options, run.clone());
-        if rate > prices.rate {
-            decide_run(&Prices { rate, ..*prices }, options, run, None, lengths);
-        }
+        most_lost -= prices.loss(run, |slot| lengths.get(slot).copied().unwrap_or(0));
     }
 }
 
-/// The highest rate of steps that copy text with the same length for all.
+/// The highest rate of steps that copy text with the same length for all, of those that may lose what they can lose.
 fn rate_of_text(prices: &Prices<'_>, options: &[DraftOptions], run: Range<usize>) -> f64 {
     let longest = run.clone().filter_map(|slot| options.get(slot)).map(|own| own.of_text.len()).max().unwrap_or(0);
     let brings = |slot: usize, length: usize| {
@@ -140,7 +147,10 @@ fn rate_of_text(prices: &Prices<'_>, options: &[DraftOptions], run: Range<usize>
         let tokens: f64 = run.clone().map(|slot| brings(slot, length)).sum();
         tokens / prices.cost(run.clone(), |slot| prices.share(slot, length))
     };
-    (1..longest).map(rate).fold(0.0, f64::max)
+    let sure = run.clone().filter_map(|slot| options.get(slot)).map(|own| own.sure).fold(0.0, f64::max);
+    let may_be_lost =
+        |length: &usize| prices.may_lose(prices.loss(run.clone(), |slot| prices.share(slot, *length)), *length, sure);
+    (1..longest).filter(may_be_lost).map(rate).fold(0.0, f64::max)
 }
 
 fn decide_run(
@@ -164,11 +174,15 @@ fn decide_run(
         let gain: f64 = run.clone().map(|slot| expected(slot, share(slot, length))).sum();
         gain - prices.rate * prices.cost(run.clone(), |slot| share(slot, length))
     };
+    // Drafts that are decoded in any case lose what they lose.
+    let in_any_case = prices.loss(run.clone(), |slot| share(slot, 0));
+    let sure = run.clone().filter_map(own).map(|own| own.sure).fold(0.0, f64::max);
     let longest = run.clone().filter_map(own).map(DraftOptions::longest).max().unwrap_or(0);
     let (mut best, mut most) = (0, value(0));
     for length in 1..=longest {
         let value = value(length);
-        if value > most {
+        let loss = || prices.loss(run.clone(), |slot| share(slot, length)) - in_any_case;
+        if value > most && prices.may_lose(loss(), length, sure) {
             (best, most) = (length, value);
         }
     }
@@ -202,7 +216,8 @@ fn decide_run(
                 continue;
             }
             let value = value + raise(prices, options, run.clone(), others);
-            if value > most {
+            let own = |slot: usize| slot.checked_sub(run.start).and_then(|at| others.get(at)).copied().unwrap_or(0);
+            if value > most && prices.may_lose(prices.loss(run.clone(), own) - in_any_case, MAX_DRAFT, sure) {
                 most = value;
                 for (slot, other) in run.clone().zip(&*others) {
                     if let Some(place) = lengths.get_mut(slot) {
@@ -218,6 +233,8 @@ fn decide_run(
         for slot in run.clone() {
             let all: usize =
                 run.clone().map(|slot| prices.n_tokens(slot)).sum::<usize>() + lengths.iter().sum::<usize>();
+            let others = |other: usize| lengths.get(other).copied().filter(|_| other != slot).unwrap_or(0);
+            let loss_of_others = prices.loss(run.clone(), others) - in_any_case;
             let Some((own, place)) = own(slot).zip(lengths.get_mut(slot)).filter(|(own, _)| own.fixed.is_none()) else {
                 continue;
             };
@@ -227,7 +244,8 @@ fn decide_run(
                 let more = prices.costs.v(beside + length) - prices.costs.v(beside);
                 let more = more + prices.attention_of_more(slot, length);
                 let gain = own.worth(prices, slot, length) - prices.rate * more;
-                if gain > most {
+                let loss = loss_of_others + more + prices.most_repeated(length);
+                if gain > most && prices.may_lose(loss, length, sure) {
                     (best, most) = (length, gain);
                 }
             }

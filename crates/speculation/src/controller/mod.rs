@@ -7,9 +7,9 @@
 //! Modules that decide from the measurements, by pure functions:
 //! - `prices`: the cost of a step. `lengths`: how many tokens each slot decodes. `outlook`: the gain to expect of a model.
 //! - `policy`: the value of drafted tokens to the drafters that make them, and when a draft stops.
-//! - `exploration`: when to try a model or a length that does not seem to pay.
+//! - `exploration`: when to try a model or a length that does not seem to pay. `losses`: how much drafts may lose, all together.
 //!
-//! [`Controller`] keeps what steps have shown: costs, the rate of tokens, and the time saved up for trials.
+//! [`Controller`] keeps what steps have shown: costs, the rate of tokens, the time saved up for trials, and what drafts have gained and lost.
 
 mod batch_split;
 mod calibration;
@@ -17,6 +17,7 @@ mod costs;
 mod exploration;
 mod kalman;
 mod lengths;
+mod losses;
 mod outlook;
 mod policy;
 mod prices;
@@ -26,13 +27,14 @@ pub use self::calibration::{Bias, Calibration, Choice};
 #[cfg(test)]
 pub(crate) use self::costs::tests::costs as test_costs;
 pub use self::costs::{Costs, DraftPasses, MAX_MEASURED, sizes_to_measure};
-pub use self::exploration::{Decision, MOST_UNREAD};
+pub use self::exploration::Decision;
 pub use self::lengths::{DraftOptions, decide};
 pub use self::outlook::{Prospect, outlook};
 pub use self::policy::{DraftPrices, GrowingDraft, Length, SoFar, StopPolicy, another_round_pays};
 pub use self::prices::{Prices, StepSlot, mean_n_past};
 
-use self::exploration::Exploration;
+use self::exploration::{Exploration, MOST_UNREAD, catching_up};
+use self::losses::LossLimit;
 use self::policy::Rate;
 use super::MAX_DRAFT;
 
@@ -44,6 +46,12 @@ pub struct Controller {
     rate: Rate,
     draft_prices: DraftPrices,
     exploration: Exploration,
+    /// `None`: drafts may lose what the estimates allow.
+    losses: Option<LossLimit>,
+    /// The cost of the models' drafts in the current step.
+    drafting: f64,
+    /// Whether models drafted in the last step, or it decoded drafts.
+    has_drafted: bool,
     // The current step's values by sequence id; kept for their memory.
     options: Vec<DraftOptions>,
     prospects: Vec<Option<Prospect>>,
@@ -51,11 +59,18 @@ pub struct Controller {
 }
 
 impl Controller {
+    /// Limits what drafts may lose from now on, because tokens of a draft cost more than estimates of acceptance are worth: see
+    /// [`losses`].
+    pub fn limit_losses(&mut self) {
+        self.losses = Some(LossLimit::default());
+    }
+
     /// A step of an engine with `n_slots` slots begins: nothing is drafted yet.
     pub(super) fn begin(&mut self, n_slots: usize) {
         self.options.resize_with(n_slots, DraftOptions::default);
         self.options.iter_mut().for_each(DraftOptions::clear);
         self.lengths.clear();
+        self.drafting = 0.0;
         self.clear_prospects(n_slots);
     }
 
@@ -72,7 +87,7 @@ impl Controller {
             let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, n_past: 0 }];
             let rate = self.rate.of(1.0);
             let preferred = draft_prices.preferred().map(|preferred| 1 + preferred);
-            draft_prices.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
+            draft_prices.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred, most_lost: f64::MAX }, 1);
         }
         self.draft_prices = draft_prices;
     }
@@ -112,9 +127,16 @@ impl Controller {
             return (Decision::Rest, 0);
         }
         let prices = self.prices(steps);
+        let most_catching_up = catching_up(prices.costs.c(1, 0), MOST_UNREAD * n_eligible);
+        let catching_up = catching_up(prices.costs.c(1, 0), unread);
+        let prices = Prices { most_lost: prices.most_lost - catching_up, ..prices };
+        let catching_up = if self.losses.is_some() { catching_up } else { catching_up.min(most_catching_up) };
         let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_n_past()));
         let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
-        let decision = self.exploration.decide(&outlook, rate, (cost, prices.costs.c(1, 0)), unread, is_new);
+        let decision = self.exploration.decide(&outlook, rate, cost, catching_up, is_new);
+        if decision != Decision::Rest {
+            self.drafting += catching_up;
+        }
         (decision, outlook.length)
     }
 
@@ -122,13 +144,19 @@ impl Controller {
     pub(super) fn wants_model(&self, slot: usize, decision: Decision, length: usize) -> bool {
         let Some(prospect) = self.prospects.get(slot).copied().flatten() else { return false };
         let history = self.options(slot).map_or(0.0, |own| own.best(length).expected);
-        decision != Decision::Pays || prospect.expected(length) > history
+        !matches!(decision, Decision::Pays { .. }) || prospect.expected(length) > history
     }
 
     /// A model drafts for `n_slots` slots.
     pub(super) fn begin_drafting(&mut self, steps: &[StepSlot], n_slots: usize) {
         let round = self.prices(steps).rate * self.costs.c(n_slots, mean_n_past(steps));
         self.draft_prices.set_draft_cost(round, n_slots);
+    }
+
+    /// A model has drafted: in each of `rounds` passes for `n_slots(round)` slots with about `n_past` tokens of context.
+    pub(super) fn drafted(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, n_past: usize) {
+        let passes = (0..rounds).map(n_slots).filter(|n_slots| *n_slots > 0);
+        self.drafting += passes.map(|n_slots| self.costs.c(n_slots, n_past)).sum::<f64>();
     }
 
     /// Decides the lengths. `exploring`: a length for all that is to be measured.
@@ -148,26 +176,64 @@ impl Controller {
         self.lengths.get(slot).copied().unwrap_or(0)
     }
 
-    /// A step of adaptive drafts, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token,
-    /// drafting included.
-    pub(super) fn stepped(&mut self, steps: &[StepSlot], n_tokens: usize, cost: f64) {
-        let plain = self.plain(steps);
-        self.rate.record(n_tokens, cost, plain);
-        self.exploration.earn(cost);
+    /// A draft was not verified, and its first token was right or not.
+    pub(super) fn left_out(&mut self, steps: &[StepSlot], is_right: bool) {
+        if self.losses.is_none() {
+            return;
+        }
+        let prices = self.prices(steps);
+        let plain = self.plain_step(steps);
+        let more = (prices.cost_of_all(1) - prices.cost_of_all(0)) / generating(steps);
+        let gain = if is_right { plain / generating(steps) - more } else { -more - prices.most_repeated(1) };
+        if let Some(losses) = &mut self.losses {
+            losses.miss(gain / plain);
+        }
+    }
+
+    /// A step of adaptive drafts, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token, and
+    /// `drafting` for all drafts.
+    pub(super) fn stepped(&mut self, steps: &[StepSlot], n_tokens: usize, cost: f64, drafting: f64) {
+        self.rate.record(n_tokens, cost + drafting, self.plain(steps));
+        self.exploration.earn(cost + drafting);
+        let plain = self.plain_step(steps);
+        let repeats = self.costs.repeats() && steps.iter().any(|step| step.generates && step.n_tokens > 1);
+        let drafts = repeats || self.drafting > 0.0 || self.lengths.iter().any(|length| *length > 0);
+        // A step after drafts pays for the change of the batch's size.
+        let is_of_drafts = std::mem::replace(&mut self.has_drafted, drafts) || drafts;
+        let Some(losses) = &mut self.losses else { return };
+        losses.save(cost / plain);
+        if is_of_drafts && steps.iter().all(|step| step.n_tokens == 0 || step.generates) {
+            losses.settle(n_tokens as f64 / generating(steps) - (cost + self.drafting) / plain);
+        }
     }
 
     fn prices<'a>(&'a self, steps: &'a [StepSlot]) -> Prices<'a> {
         let rate = self.rate.of(self.plain(steps));
-        Prices { slots: steps, costs: &self.costs, rate, preferred: preferred_size(&self.draft_prices, steps) }
+        let preferred = preferred_size(&self.draft_prices, steps);
+        // The drafts of several slots are rarely all wrong.
+        let most_lost = self
+            .losses
+            .as_ref()
+            .map_or(f64::MAX, |losses| losses.allowance() * generating(steps) * self.plain_step(steps) - self.drafting);
+        Prices { slots: steps, costs: &self.costs, rate, preferred, most_lost }
     }
 
     /// The tokens that plain decoding generates in the time of one forward pass of one token, with this step's slots.
     fn plain(&self, steps: &[StepSlot]) -> f64 {
-        let generating = steps.iter().filter(|step| step.generates).count() as f64;
-        let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| step.n_tokens);
-        let n_past = |slot: usize| steps.get(slot).map_or(0, |step| step.n_past);
-        generating.max(1.0) / self.costs.step_of(n_tokens, n_past, steps.len()).max(1.0)
+        generating(steps) / self.plain_step(steps)
     }
+
+    /// The cost of a step with these slots if none of them ever had a draft: each that generates decodes one token.
+    fn plain_step(&self, steps: &[StepSlot]) -> f64 {
+        let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| if step.generates { 1 } else { step.n_tokens });
+        let n_past = |slot: usize| steps.get(slot).map_or(0, |step| step.n_past);
+        self.costs.step_of(n_tokens, n_past, steps.len()).max(1.0)
+    }
+}
+
+/// The number of slots that generate, at least one.
+fn generating(steps: &[StepSlot]) -> f64 {
+    (steps.iter().filter(|step| step.generates).count() as f64).max(1.0)
 }
 
 /// The batch size that is best in the long run, where one slot takes part.

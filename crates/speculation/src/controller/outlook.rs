@@ -41,6 +41,12 @@ pub struct Outlook {
     pub other_length: Trial,
     /// The length that costs least to try, of those that would beat no model if costs were as low and acceptance as high as they may be.
     pub first_length: Trial,
+    /// The longest draft that cannot lose too much.
+    pub most: usize,
+    /// Whether a longer one may pay, too.
+    pub may_pay: bool,
+    /// Whether a pass of drafting alone cannot lose too much.
+    pub fits_draft: bool,
 }
 
 /// A length that may be better than it is expected to be.
@@ -68,11 +74,12 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
     let n_max = prospects.iter().flatten().map(|prospect| prospect.lengths.1).max().unwrap_or(0);
     let longest = options.iter().map(DraftOptions::longest).max().unwrap_or(0);
     let (mut without, mut with, mut best) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
+    let (mut most, mut most_optimistic) = (0, f64::NEG_INFINITY);
     // For each length what it gains with the model, and what it may gain if acceptance is higher.
     let mut values = [(f64::NEG_INFINITY, f64::NEG_INFINITY); MAX_DRAFT + 1];
     for (length, value) in values.iter_mut().enumerate().take(longest.max(n_max) + 1) {
         let cost = prices.rate * prices.cost_of_all(length);
-        let (mut texts, mut expected, mut optimistic) = (0.0, 0.0, 0.0);
+        let (mut texts, mut expected, mut optimistic, mut sure) = (0.0, 0.0, 0.0, 0.0_f64);
         for slot in 0..n {
             let share = prices.share(slot, length);
             let text = text(slot, share);
@@ -86,13 +93,21 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
             };
             let prospect = prospects.get(slot).copied().flatten();
             texts += text;
+            sure = sure.max(prospect.map_or(0.0, |prospect| prospect.acceptance));
             expected += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
             optimistic += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.optimistic)));
         }
         without = without.max(texts - cost);
         if (1..=n_max).contains(&length) {
-            let cost = cost + draft * prices.costs.passes().between(0, length) as f64;
-            *value = (expected - cost, optimistic - cost);
+            let drafting = draft * prices.costs.passes().between(0, length) as f64;
+            let optimistic = optimistic - cost - drafting;
+            most_optimistic = optimistic.max(most_optimistic);
+            let loss = prices.loss(0..n, |slot| prices.share(slot, length)) + drafting / prices.rate;
+            if !prices.may_lose(loss, length, sure) {
+                continue;
+            }
+            most = length;
+            *value = (expected - cost - drafting, optimistic);
             if value.0 > with {
                 (with, best) = (value.0, length);
             }
@@ -115,7 +130,8 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
     if best > 0 && optimistic > without && expected >= first_length.expected {
         first_length = Trial { length: best, optimistic, expected };
     }
-    Outlook { without, with, length: best, other_length, first_length }
+    let (may_pay, fits_draft) = (most_optimistic > without, prices.may_lose(draft / prices.rate, 1, 1.0));
+    Outlook { without, with, length: best, other_length, first_length, most, may_pay, fits_draft }
 }
 
 /// The tokens to expect of `n`, each right with this probability if those before it were.

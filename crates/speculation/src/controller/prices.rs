@@ -28,6 +28,8 @@ pub struct Prices<'a> {
     pub rate: f64,
     /// The batch size that is best in the long run, if one slot alone takes part and there is such a size (see [`Costs::next`]).
     pub preferred: Option<usize>,
+    /// The most that the step's drafts may cost if none of them is right, in forward passes of one token: see [`Prices::may_lose`].
+    pub most_lost: f64,
 }
 
 impl Prices<'_> {
@@ -64,6 +66,24 @@ impl Prices<'_> {
         let accepted = ((expected - n as f64 * all) / rejected).max(0.0);
         let repeated = self.n_tokens(slot) + accepted.round() as usize;
         rejected * (self.costs.v(1 + repeated) - self.costs.v(1))
+    }
+
+    /// The most that a draft of `n` tokens can cost in the next steps of a slot: [`Prices::worth`] has what to expect.
+    pub(super) fn most_repeated(&self, n: usize) -> f64 {
+        (0..self.slots.len()).map(|slot| self.repetition(slot, n, 0.0, 0.0)).fold(0.0, f64::max)
+    }
+
+    /// Whether drafts of up to `length` tokens may lose this much. `sure`: the probability that a draft's first token is right. Several tokens
+    /// may lose no more than this fraction of what is left, so the less sure drafts are, the more of them must be wrong before it is gone.
+    pub(super) fn may_lose(&self, loss: f64, length: usize, sure: f64) -> bool {
+        loss <= self.most_lost.max(0.0) * if length > 1 { sure } else { 1.0 }
+    }
+
+    /// The cost of a step in which the slots in `range` decode `more(slot)` further tokens, if all of these are wrong, beyond that of a step
+    /// in which they decode none.
+    pub(super) fn loss(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
+        let repeated: f64 = range.clone().map(|slot| self.repetition(slot, more(slot), 0.0, 0.0)).sum();
+        self.cost(range.clone(), &more) - self.cost(range, |_| 0) + repeated
     }
 
     /// The mean number of tokens before those of the slots that generate.

@@ -9,12 +9,14 @@ use crate::drafter::Draft;
 use foredraft_base::Token;
 
 impl Drafters {
-    /// Learns from a verified step of the request in `slot`: `tokens` are the tokens that it committed, the accepted ones first.
+    /// Learns from a verified step of the request in `slot`: `tokens` are the tokens that it committed, the accepted ones first. `steps`: every
+    /// slot of the engine, as for [`Drafters::draft`].
     ///
     /// Every drafter is judged by them, also one whose draft was not verified.
     pub fn learn(
         &mut self,
         slot: usize,
+        steps: &[StepSlot],
         state: &mut DraftingState,
         drafts: &SlotDrafts,
         tokens: &[Token],
@@ -34,6 +36,13 @@ impl Drafters {
             let n_comparable = if drafts.drawn_by == Some(index) { outcome.n_accepted } else { usize::MAX };
             judge(draft, tokens, n_comparable, |confidence, hit| registered.calibration.record(bias, confidence, hit));
         }
+        if drafts.choice.is_none() && state.has_adaptive_lengths() {
+            let best = self.controller.options(slot).and_then(|options| options.best(MAX_DRAFT).draft);
+            let first = best.and_then(|(index, _)| drafts.proposals.get(index)?.tokens.first());
+            if let (Some(first), Some(actual)) = (first, tokens.first()) {
+                self.controller.left_out(steps, first == actual);
+            }
+        }
         let Some(DraftChoice { drafter, .. }) =
             drafts.choice.filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0)
         else {
@@ -52,12 +61,12 @@ impl Drafters {
         }
     }
 
-    /// A step, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token, drafting included.
+    /// A step, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token, and `drafting` for the drafts.
     /// `adapts`: draft lengths of one of its requests adapt. What plain requests and fixed lengths bring says nothing of the rate
     /// that adaptive drafts lead to.
-    pub fn stepped(&mut self, steps: &[StepSlot], adapts: bool, n_tokens: usize, cost: f64) {
+    pub fn stepped(&mut self, steps: &[StepSlot], adapts: bool, n_tokens: usize, cost: f64, drafting: f64) {
         if adapts {
-            self.controller.stepped(steps, n_tokens, cost);
+            self.controller.stepped(steps, n_tokens, cost, drafting);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::drafting_state::{DrafterState, DraftingState};
 use super::registered::RegisteredDrafter;
 use super::slot_drafts::{Proposals, SlotDrafts};
 use crate::Settings;
-use crate::controller::{Calibration, Decision, DraftPrices, MOST_UNREAD, Prospect, StepSlot, StopPolicy, mean_n_past};
+use crate::controller::{Calibration, Decision, DraftPrices, Prospect, StepSlot, StopPolicy, mean_n_past};
 use crate::drafter::{Draft, DraftRequest, Drawing};
 use crate::verify::StepRandom;
 use foredraft_base::Token;
@@ -176,7 +176,7 @@ impl Drafters {
                 continue;
             };
             self.controller.expect(slot.slot, prospect);
-            unread += slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1).min(MOST_UNREAD);
+            unread += slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1);
             is_new |= !slot.state.has_tried_model;
         }
         let (decision, length) = self.controller.consider_model(steps, unread, is_new);
@@ -244,10 +244,11 @@ impl Drafters {
         draft_lengths.extend(requests.iter().map(|request| request.draft.longest_branch(usize::MAX)));
         drop(requests);
         // A slot that has to catch up with more than the last step takes longer for that.
+        let drafted = |round: usize| draft_lengths.iter().filter(|length| **length > round).count();
         if all_keep_up {
-            let drafted = |round: usize| draft_lengths.iter().filter(|length| **length > round).count();
             controller.costs.record_drafts(drafted, rounds, n_past, time);
         }
+        controller.drafted(drafted, rounds, n_past);
         for DraftingSlot { slot, state, drafts, .. } in slots.all() {
             if drafts.drawn_by.is_none() && !drafts.sampled.is_empty() {
                 drafts.drawn_by = Some(index);
@@ -298,7 +299,7 @@ fn demand_of_model(
     match decision {
         _ if !wanted => None,
         Decision::Rest => None,
-        Decision::Pays => Some((n_max, true)),
+        Decision::Pays { most } => Some((n_max.min(most), true)),
         Decision::Explore { length, .. } => Some((n_max.min(length), false)),
     }
 }

@@ -132,13 +132,13 @@ impl Table {
         let right = draft.iter().zip(truth).take_while(|(drafted, chosen)| drafted == chosen).count();
         let outcome = DraftOutcome { kind, n_drafted: draft.len(), n_longest: draft.len(), n_accepted: right };
         if let Some(state) = &mut self.state {
-            self.drafters.learn(0, state, &self.drafts, &truth[..=right], &outcome);
+            self.drafters.learn(0, &steps, state, &self.drafts, &truth[..=right], &outcome);
         }
         let costs = &mut self.drafters.controller.costs;
         let cost = costs.v(draft.len() + 1);
         costs.record_step(&[draft.len() + 1], |_| 0, Duration::from_secs_f64(cost / 10.0));
         let adapts = self.state.as_ref().is_some_and(DraftingState::adapts);
-        self.drafters.stepped(&steps, adapts, right + 1, cost);
+        self.drafters.stepped(&steps, adapts, right + 1, cost, 0.0);
         (draft.len(), kind, right)
     }
 }

@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::trace::{Choice, Trace};
 use super::{Kind, pass};
 use crate::controller::{DraftPasses, another_round_pays};
-use crate::{DraftRequest, Drafter, DrafterKind, Settings};
+use crate::{DraftRequest, Drafter, DrafterKind, Settings, SoFar};
 use foredraft_base::Token;
 use foredraft_sampling::Sampler;
 
@@ -21,8 +21,9 @@ thread_local! {
     static TRACES: RefCell<Vec<Replayed>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The draft model.
+/// The draft model; or a history drafter that drafts the same, at no cost.
 pub(super) struct ReplayedDraft {
+    source: DrafterKind,
     kind: Kind,
     machine: Machine,
     /// The number of tokens of each slot's context that are in its cache.
@@ -31,7 +32,28 @@ pub(super) struct ReplayedDraft {
 
 impl ReplayedDraft {
     pub(super) fn new(n_slots: usize, kind: Kind, machine: &Machine) -> ReplayedDraft {
-        ReplayedDraft { kind, machine: machine.clone(), known: vec![0; n_slots] }
+        ReplayedDraft::from_history(DrafterKind::Draft, n_slots, kind, machine)
+    }
+
+    /// A drafter of another kind than a draft model.
+    pub(super) fn from_history(source: DrafterKind, n_slots: usize, kind: Kind, machine: &Machine) -> ReplayedDraft {
+        ReplayedDraft { source, kind, machine: machine.clone(), known: vec![0; n_slots] }
+    }
+
+    fn is_model(&self) -> bool {
+        self.source == DrafterKind::Draft
+    }
+
+    fn draft_from_history(&self, request: &mut DraftRequest<'_>) {
+        let (mut so_far, mut sure) = (SoFar::default(), 1.0);
+        while request.draft.tokens.len() < request.n_max {
+            let Some((token, p)) = self.next(request) else { break };
+            sure *= request.stop_policy.acceptance(p);
+            if !request.stop_policy.may_gain(&mut so_far, sure) {
+                break;
+            }
+            request.draft.push(token, p);
+        }
     }
 
     /// Sets the completion of the next request. Must be called before [`Drafter::begin`].
@@ -69,7 +91,7 @@ impl ReplayedDraft {
 
 impl Drafter for ReplayedDraft {
     fn source(&self) -> DrafterKind {
-        DrafterKind::Draft
+        self.source
     }
 
     fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) {
@@ -79,6 +101,10 @@ impl Drafter for ReplayedDraft {
 
     /// As `DraftModel` and `BlockHead` do: all slots draft in the same passes.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        if !self.is_model() {
+            requests.iter_mut().for_each(|request| self.draft_from_history(request));
+            return;
+        }
         for request in requests.iter() {
             let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
             let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1) };

@@ -23,6 +23,18 @@ pub(super) struct Machine {
     pub(super) passes: DraftPasses,
     /// The additional cost of a physical batch of another size than the last one, in `one`.
     change: f64,
+    pub(super) memory: Memory,
+}
+
+/// How the target's memory returns to the tokens before a rejected one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It removes them.
+    Cells,
+    /// It keeps the states after so many tokens, the most that it can remove.
+    States(usize),
+    /// It returns to a copy of the state before the step. Accepted tokens are decoded again.
+    Copied,
 }
 
 /// Measured with llama-bench: 750 M parameters, Q8_0, two cores with AVX-512 and AMX (`speculation.md`); larger sizes and depths with
@@ -76,6 +88,7 @@ const VNNI_CORES: Machine = Machine {
     draft: (0.1, 0.07, 0.075),
     passes: DraftPasses::PerToken,
     change: 0.01,
+    memory: Memory::Cells,
 };
 
 const AMX_CORES: Machine = Machine {
@@ -87,6 +100,7 @@ const AMX_CORES: Machine = Machine {
     draft: (0.095, 0.2, 0.12),
     passes: DraftPasses::PerToken,
     change: 0.01,
+    memory: Memory::Cells,
 };
 
 pub(super) const MACHINES: &[Machine] = &[
@@ -103,6 +117,7 @@ pub(super) const MACHINES: &[Machine] = &[
         draft: (0.15, 0.2, 0.18),
         passes: DraftPasses::PerToken,
         change: 0.015,
+        memory: Memory::Cells,
     },
     Machine {
         name: "steep",
@@ -113,6 +128,7 @@ pub(super) const MACHINES: &[Machine] = &[
         draft: (0.12, 0.35, 0.05),
         passes: DraftPasses::PerToken,
         change: 0.005,
+        memory: Memory::Cells,
     },
     Machine {
         name: "flat",
@@ -123,8 +139,24 @@ pub(super) const MACHINES: &[Machine] = &[
         draft: (0.25, 0.02, 0.01),
         passes: DraftPasses::PerToken,
         change: 0.02,
+        memory: Memory::Cells,
     },
 ];
+
+/// Random weights in the shapes of Qwen3.5 0.8B and LFM2 700M. Here two tokens cost 1.3 to 1.7 times as much as one, and four 1.8 to 2.6 times.
+const HYBRID: &[(usize, f64)] = &[(1, 1.0), (2, 1.3), (4, 1.8), (8, 3.0), (16, 5.0), (64, 18.0)];
+const STEEP_HYBRID: &[(usize, f64)] = &[(1, 1.0), (2, 1.7), (4, 2.6), (8, 4.4), (16, 8.0), (64, 29.0)];
+
+/// The machines of hybrids: both slopes, and both ways to return to an earlier state.
+pub(super) fn hybrids() -> Vec<Machine> {
+    let hybrid = |name, v, memory| Machine { name, v, memory, ..VNNI_CORES };
+    vec![
+        hybrid("hybrid", HYBRID, Memory::States(8)),
+        hybrid("hybrid, copied", HYBRID, Memory::Copied),
+        hybrid("steep hybrid", STEEP_HYBRID, Memory::States(8)),
+        hybrid("steep hybrid, copied", STEEP_HYBRID, Memory::Copied),
+    ]
+}
 
 /// The seconds for which the engine measures before the first request.
 const MEASURING: f64 = 1.6;
@@ -137,6 +169,11 @@ impl Machine {
 
     pub(super) fn split(&self) -> BatchSplit {
         BatchSplit::Rectangles { n_ubatch: 512, padding: SequencePadding::Never }
+    }
+
+    /// The longest draft that can be rejected.
+    pub(super) fn most_removable(&self) -> usize {
+        if let Memory::States(n) = self.memory { n } else { usize::MAX }
     }
 
     /// The context of a request with so many tokens.
@@ -207,17 +244,20 @@ impl Machine {
     }
 }
 
-/// Measurement noise: a few percent, and occasionally much more.
-pub(super) struct Noise(u64);
+/// Measurement noise: a few percent, and occasionally much more; or none.
+pub(super) struct Noise(Option<u64>);
 
 impl Noise {
+    pub(super) const NONE: Noise = Noise(None);
+
     pub(super) fn new(seed: u64) -> Noise {
-        Noise(seed)
+        Noise(Some(seed))
     }
 
     pub(super) fn factor(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let chance = (self.0 >> 11) as f64 / (1u64 << 53) as f64;
+        let Some(state) = &mut self.0 else { return 1.0 };
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let chance = (*state >> 11) as f64 / (1u64 << 53) as f64;
         if chance > 0.99 { 1.5 } else { 0.97 + 0.06 * chance }
     }
 }

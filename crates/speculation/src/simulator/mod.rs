@@ -9,6 +9,7 @@
 //! simulator -- --nocapture` prints the ratios; the tests assert them.
 
 mod draft;
+mod losses;
 mod machine;
 mod overlap;
 mod trace;
@@ -17,7 +18,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use self::draft::ReplayedDraft;
-use self::machine::{MACHINES, Machine, Noise};
+use self::machine::{MACHINES, Machine, Memory, Noise};
 use self::trace::{Task, Trace, tasks};
 use super::{
     Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, DraftingState, MAX_DRAFT, NgramCache, Settings,
@@ -64,6 +65,8 @@ enum Way {
     Fixed(usize),
     FixedText(usize),
     Adaptive,
+    /// With adaptive lengths, the recorded draft alone: of a draft model, from the history at no cost, or both.
+    Replayed(&'static [DrafterKind]),
 }
 
 /// The configuration of a run.
@@ -80,6 +83,8 @@ struct Running<'a> {
     trace: &'a Trace,
     /// Prompt and output so far.
     tokens: Vec<Token>,
+    /// Tokens that the next step decodes in any case: the last one, and those that are decoded again.
+    n_pending: usize,
 }
 
 impl<'a> Running<'a> {
@@ -87,7 +92,7 @@ impl<'a> Running<'a> {
     /// one in slot `offset` starts later.
     fn begin(trace: &'a Trace, offset: usize) -> Running<'a> {
         let known = 1 + offset * 29 % (trace.output.len() / 2);
-        Running { trace, tokens: [&trace.prompt[..], &trace.output[..known]].concat() }
+        Running { trace, tokens: [&trace.prompt[..], &trace.output[..known]].concat(), n_pending: 1 }
     }
 
     fn generated(&self) -> usize {
@@ -116,37 +121,47 @@ fn requests<'a>(scenario: &Scenario<'a>) -> Vec<&'a Trace> {
 /// The tokens per second.
 fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let seeds = if way == Way::Adaptive { &SEEDS[..] } else { &SEEDS[..1] };
-    let runs = seeds.iter().map(|seed| run_with(scenario, way, *seed));
+    let runs = seeds.iter().map(|seed| run_with(scenario, way, Noise::new(*seed), &requests(scenario)));
     let (tokens, seconds) = runs.fold((0.0, 0.0), |(tokens, seconds), run| (tokens + run.0, seconds + run.1));
     tokens / seconds
 }
 
-/// The tokens and seconds of a run with this noise.
-fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
+/// The tokens and seconds of a run of these requests with this noise.
+fn run_with(scenario: &Scenario<'_>, way: Way, mut noise: Noise, requests: &[&Trace]) -> (f64, f64) {
     let Scenario { task, kind, machine, n_slots } = *scenario;
-    let sampler = sampler(task);
-    let (mut noise, begin) = (Noise::new(seed), PASSED.get());
+    let (sampler, begin) = (sampler(task), PASSED.get());
     let mut drafters = Drafters::new(Vec::new(), clock);
     let (sources, adaptive, n_max) = match way {
         Way::Plain => (Vec::new(), Adaptive::Auto, 16),
         Way::Fixed(n) => (vec![DrafterKind::Draft], Adaptive::Fixed, n),
         Way::FixedText(n) => (vec![DrafterKind::Suffix, DrafterKind::NgramCache], Adaptive::Fixed, n),
         Way::Adaptive => (Settings::default().sources, Adaptive::Auto, Settings::default().n_max),
+        Way::Replayed(kinds) => (kinds.to_vec(), Adaptive::Auto, Settings::default().n_max),
     };
     if sources.contains(&DrafterKind::Draft) {
         drafters.add_model(Box::new(ReplayedDraft::new(n_slots, kind, machine)));
     }
-    if sources.contains(&DrafterKind::Suffix) {
+    if let Way::Replayed(_) = way {
+        if sources.contains(&DrafterKind::NgramCache) {
+            drafters.add(Box::new(ReplayedDraft::from_history(DrafterKind::NgramCache, n_slots, kind, machine)));
+        }
+    } else if sources.contains(&DrafterKind::Suffix) {
         drafters.add(Box::new(Suffix::new(n_slots)));
         drafters.add(Box::new(NgramCache::new(n_slots)));
     }
     let settings = Settings { sources, adaptive, n_max, ..Settings::default() };
     let mut costs = Costs::default();
     costs.set_split(machine.split());
+    if machine.memory == Memory::Copied {
+        costs.repeat();
+    }
+    if machine.memory != Memory::Cells {
+        drafters.controller.limit_losses();
+    }
     machine.measure(n_slots, &mut costs, &mut noise);
     drafters.controller.costs = costs;
     let begin = begin.max(PASSED.get());
-    let mut queue = requests(scenario).into_iter();
+    let mut queue = requests.iter().copied();
     let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
     let mut states: Vec<Option<DraftingState>> = (0..n_slots).map(|_| None).collect();
     let mut drafts: Vec<SlotDrafts> = (0..n_slots).map(|_| SlotDrafts::default()).collect();
@@ -160,14 +175,30 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
                 // The prompt is decoded in any case. Its time is not part of the comparison.
                 let prompt = machine.target(&[trace.prompt.len()], |_| 0) * noise.factor();
                 drafters.controller.costs.record_prompt(trace.prompt.len(), Duration::from_secs_f64(prompt));
-                states[index] = Some(drafters.begin(index, &sampler, &settings));
-                *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
+                let mut state = drafters.begin(index, &sampler, &settings);
+                let running = Running::begin(trace, if n_generated == 0 { index } else { 0 });
+                // The draft model reads the prompt while the target does.
+                let mut reading = vec![DraftingSlot {
+                    slot: index,
+                    tokens: &running.tokens,
+                    sampler: &sampler,
+                    generated: 0,
+                    position: 0,
+                    room: None,
+                    is_padded: false,
+                    state: &mut state,
+                    drafts: &mut drafts[index],
+                }];
+                if matches!(way, Way::Replayed(_)) {
+                    drafters.draft(&vec![StepSlot::default(); n_slots], &mut reading);
+                }
+                (states[index], *slot) = (Some(state), Some(running));
             }
         }
         if slots.iter().any(Option::is_none) {
             break;
         }
-        let room = |running: &Running<'_>| running.rest().len() - 1;
+        let room = |running: &Running<'_>| (running.rest().len() - 1).min(machine.most_removable());
         let start = clock();
         drafts.iter_mut().for_each(SlotDrafts::clear);
         let all = slots.iter().zip(&mut states).zip(&mut drafts).enumerate();
@@ -187,8 +218,9 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         });
         let step = |slot: &Option<Running<'_>>| match slot {
             Some(running) => {
-                let n_past = machine.depth(running.tokens.len() - 1);
-                StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2, n_past }
+                let n_past = machine.depth(running.tokens.len() - running.n_pending);
+                let room = (MAX_DRAFT - 2).min(machine.most_removable());
+                StepSlot { n_tokens: running.n_pending, generates: true, room, n_past }
             }
             None => StepSlot::default(),
         };
@@ -202,7 +234,8 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         };
         for (slot, n) in n_tokens.iter_mut().enumerate() {
             let n_drafted = chosen(&drafts[slot]).1.len();
-            *n = if slots[slot].is_some() { 1 + n_drafted.max(lengths.get(slot).copied().unwrap_or(0)) } else { 0 };
+            let length = n_drafted.max(lengths.get(slot).copied().unwrap_or(0));
+            *n = slots[slot].as_ref().map_or(0, |running| running.n_pending + length);
         }
         let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
         let time = machine.target(&n_tokens, depths) * noise.factor();
@@ -216,8 +249,10 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
             let new = rest[..rest.len().min(right + 1)].to_vec();
             running.tokens.extend_from_slice(&new);
             let n_accepted = right.min(new.len());
+            let is_repeated = machine.memory == Memory::Copied && right < n_drafted;
+            running.n_pending = if is_repeated { running.n_pending + new.len() } else { 1 };
             let outcome = DraftOutcome { kind, n_drafted, n_longest: n_drafted, n_accepted };
-            drafters.learn(index, states[index].as_mut().unwrap(), &drafts[index], &new, &outcome);
+            drafters.learn(index, &steps, states[index].as_mut().unwrap(), &drafts[index], &new, &outcome);
             n_step += new.len();
             if running.rest().is_empty() {
                 // Nothing is learned, because the next request can have the same output.
@@ -228,8 +263,9 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         n_generated += n_step;
         let costs = &mut drafters.controller.costs;
         let time = Duration::from_secs_f64(time);
-        let cost = costs.record_step(&n_tokens, |slot| steps[slot].n_past, time) + costs.of(t_draft);
-        drafters.stepped(&steps, adapts, n_step, cost);
+        let cost = costs.record_step(&n_tokens, |slot| steps[slot].n_past, time);
+        let drafting = costs.of(t_draft);
+        drafters.stepped(&steps, adapts, n_step, cost, drafting);
     }
     (n_generated as f64, PASSED.get() - begin)
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Kind;
+use crate::MAX_DRAFT;
 use foredraft_base::Token;
 
 /// A draft model's choice for a token of the output.
@@ -25,6 +26,17 @@ pub(super) struct Trace {
 }
 
 impl Trace {
+    /// A completion of `n` tokens with drafts of equal confidence, right where `is_right` says so.
+    pub(super) fn scripted(n: usize, is_right: impl Fn(usize) -> bool) -> Trace {
+        let token = |at: usize| Token::try_from(at + 100).unwrap();
+        let choice = |at: usize| {
+            let is_right = is_right(at);
+            Choice { p: 0.99, tail: if is_right { Vec::new() } else { vec![0.99; MAX_DRAFT] }, is_right }
+        };
+        let near: Vec<Choice> = (0..n).map(choice).collect();
+        Trace { prompt: vec![2; 40], output: (0..n).map(token).collect(), far: near.clone(), near }
+    }
+
     /// The draft's choice for each token of the output.
     pub(super) fn draft(&self, kind: Kind) -> &[Choice] {
         match kind {

@@ -7,7 +7,13 @@ const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_D
 
 /// Prices for one slot at this rate.
 fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices<'a> {
-    Prices { slots: &ONE, costs, rate: rate.of(1.0), preferred: preferred.map(|preferred| 1 + preferred) }
+    Prices {
+        slots: &ONE,
+        costs,
+        rate: rate.of(1.0),
+        preferred: preferred.map(|preferred| 1 + preferred),
+        most_lost: f64::MAX,
+    }
 }
 
 fn draft_prices(costs: &Costs, rate: f64) -> DraftPrices {
