@@ -27,13 +27,13 @@ pub use self::calibration::{Bias, Calibration, Choice};
 #[cfg(test)]
 pub(crate) use self::costs::tests::costs as test_costs;
 pub use self::costs::{Costs, DraftPasses, MAX_MEASURED, sizes_to_measure};
-pub use self::exploration::Decision;
+pub use self::exploration::{Decision, MOST_UNREAD};
 pub use self::lengths::{DraftOptions, decide};
 pub use self::outlook::{Prospect, outlook};
 pub use self::policy::{DraftPrices, GrowingDraft, Length, SoFar, StopPolicy, another_round_pays};
 pub use self::prices::{Prices, StepSlot, mean_n_past};
 
-use self::exploration::{Exploration, MOST_UNREAD, catching_up};
+use self::exploration::{Exploration, catching_up};
 use self::losses::LossLimit;
 use self::policy::Rate;
 use super::MAX_DRAFT;
@@ -120,17 +120,22 @@ impl Controller {
     }
 
     /// Whether a model should draft for the slots with a prospect, and the length that is best with it. `unread`: tokens that it has to
-    /// catch up with. `is_new`: it has never drafted for one of the requests.
-    pub(super) fn consider_model(&mut self, steps: &[StepSlot], unread: usize, is_new: bool) -> (Decision, usize) {
+    /// catch up with, and the same with at most [`MOST_UNREAD`] of each slot. `is_new`: it has never drafted for one of the requests.
+    pub(super) fn consider_model(
+        &mut self,
+        steps: &[StepSlot],
+        (unread, unread_limited): (usize, usize),
+        is_new: bool,
+    ) -> (Decision, usize) {
         let n_eligible = self.prospects.iter().flatten().count();
         if n_eligible == 0 {
             return (Decision::Rest, 0);
         }
         let prices = self.prices(steps);
-        let most_catching_up = catching_up(prices.costs.c(1, 0), MOST_UNREAD * n_eligible);
+        let limited = catching_up(prices.costs.c(1, 0), unread_limited);
         let catching_up = catching_up(prices.costs.c(1, 0), unread);
         let prices = Prices { most_lost: prices.most_lost - catching_up, ..prices };
-        let catching_up = if self.losses.is_some() { catching_up } else { catching_up.min(most_catching_up) };
+        let catching_up = if self.losses.is_some() { catching_up } else { limited };
         let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_n_past()));
         let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
         let decision = self.exploration.decide(&outlook, rate, cost, catching_up, is_new);

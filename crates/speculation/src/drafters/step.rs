@@ -17,7 +17,7 @@ use super::drafting_state::{DrafterState, DraftingState};
 use super::registered::RegisteredDrafter;
 use super::slot_drafts::{Proposals, SlotDrafts};
 use crate::Settings;
-use crate::controller::{Calibration, Decision, DraftPrices, Prospect, StepSlot, StopPolicy, mean_n_past};
+use crate::controller::{Calibration, Decision, DraftPrices, MOST_UNREAD, Prospect, StepSlot, StopPolicy, mean_n_past};
 use crate::drafter::{Draft, DraftRequest, Drawing};
 use crate::verify::StepRandom;
 use foredraft_base::Token;
@@ -169,17 +169,18 @@ impl Drafters {
     /// all that is to be verified, where that is to be measured.
     fn consider_model(&mut self, index: usize, steps: &[StepSlot], slots: &mut impl DraftingSlots) -> Option<usize> {
         self.controller.clear_prospects(steps.len());
-        let (mut unread, mut is_new) = (0, false);
+        let (mut unread, mut unread_limited, mut is_new) = (0, 0, false);
         for slot in slots.all() {
             let calibration = self.registered.get(index).map(|registered| &registered.calibration);
             let Some(prospect) = calibration.and_then(|calibration| slot.prospect(index, calibration)) else {
                 continue;
             };
             self.controller.expect(slot.slot, prospect);
-            unread += slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1);
+            let own = slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1);
+            (unread, unread_limited) = (unread + own, unread_limited + own.min(MOST_UNREAD));
             is_new |= !slot.state.has_tried_model;
         }
-        let (decision, length) = self.controller.consider_model(steps, unread, is_new);
+        let (decision, length) = self.controller.consider_model(steps, (unread, unread_limited), is_new);
         let n_wanted = slots.all().filter(|slot| self.controller.wants_model(slot.slot, decision, length)).count();
         self.controller.begin_drafting(steps, n_wanted);
         self.draft_with_model(index, steps, slots, decision, length);
