@@ -59,8 +59,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Limits what drafts may lose from now on, because tokens of a draft cost more than estimates of acceptance are worth: see
-    /// [`losses`].
+    /// Limits what drafts may lose from now on, because tokens of a draft cost more than estimates of acceptance are worth.
     pub fn limit_losses(&mut self) {
         self.losses = Some(LossLimit::default());
     }

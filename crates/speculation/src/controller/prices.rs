@@ -28,7 +28,7 @@ pub struct Prices<'a> {
     pub rate: f64,
     /// The batch size that is best in the long run, if one slot alone takes part and there is such a size (see [`Costs::next`]).
     pub preferred: Option<usize>,
-    /// The most that the step's drafts may cost if none of them is right, in forward passes of one token: see [`Prices::may_lose`].
+    /// The most that the step's drafts may cost if none of them is right, in forward passes of one token.
     pub most_lost: f64,
 }
 
