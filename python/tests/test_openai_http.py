@@ -30,7 +30,9 @@ class Served:
 
     def __init__(self, *options):
         command = [sys.executable, EXAMPLE, TARGET, "--port", "0", "--ctx", "16384", "--parallel", "2", "--threads", "1", *options]
-        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # A shell's background job ignores SIGINT, and so would its processes.
+        heeds = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=heeds)
         self.port = int(re.search(r":(\d+)/v1", self.process.stdout.readline()).group(1))
         self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="secret", max_retries=0, timeout=HANG)
 

@@ -286,14 +286,15 @@ fn write_large_files(folder: &Path) {
     std::fs::copy(model(), folder.join("model.gguf")).expect("writable");
 }
 
-/// A large input, with 0 to 128 MB more of address space: each time an error or an answer, and the next call works.
+/// A large input, with 0 to 128 MB more of address space: each time an error or an answer, and the next call works; or, with nothing left, glibc
+/// ends the process, because a thread cannot register its first value that has a destructor (docs/limits.md).
 #[test]
 fn large_inputs_without_memory_are_errors() {
     let program = compiled("large_input.c", &[]);
     let kinds = run(&mut Command::new(&program), "");
     let kinds: Vec<&str> = kinds.lines().collect();
     assert!(kinds.len() > 20, "{kinds:?}");
-    let (mut n_runs, mut refused, mut failed) = (0, 0, Vec::new());
+    let (mut n_runs, mut refused, mut ended, mut failed) = (0, 0, 0, Vec::new());
     let folder = emptied("large");
     write_large_files(&folder);
     for kind in &kinds {
@@ -326,25 +327,22 @@ fn large_inputs_without_memory_are_errors() {
                     _ => codes.contains(&code),
                 })
             };
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let is_glibcs = errors == "Fatal glibc error: failed to register TLS destructor: out of memory\n";
             match lines[..] {
+                _ if *mb == 0 && output.status.signal() == Some(libc::SIGABRT) && is_glibcs => ended += 1,
                 ["first success", large, "again success"] if output.status.success() && is_known(large) => {
                     refused += u32::from(large.ends_with("resource_exhausted"));
                 }
-                _ => failed.push((
-                    kind,
-                    mb,
-                    output.status,
-                    lines.join(", "),
-                    String::from_utf8_lossy(&output.stderr).into_owned(),
-                )),
+                _ => failed.push((kind, mb, output.status, lines.join(", "), errors.into_owned())),
             }
         }
     }
     println!(
         "| a large input with 0 to 128 MB of address space | {n_runs} | {refused} refused for lack of memory, {} ended the process |",
-        failed.len()
+        ended + failed.len()
     );
-    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(failed.is_empty() && ended < 3, "{ended} ended, {failed:#?}");
     assert!(refused > 20, "{refused}");
 }
 
