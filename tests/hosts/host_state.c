@@ -317,8 +317,10 @@ static void *without_memory(void *unused) {
     struct rlimit before, limit;
     long pages = 0;
     int code;
-    FILE *file = fopen("/proc/self/statm", "r");
+    FILE *file;
     (void) unused;
+    usleep(200000); /* A thread that the load has started needs memory when it begins. */
+    file = fopen("/proc/self/statm", "r");
     if (file == NULL || fscanf(file, "%ld", &pages) != 1) {
         exit(1);
     }
