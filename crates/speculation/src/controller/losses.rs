@@ -12,14 +12,14 @@
 //! - Drafts that were made but not verified are compared with the target's tokens at no cost. What they would have gained lately counts as
 //!   well, so drafts that become right are verified after a few tokens, however little is left.
 
-/// What drafts may lose.
+/// The account of an engine's drafts.
 #[derive(Debug)]
 pub struct LossLimit {
     /// The part that is left of the advance, of the time's share, and of what drafts have gained.
     saved: f64,
     /// The part of the advance that the time's share has not paid back.
     advance: f64,
-    /// What drafts that were not verified would have gained lately. At least 0: a cumulative sum, as in CUSUM tests.
+    /// The gain that unverified drafts would have brought lately. At least 0: a cumulative sum, as in CUSUM tests.
     missed: f64,
 }
 

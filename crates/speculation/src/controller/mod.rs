@@ -199,6 +199,9 @@ impl Controller {
     pub(super) fn stepped(&mut self, steps: &[StepSlot], n_tokens: usize, cost: f64, drafting: f64) {
         self.rate.record(n_tokens, cost + drafting, self.plain(steps));
         self.exploration.earn(cost + drafting);
+        if self.losses.is_none() {
+            return;
+        }
         let plain = self.plain_step(steps);
         let repeats = self.costs.repeats() && steps.iter().any(|step| step.generates && step.n_tokens > 1);
         let drafts = repeats || self.drafting > 0.0 || self.lengths.iter().any(|length| *length > 0);

@@ -80,8 +80,11 @@ impl Prices<'_> {
     }
 
     /// The cost of a step in which the slots in `range` decode `more(slot)` further tokens, if all of these are wrong, beyond that of a step
-    /// in which they decode none.
+    /// in which they decode none. 0 where losses have no limit, because nothing is compared with it.
     pub(super) fn loss(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
+        if self.most_lost == f64::MAX {
+            return 0.0;
+        }
         let repeated: f64 = range.clone().map(|slot| self.repetition(slot, more(slot), 0.0, 0.0)).sum();
         self.cost(range.clone(), &more) - self.cost(range, |_| 0) + repeated
     }
