@@ -86,6 +86,9 @@ impl Builder<'_> {
             warm_up(&mut context);
             progress.step();
             let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
+            if models.target.pending_panel_bytes() > 0 {
+                costs.become_cheaper();
+            }
             let sizes = sizes_to_measure(self.n_parallel());
             measure(&mut context, &sizes, most, |n, time| {
                 costs.record_target(n, time);

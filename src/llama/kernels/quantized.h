@@ -39,7 +39,7 @@ template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
 inline __attribute__((always_inline)) void add_products(const I32xN * words, const uint8_t * numbers, I32xN scale, I32xN * sums) {
 #ifdef FOREDRAFT_DOT
     I32xN of_part[T];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         of_part[t] = IS_LONG ? broadcast(0) : sums[t];
     }
@@ -52,7 +52,7 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
     {
 #pragma GCC unroll 2
         for (int word = 0; word < WORDS; word += 4) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int t = 0; t < T; ++t) {
                 const I32xN four = load(numbers + t * SIZE + 4 * word);
                 of_part[t] = dot_8<0>(of_part[t], words[word], four);
@@ -65,13 +65,13 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
 #else
 #pragma GCC unroll 8
     for (int word = 0; word < WORDS; ++word) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             of_part[t] = dot_8(of_part[t], words[word], broadcast(int_at(numbers + t * SIZE + 4 * word)));
         }
     }
 #endif
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], of_rows<T>(scale, t))) : of_part[t];
     }
@@ -85,20 +85,27 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
 #pragma GCC unroll 8
         for (int word = group; word < group + GROUP; ++word) {
             const I32xN weights = BITS == 8 ? abs_8(words[word]) : words[word];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int t = 0; t < T; ++t) {
                 const I32xN four = broadcast(int_at(numbers + t * SIZE + 4 * word));
                 const I32xN product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
                 pairs[t] = word == group ? product : add_16_bits(pairs[t], product);
             }
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             sums[t] = dot_16(sums[t], pairs[t], by);
         }
     }
 #endif
 }
+
+// Tokens whose sums are kept in registers together. Each sum waits for its last product, so more of them wait less.
+#ifdef FOREDRAFT_AVX512_VNNI
+constexpr int AT_ONCE = 8;
+#else
+constexpr int AT_ONCE = 4;
+#endif
 
 // The same for N tokens.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int N, bool ARRANGED>
@@ -110,12 +117,12 @@ inline __attribute__((always_inline)) void add_all_products(const I32xN * words,
         return;
     }
 #pragma GCC unroll 4
-    for (int token = 0; token + 4 <= N; token += 4) {
-        add_products<BITS, WORDS, SIZE, IS_LONG, 4, ARRANGED>(words, numbers + token * SIZE, scale, sums + token);
+    for (int token = 0; token + AT_ONCE <= N; token += AT_ONCE) {
+        add_products<BITS, WORDS, SIZE, IS_LONG, AT_ONCE, ARRANGED>(words, numbers + token * SIZE, scale, sums + token);
     }
-    constexpr int DONE = N / 4 * 4;
-    if constexpr (N % 4 != 0) {
-        add_products<BITS, WORDS, SIZE, IS_LONG, N % 4, ARRANGED>(words, numbers + DONE * SIZE, scale, sums + DONE);
+    constexpr int DONE = N / AT_ONCE * AT_ONCE;
+    if constexpr (N % AT_ONCE != 0) {
+        add_products<BITS, WORDS, SIZE, IS_LONG, N % AT_ONCE, ARRANGED>(words, numbers + DONE * SIZE, scale, sums + DONE);
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Costs {
     padded: bool,
     /// See [`Costs::repeat`].
     repeats: bool,
+    /// See [`Costs::become_cheaper`].
+    become_cheaper: bool,
     passes: DraftPasses,
     /// The tokens of a prompt's batch and its seconds at `scale` 1, for the extrapolation.
     bulk: Option<(usize, f64)>,
@@ -114,6 +116,8 @@ const DRAFT_ATTENTION_DEVIATION: f64 = 0.08;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
+/// The noise of what a batch costs beyond one token, in forward passes of one token: so much is added before two are compared.
+const LEAST_BEYOND: f64 = 0.1;
 /// The weight of a size's first measurements in steps is higher.
 const FIRST_ENTRY: f64 = 0.5;
 /// Limits the effect of a single slow decode, for example if the machine was busy.
@@ -140,6 +144,7 @@ impl Default for Costs {
             split: BatchSplit::default(),
             padded: false,
             repeats: false,
+            become_cheaper: false,
             passes: DraftPasses::PerToken,
             bulk: None,
             scale: 1.0,
@@ -171,6 +176,11 @@ impl Costs {
     /// back.
     pub fn repeat(&mut self) {
         self.repeats = true;
+    }
+
+    /// Batches of several tokens become cheaper after they were measured, because the weights were still in a slower layout.
+    pub fn become_cheaper(&mut self) {
+        self.become_cheaper = true;
     }
 
     /// The model drafts blocks of tokens from now on: see [`DraftPasses::PerBlock`].
@@ -238,6 +248,9 @@ impl Costs {
                 if let Some(entry) = self.target.get_mut(n - 1) {
                     *entry *= 1.0 + fresh * slower;
                 }
+                if times == 1 {
+                    self.correct_unused(n, entry, one);
+                }
                 if changed {
                     // The first measurements have the highest weight.
                     self.changes += 1;
@@ -271,6 +284,24 @@ impl Costs {
         self.attention = [(of_slot + slot).max(0.0), (of_token + token).max(0.0)];
         let expected = cost(self);
         slower(self, expected)
+    }
+
+    /// If several tokens become cheaper: corrects the sizes that no step has used yet after the first step of `n` tokens, which was expected to
+    /// take `before` seconds, and one token `one`. What tokens cost beyond the first one falls for all sizes alike.
+    fn correct_unused(&mut self, n: usize, before: f64, one: f64) {
+        if !self.become_cheaper {
+            return;
+        }
+        let Some(now) = n.checked_sub(1).filter(|index| *index > 0).and_then(|index| self.target.get(index)) else {
+            return;
+        };
+        let beyond = |seconds: f64| (seconds / one - 1.0).max(0.0) + LEAST_BEYOND;
+        let by = (beyond(*now) / beyond(before)).min(1.0);
+        for (entry, known) in self.target.iter_mut().zip(&self.known).skip(1) {
+            if known.times == 0 && *entry > one {
+                *entry = one + by * (*entry - one);
+            }
+        }
     }
 
     /// Counts a measurement of a size in a step.

@@ -8,6 +8,7 @@
 //! drafters). A run ends when there is no request left for a slot, so all slots are busy until then. `cargo test --release --lib
 //! simulator -- --nocapture` prints the ratios; the tests assert them.
 
+mod beginnings;
 mod draft;
 mod losses;
 mod machine;

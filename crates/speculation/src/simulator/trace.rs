@@ -37,6 +37,18 @@ impl Trace {
         Trace { prompt: vec![2; 40], output: (0..n).map(token).collect(), far: near.clone(), near }
     }
 
+    /// Its first `n` tokens.
+    pub(super) fn first(&self, n: usize) -> Trace {
+        let n = n.min(self.output.len());
+        let of = |choices: &[Choice]| choices[..n].to_vec();
+        Trace {
+            prompt: self.prompt.clone(),
+            output: self.output[..n].to_vec(),
+            near: of(&self.near),
+            far: of(&self.far),
+        }
+    }
+
     /// The draft's choice for each token of the output.
     pub(super) fn draft(&self, kind: Kind) -> &[Choice] {
         match kind {

@@ -48,6 +48,23 @@ fn what_slows_all_sizes_changes_no_ratio() {
 }
 
 #[test]
+fn tokens_that_become_cheaper_do_so_in_sizes_that_were_not_used_yet() {
+    let measured = [(1, 100), (2, 150), (4, 200), (8, 300)];
+    let v_of_8 = |become_cheaper: bool, ms| {
+        let mut costs = costs(&measured, 10.0);
+        if become_cheaper {
+            costs.become_cheaper();
+        }
+        costs.record_step(&[1], |_| 0, Duration::from_millis(100));
+        costs.record_step(&[4], |_| 0, Duration::from_millis(ms));
+        costs.v(8)
+    };
+    assert!(v_of_8(true, 150) < 2.8, "{}", v_of_8(true, 150));
+    assert!(v_of_8(false, 150) > 2.95, "they were measured as they are: {}", v_of_8(false, 150));
+    assert!(v_of_8(true, 250) > 2.95, "they do not become dearer: {}", v_of_8(true, 250));
+}
+
+#[test]
 fn what_a_batch_of_another_size_costs_more_is_no_sizes_own_cost() {
     let mut costs = costs(&[(1, 100), (4, 150), (8, 250)], 10.0);
     for step in 0..400 {
