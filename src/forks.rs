@@ -4,16 +4,29 @@
 //! thread never ends. So the library counts its own threads and the calls that are inside it. If there were any on other threads when the
 //! process was forked, the child is *cut off*: the C interface answers every call with an error, and takes no lock for that. A child that was
 //! forked at any other time has the whole library.
+//!
+//! It also tells when the threads that were started have begun. A thread takes memory when it begins, and the C library ends the process if
+//! there is none. So a load waits for its threads at its end ([`wait_for_starts`]): a host that takes the memory afterwards meets none of them.
+//! (The threads of ggml's pool take none when they begin.)
 
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::thread_state::{SignalsBlocked, StandardFloats};
 
 /// The threads of the library that have not ended.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that have not begun. A thread that holds the lock is counted in [`THREADS`] or in [`CALLS`], so a child that inherits it
+/// locked is cut off.
+static STARTING: Mutex<usize> = Mutex::new(0);
+static BEGUN: Condvar = Condvar::new();
+/// The longest wait for threads to begin. A thread of idle priority may get no core for seconds.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 /// The calls of the C interface that have not returned, of all threads.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 /// Why every function fails in a process that is cut off.
@@ -79,13 +92,38 @@ fn counted<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
             THREADS.fetch_sub(1, Ordering::AcqRel);
         }
     }
+    struct Starting;
+    impl Drop for Starting {
+        fn drop(&mut self) {
+            *STARTING.lock() -= 1;
+            BEGUN.notify_all();
+        }
+    }
     THREADS.fetch_add(1, Ordering::AcqRel);
-    let running = Running;
+    *STARTING.lock() += 1;
+    let (running, starting) = (Running, Starting);
     move || {
         let _running = running;
         let _floats = StandardFloats::new();
+        make_thread_locals();
+        drop(starting);
         work()
     }
+}
+
+/// Makes the values with destructors that every thread has as soon as it waits for a lock or a channel: the C library ends the process if it
+/// has no memory to register them.
+fn make_thread_locals() {
+    // Neither waits, but both make what a wait needs.
+    Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::ZERO);
+    let (_sender, receiver) = crossbeam_channel::bounded::<()>(0);
+    let _ = receiver.recv_timeout(Duration::ZERO);
+}
+
+/// Waits until all threads that were started have begun, or for 5 seconds. Threads need nothing of the caller for that, so it may hold locks.
+/// One wait at the end of a load costs less than one at each start, and calls that must not wait can start threads.
+pub fn wait_for_starts() {
+    BEGUN.wait_while_for(&mut STARTING.lock(), |starting| *starting > 0, START_PATIENCE);
 }
 
 /// A call of the C interface, until it is dropped.

@@ -122,9 +122,6 @@ int main(int argc, char **argv) {
     }
     print("first", foredraft_complete(engine, "{\"prompt\": \"Once\", \"n_predict\": 2}"));
     input = repeated(&KINDS[i]);
-    if (atol(argv[4]) == 0) {
-        usleep(200000); /* A thread that the load has started needs memory when it begins. */
-    }
     file = fopen("/proc/self/statm", "r");
     if (fscanf(file, "%ld", &pages) != 1) {
         return 3;

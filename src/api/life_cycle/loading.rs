@@ -354,6 +354,9 @@ impl LifeCycle {
         // If a bug panics here, the load fails instead of never ending.
         let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the load panicked"));
         let result = result.unwrap_or_else(panicked);
+        if result.is_ok() {
+            forks::wait_for_starts();
+        }
         let result = self.finish_load(epoch, result, command.failure_level);
         if let Some(notice) = notice {
             notice();
