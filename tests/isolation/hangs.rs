@@ -126,11 +126,13 @@ fn cancels_and_timeouts_of_a_stopped_process_are_kept() {
     call(&engine, Function::Complete, &json!({"prompt": "Once", "n_predict": 2}));
 }
 
+/// A status that the process has not answered does not wait any more.
 #[test]
 fn stopped_process_that_nothing_waits_for_is_left_alone() {
     let engine = start(json!({"n_ctx": 512}));
     let process = pid(&engine);
     kill(process, "STOP");
+    engine.status();
     std::thread::sleep(Duration::from_secs(7));
     kill(process, "CONT");
     call(&engine, Function::Tokenize, &json!({"text": "a"}));

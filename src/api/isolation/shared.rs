@@ -59,12 +59,12 @@ pub(super) struct IsolationStatus {
     pub(super) deaths: VecDeque<Value>,
 }
 
-/// A call of the host that waits.
+/// A call of the host that waits, or a status, which waits for a moment only.
 pub(super) struct PendingCall {
     frame: Vec<u8>,
     function: String,
     reply: Sender<Value>,
-    /// `None`: it is sent whatever else is there, and its loss does not matter.
+    /// `None`: a status. It is sent whatever else is there, and its loss does not matter.
     presence: Option<Presence>,
 }
 
@@ -323,7 +323,7 @@ impl RemoteShared {
     pub(super) fn is_waited_for(&self) -> bool {
         let is_loading = || self.starting.lock().is_some() && self.connection.lock().is_none();
         !self.requests.lock().unfinished().is_empty()
-            || !self.calls.lock().is_empty()
+            || self.calls.lock().values().any(|call| call.presence.is_some())
             || !self.overdue.lock().is_empty()
             || is_loading()
     }
