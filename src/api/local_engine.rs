@@ -54,7 +54,7 @@ impl LocalEngine {
         pauses: &Arc<PauseGate>,
         notify: Arc<engine::Notify>,
         logits_hook: Arc<Hook<LogitsCallback>>,
-        progress: impl FnMut(f32) -> bool,
+        progress: impl FnMut(f32) -> bool + Send,
     ) -> Result<LocalEngine> {
         let updates = Arc::default();
         let (models, worker) = engine::load(&load.config, pauses, notify_and_signal(&updates, notify), progress)?;

@@ -32,11 +32,8 @@ pub(super) struct Builder<'a> {
 
 impl Builder<'_> {
     pub(super) fn new(config: &Config, interrupt: Arc<Interrupt>) -> Result<Builder<'_>> {
-        let contexts = [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)];
-        let contexts = contexts.into_iter().flatten();
-        let most = contexts.clone().map(|context| context.n_threads.max(context.n_threads_batch)).max();
-        let settings: Vec<_> =
-            contexts.flat_map(|context| [context.thread_settings, context.thread_settings_batch]).collect();
+        let most = config.contexts().map(|context| context.n_threads.max(context.n_threads_batch)).max();
+        let settings: Vec<_> = config.thread_settings().collect();
         let threads = Arc::new(ThreadPool::with_settings(most.unwrap_or(1), &settings, config.frame_budget)?);
         Ok(Builder { config, threads, interrupt })
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::attention::AttentionReport;
 use super::self_check::SelfCheck;
-use crate::llama::{ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa, Rollback};
+use crate::llama::{
+    ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa, Rollback, ThreadPriority, ThreadSettings,
+};
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
 
@@ -49,6 +51,23 @@ pub struct Config {
     pub rpc: Vec<String>,
     /// How long an RPC server may be silent before it counts as lost. `None`: without limit.
     pub rpc_timeout: Option<Duration>,
+}
+
+impl Config {
+    /// The contexts of the target and of the draft model.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = &ContextParams> {
+        std::iter::once(&self.context).chain(self.draft.as_ref().map(|(_, context)| context))
+    }
+
+    /// The settings of the threads of all decodes.
+    pub(super) fn thread_settings(&self) -> impl Iterator<Item = ThreadSettings> {
+        self.contexts().flat_map(|context| [context.thread_settings, context.thread_settings_batch])
+    }
+
+    /// Whether all decodes have the idle priority. Then the load has it, too.
+    pub(super) fn is_idle(&self) -> bool {
+        self.thread_settings().all(|settings| settings.priority == ThreadPriority::Idle)
+    }
 }
 
 /// The limits of `fit`.

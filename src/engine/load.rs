@@ -1,6 +1,7 @@
 //! Turns a [`Config`] into models in memory and a running engine.
 
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -19,6 +20,10 @@ use crate::forks;
 use crate::llama::{self, Interrupt, Model, ModelParams, PausableLoad, PauseGate, Rollback};
 use crate::speculative::{CacheKind, Caches, read_cache};
 
+/// The stack in bytes that a load needs: three times what llama.cpp was seen to use. A caller's thread can have less, and signal handlers of
+/// the host run on it, too.
+pub const LOAD_STACK: usize = 384 << 10;
+
 /// Loads the models and starts the engine. `report` is called with the progress, 0..=1, and aborts by returning false.
 /// The engine is `None` for a model that was loaded with `vocab_only`. The load and the engine sleep while `pauses` is closed.
 ///
@@ -26,6 +31,25 @@ use crate::speculative::{CacheKind, Caches, read_cache};
 /// An RPC server does not answer, a model or an n-gram cache cannot be loaded, no context can be made of a model, or the
 /// load was aborted ([`Code::Cancelled`]).
 pub fn load(
+    config: &Config,
+    pauses: &Arc<PauseGate>,
+    notify: Arc<Notify>,
+    report: impl FnMut(f32) -> bool + Send,
+) -> Result<(Models, Option<WorkerHandle>)> {
+    if !config.is_idle() {
+        return load_here(config, pauses, notify, report);
+    }
+    // On a thread of its own: without a privilege, the calling one could not leave Linux's SCHED_IDLE. The threads that it starts inherit it.
+    let load = || {
+        llama::run_when_idle();
+        load_here(config, pauses, notify, report)
+    };
+    forks::run_with_stack("foredraft-load", LOAD_STACK, load)
+        .map_err(|error| Error::exhausted(format!("load: no thread of idle priority: {error}")))?
+        .unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+fn load_here(
     config: &Config,
     pauses: &Arc<PauseGate>,
     notify: Arc<Notify>,
@@ -97,8 +121,8 @@ fn start(
     notify: Arc<Notify>,
     progress: &mut LoadMeter<'_>,
 ) -> Result<WorkerHandle> {
-    // The host's thread, which decodes while costs are measured.
-    let keep = llama::KeepPlacement::default();
+    // The host's thread, which decodes while costs are measured, unless the load has its own.
+    let keep = (!config.is_idle()).then(llama::KeepPlacement::default);
     let builder = Builder::new(config, interrupt)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
     progress.step();

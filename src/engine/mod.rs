@@ -70,7 +70,7 @@ pub use self::event::{
     Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
     PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
-pub use self::load::load;
+pub use self::load::{LOAD_STACK, load};
 pub use self::request::{
     EmbeddingLimits, EmbeddingValues, LogitsCallback, LogitsEditor, Prepared, PreparedSender, Request, RequestOptions,
 };

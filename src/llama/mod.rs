@@ -65,7 +65,7 @@ pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;
 pub use threads::cpus::{CpuSet, ThreadPriority};
 pub use threads::pacing::{FrameBudget, working_time};
-pub use threads::placement::{KeepPlacement, ThreadSettings};
+pub use threads::placement::{KeepPlacement, ThreadSettings, run_when_idle};
 pub use unrecoverable::end_process_on_loss;
 
 pub use foredraft_base::{Token, TokenData, Vocabulary};

@@ -11,6 +11,8 @@ use crate::library::{config, exclusive, with_draft};
 
 /// `SCHED_BATCH`.
 const LOW: u32 = 3;
+/// `SCHED_IDLE`.
+const IDLE: u32 = 5;
 
 /// A thread as Linux reports it.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,13 +31,18 @@ fn thread(folder: &std::path::Path) -> Option<Thread> {
     Some(Thread { name: fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned(), cpus, policy })
 }
 
-/// Threads of this process with the low priority. No other test uses it.
-fn low_threads() -> Vec<Thread> {
+/// Threads of this process with a policy, sorted by their names.
+fn threads_with(policy: u32) -> Vec<Thread> {
     let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten();
     let mut threads: Vec<Thread> = tasks.filter_map(|task| thread(&task.path())).collect();
-    threads.retain(|thread| thread.policy == LOW);
+    threads.retain(|thread| thread.policy == policy);
     threads.sort_by(|one, other| one.name.cmp(&other.name));
     threads
+}
+
+/// Threads of this process with the low priority. No other test uses it.
+fn low_threads() -> Vec<Thread> {
+    threads_with(LOW)
 }
 
 fn this_thread() -> Thread {
@@ -109,6 +116,39 @@ fn settings_for_one_token_and_for_several_hold_in_turn() {
     complete(&engine, &story(json!({})));
     // There are threads for one token and threads for several. The engine's own thread is as the last decode's, which had one token.
     assert_eq!(low_threads(), [Thread { name: "foredraft-cpu".to_owned(), cpus: own.cpus, policy: LOW }]);
+}
+
+/// A paused load shows its thread. The engine's threads are idle from their start, and those that engines share are not.
+#[test]
+fn load_of_an_idle_engine_is_idle() {
+    let _guard = exclusive();
+    let own = this_thread();
+    let idle = || threads_with(IDLE).into_iter().map(|thread| thread.name).collect::<Vec<_>>();
+    let settings = json!({"prio": "idle", "n_threads": 2, "speculative": false, "repack": false});
+    let engine = JsonEngine::new();
+    engine.pause().expect("paused");
+    engine.load_async(config("target", settings).to_string().as_bytes());
+    let begin = Instant::now();
+    while idle() != ["foredraft-load"] {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", idle());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(engine.status()["state"], "loading");
+    engine.resume().expect("resumed");
+    while engine.status()["state"] == "loading" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(idle(), ["foredraft-cpu", "foredraft-work"], "{}", engine.status());
+    // A host that waits for the load keeps its own priority, and threads that decode with another one inherit none.
+    let mixed = start(json!({"prio": "idle", "prio_batch": 0, "n_threads": 2, "speculative": false, "repack": false}));
+    assert_eq!(this_thread(), own);
+    drop(engine);
+    while idle().contains(&"foredraft-work".to_owned()) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", idle());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(idle(), ["foredraft-cpu"], "of two sets of threads");
+    drop(mixed);
 }
 
 #[test]

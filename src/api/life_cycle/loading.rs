@@ -20,16 +20,12 @@ use crate::api::local_engine::LocalEngine;
 use crate::api::lookup::RunningLookups;
 use crate::api::request::RequestDefaults;
 use crate::api::status::LoadPhase;
-use crate::engine::{self, LogitsCallback};
+use crate::engine::{self, LOAD_STACK, LogitsCallback};
 use crate::error::{Code, Error, Result};
 use crate::forks;
 use crate::host::{Hook, Notice};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, PauseGate, large_stack};
-
-/// The stack in bytes that a load needs: three times what llama.cpp was seen to use. A caller's thread can have less, and signal handlers of
-/// the host run on it, too.
-const LOAD_STACK: usize = 384 << 10;
 
 /// The stages at which llama.cpp creates globals whose destructors run when the process ends.
 #[derive(Clone, Copy)]

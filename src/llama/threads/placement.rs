@@ -101,6 +101,11 @@ pub(in crate::llama) fn place(mut placement: ThreadPlacement) {
     });
 }
 
+/// Gives the calling thread the idle priority, if the system allows it.
+pub fn run_when_idle() {
+    place(ThreadPlacement { priority: ThreadPriority::Idle, cpus: CpuSet::default() });
+}
+
 /// Restores the original settings of the calling thread when dropped.
 #[derive(Debug)]
 pub struct KeepPlacement(());
