@@ -76,8 +76,8 @@ pub fn compile_guard(installed: &Path) {
     for folder in ["include", "src"] {
         build.flag("-isystem").flag(source.join(folder));
     }
-    let files =
-        ["guard", "placement", "sources/head", "kernels/attention_cost"].map(|part| format!("src/llama/{part}.cpp"));
+    let files = ["guard", "placement", "sources/head", "sources/requantized", "kernels/attention_cost"]
+        .map(|part| format!("src/llama/{part}.cpp"));
     compile_archive(build.cpp(true).std("c++17").files(files), "foredraft_guard");
 }
 

@@ -298,6 +298,7 @@ fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
         "target_rolls_back": report.target_rolls_back,
         "draft_rolls_back": report.draft_rolls_back,
         "draft_vocab": report.n_scored,
+        "weights": model.map(|model| model.weight_type().as_str()),
         "description": model.map(Model::description),
         "size": model.map(Model::size),
         "n_params": model.map(Model::n_params),

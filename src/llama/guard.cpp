@@ -5,6 +5,7 @@
 #include "llama-ext.h"
 #include "gguf.h"
 #include "native.h"
+#include "sources/stream.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -14,8 +15,7 @@
 #include <new>
 #include <stdexcept>
 
-#if defined(__linux__) && defined(__GLIBC__)
-#define FOREDRAFT_HAS_STREAMS
+#ifdef FOREDRAFT_HAS_STREAMS
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -25,30 +25,14 @@
 namespace {
 
 using guard::guarded;
+using guard::seek_to;
 
 // The flags for a whole state, or for the part that later tokens overwrite.
 llama_state_seq_flags state_flags(bool partial) {
     return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-// Seeks in a stream. Returns false on failure.
-bool seek_to(void * stream, uint64_t at) {
-    FILE * file = static_cast<FILE *>(stream);
-    std::clearerr(file);
 #ifdef FOREDRAFT_HAS_STREAMS
-    return fseeko(file, static_cast<off_t>(at), SEEK_SET) == 0;
-#else
-    return at == 0 && std::fseek(file, 0, SEEK_SET) == 0;
-#endif
-}
-
-#ifdef FOREDRAFT_HAS_STREAMS
-// The part that a stream reads: of the host's file, or of its memory if `fd` is -1.
-struct part_of_host {
-    int fd;
-    uint64_t start, length, at;
-};
-
 // Copies memory of this process through a pipe, at most as much as fits into the pipe.
 ssize_t read_memory_by_pipe(char * to, const void * from, size_t size) {
     int ends[2];
@@ -77,41 +61,36 @@ ssize_t read_memory(char * to, uint64_t address, size_t size) {
     return n >= 0 || (errno != EPERM && errno != ENOSYS) ? n : read_memory_by_pipe(to, remote.iov_base, size);
 }
 
-ssize_t read_part(void * cookie, char * to, size_t size) {
-    part_of_host & part = *static_cast<part_of_host *>(cookie);
-    const uint64_t left = part.at < part.length ? part.length - part.at : 0;
-    size = left < size ? static_cast<size_t>(left) : size;
-    if (size == 0) {
-        return 0;
-    }
-    ssize_t n;
-    do {
-        n = part.fd < 0 ? read_memory(to, part.start + part.at, size) : pread(part.fd, to, size, static_cast<off_t>(part.start + part.at));
-    } while (n < 0 && errno == EINTR);
-    part.at += n > 0 ? static_cast<uint64_t>(n) : 0;
-    return n;
-}
+// A part of the host's file, or of its memory if `fd` is -1.
+class PartOfHost : public stream::Bytes {
+  public:
+    PartOfHost(int fd, uint64_t start, uint64_t length) : Bytes(length), fd(fd), start(start) {}
 
-int seek_part(void * cookie, off64_t * offset, int whence) {
-    part_of_host & part = *static_cast<part_of_host *>(cookie);
-    const uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? part.at : part.length;
-    const int64_t to = static_cast<int64_t>(from) + *offset;
-    if (to < 0) {
-        errno = EINVAL;
-        return -1;
+    ssize_t read(uint64_t at, char * to, size_t size) noexcept override {
+        ssize_t n;
+        do {
+            n = fd < 0 ? read_memory(to, start + at, size) : pread(fd, to, size, static_cast<off_t>(start + at));
+        } while (n < 0 && errno == EINTR);
+        return n;
     }
-    part.at = static_cast<uint64_t>(to);
-    *offset = to;
-    return 0;
-}
 
-int close_part(void * cookie) {
-    delete static_cast<part_of_host *>(cookie);
-    return 0;
-}
+  private:
+    const int fd;
+    const uint64_t start;
+};
 #endif
 
 }  // namespace
+
+bool guard::seek_to(void * stream, uint64_t at) {
+    FILE * file = static_cast<FILE *>(stream);
+    std::clearerr(file);
+#ifdef FOREDRAFT_HAS_STREAMS
+    return fseeko(file, static_cast<off_t>(at), SEEK_SET) == 0;
+#else
+    return at == 0 && std::fseek(file, 0, SEEK_SET) == 0;
+#endif
+}
 
 guard::Head guard::read_head(const char * path, void * stream, uint64_t start) {
     gguf_context * read = nullptr;
@@ -173,13 +152,8 @@ void * foredraft_stream_open(int fd, uint64_t start, uint64_t * length, bool map
         FILE * file = std::fopen(path, "rbe");
         return file != nullptr ? file : refuse("cannot be opened again to be mapped; use_mmap false reads it instead");
     }
-    std::unique_ptr<part_of_host> part(new (std::nothrow) part_of_host { fd, start, *length, 0 });
-    FILE * file = part ? fopencookie(part.get(), "rb", { read_part, nullptr, seek_part, close_part }) : nullptr;
-    if (file == nullptr) {
-        return refuse("no memory");
-    }
-    part.release();
-    return file;
+    FILE * file = stream::open(std::unique_ptr<stream::Bytes>(new (std::nothrow) PartOfHost(fd, start, *length)));
+    return file != nullptr ? file : refuse("no memory");
 }
 #else
 void * foredraft_stream_open(int, uint64_t, uint64_t *, bool, char * why, size_t why_size) {

@@ -43,6 +43,9 @@ R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     return failed;
 }
 
+// Seeks in a stream. Returns false on failure.
+bool seek_to(void * stream, uint64_t at);
+
 // The head of a GGUF file: of the file at `path`, or, if `stream` is not NULL, of the part of it from byte `start`. NULL if it cannot be read.
 using Head = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
 Head read_head(const char * path, void * stream, uint64_t start);

@@ -60,7 +60,7 @@ pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
 pub use pause::PauseGate;
-pub use sources::gguf_source::{DraftKind, GgufSource};
+pub use sources::gguf_source::{DraftKind, GgufSource, WeightType};
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;
 pub use threads::cpus::{CpuSet, ThreadPriority};

@@ -51,6 +51,14 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
     const struct llama_model_kv_override * overrides, struct foredraft_weights_of_format * formats, enum foredraft_draft_kind * kind, char * why,
     size_t why_size);
 
+// -- sources/requantized.cpp
+
+// Opens a stream over a GGUF file whose larger weights have `type`: it quantizes them when they are read. The file is that at `paths`, which are all
+// files of a model, or the part of `stream` from byte `start` if `n_paths` is 0; `stream` must then stay open. Sets `*length` to the stream's
+// length. Returns NULL on failure, with the reason in `why`, and with an empty `why` if no weights are larger or the platform has no such streams.
+void * foredraft_requantized_open(const char * const * paths, size_t n_paths, void * stream, uint64_t start, enum ggml_type type, uint64_t * length,
+    char * why, size_t why_size);
+
 // -- guard.cpp
 
 // Loads a model from a path or a stream.

@@ -1,7 +1,7 @@
 //! Validated parameters of a model and of a context.
 
 use crate::llama::backend::devices;
-use crate::llama::{GgufSource, ThreadSettings};
+use crate::llama::{GgufSource, ThreadSettings, WeightType};
 
 /// The distribution of a model over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct ModelParams {
     pub cpu_level: Option<String>,
     /// Also load the layers for multi-token prediction, if the file has them.
     pub mtp: bool,
+    /// The type of the weights in memory.
+    pub weights: WeightType,
 }
 
 impl ModelParams {
@@ -96,6 +98,7 @@ impl ModelParams {
             lora: Vec::new(),
             cpu_level: None,
             mtp: false,
+            weights: WeightType::AsInFile,
         }
     }
 }

@@ -11,6 +11,7 @@
 mod common;
 mod cross_vocabulary;
 mod draft_only;
+mod draft_weights;
 mod drafters;
 mod heads;
 mod lookup_cache;

@@ -24,7 +24,9 @@ use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
 use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
-use crate::llama::{CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
+use crate::llama::{
+    CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode, WeightType,
+};
 use crate::session::SelfExtend;
 use crate::speculative::{Compatibility, DrafterKind};
 
@@ -197,6 +199,17 @@ impl LoadRequest {
         {
             self.warnings
                 .push("draft_vocab: not used, because the draft model's output cannot be restricted".to_owned());
+        }
+        let asked = self.config.draft.as_ref().is_some_and(|(model, _)| model.weights != WeightType::AsInFile);
+        if let Some(draft) = draft.filter(|draft| asked && draft.weight_type() == WeightType::AsInFile) {
+            let why = match draft.draft_kind() {
+                kind if kind.is_head() => "a draft head has its weights as in the file",
+                _ if cfg!(all(target_os = "linux", target_env = "gnu")) => {
+                    "the draft model has no weights that would be smaller"
+                }
+                _ => "it is not available on this platform",
+            };
+            self.warnings.push(format!("draft_weights: not used, because {why}"));
         }
         let is_in_draft = draft.is_some_and(|draft| draft.draft_kind().reads_hidden());
         if self.config.mtp && target.n_mtp_layers() == 0 && !is_in_draft {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::api::fields::{Fields, c_text_in, int_in, number_in, set, show, unexpected};
 use crate::error::{Error, Result};
-use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode};
+use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode, WeightType};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
@@ -43,6 +43,7 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
 pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
     let source = source(fields, "model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
+    let weights = fields.word("draft_weights", &WeightType::WORDS)?;
     let (of_target, devices) = (fields.c_texts("devices")?, fields.c_texts("devices_draft")?);
     let Some(source) = source else { return Ok(None) };
     let default = ModelParams::new(source);
@@ -57,6 +58,7 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
         use_devices(&mut model, of_target);
     }
     set(&mut model.n_gpu_layers, n_gpu_layers);
+    set(&mut model.weights, weights);
     use_devices(&mut model, devices);
     Ok(Some(model))
 }

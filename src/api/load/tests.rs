@@ -390,6 +390,10 @@ fn invalid_values_are_refused() {
     check(json!({"override_kv": 5}), "override_kv: expected an object, or an array");
     check(json!({"grp_attn_n": -1}), "grp_attn_n");
     check(json!({"draft_vocab": -1}), "draft_vocab");
+    check(
+        json!({"draft_weights": "q4_k"}),
+        "draft_weights: expected one of \"file\", \"q8_0\", \"q4_0\", got \"q4_k\"",
+    );
     check(json!({"grp_attn_n": 2, "grp_attn_w": 0}), "grp_attn_w");
     check(json!({"n_cache_reuse": -1}), "n_cache_reuse");
     check(
@@ -439,7 +443,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 92] = [
+const KEYS: [&str; 93] = [
     "model",
     "model_alias",
     "model_draft",
@@ -523,6 +527,7 @@ const KEYS: [&str; 92] = [
     "lookup_cache_dynamic",
     "speculative",
     "draft_vocab",
+    "draft_weights",
     "max_queue",
     "log_level",
     "seed",

@@ -24,7 +24,7 @@ use crate::llama::native::{
 };
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::platform::{available_memory, give_back_pages};
-use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role};
+use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role, WeightType};
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
 use crate::llama::{DevicePlacement, Interrupt, PausableLoad, Token, Vocab, VocabKind, Vocabulary, backend, log};
@@ -59,6 +59,7 @@ pub struct Model {
     /// Lets the thread that makes panels sleep while the host pauses the engine that loaded the model, and wakes it.
     panel_interrupt: Arc<Interrupt>,
     draft_kind: DraftKind,
+    weight_type: WeightType,
     /// The RPC servers that have parts of it.
     servers: UsedServers,
     /// No other level is used while the model is loaded.
@@ -97,6 +98,8 @@ impl Model {
         }
         let overrides = kv_overrides(&params.override_kv)?;
         let opened = GgufFile::open(names.model, &params.source, params.use_mmap, names.role, &overrides)?;
+        let weights = if params.vocab_only { WeightType::AsInFile } else { params.weights };
+        let opened = opened.with_weights(weights, names.model, &params.source, &overrides)?;
         let adapter = |lora: &LoraParams| GgufFile::open("lora", &lora.source, false, Role::Adapter, &[]);
         let adapters: Vec<GgufFile> = params.lora.iter().map(adapter).collect::<Result<_>>()?;
         // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
@@ -242,6 +245,7 @@ impl Model {
             pending_panels,
             panel_interrupt: Arc::new(Interrupt::after_load()),
             draft_kind: opened.kind,
+            weight_type: opened.weights,
             servers,
             _level: level,
         };
@@ -300,6 +304,11 @@ impl Model {
     /// How it drafts, as its file says.
     pub fn draft_kind(&self) -> DraftKind {
         self.draft_kind
+    }
+
+    /// The type that the load gave to its weights.
+    pub fn weight_type(&self) -> WeightType {
+        self.weight_type
     }
 
     /// The RPC servers that have parts of it.

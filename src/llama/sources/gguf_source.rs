@@ -18,7 +18,7 @@ use crate::llama::native::{
     FOREDRAFT_DRAFT_KIND_ASSISTANT, FOREDRAFT_DRAFT_KIND_DFLASH, FOREDRAFT_DRAFT_KIND_DSPARK,
     FOREDRAFT_DRAFT_KIND_EAGLE3, FOREDRAFT_DRAFT_KIND_MODEL, FOREDRAFT_DRAFT_KIND_MTP, FOREDRAFT_N_FORMATS,
     FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET, foredraft_check_head, foredraft_draft_kind,
-    foredraft_role, foredraft_stream_close, foredraft_stream_open, foredraft_stream_read,
+    foredraft_requantized_open, foredraft_role, foredraft_stream_close, foredraft_stream_open, foredraft_stream_read,
 };
 use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
@@ -168,6 +168,44 @@ impl DraftKind {
     }
 }
 
+/// The type that a load gives to the weights of a model. Weights that take no more bits stay as in the file, and so do vectors, matrices in F32
+/// and draft heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightType {
+    /// Each as in the file.
+    #[default]
+    AsInFile,
+    /// 8.5 bits for each weight.
+    Q8_0,
+    /// 4.5 bits for each weight.
+    Q4_0,
+}
+
+impl WeightType {
+    /// All, with their words in JSON.
+    pub const WORDS: [(&str, WeightType); 3] =
+        [("file", WeightType::AsInFile), ("q8_0", WeightType::Q8_0), ("q4_0", WeightType::Q4_0)];
+
+    /// Its word in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WeightType::AsInFile => "file",
+            WeightType::Q8_0 => "q8_0",
+            WeightType::Q4_0 => "q4_0",
+        }
+    }
+
+    /// ggml's type. `None`: that of the file.
+    pub(in crate::llama) fn format(self) -> Option<sys::ggml_type> {
+        match self {
+            WeightType::AsInFile => None,
+            WeightType::Q8_0 => Some(sys::GGML_TYPE_Q8_0),
+            WeightType::Q4_0 => Some(sys::GGML_TYPE_Q4_0),
+        }
+    }
+}
+
 /// The values of metadata that the host gives. The last one has an empty key, or there is none.
 type Overrides = [sys::llama_model_kv_override];
 
@@ -175,12 +213,16 @@ type Overrides = [sys::llama_model_kv_override];
 pub(in crate::llama) struct GgufFile {
     path: CString,
     stream: Option<Stream>,
+    /// The stream that `stream` reads, if it has other weights.
+    _source: Option<Stream>,
     /// Whether llama.cpp can map it.
     pub(in crate::llama) can_map: bool,
     /// The formats of its weights.
     pub(in crate::llama) formats: WeightFormats,
     /// How it drafts.
     pub(in crate::llama) kind: DraftKind,
+    /// The type of the weights that llama.cpp reads.
+    pub(in crate::llama) weights: WeightType,
 }
 
 impl GgufFile {
@@ -199,16 +241,42 @@ impl GgufFile {
                     check_file(name, &file, &mut check)?;
                 }
                 let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
-                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats, kind })
+                let weights = WeightType::AsInFile;
+                Ok(GgufFile { path: c_path(path)?, stream: None, _source: None, can_map: true, formats, kind, weights })
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
                 let stream = Stream::open(name, source, can_map)?;
                 check_stream(&stream, name, source, &mut check)?;
                 let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
-                Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats, kind })
+                let (path, stream, weights) = (CString::default(), Some(stream), WeightType::AsInFile);
+                Ok(GgufFile { path, stream, _source: None, can_map, formats, kind, weights })
             }
         }
+    }
+
+    /// The file with its larger weights in a smaller type. They are quantized while llama.cpp reads them. A draft head stays as it is, and
+    /// so does a file without larger weights. `name`: the field of the file, `source` and `overrides`: those that it was opened with.
+    pub(in crate::llama) fn with_weights(
+        self,
+        weights: WeightType,
+        name: &str,
+        source: &GgufSource,
+        overrides: &Overrides,
+    ) -> Result<GgufFile> {
+        let Some(format) = weights.format().filter(|_| !self.kind.is_head()) else { return Ok(self) };
+        let paths = match source {
+            GgufSource::Path(path) => shards::of(path).iter().map(|file| c_path(file)).collect::<Result<_>>()?,
+            _ => Vec::new(),
+        };
+        let opened = Stream::requantized(&paths, self.stream.as_ref(), format);
+        let Some(stream) = opened.map_err(|why| Error::model(format!("{name}: {source}: {why}")))? else {
+            return Ok(self);
+        };
+        let mut check = HeadCheck { role: Role::Draft, overrides, formats: WeightFormats::default(), kind: None };
+        check_stream(&stream, name, source, &mut check)?;
+        let (path, formats) = (CString::default(), check.formats);
+        Ok(GgufFile { path, stream: Some(stream), _source: self.stream, can_map: false, formats, weights, ..self })
     }
 
     pub(in crate::llama) fn path(&self) -> *const c_char {
@@ -367,6 +435,37 @@ impl Stream {
         Ok(Stream { file, start: if mapped { start } else { 0 }, len })
     }
 
+    /// Opens a file with its larger weights in the format `to`; `None`: it has none, or the platform has no such streams. The file is that at
+    /// `paths`, or `stream`, which must then outlive this one.
+    fn requantized(
+        paths: &[CString],
+        stream: Option<&Stream>,
+        to: sys::ggml_type,
+    ) -> std::result::Result<Option<Stream>, String> {
+        let paths: Vec<*const c_char> = paths.iter().map(|path| path.as_ptr()).collect();
+        let (source, start) = stream.map_or((std::ptr::null_mut(), 0), |stream| (stream.as_ptr(), stream.start));
+        let (mut why, mut len) = (ErrorBuffer::new(), 0);
+        // SAFETY: the paths are NUL-terminated, and the stream is open if there are none. `len` and the buffer outlive the call, and the guard
+        // catches exceptions.
+        let file = unsafe {
+            foredraft_requantized_open(
+                paths.as_ptr(),
+                paths.len(),
+                source,
+                start,
+                to,
+                &raw mut len,
+                why.ptr(),
+                why.size(),
+            )
+        };
+        match NonNull::new(file) {
+            Some(file) => Ok(Some(Stream { file, start: 0, len })),
+            None if why.message().is_empty() => Ok(None),
+            None => Err(why.message()),
+        }
+    }
+
     /// The length of the part in bytes.
     pub(in crate::llama) fn len(&self) -> u64 {
         self.len
@@ -396,3 +495,6 @@ impl Drop for Stream {
         unsafe { foredraft_stream_close(self.file.as_ptr()) }
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod tests;

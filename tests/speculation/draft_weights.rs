@@ -1,0 +1,139 @@
+//! A draft model whose weights a load makes smaller.
+
+use std::sync::Arc;
+
+use foredraft::api::JsonEngine;
+use foredraft::error::Code;
+use foredraft::llama::{DevicePlacement, Model, ModelParams, WeightType};
+use serde_json::{Value, json};
+
+use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::tiny_models::heads::{eagle3, head_target};
+use crate::common::{complete, model, n, output_fields, start, with};
+
+/// Whether the platform has streams that quantize.
+const IS_AVAILABLE: bool = cfg!(all(target_os = "linux", target_env = "gnu"));
+
+fn draft(engine: &JsonEngine) -> Arc<Model> {
+    let models = engine.with_loaded(|loaded| Ok(loaded.models().clone())).expect("loaded");
+    models.draft.expect("a draft model")
+}
+
+/// The drafted and the accepted tokens of completions, all of which must be those of plain decoding.
+fn counts(engine: &JsonEngine) -> (usize, usize) {
+    let mut all = (0, 0);
+    for (prompt, seed, temperature, verify) in [
+        ("Once upon a time there was a child named", 1, 0.0, "coupled"),
+        ("<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", 2, 0.8, "coupled"),
+        ("def add(", 3, 0.8, "match"),
+    ] {
+        let request = json!({
+            "prompt": prompt, "n_predict": 120, "temperature": temperature, "seed": seed, "return_tokens": true, "ignore_eos": true,
+            "cache_prompt": false,
+        });
+        let plain = complete(engine, Completion, &request);
+        let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
+        let fast = complete(engine, Speculative, &with(&request, json!({"speculative": speculative})));
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt}");
+        let stats = &fast["speculative"]["by_type"]["draft"];
+        all = (all.0 + n(&stats["n_drafted"]), all.1 + n(&stats["n_accepted"]));
+    }
+    all
+}
+
+fn warnings(engine: &JsonEngine) -> Vec<String> {
+    let status = engine.status();
+    let all = status["warnings"].as_array().expect("a list").iter().filter_map(Value::as_str);
+    all.filter(|warning| warning.starts_with("draft_weights")).map(str::to_owned).collect()
+}
+
+#[test]
+fn smaller_weights_draft_nearly_as_well_and_change_no_completion() {
+    let in_file = start(json!({"n_ctx": 512}));
+    assert_eq!(in_file.status()["draft"]["weights"], "file");
+    let of_file = counts(&in_file);
+    for more in [json!({}), json!({"use_mmap": false}), json!({"repack": false}), json!({"draft_vocab": 400})] {
+        let engine = start(with(&more, json!({"n_ctx": 512, "draft_weights": "q4_0"})));
+        if !IS_AVAILABLE {
+            assert_eq!(warnings(&engine), ["draft_weights: not used, because it is not available on this platform"]);
+            return;
+        }
+        let status = engine.status();
+        assert_eq!((&status["draft"]["weights"], warnings(&engine)), (&json!("q4_0"), vec![]));
+        let layout = status["cpu"]["layout"]["draft"].as_object().expect("an object");
+        if status["cpu"]["kernels"]["matmul"] == "foredraft" {
+            assert_eq!(layout.keys().collect::<Vec<_>>(), ["q4_0"]);
+        }
+        let (size, size_in_file) = (n(&status["draft"]["size"]), n(&in_file.status()["draft"]["size"]));
+        assert!(size * 100 < size_in_file * 55, "{size} of {size_in_file} bytes");
+        let found = counts(&engine);
+        let rate = |(drafted, accepted): (usize, usize)| accepted as f64 / drafted as f64;
+        assert!(found != of_file && rate(found) > 0.9 * rate(of_file), "{more}: {found:?} {of_file:?}");
+    }
+}
+
+/// The target's own weights, made smaller, draft for it.
+#[test]
+fn draft_may_be_the_targets_file() {
+    let engine = start(json!({"model_draft": model("target"), "draft_weights": "q4_0", "n_ctx": 512}));
+    let shipped = start(json!({"n_ctx": 512}));
+    assert!(counts(&engine).1 > counts(&shipped).1);
+    let models = engine.with_loaded(|loaded| Ok(loaded.models().clone())).expect("loaded");
+    assert!(!Arc::ptr_eq(&models.target, &draft(&engine)));
+}
+
+#[test]
+fn weights_that_cannot_be_smaller_are_those_of_the_file() {
+    let check = |more: Value, why: &str| {
+        let engine = start(more.clone());
+        assert_eq!(engine.status()["draft"]["weights"], "file", "{more}");
+        let why =
+            if IS_AVAILABLE || why.starts_with("a draft head") { why } else { "it is not available on this platform" };
+        assert_eq!(warnings(&engine), [format!("draft_weights: not used, because {why}")], "{more}");
+        drop(engine);
+    };
+    check(json!({"draft_weights": "q8_0"}), "the draft model has no weights that would be smaller");
+    check(
+        json!({"model": head_target(1.0), "model_draft": eagle3("own", |_| {}), "draft_weights": "q4_0", "n_ctx": 256}),
+        "a draft head has its weights as in the file",
+    );
+    let without = start(json!({"model_draft": null, "draft_weights": "q4_0"}));
+    assert_eq!((warnings(&without), &without.status()["draft"]), (vec![], &Value::Null));
+}
+
+#[test]
+fn engines_share_weights_of_one_type_alone() {
+    let load = |weights: &str| start(json!({"draft_weights": weights, "warmup": false}));
+    let [file, smaller, same] = ["file", "q4_0", "q4_0"].map(load);
+    let [file, smaller, same] = [&file, &smaller, &same].map(draft);
+    assert!(Arc::ptr_eq(&smaller, &same) && !Arc::ptr_eq(&file, &smaller));
+    assert_eq!(IS_AVAILABLE, file.identity() != smaller.identity());
+}
+
+/// `fit` chooses by such estimates.
+#[test]
+fn estimate_is_what_the_weights_take() {
+    let placement = |weights, only_measures| -> DevicePlacement {
+        let params = ModelParams { weights, only_measures, repack: Some(false), ..ModelParams::new(model("draft")) };
+        Model::load_draft(&params, |_| true).expect("it loads").placement()
+    };
+    let bytes = |of: &DevicePlacement| of.devices().iter().map(|on| on.weights).sum::<u64>();
+    let (estimate, taken) = (placement(WeightType::Q4_0, true), placement(WeightType::Q4_0, false));
+    assert_eq!(estimate, taken);
+    let in_file = placement(WeightType::AsInFile, true);
+    assert!(!IS_AVAILABLE || bytes(&taken) * 100 < bytes(&in_file) * 55, "{taken:?} {in_file:?}");
+}
+
+#[test]
+fn load_that_makes_weights_smaller_can_be_aborted() {
+    let params = ModelParams { weights: WeightType::Q4_0, ..ModelParams::new(model("draft")) };
+    for end in [0.0, 0.3, 0.9] {
+        let mut parts = Vec::new();
+        let aborted = Model::load_draft(&params, |part| {
+            parts.push(part);
+            part < end
+        });
+        assert_eq!(aborted.expect_err("it is aborted").code(), Code::Cancelled);
+        assert!(parts.is_sorted() && parts.last().is_some_and(|last| *last >= end), "{parts:?}");
+    }
+}
