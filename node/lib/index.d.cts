@@ -113,6 +113,7 @@ export interface Config {
   spm_infill?: boolean;
   n_beams?: number;
   draft_vocab?: number;
+  draft_weights?: 'file' | 'q8_0' | 'q4_0';
   max_queue?: number;
   warmup?: boolean;
   log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';

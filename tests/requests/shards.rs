@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::Endpoint::Completion;
+use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{complete, model, start, with};
 use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
@@ -97,6 +97,26 @@ fn first_shard_loads_the_whole_model() {
     std::fs::write(second(&first), bytes).expect("target/ is writable");
     let other = load().expect_err("of another model");
     assert!(other.message().contains("weights"), "{other}");
+}
+
+/// The first file is read with the tensors of all.
+#[test]
+fn draft_in_several_files_gets_smaller_weights() {
+    let first = split("draft", Last::AsItIs);
+    let of = |draft: &Value| {
+        start(json!({"model_draft": draft, "draft_weights": "q4_0", "repack": false, "warmup": false, "n_ctx": 256}))
+    };
+    let (one, several) = (of(&json!(model("target"))), of(&json!(first)));
+    let draft = |engine: &JsonEngine| engine.status()["draft"].clone();
+    assert_eq!(draft(&several), draft(&one));
+    assert_eq!(draft(&several)["weights"] == "q4_0", cfg!(all(target_os = "linux", target_env = "gnu")));
+    let request = with(&request(), json!({"speculative": {"model": "draft"}, "return_tokens": true}));
+    let tokens = |engine: &JsonEngine| complete(engine, Speculative, &request)["tokens"].clone();
+    assert_eq!(tokens(&several), tokens(&one));
+    std::fs::remove_file(second(&first)).expect("the file exists");
+    let init = json!({"model": model("target"), "model_draft": first, "draft_weights": "q4_0", "log_level": "none"});
+    let error = JsonEngine::new().load(init.to_string().as_bytes()).expect_err("a file is absent");
+    assert!(error.message().contains("00002-of-00002"), "{error}");
 }
 
 #[test]

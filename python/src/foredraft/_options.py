@@ -147,6 +147,7 @@ class EngineOptions(TypedDict, total=False):
     spm_infill: bool
     n_beams: int
     draft_vocab: int
+    draft_weights: Literal["file", "q8_0", "q4_0"]
     max_queue: int
     isolate: bool
     isolate_path: Path

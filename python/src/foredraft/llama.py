@@ -69,9 +69,10 @@ _REASONS = {
 }
 #: The engine's own keys, passed on as they are.
 _ENGINE_KEYS = {
-    "model_draft", "n_parallel", "kv_unified", "speculative", "draft_vocab", "lookup_cache_static", "lookup_cache_dynamic", "max_queue",
+    "model_draft", "n_parallel", "kv_unified", "speculative", "draft_vocab", "draft_weights", "lookup_cache_static", "lookup_cache_dynamic",
     "n_ctx_draft", "n_gpu_layers_draft", "n_threads_draft", "devices", "devices_draft", "fit", "fit_margin_mb", "fit_ctx", "rpc", "warmup", "cache_type_k",
     "cache_type_v", "ctx_shift", "n_keep", "log_level", "prio", "prio_batch", "cpu_mask", "cpu_range", "cpu_strict", "poll", "frame_budget",
+    "max_queue",
 }
 #: Arguments without effect on completions, or here.
 _IGNORED = {
