@@ -168,8 +168,8 @@ impl DraftKind {
     }
 }
 
-/// The type that a load gives to the weights of a model. Weights that take no more bits stay as in the file, and so do vectors, matrices in F32
-/// and draft heads.
+/// The type that a load gives to the weights of a model. Weights that take no more bits stay as in the file, and so do vectors, matrices in
+/// F32 and draft heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WeightType {
     /// Each as in the file.
@@ -435,8 +435,8 @@ impl Stream {
         Ok(Stream { file, start: if mapped { start } else { 0 }, len })
     }
 
-    /// Opens a file with its larger weights in the format `to`; `None`: it has none, or the platform has no such streams. The file is that at
-    /// `paths`, or `stream`, which must then outlive this one.
+    /// Opens a file with its larger weights in the format `to`; `None`: it has none, or the platform has no such streams. The file is that
+    /// at `paths`, or `stream`, which must then outlive this one.
     fn requantized(
         paths: &[CString],
         stream: Option<&Stream>,
@@ -445,8 +445,8 @@ impl Stream {
         let paths: Vec<*const c_char> = paths.iter().map(|path| path.as_ptr()).collect();
         let (source, start) = stream.map_or((std::ptr::null_mut(), 0), |stream| (stream.as_ptr(), stream.start));
         let (mut why, mut len) = (ErrorBuffer::new(), 0);
-        // SAFETY: the paths are NUL-terminated, and the stream is open if there are none. `len` and the buffer outlive the call, and the guard
-        // catches exceptions.
+        // SAFETY: the paths are NUL-terminated, and the stream is open if there are none. `len` and the buffer outlive the call, and the
+        // guard catches exceptions.
         let file = unsafe {
             foredraft_requantized_open(
                 paths.as_ptr(),
@@ -496,5 +496,5 @@ impl Drop for Stream {
     }
 }
 
-#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+#[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-// A GGUF file with smaller weights, as a stream: it has the file's head with other types, and quantizes weights when llama.cpp reads them. So there is
-// no second file, and at most AHEAD of the weights are in memory twice.
+// A GGUF file with smaller weights, as a stream: it has the file's head with other types, and quantizes weights when llama.cpp reads them. So there
+// is no second file, and at most AHEAD of the weights are in memory twice.
 #include "../guard.h"
 #include "../native.h"
 #include "stream.h"
@@ -50,8 +50,8 @@ Head read_head(FILE * file, uint64_t start) {
     return head;
 }
 
-// Whether weights of a tensor take more bits than `type`, and can be quantized. Those that models multiply by are matrices, and files have matrices in
-// F32 where llama.cpp needs them so.
+// Whether weights of a tensor take more bits than `type`, and can be quantized. Vectors are not multiplied, and files have matrices in F32 where
+// llama.cpp needs them so.
 bool is_larger(const ggml_tensor * tensor, ggml_type type) {
     const bool is_weight = ggml_is_quantized(tensor->type) || tensor->type == GGML_TYPE_F16 || tensor->type == GGML_TYPE_BF16;
     const int64_t n = ggml_blck_size(tensor->type) * ggml_blck_size(type);

@@ -1,3 +1,5 @@
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
 use std::os::fd::AsRawFd as _;
 
 use super::*;
