@@ -28,7 +28,7 @@ fn counts(engine: &JsonEngine) -> (usize, usize) {
         ("def add(", 3, 0.8, "match"),
     ] {
         let request = json!({
-            "prompt": prompt, "n_predict": 120, "temperature": temperature, "seed": seed, "return_tokens": true, "ignore_eos": true,
+            "prompt": prompt, "n_predict": 80, "temperature": temperature, "seed": seed, "return_tokens": true, "ignore_eos": true,
             "cache_prompt": false,
         });
         let plain = complete(engine, Completion, &request);
@@ -52,7 +52,7 @@ fn smaller_weights_draft_nearly_as_well_and_change_no_completion() {
     let in_file = start(json!({"n_ctx": 512}));
     assert_eq!(in_file.status()["draft"]["weights"], "file");
     let of_file = counts(&in_file);
-    for more in [json!({}), json!({"use_mmap": false}), json!({"repack": false}), json!({"draft_vocab": 400})] {
+    for more in [json!({}), json!({"use_mmap": false}), json!({"draft_vocab": 400})] {
         let engine = start(with(&more, json!({"n_ctx": 512, "draft_weights": "q4_0"})));
         if !IS_AVAILABLE {
             assert_eq!(warnings(&engine), ["draft_weights: not used, because it is not available on this platform"]);
@@ -136,4 +136,21 @@ fn load_that_makes_weights_smaller_can_be_aborted() {
         assert_eq!(aborted.expect_err("it is aborted").code(), Code::Cancelled);
         assert!(parts.is_sorted() && parts.last().is_some_and(|last| *last >= end), "{parts:?}");
     }
+}
+
+/// The file of a draft is cut while its weights are read.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn file_that_cannot_be_read_to_its_end_is_an_error() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("cut-draft.gguf");
+    std::fs::copy(model("draft"), &path).expect("target/ is writable");
+    let params = ModelParams { weights: WeightType::Q4_0, ..ModelParams::new(&path) };
+    let error = Model::load_draft(&params, |_| {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+        file.set_len(file.metadata().expect("it is there").len().min(200_000)).expect("target/ is writable");
+        true
+    });
+    let error = error.expect_err("half of the weights are absent");
+    assert!(error.code() == Code::ModelError && error.message().contains("read error"), "{error}");
+    assert!(error.message().starts_with("model_draft: ") && error.message().contains("cut-draft.gguf"), "{error}");
 }

@@ -200,8 +200,9 @@ impl LoadRequest {
             self.warnings
                 .push("draft_vocab: not used, because the draft model's output cannot be restricted".to_owned());
         }
-        let asked = self.config.draft.as_ref().is_some_and(|(model, _)| model.weights != WeightType::AsInFile);
-        if let Some(draft) = draft.filter(|draft| asked && draft.weight_type() == WeightType::AsInFile) {
+        let asks = |model: &ModelParams| model.weights != WeightType::AsInFile && !model.vocab_only;
+        let is_asked = self.config.draft.as_ref().is_some_and(|(model, _)| asks(model));
+        if let Some(draft) = draft.filter(|draft| is_asked && draft.weight_type() == WeightType::AsInFile) {
             let why = match draft.draft_kind() {
                 kind if kind.is_head() => "a draft head has its weights as in the file",
                 _ if cfg!(all(target_os = "linux", target_env = "gnu")) => {
