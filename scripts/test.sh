@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Runs all tests of the workspace, program by program, the longest first, and prints the output of each as a whole.
 #
-#   scripts/test.sh [arguments of the test programs]      FOREDRAFT_TEST_LANES: how many programs run at a time (1)
+#   scripts/test.sh [arguments of the test programs]      FOREDRAFT_TEST_LANES: how many programs run at a time (2; on one core 1)
 #
-# Two at a time take 12 minutes on two cores and one 20, because many tests wait, compile or compute on one core. But the faults of tests/hosts, which
-# take a process its memory right after a load, then sometimes meet threads that have not begun yet.
+# Two at a time take 12 minutes on two cores and one 20, because many tests wait, compile or compute on one core.
 # The tests of a program run one after another (RUST_TEST_THREADS in .cargo/config.toml).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-lanes=${FOREDRAFT_TEST_LANES:-1}
+lanes=${FOREDRAFT_TEST_LANES:-$(($(getconf _NPROCESSORS_ONLN) > 1 ? 2 : 1))}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
