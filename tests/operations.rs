@@ -10,6 +10,10 @@
 )]
 
 mod common;
+#[path = "operations/copies.rs"]
+mod copies;
+#[path = "operations/delta_net.rs"]
+mod delta_net;
 mod ggml;
 
 use std::fmt::Write as _;
@@ -22,6 +26,10 @@ use ggml::{Tensor, bytes, noise};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
+const HAS_KERNELS: bool = cfg!(any(
+    all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")),
+    all(windows, target_env = "gnu", target_arch = "x86_64"),
+));
 /// Not a multiple of 16: some of ggml's loops have a remainder.
 const WIDTH: i64 = 300;
 const ROWS: i64 = 6;

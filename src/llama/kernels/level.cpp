@@ -4,11 +4,12 @@
 // It instantiates no templates of the standard library: the linker keeps one copy of each, perhaps this file's, and other code would then run
 // instructions that the processor lacks. tests/kernels.rs looks for such functions.
 #include "attention.h"
+#include "delta_net.h"
 
 namespace foredraft::FOREDRAFT_LEVEL {
 
 extern const Kernels KERNELS;
-const Kernels KERNELS
-    = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend, attention_size, attend };
+const Kernels KERNELS = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend,
+    attention_size, attend, delta_net };
 
 }  // namespace foredraft::FOREDRAFT_LEVEL

@@ -17,6 +17,8 @@
 //! | `pairs.h` | pairs of tokens, for AArch64's I8MM |
 //! | `quantized.h`, `floats.h` | products of rows of weights, quantized and floats, with tokens |
 //! | `matmul.h`, `attention.h` | the operations, divided among threads |
+//! | `delta_net.h` | the gated delta net, the recurrence of hybrid models |
+//! | `copies.h`, `copies.cpp` | copies of floats: states of recurrent layers, and inputs of short convolutions |
 //! | `panels.cpp` | weights in panels: the type of buffers that ggml sees |
 //! | `making.cpp` | makes panels, during a load or after it, while the model is in use |
 //! | `layouts.rs`, `layout_cost.cpp` | which layout each type of weights gets, by measuring both |
@@ -103,6 +105,10 @@ pub struct KernelCalls {
     pub products: u64,
     /// The products of these with weights in panels.
     pub panel_products: u64,
+    /// Gated delta nets, in graphs that this thread started.
+    pub delta_nets: u64,
+    /// Copies of floats, in graphs that this thread started.
+    pub copies: u64,
     /// Waits at a barrier of several threads, of all threads.
     pub barriers: u64,
     /// Attention masks with the order of cells, of all threads.
@@ -114,22 +120,24 @@ pub struct KernelCalls {
 pub fn calls() -> KernelCalls {
     #[cfg(own_kernels)]
     // SAFETY: reads counters of the calling thread, and an atomic one.
-    let (attentions, products, panel_products, masks) = unsafe {
+    let (attentions, products, panel_products, delta_nets, copies, masks) = unsafe {
         (
             native::foredraft_attentions(),
             native::foredraft_products(),
             native::foredraft_panel_products(),
+            native::foredraft_delta_nets(),
+            native::foredraft_copies(),
             native::foredraft_masks(),
         )
     };
     #[cfg(not(own_kernels))]
-    let (attentions, products, panel_products, masks) = (0, 0, 0, 0);
+    let (attentions, products, panel_products, delta_nets, copies, masks) = (0, 0, 0, 0, 0, 0);
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
     let barriers = unsafe { native::foredraft_barriers() };
     #[cfg(not(own_barrier))]
     let barriers = 0;
-    KernelCalls { attentions, products, panel_products, barriers, masks }
+    KernelCalls { attentions, products, panel_products, delta_nets, copies, barriers, masks }
 }
 
 /// Whether this library multiplies weights of a `ggml_type`.

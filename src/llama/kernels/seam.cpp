@@ -1,4 +1,5 @@
 // Passes ggml's operations to the kernels of the chosen level. Compiled for any processor.
+#include "copies.h"
 #include "linked.h"
 #include "panels.h"
 
@@ -25,7 +26,7 @@ const Kernels * const LEVELS[] = {
 std::atomic<const Kernels *> chosen { nullptr };
 
 // Calls in graphs that this thread started; the starting thread is the first thread of a graph.
-thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0;
+thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0, n_delta_nets = 0, n_copies = 0;
 
 bool is_in_panels(const ggml_tensor * weights) {
     const foredraft::PanelState * state = foredraft::panel_state(weights);
@@ -62,6 +63,14 @@ struct SeamTraits final : ggml::cpu::tensor_traits {
         }
         if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->attend(params, op)) {
             n_attentions += params->ith == 0;
+            return true;
+        }
+        if (ours != nullptr && op->op == GGML_OP_GATED_DELTA_NET && ours->delta_net(params, op)) {
+            n_delta_nets += params->ith == 0;
+            return true;
+        }
+        if (ours != nullptr && foredraft::copy_floats(params, op)) {
+            n_copies += params->ith == 0;
             return true;
         }
 #if defined(__aarch64__)
@@ -130,4 +139,6 @@ bool foredraft_barrier_is_linked(void) {
 uint64_t foredraft_attentions(void) { return n_attentions; }
 uint64_t foredraft_products(void) { return n_products; }
 uint64_t foredraft_panel_products(void) { return n_panel_products; }
+uint64_t foredraft_delta_nets(void) { return n_delta_nets; }
+uint64_t foredraft_copies(void) { return n_copies; }
 }

@@ -2,8 +2,9 @@
 // not compile.
 //
 // By ggml's own hook, in every program: ggml asks each extra type of buffers, before it computes an operation, for "traits" that compute it in
-// ggml's place, wherever the operation's tensors are. Ours (seam.cpp) compute matrix products, attention and, on AArch64, rotary embeddings. ggml's
-// list of such types (ggml_backend_cpu_get_extra_buffer_types) gets ours in the place of ggml's (panels.cpp).
+// ggml's place, wherever the operation's tensors are. Ours (seam.cpp) compute matrix products, attention, gated delta nets, copies of floats and,
+// on AArch64, rotary embeddings. ggml's list of such types (ggml_backend_cpu_get_extra_buffer_types) gets ours in the place of ggml's
+// (panels.cpp).
 //
 // The hook's parameters also choose ggml's product without tiles (`use_ref`), where ggml multiplies: with 8 tokens and more, tiles add in another
 // order than ggml's other loops.

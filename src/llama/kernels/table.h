@@ -46,6 +46,7 @@ struct Kernels {
     bool (*can_attend)(const ggml_tensor * dst);
     size_t (*attention_size)(const ggml_tensor * dst, int n_threads);
     bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);
+    bool (*delta_net)(const ggml_compute_params * params, const ggml_tensor * dst);
 };
 
 }  // namespace foredraft
