@@ -291,7 +291,7 @@ mod tests {
         LoadRequest::parse(config.to_string().as_bytes()).expect("a valid request")
     }
 
-    fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<LocalEngine>) {
+    fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool + Send) -> (Vec<f32>, Result<LocalEngine>) {
         let mut reported = Vec::new();
         let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), Arc::default(), |done| {
             reported.push(done);
