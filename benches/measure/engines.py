@@ -58,6 +58,11 @@ class Engine:
     def complete(self, body):
         return self.call("complete", body)
 
+    def wait_for_panels(self):
+        """Waits until all weights have the layout that they keep, which the load leaves to a thread in the background."""
+        while self.status()["pending_panel_bytes"]:
+            time.sleep(0.1)
+
 
 @contextlib.contextmanager
 def serve(program, arguments):

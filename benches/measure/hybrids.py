@@ -49,6 +49,7 @@ def run(args):
 
     def complete(speculative, config):
         with Engine(lib, model=args.target, n_ctx=1024, **threads, **config) as engine:
+            engine.wait_for_panels()
             start = time.process_time()
             answer = engine.complete({**request, "speculative": speculative})
             seconds = time.process_time() - start

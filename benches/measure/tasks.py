@@ -1,10 +1,12 @@
-"""One request at a time, five tasks: this library with a near and a far draft model, and llama-server, in tokens per second of decoding.
+"""One request at a time, five tasks: this library with and without drafts, and llama-server, in tokens per second of decoding.
 
-    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
+    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--smaller q4_0] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
 
-The library runs with default settings. Each of its runs loads the models again, so that n-gram and prompt caches are empty and no
-draft comes from an earlier answer. llama-server stays loaded and decodes without a draft model; with --server-drafts it also
-runs once with each draft model.
+The library runs with default settings: plain, with the near draft model, with --smaller also with that one's weights made smaller
+(`draft_weights`), and with the far one. Each of its runs loads the models again, so that n-gram and prompt caches are empty and no draft comes
+from an earlier answer, and begins when panels are complete. All its completions of a task are asserted to be the same. llama-server stays loaded
+and decodes without a draft model; with --server-drafts it also runs once with each draft model. Ratios are to llama-server, and without one to
+plain decoding: medians of the rounds'.
 """
 import statistics
 
@@ -81,14 +83,28 @@ def body(task, temperature, n_predict):
 
 
 def ours(lib, request, **config):
+    """The answer of an engine that has done nothing before."""
     with Engine(lib, **config) as engine:
-        return engine.complete(request)["timings"]["predicted_per_second"]
+        engine.wait_for_panels()
+        return engine.complete({**request, "return_tokens": True})
+
+
+def figures(answers):
+    """Medians of what drafts did: steps, drafted and accepted tokens, and milliseconds of a drafted token and of a step."""
+    of_drafts = [answer["speculative"] for answer in answers if answer.get("speculative", {}).get("n_drafted")]
+    if not of_drafts:
+        return ""
+    median = lambda value: statistics.median(map(value, of_drafts))
+    counts = ", ".join(f"{median(lambda own: own[key]):.0f} {name}" for key, name in (("n_steps", "steps"), ("n_drafted", "drafted"), ("n_accepted", "accepted")))
+    draft, step = median(lambda own: own["t_draft_ms"] / own["n_drafted"]), median(lambda own: own["t_verify_ms"] / own["n_steps"])
+    return f"; {counts}, {draft:.1f} ms a drafted token, {step:.1f} a step"
 
 
 def options(parser):
     parser.add_argument("target")
     parser.add_argument("--draft", required=True)
     parser.add_argument("--far")
+    parser.add_argument("--smaller", metavar="TYPE")
     parser.add_argument("--server")
     parser.add_argument("--server-drafts", action="store_true")
     parser.add_argument("--tasks", default=",".join(TASKS))
@@ -99,28 +115,37 @@ def options(parser):
 
 def run(args):
     lib = library(args.library)
-    drafts = {"near": args.draft, **({"far": args.far} if args.far else {})}
+    ways = {"plain": {}, "near": {"model_draft": args.draft}}
+    if args.smaller:
+        ways[f"near in {args.smaller}"] = {"model_draft": args.draft, "draft_weights": args.smaller}
+    if args.far:
+        ways["far"] = {"model_draft": args.far}
     theirs = ["-m", args.target, "-np", "1", "-c", "2048"]
 
     def measure(plain):
         for temperature in map(float, args.temperatures.split(",")):
             for task in args.tasks.split(","):
                 request = body(task, temperature, args.n_predict)
-                speeds = {name: [] for name in [*drafts, *(["llama-server"] if plain else [])]}
+                answers = {name: [] for name in [*ways, *(["llama-server"] if plain else [])]}
                 for _ in range(args.pairs):
-                    for name, path in drafts.items():
-                        speeds[name].append(ours(lib, request, model=args.target, model_draft=path, n_ctx=2048))
+                    for name, config in ways.items():
+                        asked = {**request, "speculative": False} if name == "plain" else request
+                        answers[name].append(ours(lib, asked, model=args.target, n_ctx=2048, **config))
                     if plain:
-                        speeds["llama-server"].append(plain(request)["timings"]["predicted_per_second"])
+                        answers["llama-server"].append(plain(request))
+                tokens = [answer["tokens"] for name in ways for answer in answers[name]]
+                assert all(each == tokens[0] for each in tokens), "drafts changed the completion"
+                speeds = {name: [answer["timings"]["predicted_per_second"] for answer in own] for name, own in answers.items()}
                 for name, values in speeds.items():
-                    ratios = [value / other for value, other in zip(values, speeds.get("llama-server", values))]
-                    print(f"{task}, temperature {temperature:g}, {name}: {statistics.median(values):.1f} tokens/s, "
-                          f"ratio {statistics.median(ratios):.2f}", flush=True)
+                    ratio = statistics.median(value / other for value, other in zip(values, speeds["llama-server" if plain else "plain"]))
+                    print(f"{task}, temperature {temperature:g}, {name}: {statistics.median(values):.1f} tokens/s, ratio {ratio:.2f}"
+                          f"{figures(answers[name])}", flush=True)
 
     if not args.server:
         return measure(None)
     with serve(args.server, theirs) as plain:
         measure(plain)
+    drafts = {"near": args.draft, **({"far": args.far} if args.far else {})}
     for name, path in drafts.items() if args.server_drafts else ():
         with serve(args.server, [*theirs, "-md", path, "--spec-type", "draft-simple"]) as drafting:
             for temperature in map(float, args.temperatures.split(",")):
