@@ -166,8 +166,8 @@ fn newest_source() -> Option<SystemTime> {
 pub fn replace_kernels(installed: &Path, linker: &mut LinkerOptions, levels: &[Level]) {
     let source = llama_sources(installed);
     // The seam precedes the levels, because GNU's linker takes from an archive only what an earlier one calls.
-    let seam =
-        ["seam", "copies", "panels", "making", "layout_cost"].map(|part| format!("src/llama/kernels/{part}.cpp"));
+    let seam = ["seam", "states", "copies", "panels", "making", "layout_cost"]
+        .map(|part| format!("src/llama/kernels/{part}.cpp"));
     compile_archive(kernel_compiler(&source).cpp(true).std("c++17").files(seam), "foredraft_seam");
     let levels = if is_clippy() { &[] } else { levels };
     // Each level takes a minute or more, so they are compiled at the same time.

@@ -17,7 +17,7 @@ level() { g++ "${flags[@]}" -mavx2 -mfma -mf16c -mbmi2 "${@:2}" -DFOREDRAFT_LEVE
 level avx2
 level avx_vnni -mavxvnni -DFOREDRAFT_AVX_VNNI
 level avx512_vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -DFOREDRAFT_AVX512_VNNI
-g++ "${flags[@]}" src/llama/kernels/{seam,copies,panels,making}.cpp benches/products/products.cpp "$work"/{avx2,avx_vnni,avx512_vnni}.o -o "$work/products" \
+g++ "${flags[@]}" src/llama/kernels/{seam,states,copies,panels,making}.cpp benches/products/products.cpp "$work"/{avx2,avx_vnni,avx512_vnni}.o -o "$work/products" \
     -L"$lib" -Wl,--start-group -lggml-cpu -lggml-base -lggml -Wl,--end-group -fopenmp -lpthread -ldl -lm
 levels=(-1 0) names='ggml, AVX2 | avx2, as in a file | in panels'
 grep -qw avx_vnni /proc/cpuinfo && levels+=(1) names+=' | avx-vnni, as in a file | in panels'

@@ -110,7 +110,7 @@ check_sources() {
     llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")/../../build/CMakeCache.txt")
     local flags=("-DFOREDRAFT_SET_MASK=$(sed -n 's/^pub const SET_MASK: &str = "\(.*\)";/\1/p' build/link.rs)") folder
     for folder in include src common vendor ggml/include ggml/src ggml/src/ggml-cpu; do flags+=(-isystem "$llama/$folder"); done
-    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,copies,elementary,order,rounding,rope,attention_cost}.cpp; do
+    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,states,copies,elementary,order,rounding,rope,attention_cost}.cpp; do
         standard=-std=c11
         case $file in *.cpp) standard=-std=c++17 ;; esac
         # The first two are for glibc and mingw; build.rs writes a part of the third, and compiles it below.

@@ -15,6 +15,8 @@ mod copies;
 #[path = "operations/delta_net.rs"]
 mod delta_net;
 mod ggml;
+#[path = "operations/states.rs"]
+mod states;
 
 use std::fmt::Write as _;
 use std::ops::Range;

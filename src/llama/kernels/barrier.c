@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "ggml-cpu-impl.h"
+#include "graph.h"
 #include "output_rows.h"
 
 // `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build/kernels.rs copies the lines from there.
@@ -143,6 +144,11 @@ void foredraft_set_load_interrupt(const struct foredraft_interrupt * interrupt) 
 const struct foredraft_interrupt * foredraft_load_interrupt(void) { return of_load; }
 
 bool foredraft_plan_is_reference(const struct ggml_threadpool * pool) { return pool->cplan != NULL && pool->cplan->use_ref; }
+
+const struct ggml_cgraph * foredraft_graph_of(struct ggml_threadpool * pool, int * run) {
+    *run = atomic_load_explicit(&pool->n_graph, memory_order_relaxed);
+    return pool->cgraph;
+}
 
 uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, memory_order_relaxed); }
 

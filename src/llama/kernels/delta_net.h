@@ -117,7 +117,7 @@ bool can_delta_net(const ggml_tensor * dst) {
            && ggml_is_contiguous(dst);
 }
 
-bool delta_net(const ggml_compute_params * params, const ggml_tensor * dst) {
+bool delta_net(const ggml_compute_params * params, const ggml_tensor * dst, const StatePlaces * given) {
     if (!can_delta_net(dst)) {
         return false;
     }
@@ -135,7 +135,8 @@ bool delta_net(const ggml_compute_params * params, const ggml_tensor * dst) {
     float * outputs = static_cast<float *>(dst->data);
     // The states behind the outputs: of each of the last tokens those of all sequences, the last token's first.
     const int64_t of_sequence = n_heads * state_size;
-    float * states = outputs + width * n_heads * n_tokens * n_seqs;
+    const StatePlaces in_tensors = { nullptr, outputs + width * n_heads * n_tokens * n_seqs, of_sequence, n_seqs * of_sequence };
+    const StatePlaces & places = given != nullptr ? *given : in_tensors;
     const auto row_of = [](const ggml_tensor * of, int64_t head, int64_t token, int64_t sequence) {
         return reinterpret_cast<const float *>(static_cast<const char *>(of->data) + sequence * of->nb[3] + token * of->nb[2] + head * of->nb[1]);
     };
@@ -150,9 +151,10 @@ bool delta_net(const ggml_compute_params * params, const ggml_tensor * dst) {
         const int64_t first_row = item % HEAD_PARTS * part_rows;
         const auto state_after = [&](int64_t token) {
             const int64_t back = n_tokens - 1 - token;
-            return states + ((back < n_states ? back : 0) * n_seqs + sequence) * of_sequence + head * state_size;
+            return places.after + (back < n_states ? back : 0) * places.by_token + sequence * places.by_sequence + head * state_size;
         };
-        const float * before = static_cast<const float *>(state->data) + sequence * of_sequence + head * state_size;
+        const float * of_all = places.before != nullptr ? places.before[sequence] : static_cast<const float *>(state->data) + sequence * of_sequence;
+        const float * before = of_all + head * state_size;
         for (int64_t first = 0; first < n_tokens; first += STATE_TOKENS) {
             const int64_t end = first + STATE_TOKENS < n_tokens ? first + STATE_TOKENS : n_tokens;
             alignas(64) float decays[STATE_TOKENS * MAX_STATE_WIDTH];

@@ -10,6 +10,6 @@ namespace foredraft::FOREDRAFT_LEVEL {
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend,
-    attention_size, attend, delta_net };
+    attention_size, attend, can_delta_net, delta_net };
 
 }  // namespace foredraft::FOREDRAFT_LEVEL

@@ -19,6 +19,7 @@
 //! | `matmul.h`, `attention.h` | the operations, divided among threads |
 //! | `delta_net.h` | the gated delta net, the recurrence of hybrid models |
 //! | `copies.h`, `copies.cpp` | copies of floats: states of recurrent layers, and inputs of short convolutions |
+//! | `states.h`, `states.cpp`, `graph.h` | gated delta nets that read and write their states in the cache |
 //! | `panels.cpp` | weights in panels: the type of buffers that ggml sees |
 //! | `making.cpp` | makes panels, during a load or after it, while the model is in use |
 //! | `layouts.rs`, `layout_cost.cpp` | which layout each type of weights gets, by measuring both |
@@ -107,6 +108,8 @@ pub struct KernelCalls {
     pub panel_products: u64,
     /// Gated delta nets, in graphs that this thread started.
     pub delta_nets: u64,
+    /// The delta nets of these that read and wrote states in the cache.
+    pub states_in_place: u64,
     /// Copies of floats, in graphs that this thread started.
     pub copies: u64,
     /// Waits at a barrier of several threads, of all threads.
@@ -120,24 +123,25 @@ pub struct KernelCalls {
 pub fn calls() -> KernelCalls {
     #[cfg(own_kernels)]
     // SAFETY: reads counters of the calling thread, and an atomic one.
-    let (attentions, products, panel_products, delta_nets, copies, masks) = unsafe {
+    let (attentions, products, panel_products, delta_nets, copies, states_in_place, masks) = unsafe {
         (
             native::foredraft_attentions(),
             native::foredraft_products(),
             native::foredraft_panel_products(),
             native::foredraft_delta_nets(),
             native::foredraft_copies(),
+            native::foredraft_states_in_place(),
             native::foredraft_masks(),
         )
     };
     #[cfg(not(own_kernels))]
-    let (attentions, products, panel_products, delta_nets, copies, masks) = (0, 0, 0, 0, 0, 0);
+    let (attentions, products, panel_products, delta_nets, copies, states_in_place, masks) = (0, 0, 0, 0, 0, 0, 0);
     #[cfg(own_barrier)]
     // SAFETY: reads an atomic counter.
     let barriers = unsafe { native::foredraft_barriers() };
     #[cfg(not(own_barrier))]
     let barriers = 0;
-    KernelCalls { attentions, products, panel_products, delta_nets, copies, barriers, masks }
+    KernelCalls { attentions, products, panel_products, delta_nets, states_in_place, copies, barriers, masks }
 }
 
 /// Whether this library multiplies weights of a `ggml_type`.

@@ -21,6 +21,7 @@ uint64_t foredraft_products(void);
 uint64_t foredraft_panel_products(void);
 uint64_t foredraft_delta_nets(void);
 uint64_t foredraft_copies(void);
+uint64_t foredraft_states_in_place(void);
 // The attention masks that this process has filled by order.cpp.
 uint64_t foredraft_masks(void);
 // Whether the linker has put order.cpp in the place of llama.cpp's function.

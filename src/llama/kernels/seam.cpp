@@ -2,6 +2,7 @@
 #include "copies.h"
 #include "linked.h"
 #include "panels.h"
+#include "states.h"
 
 #include <atomic>
 
@@ -26,7 +27,7 @@ const Kernels * const LEVELS[] = {
 std::atomic<const Kernels *> chosen { nullptr };
 
 // Calls in graphs that this thread started; the starting thread is the first thread of a graph.
-thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0, n_delta_nets = 0, n_copies = 0;
+thread_local uint64_t n_attentions = 0, n_products = 0, n_panel_products = 0, n_delta_nets = 0, n_copies = 0, n_states_in_place = 0;
 
 bool is_in_panels(const ggml_tensor * weights) {
     const foredraft::PanelState * state = foredraft::panel_state(weights);
@@ -65,8 +66,15 @@ struct SeamTraits final : ggml::cpu::tensor_traits {
             n_attentions += params->ith == 0;
             return true;
         }
-        if (ours != nullptr && op->op == GGML_OP_GATED_DELTA_NET && ours->delta_net(params, op)) {
+        if (ours != nullptr && op->op == GGML_OP_GATED_DELTA_NET && ours->delta_net(params, op, foredraft::state_places(params, op))) {
             n_delta_nets += params->ith == 0;
+            return true;
+        }
+        if (ours != nullptr && op->op == GGML_OP_GET_ROWS && foredraft::leaves_rows(params, op)) {
+            n_states_in_place += params->ith == 0;
+            return true;
+        }
+        if (ours != nullptr && op->op == GGML_OP_CPY && foredraft::is_written(params, op)) {
             return true;
         }
         if (ours != nullptr && foredraft::copy_floats(params, op)) {
@@ -140,5 +148,6 @@ uint64_t foredraft_attentions(void) { return n_attentions; }
 uint64_t foredraft_products(void) { return n_products; }
 uint64_t foredraft_panel_products(void) { return n_panel_products; }
 uint64_t foredraft_delta_nets(void) { return n_delta_nets; }
+uint64_t foredraft_states_in_place(void) { return n_states_in_place; }
 uint64_t foredraft_copies(void) { return n_copies; }
 }

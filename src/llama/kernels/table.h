@@ -26,6 +26,19 @@ const PanelState * panel_state(const ggml_tensor * weights);
 
 inline const uint8_t * rows_in_file(const PanelState & state) { return __atomic_load_n(&state.file, __ATOMIC_ACQUIRE); }
 
+// The most sequences whose states are read and written in a cache.
+constexpr int MAX_STATES = 256;
+
+// The states of a gated delta net in a cache, in floats.
+struct StatePlaces {
+    // The state of each sequence before the tokens.
+    const float * const * before;
+    // The state of the first sequence after the last token, and the distances to that of the next sequence and to that of the token before. No
+    // sequence's is written where another's is read.
+    float * after;
+    int64_t by_sequence, by_token;
+};
+
 // The functions compute an operation with all threads of a graph, like ggml's: each thread calls them. They return false, in all threads, if
 // they do not support the operation.
 struct Kernels {
@@ -46,7 +59,9 @@ struct Kernels {
     bool (*can_attend)(const ggml_tensor * dst);
     size_t (*attention_size)(const ggml_tensor * dst, int n_threads);
     bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);
-    bool (*delta_net)(const ggml_compute_params * params, const ggml_tensor * dst);
+    bool (*can_delta_net)(const ggml_tensor * dst);
+    // `places`: NULL: the states are in the operation's tensors.
+    bool (*delta_net)(const ggml_compute_params * params, const ggml_tensor * dst, const StatePlaces * places);
 };
 
 }  // namespace foredraft
