@@ -1,12 +1,12 @@
 """One request at a time, five tasks: this library with and without drafts, and llama-server, in tokens per second of decoding.
 
-    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--smaller q4_0] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
+    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--smaller q4_0] [--lengths 1,4,8] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
 
 The library runs with default settings: plain, with the near draft model, with --smaller also with that one's weights made smaller
-(`draft_weights`), and with the far one. Each of its runs loads the models again, so that n-gram and prompt caches are empty and no draft comes
-from an earlier answer, and begins when panels are complete. All its completions of a task are asserted to be the same. llama-server stays loaded
-and decodes without a draft model; with --server-drafts it also runs once with each draft model. Ratios are to llama-server, and without one to
-plain decoding: medians of the rounds'.
+(`draft_weights`), and with the far one. With --lengths the near one alone also drafts so many tokens in each step. Each of its runs loads the
+models again, so that n-gram and prompt caches are empty and no draft comes from an earlier answer, and begins when panels are complete. All its
+completions of a task are asserted to be the same. llama-server stays loaded and decodes without a draft model; with --server-drafts it also runs
+once with each draft model. Ratios are to llama-server, and without one to plain decoding: medians of the rounds'.
 """
 import statistics
 
@@ -105,6 +105,7 @@ def options(parser):
     parser.add_argument("--draft", required=True)
     parser.add_argument("--far")
     parser.add_argument("--smaller", metavar="TYPE")
+    parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")], default=[])
     parser.add_argument("--server")
     parser.add_argument("--server-drafts", action="store_true")
     parser.add_argument("--tasks", default=",".join(TASKS))
@@ -115,7 +116,9 @@ def options(parser):
 
 def run(args):
     lib = library(args.library)
-    ways = {"plain": {}, "near": {"model_draft": args.draft}}
+    near = {"model_draft": args.draft}
+    ways = {"plain": {}, "near": near, **{f"near, {n} tokens": near for n in args.lengths}}
+    asked = {"plain": False, **{f"near, {n} tokens": {"type": "draft", "adaptive": False, "n_max": n} for n in args.lengths}}
     if args.smaller:
         ways[f"near in {args.smaller}"] = {"model_draft": args.draft, "draft_weights": args.smaller}
     if args.far:
@@ -129,8 +132,8 @@ def run(args):
                 answers = {name: [] for name in [*ways, *(["llama-server"] if plain else [])]}
                 for _ in range(args.pairs):
                     for name, config in ways.items():
-                        asked = {**request, "speculative": False} if name == "plain" else request
-                        answers[name].append(ours(lib, asked, model=args.target, n_ctx=2048, **config))
+                        changed = {**request, "speculative": asked[name]} if name in asked else request
+                        answers[name].append(ours(lib, changed, model=args.target, n_ctx=2048, **config))
                     if plain:
                         answers["llama-server"].append(plain(request))
                 tokens = [answer["tokens"] for name in ways for answer in answers[name]]

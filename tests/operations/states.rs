@@ -12,7 +12,7 @@ const STATE: i64 = WIDTH * WIDTH * N_HEADS;
 /// States of all sequences after a token, of which llama.cpp keeps those of the last tokens behind each other.
 const N_CELLS: i64 = 5;
 
-/// What a graph has beside the operations of a layer.
+/// Operations of a graph beside those of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,

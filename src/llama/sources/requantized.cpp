@@ -77,7 +77,7 @@ class Requantized : public stream::Bytes {
         : Bytes(weights.back().in_stream + weights.back().size()), files(std::move(files)), head(std::move(head)), weights(std::move(weights)) {}
 
     ssize_t read(uint64_t at, char * to, size_t size) noexcept override {
-        // What is left of the request is the task of the next call.
+        // The next call reads the rest of the request.
         if (at < head.size()) {
             size = std::min<size_t>(size, head.size() - at);
             std::memcpy(to, head.data() + at, size);

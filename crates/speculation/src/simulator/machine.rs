@@ -165,8 +165,8 @@ pub(super) fn hybrids() -> Vec<Machine> {
     ]
 }
 
-/// The pair of 1.5 B and 0.5 B parameters in Q4_K_M, two cores with AVX-512 VNNI and our kernels (`benches/measure/tasks.py` with fixed lengths):
-/// weights are in panels, and as in the file while sizes are measured.
+/// The pair of 1.5 B and 0.5 B parameters in Q4_K_M, two cores with AVX-512 VNNI and our kernels (`benches/measure/tasks.py` with `--lengths`), with
+/// weights in panels. The costs with the file's layout, in which sizes are measured, are estimates from single products, and so is what depth costs.
 const PAIR: &[(usize, f64)] =
     &[(1, 1.0), (2, 1.04), (4, 1.17), (5, 1.3), (8, 1.48), (9, 1.8), (12, 2.3), (16, 2.4), (64, 8.0), (128, 16.0)];
 const PAIR_IN_FILE: &[(usize, f64)] = &[(1, 1.05), (2, 1.3), (4, 1.55), (8, 2.3), (16, 4.0), (64, 14.0)];
