@@ -22,6 +22,7 @@ g++ "${flags[@]}" src/llama/kernels/{seam,states,copies,panels,making}.cpp bench
 levels=(-1 0) names='ggml, AVX2 | avx2, as in a file | in panels'
 grep -qw avx_vnni /proc/cpuinfo && levels+=(1) names+=' | avx-vnni, as in a file | in panels'
 grep -qw avx512_vnni /proc/cpuinfo && levels+=(2) names+=' | avx512-vnni, as in a file | in panels'
+grep -qw amx_int8 /proc/cpuinfo && levels+=(3) names+=' | amx, as in a file | in panels'
 echo "| weights | $names |"
 printf "| %s\n" "$(sed "s|[^|]*|---|g" <<<" $names | ")"
 "$work/products" "${size[@]}" "${levels[@]}"

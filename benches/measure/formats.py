@@ -44,6 +44,7 @@ class Ours:
         n_ctx = slots * (args.n_prompt + args.n_predict + 64)
         threads = {"n_threads": args.n_threads, "n_threads_batch": args.n_threads}
         self.engine = Engine(lib, model=model, n_ctx=n_ctx, n_parallel=slots, cpu_level=args.level, **threads)
+        self.engine.wait_for_panels()
 
     def measure(self):
         """Samples of tokens per second: of prompts, of decoding, and of each number of slots."""

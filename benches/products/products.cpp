@@ -1,7 +1,7 @@
 // Times products of a matrix of weights with tokens on one core, by ggml's kernels and by ours at each level, with weights as in a file and in
 // panels: scripts/bench-products.sh builds it.
 //
-//     products ROWS WIDTH N_TOKENS REPEATS LEVEL...       (a level: 0, 1, ...; -1: ggml)
+//     products ROWS WIDTH N_TOKENS REPEATS LEVEL...       (a level: 0, 1, ...; 3: AMX; -1: ggml)
 //
 // Prints milliseconds of CPU time for each format of weights, the least of REPEATS interleaved measurements.
 #include "ggml-backend.h"
@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <vector>
 
 extern "C" void foredraft_kernels_choose(int32_t level);
@@ -28,6 +30,7 @@ extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
     return &never;
 }
 extern "C" const struct foredraft_output_rows * foredraft_output_rows_of(const ggml_threadpool *) { return nullptr; }
+extern "C" const ggml_cgraph * foredraft_graph_of(const ggml_threadpool *) { return nullptr; }
 extern "C" void foredraft_wait_while_paused(const ggml_threadpool *) { }
 extern "C" const struct foredraft_interrupt * foredraft_load_interrupt() { return nullptr; }
 
@@ -50,6 +53,8 @@ int main(int n_args, char ** args) {
     if (n_args < 6) {
         return 2;
     }
+    // Linux lets a process use AMX's tiles if it asks: ARCH_REQ_XCOMP_PERM, XTILEDATA. Without AMX this fails, and no such level is named.
+    syscall(SYS_arch_prctl, 0x1023, 18);
     const int rows = atoi(args[1]), width = atoi(args[2]), n_tokens = atoi(args[3]), repeats = atoi(args[4]);
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(cpu, 1);

@@ -8,8 +8,16 @@
 
 namespace foredraft::FOREDRAFT_LEVEL {
 
+constexpr Kernels with(bool (*multiply)(const ggml_compute_params *, const ggml_tensor *)) {
+    return { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend, attention_size, attend,
+        can_delta_net, delta_net };
+}
+
 extern const Kernels KERNELS;
-const Kernels KERNELS = { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend,
-    attention_size, attend, can_delta_net, delta_net };
+const Kernels KERNELS = with(multiply_without_amx);
+#if defined(FOREDRAFT_AVX512_VNNI) && defined(FOREDRAFT_AMX)
+extern const Kernels KERNELS_WITH_AMX;
+const Kernels KERNELS_WITH_AMX = with(multiply_with_amx);
+#endif
 
 }  // namespace foredraft::FOREDRAFT_LEVEL

@@ -24,6 +24,8 @@ pub enum CpuLevel {
     AvxVnni,
     /// AVX-512 with VNNI.
     Avx512Vnni,
+    /// AMX too, for products with several tokens.
+    Amx,
     /// AArch64's baseline.
     Neon,
     /// Neon with dot products of bytes: most processors since 2018.
@@ -41,6 +43,7 @@ impl CpuLevel {
             CpuLevel::Avx2 => "avx2",
             CpuLevel::AvxVnni => "avx-vnni",
             CpuLevel::Avx512Vnni => "avx512-vnni",
+            CpuLevel::Amx => "amx",
             CpuLevel::Neon => "neon",
             CpuLevel::NeonDotprod => "neon-dotprod",
             CpuLevel::NeonI8mm => "neon-i8mm",
@@ -54,7 +57,13 @@ impl CpuLevel {
             CpuLevel::Avx2 | CpuLevel::Neon => 0,
             CpuLevel::AvxVnni | CpuLevel::NeonDotprod => 1,
             CpuLevel::Avx512Vnni | CpuLevel::NeonI8mm => 2,
+            CpuLevel::Amx => 3,
         }
+    }
+
+    /// Whether the system lets this process use the level.
+    fn is_permitted(self) -> bool {
+        self != CpuLevel::Amx || amx::is_permitted()
     }
 }
 
@@ -88,8 +97,55 @@ fn detect() -> Vec<CpuLevel> {
         levels.push(CpuLevel::Avx2);
         levels.extend(is_x86_feature_detected!("avxvnni").then_some(CpuLevel::AvxVnni));
         levels.extend(avx512.then_some(CpuLevel::Avx512Vnni));
+        levels.extend((avx512 && amx::is_supported()).then_some(CpuLevel::Amx));
     }
     levels
+}
+
+/// AMX's registers, which Linux gives to the processes that ask for them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use std::arch::x86_64::__cpuid_count;
+
+    use once_cell::sync::OnceCell;
+
+    // `arch_prctl`'s codes, and the number of the tiles' state.
+    const ARCH_GET_XCOMP_SUPP: libc::c_int = 0x1021;
+    const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
+    const XTILEDATA: u32 = 18;
+
+    /// Whether the processor multiplies tiles of bytes, and the system knows their state.
+    pub(super) fn is_supported() -> bool {
+        // SAFETY: a processor with AVX2 has this leaf.
+        let features = unsafe { __cpuid_count(7, 0) }.edx;
+        let (amx_tile, amx_int8) = (1 << 24, 1 << 25);
+        let mut states = 0_u64;
+        // SAFETY: the call writes the bits of the states.
+        let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &raw mut states) };
+        features & amx_tile != 0 && features & amx_int8 != 0 && asked == 0 && states >> XTILEDATA & 1 == 1
+    }
+
+    /// Whether this process may use tiles, which it asks for once. The frame of a signal is larger where a thread has used them, so Linux refuses
+    /// if a thread's alternate stack for signals is too small for that.
+    pub(super) fn is_permitted() -> bool {
+        static PERMITTED: OnceCell<bool> = OnceCell::new();
+        // SAFETY: the call writes no memory.
+        let ask = || unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, libc::c_ulong::from(XTILEDATA)) };
+        *PERMITTED.get_or_init(|| ask() == 0)
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod amx {
+    /// The kernels for AMX are compiled for Linux alone.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_supported() -> bool {
+        false
+    }
+
+    pub(super) fn is_permitted() -> bool {
+        false
+    }
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -110,10 +166,15 @@ fn detect() -> Vec<CpuLevel> {
 
 /// The level of a name that a host gives. `source` is where the name is from.
 fn named(source: &str, name: &str, levels: &[CpuLevel]) -> Result<CpuLevel> {
-    levels.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
+    let level = levels.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
         let allowed: Vec<&str> = levels.iter().map(|level| level.name()).collect();
         Error::invalid(format!("{source}: this processor's levels are {}, got {name:?}", allowed.join(", ")))
-    })
+    })?;
+    if !level.is_permitted() {
+        let why = "a thread's alternate stack for signals may be too small";
+        return Err(Error::invalid(format!("{source}: the system doesn't let this process use {level}: {why}")));
+    }
+    Ok(level)
 }
 
 /// The chosen level, and how many loaded models use it.
@@ -141,14 +202,14 @@ pub fn level() -> Option<CpuLevel> {
 }
 
 fn default_level(levels: &[CpuLevel]) -> Result<CpuLevel> {
-    let Some(best) = levels.last() else {
+    if levels.is_empty() {
         return Err(Error::model(
             "this processor is not supported: it lacks AVX2, FMA, F16C or BMI2 (Intel since Haswell, AMD since Zen)",
         ));
-    };
+    }
     match std::env::var(VARIABLE) {
         Ok(name) if !name.is_empty() => named(VARIABLE, &name, levels),
-        _ => Ok(*best),
+        _ => Ok(levels.iter().copied().rfind(|level| level.is_permitted()).unwrap_or(CpuLevel::Generic)),
     }
 }
 

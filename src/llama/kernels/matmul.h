@@ -11,7 +11,7 @@
 #pragma once
 
 #include "floats.h"
-#include "quantized.h"
+#include "tiles.h"
 
 namespace foredraft::FOREDRAFT_LEVEL {
 namespace {
@@ -31,6 +31,8 @@ struct Product {
     // NULL: floats.
     const Format * format;
     bool in_panels;
+    // Whether AMX may be used.
+    bool has_amx;
     // The first row, in the layout that `in_panels` says.
     const uint8_t * first_row;
     int64_t n_blocks, slot_size;
@@ -40,7 +42,7 @@ struct Product {
 
     // The size of what is kept in ggml's work buffer: the tables, and the packed tokens.
     int64_t tables_size() const { return ids == nullptr ? 0 : padded((n_matrices + 1 + 2 * n_slots) * 4, 64); }
-    int64_t size() const { return tables_size() + n_slots * slot_size + 64; }
+    int64_t size() const { return tables_size() + n_slots * slot_size + READ_BEHIND_TOKENS + 64; }
 
     bool computes(int64_t row) const {
         const int64_t group = row / FOREDRAFT_GROUP_ROWS;
@@ -203,7 +205,8 @@ inline void multiply_panels(
     const uint8_t * weights = product.matrix(matrix);
     const size_t row_size = product.weights->nb[1];
     const int block_size = token_blocks(format) * token_size(format);
-    alignas(64) uint8_t unpacked[sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart)];
+    constexpr size_t SIZE = sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart);
+    alignas(64) uint8_t unpacked[SIZE > FOLDED_SIZE ? SIZE : FOLDED_SIZE];
     alignas(64) F32xN sums[TOKENS];
     // A stretch of the rows of the last panel: those behind the last row are not ours to read.
     alignas(64) uint8_t copied[LANES * STRETCH * 40];
@@ -211,6 +214,11 @@ inline void multiply_panels(
     const int64_t of_matrix = product.first_of(matrix), end_of_matrix = product.first_of(matrix + 1);
     // The first tile, and perhaps the only one.
     const Tile only = tile_at(of_matrix, end_of_matrix, first);
+    const AmxFormat * amx = product.has_amx && only.n >= LEAST_TOKENS_BY_AMX ? amx_format_of(format.type) : nullptr;
+    if (amx != nullptr) {
+        begin_amx();
+    }
+    const auto unpack = amx != nullptr ? amx->fold : format.unpack;
     for (int64_t index = 0; index < n_panels; ++index) {
         pause.pass();
         const int64_t row = (panel + index) * LANES;
@@ -220,8 +228,8 @@ inline void multiply_panels(
         const Rows rows { at, row_size, product.n_blocks, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
         // A panel always has all its rows.
         const bool is_whole = product.in_panels || n_rows == LANES;
-        const auto multiply_few
-            = only.n == end - first && only.n <= FEW_TOKENS && is_whole ? format.multiply_few[product.in_panels][only.n - 1] : nullptr;
+        const bool are_few = amx == nullptr && only.n == end - first && only.n <= FEW_TOKENS && is_whole;
+        const auto multiply_few = are_few ? format.multiply_few[product.in_panels][only.n - 1] : nullptr;
         if (multiply_few != nullptr) {
             multiply_few(rows, product.packed + first * product.slot_size, sums);
         } else {
@@ -232,18 +240,22 @@ inline void multiply_panels(
             for (int64_t block = 0; block < product.n_blocks; block += at_once) {
                 const int n = int(min_of(int64_t(at_once), product.n_blocks - block));
                 if (is_whole) {
-                    format.unpack[product.in_panels](rows, block, n, unpacked);
+                    unpack[product.in_panels](rows, block, n, unpacked);
                 } else {
                     const size_t size = size_t(n) * format.size;
                     for (int lane = 0; lane < LANES; ++lane) {
                         memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
                     }
-                    format.unpack[0](Rows { copied, size, n, copied, false }, 0, n, unpacked);
+                    unpack[0](Rows { copied, size, n, copied, false }, 0, n, unpacked);
                 }
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
                     const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
-                    format.multiply[tile.n - 1](unpacked, format.is_long ? format.offset : n * format.n_parts, numbers, sums + (slot - first));
+                    if (amx != nullptr) {
+                        amx->multiply(unpacked, numbers, tile.n, sums + (slot - first));
+                    } else {
+                        format.multiply[tile.n - 1](unpacked, format.is_long ? format.offset : n * format.n_parts, numbers, sums + (slot - first));
+                    }
                     slot += tile.n;
                 }
             }
@@ -258,6 +270,9 @@ inline void multiply_panels(
                 memcpy(to, lanes, n_rows * sizeof(float));
             }
         }
+    }
+    if (amx != nullptr) {
+        end_amx();
     }
 }
 
@@ -364,11 +379,12 @@ size_t multiply_size(const ggml_tensor * dst) {
     return describe(dst, product) ? size_t(product.size()) : 0;
 }
 
-bool multiply(const ggml_compute_params * params, const ggml_tensor * dst) {
+inline bool multiply(const ggml_compute_params * params, const ggml_tensor * dst, bool has_amx) {
     Product product;
     if (!describe(dst, product)) {
         return false;
     }
+    product.has_amx = has_amx;
     const bool needs_memory = product.ids != nullptr || product.format != nullptr;
     if (needs_memory && params->wsize < size_t(product.size())) {
         return false;
@@ -396,6 +412,9 @@ bool multiply(const ggml_compute_params * params, const ggml_tensor * dst) {
     multiply_all(params, product, pause);
     return true;
 }
+
+bool multiply_without_amx(const ggml_compute_params * params, const ggml_tensor * dst) { return multiply(params, dst, false); }
+bool multiply_with_amx(const ggml_compute_params * params, const ggml_tensor * dst) { return multiply(params, dst, true); }
 
 }  // namespace
 }  // namespace foredraft::FOREDRAFT_LEVEL

@@ -230,24 +230,32 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
     }
 }
 
+// Adds a block's integer product with a token to the token's sum. `part_sums`: the sums of the token's parts.
+template <int PARTS, bool MINIMA> inline __attribute__((always_inline)) void add_block(
+    I32xN product, const LongScalesOfParts<PARTS> & scales, int offset, float scale_of_token, const uint8_t * part_sums, F32xN & sum) {
+    I32xN of_pairs = broadcast(0);
+#pragma GCC unroll 8
+    for (int pair = 0; pair < PARTS / 2; ++pair) {
+        of_pairs = dot_16(of_pairs, scales.pairs[pair], broadcast(int_at(part_sums + 4 * pair)));
+    }
+    const F32xN of_token = broadcast_f32(scale_of_token);
+    if constexpr (!MINIMA) {
+        product = sub_32(product, mul_32(of_pairs, broadcast(offset)));
+    }
+    sum = fma(to_floats(product), mul(scales.scale, of_token), sum);
+    if constexpr (MINIMA) {
+        sum = fnma(to_floats(of_pairs), mul(scales.least, of_token), sum);
+    }
+}
+
 // Adds to `sums` what a block's parts have added to `products`.
 template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
     I32xN * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, F32xN * sums) {
-    const uint8_t *scales_of = numbers + N * 256, *part_sums = numbers + N * 260;
     separate<N>(products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
-        I32xN of_pairs = broadcast(0);
-#pragma GCC unroll 8
-        for (int pair = 0; pair < PARTS / 2; ++pair) {
-            of_pairs = dot_16(of_pairs, scales.pairs[pair], broadcast(int_at(part_sums + token * 32 + 4 * pair)));
-        }
-        const F32xN of_token = broadcast_f32(float_at(scales_of + 4 * token));
-        const I32xN product = MINIMA ? products[token] : sub_32(products[token], mul_32(of_pairs, broadcast(offset)));
-        sums[token] = fma(to_floats(product), mul(scales.scale, of_token), sums[token]);
-        if constexpr (MINIMA) {
-            sums[token] = fnma(to_floats(of_pairs), mul(scales.least, of_token), sums[token]);
-        }
+        const float scale = float_at(numbers + N * 256 + 4 * token);
+        add_block<PARTS, MINIMA>(products[token], scales, offset, scale, numbers + N * 260 + token * 32, sums[token]);
     }
 }
 

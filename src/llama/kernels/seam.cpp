@@ -16,6 +16,9 @@ const Kernels * const LEVELS[] = {
     &foredraft::avx2::KERNELS,
     &foredraft::avx_vnni::KERNELS,
     &foredraft::avx512_vnni::KERNELS,
+#if defined(FOREDRAFT_AMX)
+    &foredraft::avx512_vnni::KERNELS_WITH_AMX,
+#endif
 #elif defined(__aarch64__)
     &foredraft::neon::KERNELS,
     &foredraft::neon_dotprod::KERNELS,

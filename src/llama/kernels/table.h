@@ -6,6 +6,11 @@
 #include "ggml-impl.h"
 #include "output_rows.h"
 
+// Whether this system permits AMX to a process that asks for it (levels.rs).
+#if defined(__x86_64__) && defined(__linux__)
+#define FOREDRAFT_AMX
+#endif
+
 namespace foredraft {
 
 // The order in which attention sums the cells of a cache: that of their positions. It is in `extra` of a mask (order.cpp).
@@ -73,7 +78,7 @@ namespace foredraft::avx_vnni {
 extern const Kernels KERNELS;
 }
 namespace foredraft::avx512_vnni {
-extern const Kernels KERNELS;
+extern const Kernels KERNELS, KERNELS_WITH_AMX;
 }
 namespace foredraft::neon {
 extern const Kernels KERNELS;

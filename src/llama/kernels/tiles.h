@@ -1,0 +1,201 @@
+// Products of K-quants with many tokens by AMX: one instruction multiplies 64 weights of 16 rows with 16 tokens.
+//
+// Each part of a block has a scale for each row, which would have to multiply the part's sums. Instead the scales are folded into the weights:
+// a weight times its part's scale is written with two digits that are bytes, so a block has two sums (with Q2_K one), and
+//
+//   the block's product = the sum of the low digits + 2^SHIFT times the sum of the high ones
+//
+// That is exact, so these are the same bits as those of quantized.h.
+#pragma once
+
+#include "quantized.h"
+
+namespace foredraft::FOREDRAFT_LEVEL {
+namespace {
+
+// How AMX computes products of a format.
+struct AmxFormat {
+    // Unpacks a block and folds its scales into it; for weights as in the file, and in panels.
+    void (*fold[2])(const Rows &, int64_t, int, void *);
+    // Adds the products with a tile of `n` tokens to their sums.
+    void (*multiply)(const void * folded, const uint8_t * numbers, int n, F32xN * sums);
+};
+
+// Fewer tokens take less time without AMX.
+constexpr int LEAST_TOKENS_BY_AMX = 5;
+
+#if defined(FOREDRAFT_AVX512_VNNI) && defined(FOREDRAFT_AMX)
+
+// A tile of fewer tokens is multiplied like a whole one, with what lies behind its numbers.
+constexpr int64_t READ_BEHIND_TOKENS = TILE * 256;
+
+// Weights of a row in a register.
+constexpr int AMX_WIDTH = 64;
+
+// The registers: the sums of two digits, a tile of tokens, and the weights of two digits.
+enum AmxRegister { SUM_OF_DIGITS = 0, TOKENS_OF_TILE = 2, WEIGHTS = 3 };
+
+// Prepares the calling thread's registers. No destructor ends their use, because the tables that it needs for exceptions would be the program's.
+inline void begin_amx() {
+    // Palette 1; each register has 16 rows of 64 bytes.
+    alignas(64) uint8_t settings[64] = { 1 };
+    for (int index = 0; index < WEIGHTS + 2; ++index) {
+        settings[16 + 2 * index] = 64;
+        settings[48 + index] = 16;
+    }
+    asm volatile("ldtilecfg %0" : : "m"(settings));
+}
+inline void end_amx() { asm volatile("tilerelease"); }
+
+// Not the compiler's intrinsics, because GCC 12 does not know that they read and write memory.
+template <int REGISTER> inline void set_to_zero() { asm volatile("tilezero %%tmm%c0" : : "i"(REGISTER)); }
+template <int REGISTER> inline void load_rows(const void * from, int64_t stride) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(REGISTER), "r"(from), "r"(stride) : "memory");
+}
+template <int REGISTER> inline void store_rows(void * to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(REGISTER), "r"(to), "r"(stride) : "memory");
+}
+template <bool IS_SIGNED, int SUM, int OF> inline void add_products() {
+    if constexpr (IS_SIGNED) {
+        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(TOKENS_OF_TILE), "i"(OF));
+    } else {
+        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(TOKENS_OF_TILE), "i"(OF));
+    }
+}
+
+// --- Folding --------------------------------------------------------------------------------------------------------------------------------
+
+template <int PARTS, int DIGITS> struct FoldedBlock {
+    I32xN words[DIGITS][64];
+    LongScalesOfParts<PARTS> scales;
+};
+
+// How a format's weights, times their scales, are written:
+//
+//   unsigned  scales of at most 6 bits have two digits of 3 bits. A number of at most 5 bits times a digit is an unsigned byte. Q2_K's
+//             numbers times their scales of 4 bits are bytes.
+//   signed    a product of at most 14 bits has 7 low bits and the others, which are signed bytes.
+template <typename Format> struct Folding {
+    static constexpr bool IS_SIGNED = Format::SIGNED_SCALES;
+    static constexpr int DIGITS = Format::TYPE == GGML_TYPE_Q2_K ? 1 : 2, SHIFT = IS_SIGNED ? 7 : 3;
+    using Block = FoldedBlock<Format::PARTS, DIGITS>;
+};
+
+inline I32xN mul_16(I32xN a, I32xN b) { return _mm512_mullo_epi16(a, b); }
+inline I32xN sub_16(I32xN a, I32xN b) { return _mm512_sub_epi16(a, b); }
+// The low half of each lane in both halves.
+inline I32xN in_both_halves(I32xN a) { return bit_or(bit_and(a, broadcast(0xffff)), left_32<16>(a)); }
+// The lower bytes of `low`, the upper ones of `high`.
+inline I32xN lower_and_upper(I32xN low, I32xN high) { return _mm512_ternarylogic_epi32(broadcast(0x00ff00ff), low, high, 0xca); }
+
+template <typename Format, typename Layout> void fold(const Rows & rows, int64_t at, int, void * to) {
+    constexpr int PARTS = Format::PARTS, WORDS = 64 / PARTS, DIGITS = Folding<Format>::DIGITS;
+    auto & folded = *static_cast<typename Folding<Format>::Block *>(to);
+    const auto block = Layout::template block<Format>(rows, at);
+    Fetch<Format, PARTS, Layout, TILE> fetch(rows, at);
+    LongScales scales;
+    Format::scales(block, scales);
+    expand<PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, folded.scales);
+    Format::unpack(
+        block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
+            fetch.part();
+            const I32xN scale = folded.scales.of_part[part];
+            I32xN * const low = folded.words[0] + part * WORDS;
+            I32xN * const high = folded.words[DIGITS - 1] + part * WORDS;
+            if constexpr (Folding<Format>::IS_SIGNED) {
+                const I32xN by = in_both_halves(scale), offset = mul_16(by, broadcast(Format::OFFSET * 0x00010001));
+#pragma GCC unroll 8
+                for (int word = 0; word < WORDS; ++word) {
+                    const I32xN even = sub_16(mul_16(bit_and(words[word], broadcast(0x00ff00ff)), by), offset);
+                    const I32xN odd = sub_16(mul_16(right_16<8>(words[word]), by), offset);
+                    low[word] = bit_and(lower_and_upper(even, left_16<8>(odd)), broadcast_8(0x7f));
+                    high[word] = lower_and_upper(right_16<7>(even), left_16<1>(odd));
+                }
+            } else {
+                const I32xN digits[2] = { in_both_halves(DIGITS == 1 ? scale : bit_and(scale, broadcast(7))), in_both_halves(right_32<3>(scale)) };
+#pragma GCC unroll 8
+                for (int word = 0; word < WORDS; ++word) {
+                    // A 16-bit product has those of two bytes, because both are less than 256.
+                    low[word] = mul_16(words[word], digits[0]);
+                    if constexpr (DIGITS == 2) {
+                        high[word] = mul_16(words[word], digits[1]);
+                    }
+                }
+            }
+        });
+}
+
+// --- Multiplying ----------------------------------------------------------------------------------------------------------------------------
+
+// Multiplies a tile of tokens with the digits of a block.
+template <bool IS_SIGNED, int DIGITS>
+inline __attribute__((always_inline)) void sum_digits(const I32xN (&words)[DIGITS][64], const uint8_t * numbers, I32xN (&sums)[DIGITS][TILE]) {
+    set_to_zero<SUM_OF_DIGITS>();
+    set_to_zero<SUM_OF_DIGITS + 1>();
+#pragma GCC unroll 4
+    for (int group = 0; group < 4; ++group) {
+        load_rows<TOKENS_OF_TILE>(numbers + group * AMX_WIDTH, 256);
+        load_rows<WEIGHTS>(words[0] + group * AMX_WIDTH / 4, sizeof(I32xN));
+        add_products<IS_SIGNED, SUM_OF_DIGITS, WEIGHTS>();
+        if constexpr (DIGITS == 2) {
+            load_rows<WEIGHTS + 1>(words[1] + group * AMX_WIDTH / 4, sizeof(I32xN));
+            add_products<IS_SIGNED, SUM_OF_DIGITS + 1, WEIGHTS + 1>();
+        }
+    }
+    store_rows<SUM_OF_DIGITS>(sums[0], sizeof(I32xN));
+    if constexpr (DIGITS == 2) {
+        store_rows<SUM_OF_DIGITS + 1>(sums[1], sizeof(I32xN));
+    }
+}
+
+template <typename Format> void multiply_folded(const void * folded, const uint8_t * numbers, int n, F32xN * to) {
+    constexpr int DIGITS = Folding<Format>::DIGITS;
+    const auto & block = *static_cast<const typename Folding<Format>::Block *>(folded);
+    I32xN sums[DIGITS][TILE];
+    sum_digits<Folding<Format>::IS_SIGNED>(block.words, numbers, sums);
+    // Copied, because the compiler cannot know that `to` is elsewhere.
+    const LongScalesOfParts<Format::PARTS> scales = block.scales;
+    for (int token = 0; token < n; ++token) {
+        I32xN product = sums[0][token];
+        if constexpr (DIGITS == 2) {
+            product = add_32(product, left_32<Folding<Format>::SHIFT>(sums[1][token]));
+        }
+        const float scale = float_at(numbers + n * 256 + token * 4);
+        F32xN sum = to[token];
+        if constexpr (Format::MINIMA) {
+            add_block<Format::PARTS, true>(product, scales, 0, scale, numbers + n * 260 + token * 32, sum);
+        } else {
+            sum = fma(to_floats(product), mul(scales.scale, broadcast_f32(scale)), sum);
+        }
+        to[token] = sum;
+    }
+}
+
+template <typename Format> constexpr AmxFormat AMX = { { fold<Format, OfFile>, fold<Format, OfPanel> }, multiply_folded<Format> };
+
+constexpr size_t FOLDED_SIZE = sizeof(FoldedBlock<16, 2>);
+
+// NULL: AMX does not compute this format.
+inline const AmxFormat * amx_format_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q2_K: return &AMX<Q2_K>;
+        case GGML_TYPE_Q3_K: return &AMX<Q3_K>;
+        case GGML_TYPE_Q4_K: return &AMX<Q4_K>;
+        case GGML_TYPE_Q5_K: return &AMX<Q5_K>;
+        case GGML_TYPE_Q6_K: return &AMX<Q6_K>;
+        default: return nullptr;
+    }
+}
+
+#else
+
+constexpr int64_t READ_BEHIND_TOKENS = 0;
+inline void begin_amx() {}
+inline void end_amx() {}
+constexpr size_t FOLDED_SIZE = 0;
+inline const AmxFormat * amx_format_of(ggml_type) { return nullptr; }
+
+#endif
+
+}  // namespace
+}  // namespace foredraft::FOREDRAFT_LEVEL
