@@ -16,7 +16,7 @@ const MOST: usize = 512;
 pub(super) fn most_tokens(context: &Context, costs: &Costs) -> usize {
     match context.frame_budget() {
         Some(FrameBudget { busy, .. }) => {
-            fitting(|n| costs.v(n), costs.of(busy)).min(context.max_invariant_tokens()).min(context.n_ubatch())
+            fitting(|n| costs.v_at_most(n), costs.of(busy)).min(context.max_invariant_tokens()).min(context.n_ubatch())
         }
         None => usize::MAX,
     }

@@ -30,6 +30,8 @@ pub struct Costs {
     known: Vec<Known>,
     /// v(0), v(1), ..., computed from these when one of them changes.
     v: Vec<f64>,
+    /// The largest size that v was measured for, also as a prompt. 0: none.
+    largest: usize,
     split: BatchSplit,
     /// One token costs the same as two.
     padded: bool,
@@ -122,6 +124,8 @@ const LEAST_BEYOND: f64 = 0.1;
 const FIRST_ENTRY: f64 = 0.5;
 /// Limits the effect of a single slow decode, for example if the machine was busy.
 const MOST_SLOWER: f64 = 2.0;
+/// The smallest size that tells the cost of larger ones.
+const FEW: usize = 8;
 /// The initial value: each further token of a batch costs this fraction of the first.
 const INITIAL_SLOPE: f64 = 0.15;
 /// The initial values: a drafted token costs this fraction of a target's forward pass, and each further slot this fraction of that.
@@ -141,6 +145,7 @@ impl Default for Costs {
             target: vec![0.0; MAX_MEASURED],
             known: vec![Known::default(); MAX_MEASURED],
             v: (0..=MAX_MEASURED).map(initial).collect(),
+            largest: 0,
             split: BatchSplit::default(),
             padded: false,
             repeats: false,
@@ -181,6 +186,12 @@ impl Costs {
     /// Batches of several tokens become cheaper after they were measured, because the weights were still in a slower layout.
     pub fn become_cheaper(&mut self) {
         self.become_cheaper = true;
+    }
+
+    /// Forgets the times of the target's batches, which are measured again: the weights have their final layout now.
+    pub fn forget_target(&mut self) {
+        self.target.fill(0.0);
+        self.become_cheaper = false;
     }
 
     /// The model drafts blocks of tokens from now on: see [`DraftPasses::PerBlock`].
@@ -448,6 +459,14 @@ impl Costs {
         })
     }
 
+    /// As [`Costs::v`], but assumes that the cost per token does not fall for batches larger than all that were measured.
+    pub fn v_at_most(&self, n: usize) -> f64 {
+        if self.largest == 0 || n <= self.largest {
+            return self.v(n);
+        }
+        self.v(self.largest) * n as f64 / self.largest as f64
+    }
+
     /// [`Costs::v`] plus the cost of changing to this size from the last one and, if `preferred` is the size of the following steps, of
     /// changing back.
     pub fn next(&self, preferred: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
@@ -474,6 +493,7 @@ impl Costs {
         if one.is_infinite() {
             return;
         }
+        let n_of_one = self.decoded(1);
         let known = (1..).zip(&self.target).filter(|(_, cost)| **cost > 0.0).map(|(n, cost)| (n, cost / one));
         let bulk = self.bulk.map(|(n, cost)| (n, cost / one));
         let (mut before, mut v) = ((0, 0.0), self.v.iter_mut().enumerate().skip(1));
@@ -485,8 +505,14 @@ impl Costs {
             }
             before = (n, cost);
         }
-        // Assumes that the cost per token does not fall further for larger batches.
-        let slope = before.1 / before.0.max(1) as f64;
+        let slope = match before.0 {
+            // One token alone says nothing about several, and few say little.
+            n if n <= n_of_one => INITIAL_SLOPE,
+            n if n < FEW => INITIAL_SLOPE.max((before.1 - 1.0) / (n - n_of_one) as f64),
+            // Assumes that the cost per token does not fall further for larger batches.
+            n => before.1 / n as f64,
+        };
+        self.largest = before.0;
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 

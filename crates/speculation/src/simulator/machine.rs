@@ -26,6 +26,8 @@ pub(super) struct Machine {
     pub(super) memory: Memory,
     /// v(n) while sizes are measured, where it differs: weights are still as in the file.
     measured: Option<&'static [(usize, f64)]>,
+    /// The seconds for which the engine measures before its first request. At least one size is measured.
+    measuring: f64,
 }
 
 /// How the target's memory returns to the tokens before a rejected one.
@@ -38,6 +40,9 @@ pub(super) enum Memory {
     /// It returns to a copy of the state before the step. Accepted tokens are decoded again.
     Copied,
 }
+
+/// The time for which an idle engine measures.
+pub(super) const MEASURING: f64 = 1.6;
 
 /// Measured with llama-bench: 750 M parameters, Q8_0, two cores with AVX-512 and AMX (`speculation.md`); larger sizes and depths with
 /// the 830 M model.
@@ -92,6 +97,7 @@ const VNNI_CORES: Machine = Machine {
     change: 0.01,
     memory: Memory::Cells,
     measured: None,
+    measuring: MEASURING,
 };
 
 const AMX_CORES: Machine = Machine {
@@ -105,6 +111,7 @@ const AMX_CORES: Machine = Machine {
     change: 0.01,
     memory: Memory::Cells,
     measured: None,
+    measuring: MEASURING,
 };
 
 pub(super) const MACHINES: &[Machine] = &[
@@ -123,6 +130,7 @@ pub(super) const MACHINES: &[Machine] = &[
         change: 0.015,
         memory: Memory::Cells,
         measured: None,
+        measuring: MEASURING,
     },
     Machine {
         name: "steep",
@@ -135,6 +143,7 @@ pub(super) const MACHINES: &[Machine] = &[
         change: 0.005,
         memory: Memory::Cells,
         measured: None,
+        measuring: MEASURING,
     },
     Machine {
         name: "flat",
@@ -147,6 +156,7 @@ pub(super) const MACHINES: &[Machine] = &[
         change: 0.02,
         memory: Memory::Cells,
         measured: None,
+        measuring: MEASURING,
     },
 ];
 
@@ -177,13 +187,15 @@ pub(super) fn pairs() -> Vec<Machine> {
     vec![pair.clone(), Machine { name: "pair, measured in the file's layout", measured: Some(PAIR_IN_FILE), ..pair }]
 }
 
-/// The seconds for which the engine measures before the first request.
-const MEASURING: f64 = 1.6;
-
 impl Machine {
     /// The same machine with a model that drafts a block in one pass.
     pub(super) fn with_blocks(&self) -> Machine {
         Machine { passes: DraftPasses::PerBlock, ..self.clone() }
+    }
+
+    /// The same machine with an engine that measures for so many seconds before its first request.
+    pub(super) fn measuring_for(&self, measuring: f64) -> Machine {
+        Machine { measuring, ..self.clone() }
     }
 
     pub(super) fn split(&self) -> BatchSplit {
@@ -254,7 +266,7 @@ impl Machine {
                 between(self.measured.unwrap_or(self.v), n) * self.one / 1e3 * noise.factor().min(noise.factor());
             costs.record_target(n, Duration::from_secs_f64(time));
             passed += 2.0 * time;
-            if passed > MEASURING {
+            if passed > self.measuring {
                 break;
             }
         }

@@ -22,6 +22,33 @@ fn v_is_interpolated_between_measured_sizes_and_extrapolated_beyond() {
 }
 
 #[test]
+fn one_token_alone_says_nothing_about_several() {
+    let v_of_4 = |costs: &Costs| costs.v(4);
+    let one = costs(&[(1, 100)], 10.0);
+    assert_eq!(v_of_4(&one), v_of_4(&Costs::default()));
+    assert_eq!((one.v_at_most(1), one.v_at_most(4)), (1.0, 4.0));
+    let two = costs(&[(1, 100), (2, 150)], 10.0);
+    for (found, expected) in [(two.v(4), 2.5), (two.v_at_most(2), 1.5), (two.v_at_most(4), 3.0)] {
+        assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+    }
+    let mut padded = Costs::default();
+    padded.pad();
+    padded.record_target(1, Duration::from_millis(100));
+    assert!(padded.v(4) > padded.v(2) && padded.v(4) < 2.0, "{}", padded.v(4));
+}
+
+#[test]
+fn times_that_are_measured_again_replace_the_earlier_ones() {
+    let mut costs = costs(&[(1, 100), (2, 180), (4, 300)], 10.0);
+    costs.become_cheaper();
+    costs.forget_target();
+    costs.record_target(1, Duration::from_millis(50));
+    costs.record_target(2, Duration::from_millis(60));
+    assert!((costs.v(2) - 1.2).abs() < 1e-9 && costs.v(4) <= 2.4, "{} {}", costs.v(2), costs.v(4));
+    assert!((costs.c(1, 0) - 0.2).abs() < 1e-9, "those of the draft are kept: {}", costs.c(1, 0));
+}
+
+#[test]
 fn beyond_the_largest_size_the_prompts_tell() {
     let mut costs = costs(&[(1, 100), (8, 500)], 10.0);
     let estimate = costs.v(48);
