@@ -1,13 +1,14 @@
 //! Builds the contexts of an engine, and the slots, drafters and beams that work on them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::{self, Embedder};
 use super::load_progress::LoadMeter;
-use super::measure::{MEASURING, measure, warm_up};
+use super::measure::{AT_LOAD, IdleMeasuring, measure, warm_up};
 use super::rollback::{with_less_rollback, with_rollback};
 use super::scheduler::BatchScheduler;
 use super::self_check::self_check;
@@ -22,6 +23,15 @@ use crate::speculative::{
     GrammarDrafter, Head, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
     frequent_tokens, sizes_to_measure,
 };
+
+/// The schedulers of an engine, and what its thread measures for them.
+pub(super) struct BuiltSchedulers {
+    /// The target's.
+    pub(super) target: Box<BatchScheduler>,
+    /// The draft model's in draft-only mode, if both models have the same vocabulary.
+    pub(super) draft_only: Option<DraftOnly>,
+    pub(super) measuring: IdleMeasuring,
+}
 
 /// Builds the parts of an engine. The fields are common to all its contexts.
 pub(super) struct Builder<'a> {
@@ -48,14 +58,14 @@ impl Builder<'_> {
 
     /// The schedulers of the target and of the draft model alone; `None`: the target has no KV cache, so it cannot generate.
     ///
-    /// Boxed, because it is large and moves several times, on the host's stack.
-    pub(super) fn scheduler(
+    /// The target's is boxed, because it is large and moves several times, on the host's stack.
+    pub(super) fn schedulers(
         &self,
         models: &mut Models,
         mtp_failure: Option<Error>,
         caches: &Arc<Caches>,
         progress: &mut LoadMeter<'_>,
-    ) -> Result<Option<(Box<BatchScheduler>, Option<DraftOnly>)>> {
+    ) -> Result<Option<BuiltSchedulers>> {
         let config = self.config;
         let params = self.for_slots(&config.context);
         let shared = sequences(&params, self.n_parallel(), &models.target, config.self_extend);
@@ -79,19 +89,23 @@ impl Builder<'_> {
         if context.rollback() == Rollback::Never {
             costs.repeat();
         }
+        let (mut measuring, mut time_left) = (IdleMeasuring::none(), AT_LOAD);
         if config.warmup {
             warm_up(&mut context);
             progress.step();
-            let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
-            if models.target.pending_panel_bytes() > 0 {
+            let becomes_cheaper = models.target.is_making_panels();
+            if becomes_cheaper {
                 costs.become_cheaper();
             }
-            let sizes = sizes_to_measure(self.n_parallel());
-            measure(&mut context, &sizes, most, |n, time| {
-                costs.record_target(n, time);
-                progress.step();
-                progress.check().is_ok()
-            });
+            let mut sizes = sizes_to_measure(self.n_parallel());
+            sizes.retain(|n| *n <= context.n_batch());
+            let n_measured = measure(&mut context, &sizes, &mut time_left, |n, time| costs.record_target(n, time));
+            if becomes_cheaper || n_measured < sizes.len() {
+                let all = [&models.target].into_iter().chain(&models.draft).cloned().collect();
+                measuring = IdleMeasuring::new(&sizes, n_measured, all);
+            }
+            progress.step();
+            progress.check()?;
         }
         (models.n_ctx, models.rollback) = (context.n_ctx(), context.rollback());
         models.placement.add_context(&context);
@@ -106,14 +120,14 @@ impl Builder<'_> {
         }
         let draft_only = match head {
             Some(head) => {
-                self.add_head(head, &mut scheduler.pool, models, &mut costs, progress)?;
+                self.add_head(head, &mut scheduler.pool, models, &mut costs, &mut time_left, progress)?;
                 None
             }
-            None => self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, progress)?,
+            None => self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, &mut time_left, progress)?,
         };
         match mtp {
             Ok(context) => {
-                let context = self.measured(context, &mut costs, progress)?;
+                let context = self.measured(context, &mut costs, &mut time_left, progress)?;
                 models.placement.add_context(&context);
                 let head = Head::new(context, self.n_parallel(), DrafterKind::Mtp, true);
                 scheduler.pool.drafters.add_model(Box::new(head));
@@ -125,7 +139,7 @@ impl Builder<'_> {
         costs.set_split(scheduler.pool.drafters.controller.costs.split());
         scheduler.pool.drafters.controller.costs = costs;
         add_text_drafters(&mut scheduler.pool.drafters, self.n_parallel(), caches);
-        Ok(Some((scheduler, draft_only)))
+        Ok(Some(BuiltSchedulers { target: scheduler, draft_only, measuring }))
     }
 
     /// Adds the draft model as a drafter, if there is one that fits. Returns the scheduler of the draft model alone, if both models have
@@ -135,6 +149,7 @@ impl Builder<'_> {
         drafters: &mut Drafters,
         models: &mut Models,
         costs: &mut Costs,
+        time_left: &mut Duration,
         progress: &mut LoadMeter<'_>,
     ) -> Result<Option<DraftOnly>> {
         let (Some(draft), Some((model, params))) = (&models.draft, &self.config.draft) else { return Ok(None) };
@@ -151,7 +166,7 @@ impl Builder<'_> {
         models.attention_draft = Some(attention);
         let frequent = frequent_tokens(&mut context, self.config.draft_vocab);
         context.score_only(frequent.as_ref());
-        let context = self.measured(context, costs, progress)?;
+        let context = self.measured(context, costs, time_left, progress)?;
         models.placement_draft.add_context(&context);
         let target = &models.target;
         let report = Compatibility {
@@ -197,9 +212,10 @@ impl Builder<'_> {
         pool: &mut SlotPool,
         models: &mut Models,
         costs: &mut Costs,
+        time_left: &mut Duration,
         progress: &mut LoadMeter<'_>,
     ) -> Result<()> {
-        let context = self.measured(context, costs, progress)?;
+        let context = self.measured(context, costs, time_left, progress)?;
         models.placement_draft.add_context(&context);
         let (head, target) = (Arc::clone(context.model()), &models.target);
         models.compatibility =
@@ -249,8 +265,14 @@ impl Builder<'_> {
         })
     }
 
-    /// The context of a drafter, warmed up and measured.
-    fn measured(&self, mut context: Context, costs: &mut Costs, progress: &mut LoadMeter<'_>) -> Result<Context> {
+    /// The context of a drafter, warmed up, and measured in the time that is left.
+    fn measured(
+        &self,
+        mut context: Context,
+        costs: &mut Costs,
+        time_left: &mut Duration,
+        progress: &mut LoadMeter<'_>,
+    ) -> Result<Context> {
         progress.step();
         progress.check()?;
         if self.config.warmup {
@@ -259,12 +281,12 @@ impl Builder<'_> {
             // A pass of each slot: a token, or a block of them.
             let kind = context.model().draft_kind();
             let n_tokens = if kind.drafts_blocks() { context.model().block()?.size } else { 1 };
-            let sizes: Vec<usize> = drafter_sizes(self.n_parallel()).iter().map(|n_slots| n_slots * n_tokens).collect();
-            measure(&mut context, &sizes, MEASURING, |n, time| {
-                costs.record_drafts(|_| n / n_tokens, 1, 0, time);
-                progress.step();
-                progress.check().is_ok()
-            });
+            let n_parallel = self.n_parallel();
+            let mut sizes = if n_parallel > 1 { vec![n_tokens, n_parallel * n_tokens] } else { vec![n_tokens] };
+            sizes.retain(|n| *n <= context.n_batch());
+            measure(&mut context, &sizes, time_left, |n, time| costs.record_drafts(|_| n / n_tokens, 1, 0, time));
+            progress.step();
+            progress.check()?;
         }
         Ok(context)
     }
@@ -281,17 +303,10 @@ impl Builder<'_> {
 }
 
 /// The steps of a load after the files are read, which [`LoadMeter`] is given: the n-gram caches, the contexts with their warm-ups and
-/// the sizes that are measured, and the rest.
+/// measurements, and the rest.
 pub(super) fn n_steps(config: &Config) -> usize {
-    let n_parallel = config.n_parallel.max(1);
-    let steps = |sizes: usize| if config.warmup { 2 + sizes } else { 1 };
-    let n_drafters = usize::from(config.draft.is_some()) + usize::from(config.mtp);
-    2 + steps(sizes_to_measure(n_parallel).len()) + n_drafters * steps(drafter_sizes(n_parallel).len())
-}
-
-/// The sizes of the batches of a drafter that are measured.
-fn drafter_sizes(n_parallel: usize) -> Vec<usize> {
-    if n_parallel > 1 { vec![1, n_parallel] } else { vec![1] }
+    let n_contexts = 1 + usize::from(config.draft.is_some()) + usize::from(config.mtp);
+    2 + n_contexts * if config.warmup { 3 } else { 1 }
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.

@@ -7,10 +7,11 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::builder::{self, Builder};
+use super::builder::{self, Builder, BuiltSchedulers};
 use super::embedder::Embedder;
 use super::fit::fit;
 use super::load_progress::LoadMeter;
+use super::measure::IdleMeasuring;
 use super::report::StepReport;
 use super::self_check::SelfCheck;
 use super::worker::Worker;
@@ -126,15 +127,17 @@ fn start(
     let builder = Builder::new(config, interrupt)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
     progress.step();
-    let (mut scheduler, mut draft_only) = (None, None);
-    if models.target.can_generate()
-        && let Some(made) = builder.scheduler(models, mtp_failure, &caches, progress)?
-    {
-        (scheduler, draft_only) = (Some(made.0), made.1);
+    let mut made = None;
+    if models.target.can_generate() {
+        made = builder.schedulers(models, mtp_failure, &caches, progress)?;
     }
-    if scheduler.is_none() && !config.embedding {
+    if made.is_none() && !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
+    let (scheduler, draft_only, measuring) = match made {
+        Some(BuiltSchedulers { target, draft_only, measuring }) => (Some(target), draft_only, measuring),
+        None => (None, None, IdleMeasuring::none()),
+    };
     let embedder = config.embedding.then(|| builder.embedder(models)).transpose()?;
     progress.step();
     progress.check()?;
@@ -146,6 +149,7 @@ fn start(
         threads: builder.threads,
         stopping: AtomicBool::new(false),
         closed: Mutex::new(false),
+        is_measuring: Mutex::new(false),
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
     });
     let embedding_limits = embedder.as_ref().map(Embedder::limits);
@@ -155,6 +159,7 @@ fn start(
         scheduler,
         draft_only,
         embedder,
+        measuring,
         shared: Arc::clone(&shared),
         notify,
         postponed: VecDeque::new(),

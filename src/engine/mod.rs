@@ -113,12 +113,19 @@ struct Shared {
     stopping: AtomicBool,
     /// Set when the thread takes no more commands. A [`Reservation`] holds the lock, so that no request is lost.
     closed: Mutex<bool>,
+    /// Whether the thread measures what decodes cost, which a command interrupts. The sender raises the interrupt under the lock, so that it
+    /// never stops a later decode.
+    is_measuring: Mutex<bool>,
     slots: Mutex<Vec<SlotStatus>>,
 }
 
 impl Shared {
     fn close(&self) {
         *self.closed.lock() = true;
+    }
+
+    fn set_measuring(&self, is_measuring: bool) {
+        *self.is_measuring.lock() = is_measuring;
     }
 }
 
@@ -194,6 +201,9 @@ impl WorkerHandle {
 
     fn send(&self, command: Command) -> Result<()> {
         let sent = self.commands.send(command).map_err(|_| self.stopped());
+        if *self.shared.is_measuring.lock() {
+            self.shared.interrupt.raise();
+        }
         // A paused engine sleeps at the gate.
         self.shared.interrupt.gate().notify();
         sent

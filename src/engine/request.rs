@@ -181,6 +181,11 @@ impl Command {
     pub(super) fn takes_time(&self) -> bool {
         matches!(self, Command::Embed(..) | Command::Session(_))
     }
+
+    /// Whether the command uses the slots and their contexts.
+    pub(super) fn uses_slots(&self) -> bool {
+        matches!(self, Command::Submit(_) | Command::Session(_))
+    }
 }
 
 /// Work on a free slot's sequences.

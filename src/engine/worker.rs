@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
+use super::measure::IdleMeasuring;
 use super::report::StepReport;
 use super::request::{Command, EmbeddingJob, Prepared, Submission};
 use super::scheduler::{BatchScheduler, NextWork};
@@ -17,11 +18,16 @@ use super::slots::Task;
 use super::{Notify, Shared};
 use crate::error::{Code, Error, Result};
 
+/// How long the thread waits before it looks again whether the weights have their final layout.
+const PANELS_LOOK: Duration = Duration::from_millis(50);
+
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
     pub(super) scheduler: Option<Box<BatchScheduler>>,
     pub(super) draft_only: Option<DraftOnly>,
     pub(super) embedder: Option<Embedder>,
+    /// What is left to measure before the slots are used for the first time.
+    pub(super) measuring: IdleMeasuring,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,
     /// Commands that take time and came while the host paused the engine.
@@ -59,7 +65,7 @@ impl Worker {
         self.deliver();
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         // First of all: what raised the interrupt is handled below, and what raises it from now on stops the decode.
         self.shared.interrupt.clear();
         self.limit_pause();
@@ -90,6 +96,31 @@ impl Worker {
         }
         self.publish();
         self.deliver();
+        self.measure();
+    }
+
+    /// Measures a size of batches, if nothing else is to be done. A command interrupts that.
+    fn measure(&mut self) {
+        if self.measuring.is_done() || self.measuring.must_wait() {
+            return;
+        }
+        if self.next_work() != NextWork::AfterCommand || !self.postponed.is_empty() {
+            return;
+        }
+        let Some(scheduler) = &mut self.scheduler else { return };
+        self.shared.set_measuring(true);
+        // A later command raises the interrupt.
+        if self.commands.is_empty() {
+            self.measuring.step(&mut scheduler.pool);
+        }
+        self.shared.set_measuring(false);
+    }
+
+    /// When there is something to do for the requests and sessions.
+    fn next_work(&self) -> NextWork {
+        let target = self.scheduler.as_deref().map_or(NextWork::AfterCommand, BatchScheduler::next_work);
+        let draft_only = self.draft_only.as_ref().map_or(NextWork::AfterCommand, DraftOnly::next_work);
+        target.min(draft_only)
     }
 
     /// Delivers what has changed, and then calls the host for each request that has an event.
@@ -118,9 +149,13 @@ impl Worker {
                 return;
             }
         }
-        let target = self.scheduler.as_deref().map_or(NextWork::AfterCommand, BatchScheduler::next_work);
-        let draft_only = self.draft_only.as_ref().map_or(NextWork::AfterCommand, DraftOnly::next_work);
-        let mut next = match target.min(draft_only) {
+        let work = match self.next_work() {
+            NextWork::AfterCommand if self.measuring.is_done() => NextWork::AfterCommand,
+            NextWork::AfterCommand if self.measuring.must_wait() => NextWork::At(Instant::now() + PANELS_LOOK),
+            NextWork::AfterCommand => NextWork::Now,
+            work => work,
+        };
+        let mut next = match work {
             NextWork::Now => self.commands.try_recv(),
             NextWork::At(deadline) => self.commands.recv_deadline(deadline).map_err(|error| match error {
                 RecvTimeoutError::Timeout => TryRecvError::Empty,
@@ -186,6 +221,9 @@ impl Worker {
     /// Executes a command. Returns whether that took time.
     fn execute(&mut self, command: Command) -> bool {
         let takes_time = command.takes_time();
+        if command.uses_slots() {
+            self.measuring = IdleMeasuring::none();
+        }
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Prepare(id, prepared) => self.set_prompts(id, &prepared),

@@ -19,6 +19,8 @@ mod independence;
 mod library;
 mod logits;
 #[cfg(target_os = "linux")]
+mod measuring;
+#[cfg(target_os = "linux")]
 mod pauses;
 mod polling;
 mod sharing;

@@ -11,7 +11,7 @@ use crate::library::{Engine, INVALID_ENGINE, LIBRARY, config, endless, exclusive
 const INVALID_REQUEST: i32 = 3;
 
 /// The CPU time of this process so far.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
@@ -19,7 +19,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Asserts that this process does next to nothing for a while.
-fn assert_asleep(what: &str) {
+pub fn assert_asleep(what: &str) {
     const WATCHED: Duration = Duration::from_millis(400);
     // Much more than the threads need to notice the pause.
     std::thread::sleep(Duration::from_millis(50));
@@ -39,7 +39,7 @@ fn large_batches() -> Value {
     json!({"n_ctx": 2048, "n_batch": 2048, "n_ubatch": 2048, "n_threads": 2, "n_threads_batch": 2})
 }
 
-fn story(seed: u64) -> Value {
+pub fn story(seed: u64) -> Value {
     json!({"prompt": "Once upon a time there was", "n_predict": 40, "seed": seed, "return_tokens": true, "ignore_eos": true})
 }
 
@@ -48,13 +48,13 @@ fn tokens(last: &Value) -> Value {
     json!([last["tokens_predicted"], last["stop_type"], last["tokens_evaluated"]])
 }
 
-fn complete(engine: &Engine, request: &Value) -> (String, Value) {
+pub fn complete(engine: &Engine, request: &Value) -> (String, Value) {
     let (text, last) = engine.drain(engine.submit(request));
     assert_eq!(last["success"], true, "{last}");
     (text, tokens(&last))
 }
 
-fn ends_soon<R>(what: &str, work: impl FnOnce() -> R) -> R {
+pub fn ends_soon<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let begin = Instant::now();
     let result = work();
     assert!(begin.elapsed() < Duration::from_secs(30), "{what}: {:?}", begin.elapsed());

@@ -9,6 +9,7 @@
 //! - `delivery`: the scheduler alone delivers the changes of steps, after the step.
 //! - `instructions`: steps whose instructions a script counts.
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
+//! - `measuring`: an idle engine measures what decodes cost, until its slots are used.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `draft_vocabulary`: drafts have only tokens that the draft model scores.
 //! - `scheduling`: no request starves, whatever others do.
@@ -21,6 +22,7 @@ mod distribution;
 mod draft_vocabulary;
 mod instructions;
 mod logits;
+mod measuring;
 mod prompt_probs;
 mod random_scenarios;
 mod reference;

@@ -253,6 +253,11 @@ impl PendingPanels {
         }
     }
 
+    /// Whether panels are being made.
+    pub(in crate::llama) fn is_making(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// The bytes of weights of which panels are still to be made.
     pub(in crate::llama) fn bytes_left(&self) -> u64 {
         // SAFETY: reads an atomic value.
@@ -264,6 +269,9 @@ impl PendingPanels {
 impl PendingPanels {
     pub(in crate::llama) fn begin(&mut self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
     pub(in crate::llama) fn stop(&mut self, _: impl FnOnce()) {}
+    pub(in crate::llama) fn is_making(&self) -> bool {
+        false
+    }
     pub(in crate::llama) fn bytes_left(&self) -> u64 {
         0
     }

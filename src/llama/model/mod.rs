@@ -301,6 +301,11 @@ impl Model {
         self.pending_panels.bytes_left()
     }
 
+    /// Whether a thread makes panels of its weights now.
+    pub fn is_making_panels(&self) -> bool {
+        self.pending_panels.is_making()
+    }
+
     /// How it drafts, as its file says.
     pub fn draft_kind(&self) -> DraftKind {
         self.draft_kind
