@@ -9,10 +9,10 @@ use super::completion::Completion;
 use super::decision::ChoiceDecision;
 use super::edited_rows::EditedRows;
 use super::event::{PromptProbs, PromptStats, Restored};
+use super::prefixes::{self, SlotPrefix};
 use super::request::{Request, Submission};
-use super::request_handle::Phase;
 use super::sessions::load_from;
-use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};
+use super::slots::{DroppedTokens, RequestSpeculation, SlotPool, Task};
 use super::step::input::SlotState;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, Vocab};
@@ -39,21 +39,17 @@ pub(super) struct Applicant {
     pub(super) has_beams: bool,
     /// Whether a session replaces what the slot holds.
     pub(super) loads_session: bool,
-    /// Whether another completion is decoding the same prompt, which can be copied soon.
-    pub(super) waits_for_prompt: bool,
 }
 
 impl Applicant {
-    fn of(submission: &Submission, can_copy: bool) -> Applicant {
-        let Request { options, prompt, prompt_of, .. } = &submission.request;
-        let leader = prompt_of.filter(|_| can_copy).map(|index| submission.sink.phase_of(index));
+    fn of(submission: &Submission) -> Applicant {
+        let Request { options, prompt, .. } = &submission.request;
         Applicant {
             is_prepared: submission.is_prepared,
             n_prompt: prompt.len(),
             slot: options.slot,
             has_beams: options.n_beams > 1,
             loads_session: options.session_load.is_some(),
-            waits_for_prompt: leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)),
         }
     }
 }
@@ -61,16 +57,19 @@ impl Applicant {
 /// One pass over the waiting requests, in their order.
 ///
 /// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted: they might wait
-/// forever. A request whose prompt is still being prepared keeps a slot from later ones, and lets them have the others.
+/// forever. A request keeps a slot from later ones, and lets them have the others, while its prompt is still being prepared or another slot
+/// reads the beginning of it.
 #[derive(Debug)]
 pub(super) struct AdmissionPass {
     states: Vec<SlotState>,
     /// Cells that all slots share; `None`: each slot has its own.
     shared_cells: Option<usize>,
     n_ctx: usize,
+    /// See [`prefixes::copy_cost`].
+    copy_cost: Option<usize>,
     beams_are_busy: bool,
     cells_are_awaited: bool,
-    /// The slots that unprepared requests so far ask for.
+    /// The slots that are kept for requests so far: those that they ask for, or any.
     kept_slots: Vec<Option<usize>>,
     beams_are_kept: bool,
 }
@@ -79,11 +78,16 @@ impl AdmissionPass {
     pub(super) fn new(pool: &SlotPool, beams_are_busy: bool) -> AdmissionPass {
         let mut states = Vec::with_capacity(pool.slots.len());
         pool.states(&mut states);
-        AdmissionPass::over(states, pool.shared_cells, pool.context.n_ctx(), beams_are_busy)
+        let n_ctx = pool.context.n_ctx();
+        AdmissionPass {
+            copy_cost: prefixes::copy_cost(pool),
+            ..Self::over(states, pool.shared_cells, n_ctx, beams_are_busy)
+        }
     }
 
     fn over(states: Vec<SlotState>, shared_cells: Option<usize>, n_ctx: usize, beams_are_busy: bool) -> AdmissionPass {
         AdmissionPass {
+            copy_cost: None,
             cells_are_awaited: states.iter().any(|state| state.has_request && state.is_preempted),
             states,
             shared_cells,
@@ -96,9 +100,7 @@ impl AdmissionPass {
 
     /// The place of the next waiting request; `None`: it has to wait.
     pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
-        let Request { prompt, lora, .. } = &submission.request;
-        let n_common = |index: usize| pool.slots.get(index).map_or(0, |slot| slot.common_prefix(prompt, lora));
-        self.place_applicant(&Applicant::of(submission, can_copy(pool)), n_common)
+        self.place_applicant(&Applicant::of(submission), || SlotPrefix::in_slots(pool, submission))
     }
 
     /// A request has begun.
@@ -107,8 +109,12 @@ impl AdmissionPass {
         self.beams_are_busy = beams_are_busy;
     }
 
-    /// As [`AdmissionPass::place`]. `n_common`: how many tokens at the start of the prompt a slot's cache has.
-    fn place_applicant(&mut self, applicant: &Applicant, n_common: impl Fn(usize) -> usize) -> Option<Placement> {
+    /// As [`AdmissionPass::place`]. `prefixes`: the beginning of the prompt in each slot.
+    fn place_applicant(
+        &mut self,
+        applicant: &Applicant,
+        prefixes: impl FnOnce() -> Vec<SlotPrefix>,
+    ) -> Option<Placement> {
         if !applicant.is_prepared {
             match applicant.has_beams {
                 true => self.beams_are_kept = true,
@@ -119,12 +125,20 @@ impl AdmissionPass {
         if applicant.has_beams {
             return (!self.beams_are_busy && !self.beams_are_kept).then_some(Placement::Beams);
         }
-        let index = self.slot_for(applicant, n_common)?;
-        if self.is_kept(index) {
+        if self.states.iter().filter(|state| !state.has_request).count() <= self.kept_slots.len() {
+            return None;
+        }
+        let prefixes = prefixes();
+        let index = self.slot_for(applicant, &prefixes)?;
+        if self.kept_slots.contains(&Some(index)) {
             return None;
         }
         if self.cells_are_awaited || !self.has_cells_for(applicant.n_prompt) {
             self.cells_are_awaited = true;
+            return None;
+        }
+        if self.waits_for_prefix(index, &prefixes) {
+            self.kept_slots.push(applicant.slot);
             return None;
         }
         Some(Placement::Slot(index))
@@ -132,28 +146,43 @@ impl AdmissionPass {
 
     /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else the one unused
     /// for longest. `None`: none is free.
-    fn slot_for(&self, applicant: &Applicant, n_common: impl Fn(usize) -> usize) -> Option<usize> {
-        if applicant.waits_for_prompt {
-            return None;
-        }
+    fn slot_for(&self, applicant: &Applicant, prefixes: &[SlotPrefix]) -> Option<usize> {
         let mut free = (0..).zip(&self.states).filter(|(_, state)| !state.has_request);
-        let (index, _) = match applicant.slot {
-            Some(requested) => free.find(|(index, _)| *index == requested)?,
-            None if applicant.loads_session => free.min_by_key(|(_, state)| state.last_used)?,
-            None => free.max_by_key(|(index, state)| {
-                let common = n_common(*index);
-                // A tenth in common is more than a BOS and a system prompt's first words.
-                let worth = if 10 * common > applicant.n_prompt { common } else { 0 };
-                (worth, Reverse(self.batch_parts_with(*index)), Reverse(state.last_used))
-            })?,
+        if let Some(requested) = applicant.slot {
+            return free.find(|(index, _)| *index == requested).map(|(index, _)| index);
+        }
+        if applicant.loads_session {
+            return free.min_by_key(|(_, state)| state.last_used).map(|(index, _)| index);
+        }
+        let reusable = |index: usize| prefixes.get(index).map_or(0, |prefix| prefix.reusable);
+        let unused =
+            |index: usize, state: &SlotState| (Reverse(self.batch_parts_with(index)), Reverse(state.last_used));
+        let oldest = free.clone().max_by_key(|(index, state)| unused(*index, state))?;
+        let fullest = free.max_by_key(|(index, state)| {
+            // A tenth in common is more than a BOS and a system prompt's first words.
+            let worth = if 10 * reusable(*index) > applicant.n_prompt { reusable(*index) } else { 0 };
+            (worth, unused(*index, state))
+        })?;
+        // The cache that begins with most of the prompt can be that of another conversation, which goes on if the prompt gets a copy in a
+        // slot that has less to lose.
+        let longest = prefixes.iter().map(|prefix| prefix.copyable).max().unwrap_or(0);
+        let cost = self.copy_cost.unwrap_or(usize::MAX);
+        // The tokens that are decoded, or copied, for this prompt or for the next request that wants what the slot had.
+        let loss = |(index, state): (usize, &SlotState)| {
+            let missing = applicant.n_prompt - reusable(index).min(applicant.n_prompt);
+            let copied = (applicant.n_prompt - longest.min(applicant.n_prompt)).saturating_add(cost);
+            state.n_cached.saturating_sub(reusable(index)) + missing.min(copied)
         };
-        Some(index)
+        Some(if loss(oldest) < loss(fullest) && self.copy_cost.is_some() { oldest.0 } else { fullest.0 })
     }
 
-    /// Whether a free slot is kept for requests that are still being prepared.
-    fn is_kept(&self, index: usize) -> bool {
-        let n_free = self.states.iter().filter(|state| !state.has_request).count();
-        n_free <= self.kept_slots.len() || self.kept_slots.contains(&Some(index))
+    /// Whether another slot reads so much of a prompt that it pays to wait for that and to copy it. The slot `index` would read the same
+    /// tokens, beside the other one and not sooner.
+    fn waits_for_prefix(&self, index: usize, prefixes: &[SlotPrefix]) -> bool {
+        let Some(cost) = self.copy_cost else { return false };
+        let own = prefixes.get(index).map_or(0, |prefix| prefix.reusable);
+        let longest = |part: fn(&SlotPrefix) -> usize| prefixes.iter().map(part).max().unwrap_or(0);
+        longest(|prefix| prefix.awaited) > longest(|prefix| prefix.copyable).max(own + cost)
     }
 
     /// The number of parts into which llama.cpp divides a batch of all busy slots and this one: with a KV buffer for each sequence, it
@@ -172,24 +201,6 @@ impl AdmissionPass {
         let running = self.states.iter().filter(|state| state.has_request);
         let running: usize = running.map(|state| state.n_cached.max(state.n_tokens)).sum();
         running == 0 || running + n_prompt.min(self.n_ctx) < cells
-    }
-}
-
-/// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of one would move the tokens of the other.
-fn can_copy(pool: &SlotPool) -> bool {
-    pool.shared_cells.is_none()
-}
-
-/// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
-fn copy_prefix(pool: &mut SlotPool, index: usize, tokens: &[Token], lora: &[f32]) {
-    let common = |slot: &Slot| slot.common_prefix(tokens, lora);
-    let own = pool.slots.get(index).map_or(0, common);
-    let best = pool.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
-    let Some(best) = best.filter(|best| common(best) > own) else { return };
-    let best = best.index;
-    let Ok([from, to]) = pool.slots.get_disjoint_mut([best, index]) else { return };
-    if to.cache.copy_from(&mut pool.context, &from.cache) {
-        to.lora = lora.to_vec();
     }
 }
 
@@ -235,6 +246,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let Submission { request, sink, deadline, first_run, .. } = submission;
     let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
     let vocab = model.vocab();
+    let reuses_cache = request.reuses_cache();
     let mut options = request.options;
     let n_total = request.prompt.len();
     let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
@@ -242,8 +254,9 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let SamplingSettings { logit_bias, temperature, .. } = &request.sampling;
     let decide = |choices| ChoiceDecision::new(choices, logit_bias.clone(), *temperature, tokens.len(), n_ctx);
     let decision = request.choices.map(decide).transpose()?;
-    if request.prompt_of.is_some() && options.cache_prompt && can_copy(pool) {
-        copy_prefix(pool, index, &tokens, &request.lora);
+    if reuses_cache && first_run.is_none() && options.session_load.is_none() {
+        let drafts = request.speculative.is_some();
+        prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);
     }
     let session_load: Option<Restored> =
         options.session_load.as_deref().map(|path| load_from(pool, index, path)).transpose()?;
@@ -253,9 +266,8 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
     let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
     // One token at least must be decoded, for its logits.
-    let may_reuse = pool.reuses_prompts && options.cache_prompt && options.prompt_probs.is_none();
-    let reusable = match may_reuse && slot.lora == request.lora {
-        true => tokens.get(..tokens.len() - 1).unwrap_or(&[]),
+    let reusable = match pool.reuses_prompts && reuses_cache && slot.lora == request.lora {
+        true => prefixes::beginning(&tokens),
         false => &[],
     };
     let reusable = first_run.map_or(reusable, |first_run| first_run.of(reusable));

@@ -63,7 +63,6 @@ impl Compare {
         let request = Request {
             compare: false,
             speculative: None,
-            prompt_of: None,
             prefix: std::sync::Arc::default(),
             sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
             options: RequestOptions {

@@ -29,6 +29,7 @@ mod load;
 mod load_progress;
 mod measure;
 mod pacing;
+mod prefixes;
 mod report;
 mod request;
 mod request_handle;

@@ -27,9 +27,6 @@ use crate::speculative::{self, Predicted};
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
     pub prompt: Arc<[Token]>,
-    /// An earlier completion of the same submission (by index) that has the same prompt: it is decoded once for both where the KV cache
-    /// allows it.
-    pub prompt_of: Option<usize>,
     /// Tokens that the completion begins with: those that an earlier run generated. They are decoded with the prompt, and reported like
     /// generated ones. Where the result would not be the same as that of a run from the start, they are generated again.
     pub prefix: Arc<[Token]>,
@@ -51,6 +48,13 @@ pub struct Request {
     pub compare: bool,
     /// Options that need no vocabulary.
     pub options: RequestOptions,
+}
+
+impl Request {
+    /// Whether its prompt can begin with what a cache has: not if each token of it needs its logits.
+    pub(super) fn reuses_cache(&self) -> bool {
+        self.options.cache_prompt && self.options.prompt_probs.is_none()
+    }
 }
 
 /// Changes a row of logits, on the engine's thread. Its arguments: the number of the request, the row, and the tokens before the position.

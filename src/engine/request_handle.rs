@@ -245,11 +245,6 @@ impl CompletionSink {
         self.of(&self.handle.inner.lock())
     }
 
-    /// The phase of the completion with that index of the same request.
-    pub(super) fn phase_of(&self, index: usize) -> Phase {
-        self.handle.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
-    }
-
     fn of(&self, inner: &HandleState) -> Phase {
         inner.phases.get(self.index).copied().unwrap_or(Phase::Finished)
     }

@@ -16,7 +16,7 @@ use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
-use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
+use crate::session::{SeedOrigin, SelfExtend, Sequence};
 use crate::speculative::verify::Residual;
 use crate::speculative::{Adaptive, Drafters, DraftingState, Settings, Verify};
 
@@ -55,9 +55,9 @@ impl Slot {
         }
     }
 
-    /// How many tokens at the start of `tokens` are in the cache, decoded with these LoRA scales.
-    pub(super) fn common_prefix(&self, tokens: &[Token], lora: &[f32]) -> usize {
-        if self.lora == lora { session::common_prefix(&self.cache, tokens) } else { 0 }
+    /// How many tokens of `prompt` a request with these LoRA scales finds in the cache. `min_len`: see [`RequestOptions::n_cache_reuse`].
+    pub(super) fn reusable(&self, context: &Context, prompt: &[Token], lora: &[f32], min_len: usize) -> usize {
+        if self.lora == lora { self.cache.reusable(context, prompt, min_len) } else { 0 }
     }
 
     fn state(&self) -> SlotState {

@@ -20,6 +20,8 @@ pub struct Sequence {
     /// Number of grouped blocks.
     blocks: usize,
     checkpoints: Checkpoints,
+    /// The first token that was moved: its cell depends on tokens that are not in the sequence any more. `None`: no token was.
+    moved: Option<usize>,
 }
 
 /// The sequence ids for the branches of the slot `slot`, in a context where `n_shared` sequences share a buffer and the first
@@ -42,7 +44,7 @@ impl Sequence {
     /// The empty sequence with the id `index`.
     pub fn new(index: usize, extend: Option<SelfExtend>) -> Sequence {
         let id = SeqId::try_from(index).unwrap_or(SeqId::MAX);
-        Sequence { id, tokens: Vec::new(), extend, blocks: 0, checkpoints: Checkpoints::default() }
+        Sequence { id, tokens: Vec::new(), extend, blocks: 0, checkpoints: Checkpoints::default(), moved: None }
     }
 
     /// Its sequence id.
@@ -104,9 +106,9 @@ impl Sequence {
         self.back_to_checkpoint(context, len)
     }
 
-    /// Replaces this sequence by a copy of `other`, which is in the same context. Returns false on failure; then this sequence is
-    /// unchanged or empty.
-    pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
+    /// Replaces this sequence by a copy of the first `len` tokens of `other`, which is in the same context and has a buffer of its own.
+    /// Fewer are left if the memory cannot be rolled back to `len`. Returns false on failure; then this sequence is unchanged or empty.
+    pub fn copy_from(&mut self, context: &mut Context, other: &Sequence, len: usize) -> bool {
         if Sequence::needs_checkpoints(context) {
             // llama.cpp copies lazily, which would overwrite a checkpoint restored later. So copy the state immediately.
             let Ok(state) = context.state(other.id, Part::Whole) else { return false };
@@ -119,13 +121,48 @@ impl Sequence {
         }
         self.checkpoints.clone_from(&other.checkpoints);
         self.tokens.clone_from(&other.tokens);
-        self.blocks = other.blocks;
+        (self.blocks, self.moved) = (other.blocks, other.moved);
+        self.cut(context, len);
         true
+    }
+
+    /// The number of tokens of `prompt` that [`Sequence::reuse`] would find here, at least.
+    pub fn reusable(&self, context: &Context, prompt: &[Token], min_len: usize) -> usize {
+        let prefix = common_prefix(&self.tokens, prompt);
+        let last = self.chunks(context, prompt, prefix, min_len).pop();
+        self.left_by_cut(context, last.map_or(prefix, |chunk| chunk.to + chunk.len))
+    }
+
+    /// The number of tokens at the start of `prompt` that another sequence can copy, at least: as far as their cells depend on nothing else.
+    pub fn copyable(&self, context: &Context, prompt: &[Token]) -> usize {
+        self.left_by_cut(context, self.unmoved_prefix(&self.tokens, prompt))
+    }
+
+    /// The number of tokens that `prompt` has in common with `tokens`, which this sequence has or will have: without those that are moved.
+    pub fn unmoved_prefix(&self, tokens: &[Token], prompt: &[Token]) -> usize {
+        let prefix = common_prefix(tokens, prompt);
+        self.moved.map_or(prefix, |moved| moved.min(prefix))
+    }
+
+    /// The number of tokens that a cut to `len` leaves, at least.
+    fn left_by_cut(&self, context: &Context, len: usize) -> usize {
+        let is_whole = len == self.tokens.len() || context.cuts_anywhere();
+        match is_whole || context.rollback().is_unlimited() && context.reaches_back(self.id, self.position(len)) {
+            true => self.extend.map_or(len, |extend| extend.cut(self.blocks, len)),
+            false => self.checkpoints.before(len),
+        }
+    }
+
+    /// The parts of `prompt` after its first `prefix` tokens, of at least `min_len` tokens, that can be moved to their new positions (0: none).
+    fn chunks(&self, context: &Context, prompt: &[Token], prefix: usize, min_len: usize) -> Vec<Chunk> {
+        let can_move = self.blocks == 0 && context.can_shift() && context.cuts_anywhere();
+        chunks(&self.tokens, prompt, prefix, if can_move { min_len } else { 0 })
     }
 
     fn keep(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.blocks = self.blocks.min(self.extend.map_or(0, |extend| extend.blocks(len)));
+        self.moved = self.moved.filter(|moved| *moved < len);
         self.checkpoints.keep(len);
     }
 
@@ -170,18 +207,16 @@ impl Sequence {
     /// at least `min_len` tokens that are at later positions in the cache are shifted to their new positions (0: none).
     pub fn reuse(&mut self, context: &mut Context, prompt: &[Token], min_len: usize) -> usize {
         let prefix = common_prefix(&self.tokens, prompt);
-        let can_move = self.blocks == 0 && context.can_shift() && context.cuts_anywhere();
         let mut end = prefix;
-        if can_move && min_len > 0 {
-            for Chunk { from, to, len } in chunks(&self.tokens, prompt, prefix, min_len) {
-                let moved = context.remove(self.id, to, Some(from))
-                    && context.move_by(self.id, from..from + len, to.cast_signed() - from.cast_signed());
-                if !moved {
-                    break;
-                }
-                self.tokens.copy_within(from..from + len, to);
-                end = to + len;
+        for Chunk { from, to, len } in self.chunks(context, prompt, prefix, min_len) {
+            let moved = context.remove(self.id, to, Some(from))
+                && context.move_by(self.id, from..from + len, to.cast_signed() - from.cast_signed());
+            if !moved {
+                break;
             }
+            self.tokens.copy_within(from..from + len, to);
+            self.note_moved(to);
+            end = to + len;
         }
         self.cut(context, end)
     }
@@ -204,6 +239,9 @@ impl Sequence {
             self.clear(context);
             return false;
         }
+        if range.end < self.tokens.len() {
+            self.note_moved(range.start);
+        }
         self.tokens.drain(range);
         self.checkpoints.keep(0);
         // Kept tokens may be inside a sliding window again although their cells were dropped.
@@ -211,6 +249,10 @@ impl Sequence {
             self.clear(context);
         }
         true
+    }
+
+    fn note_moved(&mut self, from: usize) {
+        self.moved = Some(self.moved.map_or(from, |moved| moved.min(from)));
     }
 
     /// Whether a rollback in this context needs [`Sequence::checkpoint`]s.
@@ -325,7 +367,7 @@ impl Sequence {
         context.set_state(self.id, &snapshot.state, Part::Whole)?;
         self.checkpoints.keep(0);
         self.tokens.clone_from(&snapshot.tokens);
-        self.blocks = snapshot.blocks;
+        (self.blocks, self.moved) = (snapshot.blocks, None);
         let there = context.len(self.id);
         if there != self.next() || !context.reaches(self.id, there) {
             return Err(Error::model(format!("the state is {there} positions long, not {}", self.next())));
@@ -372,6 +414,12 @@ impl Checkpoints {
     fn last(&self) -> Option<(usize, &[u8])> {
         let all = self.list.last().into_iter().chain(Some(&self.mark).filter(|(len, _)| *len > 0));
         all.max_by_key(|(len, _)| *len).map(|(len, state)| (*len, state.as_slice()))
+    }
+
+    /// The number of tokens of the last checkpoint that has at most `len`.
+    fn before(&self, len: usize) -> usize {
+        let all = self.list.iter().map(|(at, _)| *at).chain(Some(self.mark.0));
+        all.filter(|at| *at <= len).max().unwrap_or(0)
     }
 
     /// Drops checkpoints with more than `len` tokens.

@@ -147,6 +147,12 @@ impl Drafter for CrossVocabulary {
         self.model.erase(slot)
     }
 
+    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(to) else { return };
+        text.follow(&self.dictionary, prompt);
+        self.model.copy(from, to, text.tokens());
+    }
+
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(slot) else { return };
         text.follow(&self.dictionary, prompt);

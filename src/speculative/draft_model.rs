@@ -405,6 +405,14 @@ impl Drafter for DraftModel {
         n
     }
 
+    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        let Ok([from, to]) = self.slots.get_disjoint_mut([from, to]) else { return };
+        let n = from.cache.copyable(&self.context, prompt);
+        if self.context.has_buffers() && n > to.cache.reusable(&self.context, prompt, 0) {
+            to.cache.copy_from(&mut self.context, &from.cache, n);
+        }
+    }
+
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.cache.reuse(&mut self.context, prompt, least);

@@ -341,6 +341,10 @@ impl Drafter for Head {
         self.slots.erase(slot, &mut self.context)
     }
 
+    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        self.slots.copy(&mut self.context, from, to, prompt);
+    }
+
     fn needs_hidden(&self) -> bool {
         self.needs_hidden
     }

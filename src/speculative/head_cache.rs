@@ -86,6 +86,14 @@ impl<R: Default> HeadSlots<R> {
         self.get_mut(slot).map_or(0, |slot| slot.cache.erase(context))
     }
 
+    /// As [`Drafter::copy`](super::Drafter::copy).
+    pub(super) fn copy(&mut self, context: &mut Context, from: usize, to: usize, prompt: &[Token]) {
+        let Ok([from, to]) = self.0.get_disjoint_mut([from, to]) else { return };
+        if context.has_buffers() && from.cache.reach(prompt) > to.cache.reach(prompt) {
+            to.cache.copy_from(context, &from.cache);
+        }
+    }
+
     /// As [`Drafter::disabled`](super::Drafter::disabled).
     pub(super) fn disabled(&self, slot: usize) -> Option<&str> {
         self.get(slot)?.disabled.as_deref()
@@ -135,6 +143,24 @@ impl HeadCache {
     pub(super) fn cut(&mut self, context: &mut Context) -> bool {
         let len = self.tokens.len();
         self.tokens.cut(context, len) == len
+    }
+
+    /// The number of tokens of `prompt` up to the last one that the cache has, or whose state is known.
+    fn reach(&self, prompt: &[Token]) -> usize {
+        let cached = prompt.get(self.start..).map_or(0, |rest| common_prefix(&self.tokens, rest));
+        let cached = if cached > 0 { self.start + cached } else { 0 };
+        let known = self.states.reach(prompt);
+        cached.max(if known > self.states.from() { known } else { 0 })
+    }
+
+    /// Replaces tokens and states by those of another slot's cache.
+    fn copy_from(&mut self, context: &mut Context, other: &HeadCache) {
+        if self.tokens.copy_from(context, &other.tokens, other.tokens.len()) {
+            self.start = other.start;
+            self.states.clone_from(&other.states);
+        } else {
+            self.erase(context);
+        }
     }
 
     /// Removes all tokens and states. Returns the number of tokens.

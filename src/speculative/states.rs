@@ -4,7 +4,7 @@ use crate::llama::Token;
 use crate::session::common_prefix;
 
 /// The hidden states of consecutive tokens of a context, and of its draft.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct States {
     /// The index in the context of the first of them.
     from: usize,

@@ -8,4 +8,5 @@ mod distribution;
 mod long_context;
 mod lossless;
 mod models_without_rollback;
+mod prefixes;
 mod rollback;

@@ -287,6 +287,25 @@ fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     }
 }
 
+/// Prompts at once that are equal, and one that shares their beginning only.
+#[test]
+fn equal_beginnings_at_once_give_the_output_of_each_alone() {
+    for (kind, init) in kinds() {
+        let engine = load(&init, json!({"n_parallel": 4}));
+        let base = tokens(1, 450);
+        let prompts = [base.clone(), base.clone(), base.clone(), [&base[..400], &tokens(4, 30)].concat()];
+        let alone = prompts.clone().map(|prompt| cold(&engine, &prompt)["content"].clone());
+        let engine = load(&init, json!({"n_parallel": 4}));
+        for round in 0..2 {
+            let ids = prompts.clone().map(|prompt| submit(&engine, Completion, &request(&prompt)));
+            let updates = ids.map(|id| drain(&engine, Completion, id));
+            assert_eq!(updates.clone().map(|updates| json!(text(&updates))), alone, "{kind}, round {round}");
+            let cached = updates.map(|updates| n(&updates.last().expect("an end")["timings"]["cache_n"]));
+            assert!(cached[1..].iter().all(|cached| *cached >= 256), "{kind}, round {round}: {cached:?}");
+        }
+    }
+}
+
 /// In a small sliding-window cache, llama.cpp never reuses a cell that several beams share.
 #[test]
 fn beam_search_continues_past_the_sliding_window() {

@@ -52,6 +52,11 @@ pub trait Drafter {
         0
     }
 
+    /// A request for `prompt` starts in the slot `to`, with a copy of what the target's cache has of the prompt in the slot `from`.
+    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        let _ = (from, to, prompt);
+    }
+
     /// A request for `prompt` starts in `slot` that allows moving parts of the cache.
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         let _ = (slot, prompt, least);

@@ -223,7 +223,6 @@ impl LocalEngine {
         let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
         Ok(Request {
             prompt: Arc::default(),
-            prompt_of: None,
             prefix: Arc::default(),
             sampling,
             logits_editor: request.logits_callback.then(|| self.logits_editor(request.host_number)).transpose()?,
@@ -287,7 +286,6 @@ fn split_completions(
     let mut completions = Vec::new();
     for index in 0..request.inputs.all.len() {
         let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
-        let first = completions.len();
         for copy in 0..request.n_cmpl {
             let sampling = SamplingSettings { seed: request.seed(index, copy), ..common.sampling.clone() };
             // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
@@ -306,14 +304,13 @@ fn split_completions(
                 slot: options.slot,
                 settings: generation_settings(request, &sampling, used, n_ctx, &serving.name),
             };
-            let prompt_of = (!is_first && options.cache_prompt).then_some(first);
             // A token that is not in the vocabulary is of another model.
             let prefix = request
                 .prefixes
                 .get(completions.len())
                 .filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));
             let prefix = prefix.map_or_else(Arc::default, |tokens| Arc::from(tokens.as_slice()));
-            completions.push((record, Request { prompt_of, prefix, sampling, options, ..common.clone() }));
+            completions.push((record, Request { prefix, sampling, options, ..common.clone() }));
         }
     }
     completions

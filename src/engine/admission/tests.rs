@@ -1,13 +1,7 @@
 use super::*;
 
-const PREPARED: Applicant = Applicant {
-    is_prepared: true,
-    n_prompt: 20,
-    slot: None,
-    has_beams: false,
-    loads_session: false,
-    waits_for_prompt: false,
-};
+const PREPARED: Applicant =
+    Applicant { is_prepared: true, n_prompt: 20, slot: None, has_beams: false, loads_session: false };
 
 fn free(n_cached: usize, last_used: u64) -> SlotState {
     SlotState { n_cached, last_used, ..SlotState::default() }
@@ -22,7 +16,8 @@ fn pass(states: &[SlotState], shared_cells: Option<usize>) -> AdmissionPass {
 }
 
 fn place(pass: &mut AdmissionPass, applicant: Applicant, n_common: &[usize]) -> Option<Placement> {
-    pass.place_applicant(&applicant, |index| n_common.get(index).copied().unwrap_or(0))
+    let prefix = |n: &usize| SlotPrefix { reusable: *n, copyable: *n, awaited: 0 };
+    pass.place_applicant(&applicant, || n_common.iter().map(prefix).collect())
 }
 
 #[test]
@@ -37,6 +32,55 @@ fn slot_with_the_longest_common_prefix_is_chosen_else_the_one_unused_for_longest
     }
     let session = Applicant { loads_session: true, ..PREPARED };
     assert_eq!(place(&mut pass(&states, None), session, &[9, 0, 0, 9]), Some(Placement::Slot(1)));
+}
+
+/// The caches of free slots with 500 tokens, of which 400 are in common, and a shorter or older one.
+#[test]
+fn the_cache_of_another_conversation_is_copied_instead_of_overwritten() {
+    let place_beside = |other: SlotState, common: usize, copy_cost: Option<usize>| {
+        let pass = pass(&[free(500, 5), free(500, 4), other], None);
+        let prefixes = [400, 400, common];
+        place(&mut AdmissionPass { copy_cost, ..pass }, Applicant { n_prompt: 450, ..PREPARED }, &prefixes)
+    };
+    assert_eq!(place_beside(free(0, 0), 0, Some(50)), Some(Placement::Slot(2)), "it is empty");
+    assert_eq!(place_beside(free(30, 3), 0, Some(50)), Some(Placement::Slot(2)), "it has less to lose");
+    assert_eq!(
+        place_beside(free(0, 0), 0, Some(150)),
+        Some(Placement::Slot(1)),
+        "a copy costs more than the rest is worth"
+    );
+    assert_eq!(place_beside(free(70, 3), 0, Some(50)), Some(Placement::Slot(1)), "it has as much to lose");
+    assert_eq!(place_beside(free(450, 3), 399, Some(50)), Some(Placement::Slot(2)), "nothing is copied there");
+    assert_eq!(place_beside(free(0, 0), 0, None), Some(Placement::Slot(1)), "caches cannot be copied");
+}
+
+#[test]
+fn a_conversation_goes_on_in_its_slot() {
+    let states = [free(500, 5), free(500, 4), free(0, 0)];
+    let mut pass = AdmissionPass { copy_cost: Some(50), ..pass(&states, None) };
+    assert_eq!(place(&mut pass, Applicant { n_prompt: 600, ..PREPARED }, &[480, 400, 0]), Some(Placement::Slot(0)));
+}
+
+#[test]
+fn a_request_that_waits_for_a_prefix_keeps_a_slot() {
+    let waits = |awaited: usize, now: usize| {
+        let states = [busy(450), free(0, 1), free(0, 2)];
+        let mut pass = AdmissionPass { copy_cost: Some(50), ..pass(&states, None) };
+        let prefixes = [
+            SlotPrefix { copyable: now, awaited, ..SlotPrefix::default() },
+            SlotPrefix::default(),
+            SlotPrefix { reusable: 100, copyable: 100, awaited: 0 },
+        ];
+        let asked = pass.place_applicant(&Applicant { n_prompt: 450, ..PREPARED }, || prefixes.to_vec());
+        let later = place(&mut pass, PREPARED, &[]);
+        (asked, later, place(&mut pass, PREPARED, &[]))
+    };
+    let (first, second) = (Some(Placement::Slot(1)), Some(Placement::Slot(2)));
+    assert_eq!(waits(400, 0), (None, first, first), "one slot is kept, and later requests have the other");
+    assert_eq!(waits(400, 399).0, None);
+    for (awaited, now) in [(400, 400), (0, 400), (150, 0)] {
+        assert_eq!(waits(awaited, now).0, second, "{awaited} {now}");
+    }
 }
 
 #[test]
@@ -56,8 +100,6 @@ fn a_request_waits_for_the_slot_that_it_asks_for() {
             "{slot}"
         );
     }
-    let follower = Applicant { waits_for_prompt: true, ..PREPARED };
-    assert_eq!(place(&mut pass(&states, None), follower, &[]), None);
 }
 
 #[test]

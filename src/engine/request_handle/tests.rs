@@ -99,7 +99,6 @@ fn request_phase_is_that_of_its_furthest_completion() {
     phases.push(handle.phase());
     use Phase::*;
     assert_eq!(phases, [Queued, Prompt, Generating, Prompt, Queued, Finished]);
-    assert_eq!(sinks[2].phase_of(1), Finished);
 }
 
 #[test]

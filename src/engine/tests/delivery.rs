@@ -20,7 +20,11 @@ fn greedy(n_predict: usize) -> Request {
 #[test]
 fn nothing_is_visible_before_a_step_is_delivered() {
     let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 100, 32));
-    let (goes_on, ends) = (engine.submit(vec![greedy(8)]), engine.submit(vec![greedy(1)]));
+    let (goes_on, ends) = (engine.submit(vec![greedy(8)]), {
+        // With another beginning, for which it does not wait.
+        let Request { prompt, .. } = greedy(1);
+        engine.submit(vec![Request { prompt: prompt[1..].into(), ..greedy(1) }])
+    });
     engine.scheduler.prepare();
     engine.scheduler.step(&engine.interrupt);
     for handle in [&goes_on, &ends] {

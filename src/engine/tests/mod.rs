@@ -10,6 +10,7 @@
 //! - `instructions`: steps whose instructions a script counts.
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `measuring`: an idle engine measures what decodes cost, until its slots are used.
+//! - `prefixes`: requests whose prompts begin alike read the common beginning once.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `draft_vocabulary`: drafts have only tokens that the draft model scores.
 //! - `scheduling`: no request starves, whatever others do.
@@ -23,6 +24,7 @@ mod draft_vocabulary;
 mod instructions;
 mod logits;
 mod measuring;
+mod prefixes;
 mod prompt_probs;
 mod random_scenarios;
 mod reference;
@@ -259,7 +261,6 @@ impl TestEngine {
 pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::SamplingSettings) -> Request {
     Request {
         prompt: prompt.into(),
-        prompt_of: None,
         prefix: Arc::default(),
         lora: Vec::new(),
         sampling,

@@ -115,7 +115,6 @@ impl PlannedRequest {
             let sampling = sampling::SamplingSettings { seed: self.seed + index as u32, ..sampling.clone() };
             let plain = request(prompt.clone(), self.n_predict, sampling);
             Request {
-                prompt_of: (index > 0).then_some(0),
                 logits_editor: self.edits.then(|| LogitsEditor::new(ban_a_word)),
                 lora: if self.adapted { vec![0.5] } else { Vec::new() },
                 constraint: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap().into()),
@@ -297,9 +296,10 @@ fn sampling() -> BoxedStrategy<Sampling> {
 
 prop_compose! {
     fn planned()(
-        (step, cancel) in (prop_oneof![Just(0), 0..40_usize], option::weighted(0.25, 0..30_usize)),
+        (step, cancel) in (prop_oneof![2 => Just(0), 1 => 0..5_usize, 2 => 0..40_usize], option::weighted(0.25, 0..30_usize)),
         n_texts in prop_oneof![4 => Just(1), 1 => 2..=3_usize],
-        prompt in (0..40_u64, prop_oneof![2 => Just(0), 1 => 0..10_u64], "[a-e]{1,12}"),
+        // Half of them begin with the same 20 tokens, so that slots copy from each other.
+        prompt in (prop_oneof![0..40_u64, Just(20)], prop_oneof![4 => Just(0), 1 => 0..10_u64], "[a-e]{1,12}"),
         n_predict in 0..50_usize,
         n_keep in prop_oneof![3 => Just(Some(0)), 1 => Just(None), 2 => (0..60_usize).prop_map(Some)],
         slot in option::weighted(0.2, 0..3_usize),

@@ -173,7 +173,12 @@ impl Context {
         if next == 0 {
             return true;
         }
-        if self.memory.is_null() || !self.has_sequence(sequence) || self.len(sequence) != next {
+        self.len(sequence) == next && self.reaches_back(sequence, next)
+    }
+
+    /// Whether [`Context::reaches`] would hold if the tokens from position `next` on were removed, which this memory can do.
+    pub fn reaches_back(&self, sequence: SeqId, next: usize) -> bool {
+        if self.memory.is_null() || !self.has_sequence(sequence) {
             return false;
         }
         faked!(fake = &self.fake => fake.first(sequence) == Some(0));

@@ -186,6 +186,13 @@ impl Drafters {
         }
     }
 
+    /// As [`Drafter::copy`].
+    pub fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        for registered in &mut self.registered {
+            registered.drafter.copy(from, to, prompt);
+        }
+    }
+
     /// As [`Drafter::reuse`].
     pub fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         for registered in &mut self.registered {
