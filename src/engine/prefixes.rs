@@ -53,10 +53,10 @@ pub(super) fn copy_cost(pool: &SlotPool) -> Option<usize> {
 /// The tokens of the submission's prompt that the request in `slot` is reading and that can be copied then. `None`: it reads none of them.
 ///
 /// Only a request that was submitted before is waited for, so waits end: each one ends with a part of an older request's prompt, and no
-/// request waits for one that waits itself.
+/// request waits for one that waits itself. A request that scores its prompt reads it more slowly than others would.
 fn awaited(pool: &SlotPool, slot: &Slot, submission: &Submission) -> Option<usize> {
     let leader = slot.task.as_ref().filter(|task| task.phase() == Phase::Prompt && !task.is_preempted)?;
-    if leader.is_suspect || leader.sink.id() > submission.sink.id() {
+    if leader.is_suspect || leader.prompt_probs.is_some() || leader.sink.id() > submission.sink.id() {
         return None;
     }
     let n_cached = slot.cache.len();

@@ -24,8 +24,8 @@ impl Context {
     /// # Errors
     /// See [`DecodeError`].
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
-        // Not interrupted while moves are pending: if only part of the keys were rotated, they would be lost.
-        self.decode_unless(batch, !self.has_pending_moves)
+        // If only part of the keys were rotated, they would be lost. Copies are made before llama.cpp looks at the interrupt.
+        self.decode_unless(batch, !self.has_pending_rotations)
     }
 
     /// As [`Context::decode`], but ignores the interrupt.
@@ -39,7 +39,7 @@ impl Context {
     fn decode_unless(&mut self, batch: &Batch, is_interruptible: bool) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
         self.validate(batch).map_err(DecodeError::Failed)?;
-        self.has_pending_moves = false;
+        (self.has_pending_moves, self.has_pending_rotations) = (false, false);
         self.removable.clear();
         self.decode_padded(batch, !is_interruptible)?;
         self.removable.decoded(batch, self.n_ubatch());

@@ -109,7 +109,7 @@ impl Context {
         if range.is_empty() || by == 0 {
             return true;
         }
-        self.has_pending_moves = true;
+        (self.has_pending_moves, self.has_pending_rotations) = (true, true);
         faked!(fake = &mut self.fake => {
             fake.move_by(sequence, range, by);
             true
@@ -130,7 +130,7 @@ impl Context {
         if range.is_empty() || by == 1 {
             return true;
         }
-        self.has_pending_moves = true;
+        (self.has_pending_moves, self.has_pending_rotations) = (true, true);
         faked!(fake = &mut self.fake => {
             fake.divide(sequence, range, by);
             true
@@ -268,7 +268,7 @@ impl Context {
         if self.hidden.shares_memory() {
             return;
         }
-        self.has_pending_moves = false;
+        (self.has_pending_moves, self.has_pending_rotations) = (false, false);
         self.removable.clear();
         faked!(fake = &mut self.fake => fake.reset());
         if !self.memory.is_null() {

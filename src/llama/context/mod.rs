@@ -80,6 +80,8 @@ pub struct Context {
     pub(super) is_leaked: bool,
     /// Positions were moved or sequences copied. The next decode rotates the keys and copies the cells.
     pub(super) has_pending_moves: bool,
+    /// Positions were moved, so that the next decode rotates keys.
+    pub(super) has_pending_rotations: bool,
     /// How many tokens can be removed from the end of each sequence.
     pub(super) removable: RemovableTokens,
     /// Any range of positions can be removed, and no position is removed by itself.
@@ -334,6 +336,7 @@ impl Context {
                 is_broken: false,
                 is_leaked: false,
                 has_pending_moves: false,
+                has_pending_rotations: false,
                 rotates_keys: rotates_keys(params.type_k, model),
                 removable: RemovableTokens::new(rollback, n_sequences),
                 cuts_anywhere: rollback.is_unlimited() && (model.n_swa() == 0 || params.swa_full),
