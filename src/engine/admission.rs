@@ -144,8 +144,8 @@ impl AdmissionPass {
         Some(Placement::Slot(index))
     }
 
-    /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else the one unused
-    /// for longest. `None`: none is free.
+    /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else, or if the rest of
+    /// that cache is worth more, the one unused for longest. `None`: none is free.
     fn slot_for(&self, applicant: &Applicant, prefixes: &[SlotPrefix]) -> Option<usize> {
         let mut free = (0..).zip(&self.states).filter(|(_, state)| !state.has_request);
         if let Some(requested) = applicant.slot {
@@ -164,16 +164,17 @@ impl AdmissionPass {
             (worth, unused(*index, state))
         })?;
         // The cache that begins with most of the prompt can be that of another conversation, which goes on if the prompt gets a copy in a
-        // slot that has less to lose.
+        // slot that has less to lose. A cache that has the whole prompt is asked for another answer.
+        let is_another = reusable(fullest.0) + 1 < applicant.n_prompt;
+        let Some(cost) = self.copy_cost.filter(|_| is_another) else { return Some(fullest.0) };
         let longest = prefixes.iter().map(|prefix| prefix.copyable).max().unwrap_or(0);
-        let cost = self.copy_cost.unwrap_or(usize::MAX);
         // The tokens that are decoded, or copied, for this prompt or for the next request that wants what the slot had.
         let loss = |(index, state): (usize, &SlotState)| {
             let missing = applicant.n_prompt - reusable(index).min(applicant.n_prompt);
             let copied = (applicant.n_prompt - longest.min(applicant.n_prompt)).saturating_add(cost);
             state.n_cached.saturating_sub(reusable(index)) + missing.min(copied)
         };
-        Some(if loss(oldest) < loss(fullest) && self.copy_cost.is_some() { oldest.0 } else { fullest.0 })
+        Some(if loss(oldest) < loss(fullest) { oldest.0 } else { fullest.0 })
     }
 
     /// Whether another slot reads so much of a prompt that it pays to wait for that and to copy it. The slot `index` would read the same

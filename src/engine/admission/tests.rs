@@ -58,7 +58,12 @@ fn the_cache_of_another_conversation_is_copied_instead_of_overwritten() {
 fn a_conversation_goes_on_in_its_slot() {
     let states = [free(500, 5), free(500, 4), free(0, 0)];
     let mut pass = AdmissionPass { copy_cost: Some(50), ..pass(&states, None) };
-    assert_eq!(place(&mut pass, Applicant { n_prompt: 600, ..PREPARED }, &[480, 400, 0]), Some(Placement::Slot(0)));
+    for n_prompt in [600, 481] {
+        let asks = Applicant { n_prompt, ..PREPARED };
+        assert_eq!(place(&mut pass, asks, &[480, 400, 0]), Some(Placement::Slot(0)), "{n_prompt}");
+    }
+    let again = Applicant { n_prompt: 401, ..PREPARED };
+    assert_eq!(place(&mut pass, again, &[300, 400, 0]), Some(Placement::Slot(1)), "another answer to the same prompt");
 }
 
 #[test]
