@@ -117,6 +117,7 @@ mod amx {
     /// Whether the processor multiplies tiles of bytes, and the system knows their state.
     pub(super) fn is_supported() -> bool {
         // SAFETY: a processor with AVX2 has this leaf.
+        #[allow(unused_unsafe, reason = "newer versions of Rust have a safe function")]
         let features = unsafe { __cpuid_count(7, 0) }.edx;
         let (amx_tile, amx_int8) = (1 << 24, 1 << 25);
         let mut states = 0_u64;

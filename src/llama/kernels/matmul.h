@@ -414,7 +414,7 @@ inline bool multiply(const ggml_compute_params * params, const ggml_tensor * dst
 }
 
 bool multiply_without_amx(const ggml_compute_params * params, const ggml_tensor * dst) { return multiply(params, dst, false); }
-bool multiply_with_amx(const ggml_compute_params * params, const ggml_tensor * dst) { return multiply(params, dst, true); }
+[[maybe_unused]] bool multiply_with_amx(const ggml_compute_params * params, const ggml_tensor * dst) { return multiply(params, dst, true); }
 
 }  // namespace
 }  // namespace foredraft::FOREDRAFT_LEVEL
