@@ -62,6 +62,23 @@ fn equal_beginnings_at_once_give_the_output_of_each_alone() {
     }
 }
 
+/// A head needs the target's states of a prompt's tokens, which a target that copies them does not decode.
+#[test]
+fn the_cache_of_a_head_is_copied() {
+    let engine = start(json!({"model_draft": model("eagle3"), "n_ctx": 512, "n_parallel": 2}));
+    let base = story(&engine);
+    for slot in [0, 1] {
+        let request = json!({
+            "prompt": base, "n_predict": 8, "ignore_eos": true, "id_slot": slot, "speculative": {"type": "eagle3", "adaptive": false},
+        });
+        let answer = complete(&engine, Speculative, &request);
+        assert!(n(&answer["speculative"]["n_drafted"]) > 0);
+    }
+    let erase = json!({"id_slot": 1}).to_string();
+    let erased = engine.with_loaded(|loaded| loaded.session_erase(erase.as_bytes())).expect("an erased slot");
+    assert!(n(&erased["n_erased_draft"]) >= 300, "{erased}");
+}
+
 /// A running request's cache is copied while it generates.
 #[test]
 fn the_cache_of_a_running_request_is_copied() {

@@ -8,6 +8,7 @@ use crate::engine::{Event, Outcome, Phase, Request, RequestHandle, Stop};
 use crate::llama::fake::{FakeModel, mix};
 use crate::llama::{Rollback, Token};
 use crate::sampling::SamplingSettings;
+use crate::speculative::{Adaptive, DrafterKind, Settings};
 
 const FAKE_MODEL: FakeModel =
     FakeModel { seed: 7, n_words: 5, near: 4.0, far: 0.5, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
@@ -183,6 +184,24 @@ fn requests_that_reuse_nothing_do_not_wait() {
     let handles = submit_each(&mut engine, &equals(4, 1));
     engine.step();
     assert!(handles.iter().all(|handle| handle.phase() != Phase::Queued), "slots that share cells copy nothing");
+}
+
+/// The draft model has a KV cache of its own.
+#[test]
+fn the_cache_of_the_draft_model_is_copied_as_well() {
+    let mut engine = TestEngine::new(&Setup { draft: Some(FAKE_MODEL), draft_cost: 10, ..setup() });
+    let sources = vec![DrafterKind::Draft];
+    let speculative = Some(Settings { sources, adaptive: Adaptive::Fixed, ..Settings::default() });
+    let request = |own: usize| Request { speculative: speculative.clone(), ..equals(2, 10)[own].clone() };
+    engine.submit(vec![request(0)]);
+    run(&mut engine);
+    let mut asks = request(1);
+    asks.options.slot = Some(1);
+    engine.submit(vec![asks]);
+    engine.scheduler.prepare();
+    assert_eq!(engine.scheduler.pool.slots[1].cache.len(), N_PROMPT);
+    let draft = engine.scheduler.pool.drafters.save(1);
+    assert_eq!(draft.map(|draft| draft.tokens.len()), Some(N_PROMPT));
 }
 
 /// Cells that a shift has moved depend on the tokens that it has dropped.
