@@ -532,6 +532,37 @@ fn the_variable_forces_a_level() {
     }
 }
 
+/// Linux permits AMX only if the frame of a signal fits into the alternate stacks that threads have. Runs this test's own process again,
+/// because a permission stays.
+#[test]
+#[cfg(target_os = "linux")]
+fn small_alternate_stack_for_signals_leaves_amx_out() {
+    if std::env::var_os("FOREDRAFT_TEST_SMALL_STACK").is_none() {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "small_alternate_stack_for_signals_leaves_amx_out"])
+            .env("FOREDRAFT_TEST_SMALL_STACK", "1")
+            .env_remove("FOREDRAFT_CPU_LEVEL")
+            .status()
+            .expect("this program starts");
+        assert!(status.success());
+        return;
+    }
+    let memory = vec![0_u8; 8 << 10].leak();
+    let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+    // SAFETY: the memory is never freed.
+    assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
+    let levels = llama::levels();
+    let best = levels.iter().rfind(|level| **level != CpuLevel::Amx).expect("a level").name();
+    let engine = JsonEngine::new();
+    let load = |init: Value| engine.load(init.to_string().as_bytes());
+    load(json!({"model": model("draft")})).expect("it loads");
+    assert_eq!(engine.status()["cpu"]["level"], best);
+    if levels.contains(&CpuLevel::Amx) {
+        let error = load(json!({"model": model("draft"), "cpu_level": "amx"})).expect_err("not permitted");
+        assert!(error.message().starts_with("cpu_level: the system doesn't let this process use amx"), "{error}");
+    }
+}
+
 /// The linker keeps one copy of a template or inline function that several objects have. A copy compiled for AVX-512 would run on other
 /// processors, so the kernels must have none.
 #[test]

@@ -131,7 +131,8 @@ mod amx {
     pub(super) fn is_permitted() -> bool {
         static PERMITTED: OnceCell<bool> = OnceCell::new();
         // SAFETY: the call writes no memory.
-        let ask = || unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, libc::c_ulong::from(XTILEDATA)) };
+        let ask =
+            || unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, libc::c_ulong::from(XTILEDATA)) };
         *PERMITTED.get_or_init(|| ask() == 0)
     }
 }
