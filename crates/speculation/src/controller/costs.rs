@@ -489,6 +489,13 @@ impl Costs {
         if let (true, [one, two, ..]) = (self.padded, &mut *self.target) {
             *one = *two;
         }
+        if self.known.first().is_some_and(|known| known.times == 0) {
+            // One token costs no more than several. The load measures it first, when weights or processors may not be at their speed yet.
+            let least = self.target.iter().copied().filter(|seconds| *seconds > 0.0).fold(f64::INFINITY, f64::min);
+            if let Some(one) = self.target.first_mut() {
+                *one = one.min(least);
+            }
+        }
         let one = self.one();
         if one.is_infinite() {
             return;

@@ -244,7 +244,7 @@ fn decide_run(
                 let more = prices.costs.v(beside + length) - prices.costs.v(beside);
                 let more = more + prices.attention_of_more(slot, length);
                 let gain = own.worth(prices, slot, length) - prices.rate * more;
-                let loss = loss_of_others + more + prices.most_repeated(length);
+                let loss = (loss_of_others + more).max(prices.least_lost) + prices.most_repeated(length);
                 if gain > most && prices.may_lose(loss, length, sure) {
                     (best, most) = (length, gain);
                 }

@@ -9,6 +9,9 @@
 //! - It begins with an advance, and gets a fraction of the time once that fraction has paid the advance back. So all that drafts lose is at
 //!   most `max(ADVANCE, SHARE * time)`, and as much more as they have gained.
 //! - Verified drafts pay what they cost and get what they gain. So right drafts soon have enough for the longest ones.
+//! - What they cost is the difference to a step without them. While every step has drafts, that difference is known from the load alone, which
+//!   may have measured one token as slower than two (in a busy moment, or while weights had another layout). Then wrong drafts would seem to
+//!   cost nothing, and no step would show that they do. So they have a least cost, which falls with each plain step that is measured.
 //! - Drafts that were made but not verified are compared with the target's tokens at no cost. What they would have gained lately counts as
 //!   well, so drafts that become right are verified after a few tokens, however little is left.
 
@@ -21,6 +24,8 @@ pub struct LossLimit {
     advance: f64,
     /// The gain that unverified drafts would have brought lately. At least 0: a cumulative sum, as in CUSUM tests.
     missed: f64,
+    /// The number of plain steps that were measured lately.
+    plain: f64,
 }
 
 /// The initial savings. So drafts that are always wrong cost less than a hundredth of 128 tokens.
@@ -31,10 +36,13 @@ const SHARE: f64 = 0.005;
 const MAX_SAVED: f64 = 32.0;
 /// The most that unverified drafts count.
 const MAX_MISSED: f64 = 4.0;
+/// The least cost of a step's drafts before a plain step was measured, and the part of the measurements that remains after a step with drafts.
+const LEAST: f64 = 0.25;
+const REMAINING: f64 = 0.98;
 
 impl Default for LossLimit {
     fn default() -> Self {
-        LossLimit { saved: ADVANCE, advance: ADVANCE, missed: 0.0 }
+        LossLimit { saved: ADVANCE, advance: ADVANCE, missed: 0.0, plain: 0.0 }
     }
 }
 
@@ -42,6 +50,16 @@ impl LossLimit {
     /// The most that the drafts of a step may lose.
     pub fn allowance(&self) -> f64 {
         (self.saved + self.missed).max(0.0)
+    }
+
+    /// The least that a step with drafts costs more than a plain one, because the costs of plain steps have hardly been measured.
+    pub fn least(&self) -> f64 {
+        LEAST / (1.0 + self.plain)
+    }
+
+    /// A step was measured. `is_plain`: it decoded no drafts.
+    pub fn measured(&mut self, is_plain: bool) {
+        self.plain = if is_plain { self.plain + 1.0 } else { REMAINING * self.plain };
     }
 
     /// Saves a fraction of the time of a step.
@@ -101,6 +119,17 @@ mod tests {
         assert!(limit.allowance() > before + 4.0);
         (0..100).for_each(|_| limit.settle(5.0));
         assert!(limit.allowance() <= MAX_SAVED);
+    }
+
+    #[test]
+    fn the_least_cost_falls_with_plain_steps_and_rises_without() {
+        let mut limit = LossLimit::default();
+        let first = limit.least();
+        assert!(ADVANCE / first < 5.0, "few drafts that seem to cost nothing before a plain step: {first}");
+        (0..50).for_each(|_| limit.measured(true));
+        assert!(limit.least() < 0.01, "{}", limit.least());
+        (0..500).for_each(|_| limit.measured(false));
+        assert!(limit.least() > 0.9 * first, "{}", limit.least());
     }
 
     #[test]

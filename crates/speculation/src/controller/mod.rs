@@ -86,7 +86,10 @@ impl Controller {
             let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, n_past: 0 }];
             let rate = self.rate.of(1.0);
             let preferred = draft_prices.preferred().map(|preferred| 1 + preferred);
-            draft_prices.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred, most_lost: f64::MAX }, 1);
+            draft_prices.update(
+                &Prices { slots: &slots, costs: &self.costs, rate, preferred, most_lost: f64::MAX, least_lost: 0.0 },
+                1,
+            );
         }
         self.draft_prices = draft_prices;
     }
@@ -187,7 +190,7 @@ impl Controller {
         }
         let prices = self.prices(steps);
         let plain = self.plain_step(steps);
-        let more = (prices.cost_of_all(1) - prices.cost_of_all(0)) / generating(steps);
+        let more = (prices.cost_of_all(1) - prices.cost_of_all(0)).max(prices.least_lost) / generating(steps);
         let gain = if is_right { plain / generating(steps) - more } else { -more - prices.most_repeated(1) };
         if let Some(losses) = &mut self.losses {
             losses.miss(gain / plain);
@@ -202,16 +205,19 @@ impl Controller {
         if self.losses.is_none() {
             return;
         }
-        let plain = self.plain_step(steps);
+        let (plain, least_lost) = (self.plain_step(steps), self.least_lost(steps));
         let repeats = self.costs.repeats() && steps.iter().any(|step| step.generates && step.n_tokens > 1);
-        let drafts = repeats || self.drafting > 0.0 || self.lengths.iter().any(|length| *length > 0);
+        let is_plain = !repeats && self.lengths.iter().all(|length| *length == 0);
+        let drafts = !is_plain || self.drafting > 0.0;
         // A step after drafts pays for the change of the batch's size.
         let is_of_drafts = std::mem::replace(&mut self.has_drafted, drafts) || drafts;
         let Some(losses) = &mut self.losses else { return };
         losses.save(cost / plain);
         if is_of_drafts && steps.iter().all(|step| step.n_tokens == 0 || step.generates) {
-            losses.settle(n_tokens as f64 / generating(steps) - (cost + self.drafting) / plain);
+            let least = if is_plain { 0.0 } else { plain + least_lost };
+            losses.settle(n_tokens as f64 / generating(steps) - (cost.max(least) + self.drafting) / plain);
         }
+        losses.measured(is_plain);
     }
 
     fn prices<'a>(&'a self, steps: &'a [StepSlot]) -> Prices<'a> {
@@ -222,7 +228,12 @@ impl Controller {
             .losses
             .as_ref()
             .map_or(f64::MAX, |losses| losses.allowance() * generating(steps) * self.plain_step(steps) - self.drafting);
-        Prices { slots: steps, costs: &self.costs, rate, preferred, most_lost }
+        Prices { slots: steps, costs: &self.costs, rate, preferred, most_lost, least_lost: self.least_lost(steps) }
+    }
+
+    /// The least that drafts of a step count as a loss, if all of them are wrong: see [`LossLimit::least`].
+    fn least_lost(&self, steps: &[StepSlot]) -> f64 {
+        self.losses.as_ref().map_or(0.0, |losses| losses.least() * self.plain_step(steps))
     }
 
     /// The tokens that plain decoding generates in the time of one forward pass of one token, with this step's slots.

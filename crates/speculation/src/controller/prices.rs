@@ -30,6 +30,8 @@ pub struct Prices<'a> {
     pub preferred: Option<usize>,
     /// The most that the step's drafts may cost if none of them is right, in forward passes of one token.
     pub most_lost: f64,
+    /// The least that drafts cost if they are decoded and none is right, in forward passes of one token (see `losses`). 0 where losses have no limit.
+    pub least_lost: f64,
 }
 
 impl Prices<'_> {
@@ -65,7 +67,7 @@ impl Prices<'_> {
         }
         let accepted = ((expected - n as f64 * all) / rejected).max(0.0);
         let repeated = self.n_tokens(slot) + accepted.round() as usize;
-        rejected * (self.costs.v(1 + repeated) - self.costs.v(1))
+        rejected * (self.costs.v(1 + repeated) - self.costs.v(1)).max(0.0)
     }
 
     /// The most that a draft of `n` tokens can cost in the next steps of a slot: [`Prices::worth`] has what to expect.
@@ -86,7 +88,9 @@ impl Prices<'_> {
             return 0.0;
         }
         let repeated: f64 = range.clone().map(|slot| self.repetition(slot, more(slot), 0.0, 0.0)).sum();
-        self.cost(range.clone(), &more) - self.cost(range, |_| 0) + repeated
+        let decodes_drafts = range.clone().any(|slot| more(slot) > 0);
+        let least = if decodes_drafts { self.least_lost } else { 0.0 };
+        (self.cost(range.clone(), &more) - self.cost(range, |_| 0)).max(least) + repeated
     }
 
     /// The mean number of tokens before those of the slots that generate.

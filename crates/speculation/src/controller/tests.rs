@@ -29,7 +29,12 @@ fn lengths_of(costs: &Costs, rate: f64, slots: &[StepSlot], drafts: &[(usize, f6
         options.push(own);
     }
     let mut lengths = Vec::new();
-    decide(&Prices { slots, costs, rate, preferred: None, most_lost: f64::MAX }, &options, None, &mut lengths);
+    decide(
+        &Prices { slots, costs, rate, preferred: None, most_lost: f64::MAX, least_lost: 0.0 },
+        &options,
+        None,
+        &mut lengths,
+    );
     lengths
 }
 
@@ -46,7 +51,7 @@ fn drafts_whose_right_tokens_may_be_decoded_again_must_promise_more() {
         let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }];
         let prospect = Prospect { acceptance: 0.5, optimistic: 0.5, lengths: (0, 16) };
         outlook(
-            &Prices { slots: &slots, costs, rate: 1.0, preferred: None, most_lost: f64::MAX },
+            &Prices { slots: &slots, costs, rate: 1.0, preferred: None, most_lost: f64::MAX, least_lost: 0.0 },
             &[DraftOptions::default()],
             &[Some(prospect)],
             0.0,
@@ -104,7 +109,7 @@ fn what_is_fixed_is_decoded_whole_and_the_others_are_filled() {
     options[2].fix(2, 3);
     let mut lengths = Vec::new();
     decide(
-        &Prices { slots: &slots, costs: &costs, rate: 2.0, preferred: None, most_lost: f64::MAX },
+        &Prices { slots: &slots, costs: &costs, rate: 2.0, preferred: None, most_lost: f64::MAX, least_lost: 0.0 },
         &options,
         None,
         &mut lengths,
@@ -159,7 +164,14 @@ fn the_outlook_tells_whether_a_model_pays_for_all_slots_together() {
     let costs = rectangles(&Q8);
     let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }; 4];
     let options: [DraftOptions; 4] = Default::default();
-    let prices = Prices { slots: &slots, costs: &costs, rate: 4.0 / 1.46, preferred: None, most_lost: f64::MAX };
+    let prices = Prices {
+        slots: &slots,
+        costs: &costs,
+        rate: 4.0 / 1.46,
+        preferred: None,
+        most_lost: f64::MAX,
+        least_lost: 0.0,
+    };
     let look = |acceptance: f64, draft: f64| {
         let prospect = Prospect { acceptance, optimistic: acceptance, lengths: (0, 16) };
         outlook(&prices, &options, &[Some(prospect); 4], draft)

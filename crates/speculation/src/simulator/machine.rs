@@ -164,7 +164,11 @@ pub(super) const MACHINES: &[Machine] = &[
 const HYBRID: &[(usize, f64)] = &[(1, 1.0), (2, 1.3), (4, 1.8), (8, 3.0), (16, 5.0), (64, 18.0)];
 const STEEP_HYBRID: &[(usize, f64)] = &[(1, 1.0), (2, 1.7), (4, 2.6), (8, 4.4), (16, 8.0), (64, 29.0)];
 
-/// The machines of hybrids: both slopes, and both ways to return to an earlier state.
+/// The same LFM2 with weights in panels, and what its load measured: one token, the first size, as slower than two. Sizes from 8 on are estimates.
+const LFM2: &[(usize, f64)] = &[(1, 1.0), (2, 1.1), (4, 1.3), (8, 1.8), (16, 2.7), (64, 9.0)];
+const LFM2_IN_LOAD: &[(usize, f64)] = &[(1, 1.5), (2, 1.15), (4, 1.4), (8, 2.1), (16, 4.0), (64, 14.0)];
+
+/// The machines of hybrids: both slopes with both ways to return to an earlier state, and one whose load measured wrong costs.
 pub(super) fn hybrids() -> Vec<Machine> {
     let hybrid = |name, v, memory| Machine { name, v, memory, ..VNNI_CORES };
     vec![
@@ -172,6 +176,7 @@ pub(super) fn hybrids() -> Vec<Machine> {
         hybrid("hybrid, copied", HYBRID, Memory::Copied),
         hybrid("steep hybrid", STEEP_HYBRID, Memory::States(8)),
         hybrid("steep hybrid, copied", STEEP_HYBRID, Memory::Copied),
+        Machine { measured: Some(LFM2_IN_LOAD), ..hybrid("misjudged hybrid", LFM2, Memory::States(8)) },
     ]
 }
 

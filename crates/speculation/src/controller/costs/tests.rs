@@ -92,6 +92,23 @@ fn tokens_that_become_cheaper_do_so_in_sizes_that_were_not_used_yet() {
 }
 
 #[test]
+fn one_token_costs_no_more_than_several_until_a_step_measures_it() {
+    let mut costs = costs(&[(1, 150), (2, 110), (4, 130)], 11.0);
+    assert!(
+        (costs.v(2) - 1.0).abs() < 1e-9 && (costs.v(4) - 130.0 / 110.0).abs() < 1e-9,
+        "{} {}",
+        costs.v(2),
+        costs.v(4)
+    );
+    assert!((costs.c(1, 0) - 0.1).abs() < 1e-9, "{}", costs.c(1, 0));
+    for _ in 0..20 {
+        costs.record_step(&[2], |_| 0, Duration::from_millis(110));
+        costs.record_step(&[1], |_| 0, Duration::from_millis(100));
+    }
+    assert!(costs.v(2) > 1.05, "{}", costs.v(2));
+}
+
+#[test]
 fn what_a_batch_of_another_size_costs_more_is_no_sizes_own_cost() {
     let mut costs = costs(&[(1, 100), (4, 150), (8, 250)], 10.0);
     for step in 0..400 {

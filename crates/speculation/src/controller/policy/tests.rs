@@ -13,6 +13,7 @@ fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices
         rate: rate.of(1.0),
         preferred: preferred.map(|preferred| 1 + preferred),
         most_lost: f64::MAX,
+        least_lost: 0.0,
     }
 }
 

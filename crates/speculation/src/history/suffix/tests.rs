@@ -299,7 +299,10 @@ fn draft_stops_where_longer_does_not_pay() {
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut prices = DraftPrices::default();
         let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64, n_past: 0 }]);
-        prices.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None, most_lost: f64::MAX }, 1);
+        prices.update(
+            &Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None, most_lost: f64::MAX, least_lost: 0.0 },
+            1,
+        );
         let stop_policy = StopPolicy::Paying {
             prices: &prices,
             calibration: &calibration,
