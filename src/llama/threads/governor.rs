@@ -4,6 +4,9 @@
 //! run at the speed of the slowest one, and fewer threads are faster. The best number can only be found by trying. The governor tries
 //! fewer threads when the engine's thread gets too little CPU time, and occasionally more threads when it uses fewer than the load set.
 //! It keeps the faster number. It is plain data: the time is an argument.
+//!
+//! Only decodes of the same kind can be compared. A load and the first steps of a request bring ever new kinds, so a trial may end before it
+//! could be judged. Then it did not fail: its measurements are kept, and the next trial begins with them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -24,8 +27,9 @@ const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
 /// A window of two slow decodes ends after this time.
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
-/// A trial ends early if two decodes are slower than usual by this factor.
+/// A trial ends early if two decodes or more, which took this time, were slower than usual by this factor.
 const ABANDON: f64 = 1.5;
+const ABANDON_AFTER: Duration = Duration::from_millis(15);
 /// If the engine's thread gets less than this share of a core, fewer threads are tried.
 const MIN_SHARE: f64 = 0.85;
 /// The number of consecutive windows with too small a share before a trial, because short loads occur on every machine.
@@ -35,8 +39,11 @@ const BETTER: f64 = 0.95;
 /// The time between trials. Each failed trial doubles it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// A trial is abandoned after this number of decodes of kinds that are not known, because too few can be compared.
+/// A trial ends without a judgement after this number of decodes of kinds that are not known, or this time of them.
 const MAX_UNKNOWN: u32 = 60;
+const MAX_UNKNOWN_TIME: Duration = Duration::from_millis(500);
+/// The pause after such a trial, in multiples of its time.
+const UNJUDGED_PAUSE: f64 = 4.0;
 /// The weight of the latest decode in the moving average of its kind.
 const LATEST: f64 = 0.25;
 /// The maximum number of kinds of decodes that are remembered.
@@ -57,6 +64,8 @@ pub(in crate::llama) struct Governor {
     starved: u32,
     /// The running trial.
     trial: Option<ThreadTrial>,
+    /// The last trial, if it could not be judged.
+    unjudged: Option<ThreadTrial>,
     /// The earliest time of the next trial, and the current pause.
     next: Option<Instant>,
     pause: Duration,
@@ -65,8 +74,9 @@ pub(in crate::llama) struct Governor {
 /// A trial of another number of threads.
 #[derive(Debug)]
 struct ThreadTrial {
-    /// The number of threads before the trial.
+    /// The number of threads before the trial, and in it.
     before: i32,
+    threads: i32,
     /// For each kind, the number of decodes and the sum of their times in seconds.
     seen: HashMap<DecodeKind, (u32, f64)>,
 }
@@ -84,6 +94,17 @@ struct Window {
 }
 
 impl Window {
+    /// Adds `n` decodes of a kind that took `wall` seconds together, and of which each usually takes `usual`, if that is known.
+    fn add(&mut self, n: u32, wall: f64, usual: Option<f64>) {
+        self.n += n;
+        self.wall += wall;
+        if let Some(usual) = usual {
+            self.compared += n;
+            self.compared_wall += wall;
+            self.usual += f64::from(n) * usual;
+        }
+    }
+
     fn is_full(n: u32, wall: f64) -> bool {
         let takes = |enough: u32, time: Duration| n >= enough && wall >= time.as_secs_f64();
         takes(WINDOW_DECODES, WINDOW) || takes(2, SLOW_WINDOW)
@@ -101,6 +122,7 @@ impl Governor {
             window: Window::default(),
             starved: 0,
             trial: None,
+            unjudged: None,
             next: None,
             pause: SHORTEST_PAUSE,
         }
@@ -120,14 +142,8 @@ impl Governor {
             self.usual.clear();
         }
         let wall = decode.wall.as_secs_f64();
-        self.window.n += 1;
-        self.window.wall += wall;
+        self.window.add(1, wall, self.usual.get(&decode.kind).copied());
         self.window.ran += decode.ran.as_secs_f64().min(wall);
-        if let Some(usual) = self.usual.get(&decode.kind) {
-            self.window.compared += 1;
-            self.window.compared_wall += wall;
-            self.window.usual += usual;
-        }
         if let Some(trial) = &mut self.trial {
             let (n, sum) = trial.seen.entry(decode.kind).or_insert((0, 0.0));
             *n += 1;
@@ -142,14 +158,24 @@ impl Governor {
         }
     }
 
-    /// Ends the trial if it has enough decodes of known kinds, or too few among many.
+    /// Ends the trial if it has enough decodes of known kinds, or too many of others.
     fn evaluate_trial(&mut self, time: Instant) {
-        let Window { n, compared, compared_wall, usual, .. } = self.window;
+        let Window { n, wall, compared, compared_wall, usual, .. } = self.window;
         let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
-        let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > ABANDON;
-        let Some(trial) = self.trial.take_if(|_| is_over || n - compared >= MAX_UNKNOWN) else { return };
+        let is_slower = compared >= 2 && compared_wall >= ABANDON_AFTER.as_secs_f64() && ratio > ABANDON;
+        let is_judged = Window::is_full(compared, compared_wall) || is_slower;
+        let is_over =
+            is_judged || n - compared >= MAX_UNKNOWN || wall - compared_wall >= MAX_UNKNOWN_TIME.as_secs_f64();
+        let Some(trial) = self.trial.take_if(|_| is_over) else { return };
         self.window = Window::default();
-        if is_over && ratio < BETTER {
+        if !is_judged {
+            self.now = trial.before;
+            self.next = time.checked_add(Duration::from_secs_f64(UNJUDGED_PAUSE * wall));
+            self.unjudged = Some(trial);
+            return;
+        }
+        self.starved = 0;
+        if ratio < BETTER {
             let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
             self.usual = trial.seen.into_iter().map(average).collect();
             self.pause = SHORTEST_PAUSE;
@@ -157,7 +183,6 @@ impl Governor {
             self.now = trial.before;
             self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         }
-        self.starved = 0;
         self.next = time.checked_add(self.pause);
     }
 
@@ -165,7 +190,9 @@ impl Governor {
     fn consider_trial(&mut self, window: &Window, time: Instant) {
         self.starved = if window.ran < MIN_SHARE * window.wall { self.starved + 1 } else { 0 };
         if self.starved == 0 && self.now == self.max {
-            (self.next, self.pause) = (None, SHORTEST_PAUSE);
+            // These times are those of a machine with nothing beside, so they say nothing about a trial beside other programs.
+            self.usual.clear();
+            (self.next, self.pause, self.unjudged) = (None, SHORTEST_PAUSE, None);
             return;
         }
         if self.next.is_some_and(|next| time < next) {
@@ -177,9 +204,23 @@ impl Governor {
             false => (2 * self.now).min(self.max),
         };
         if other != self.now {
-            self.trial = Some(ThreadTrial { before: self.now, seen: HashMap::new() });
-            self.now = other;
+            self.begin_trial(other);
         }
+    }
+
+    /// Begins a trial with the measurements of the last one, if that could not be judged.
+    fn begin_trial(&mut self, threads: i32) {
+        let before = std::mem::replace(&mut self.now, threads);
+        let is_same =
+            |last: &ThreadTrial| (last.before, last.threads) == (before, threads) && last.seen.len() < MAX_KINDS;
+        let last = self.unjudged.take().filter(is_same);
+        let trial = last.unwrap_or_else(|| ThreadTrial { before, threads, seen: HashMap::new() });
+        for (kind, (n, sum)) in &trial.seen {
+            if let Some(usual) = self.usual.get(kind) {
+                self.window.add(*n, *sum, Some(*usual));
+            }
+        }
+        self.trial = Some(trial);
     }
 }
 
@@ -296,6 +337,111 @@ mod tests {
         machine.run(3, two_cores);
         let counts = machine.run(20, two_cores);
         assert!(counts[&2] > 100 * (counts.values().sum::<usize>() - counts[&2]), "{counts:?}");
+    }
+
+    /// A small pair of models. Alone, a drafted token takes .1 ms on one thread, and the target some tenths; two threads take three fifths of that.
+    /// Beside two busy programs on two cores, two threads take 2 to 5 ms, because one of them waits for a core, and one thread sometimes waits, too.
+    struct Pair {
+        machine: Machine,
+        round: usize,
+        is_busy: fn(f64) -> bool,
+        seconds: f64,
+        /// The number of decodes with one thread and with two, and their seconds.
+        decodes: [(usize, f64); 2],
+    }
+
+    impl Pair {
+        fn new(is_busy: fn(f64) -> bool) -> Pair {
+            Pair { machine: Machine::new(2), round: 0, is_busy, seconds: 0.0, decodes: [(0, 0.0); 2] }
+        }
+
+        fn decode(&mut self, size: usize, is_draft: bool) {
+            self.round += 1;
+            let alone = if is_draft { 0.1 } else { 0.15 + 0.05 * size as f64 };
+            let threads = self.machine.governor.n_threads();
+            let (ms, part) = match ((self.is_busy)(self.seconds), threads) {
+                (false, 1) => (alone, 0.98),
+                (false, _) => (0.6 * alone, 0.98),
+                (true, 1) if self.round % 23 == 0 => (alone + 3.0, alone / (alone + 3.0)),
+                (true, 1) => (alone, 0.98),
+                (true, _) => (2.0 + (self.round * 7 % 4) as f64, 0.4),
+            };
+            let wall = Duration::from_secs_f64(ms * 1e-3);
+            self.machine.time += wall;
+            self.seconds += wall.as_secs_f64();
+            let (n, seconds) = &mut self.decodes[usize::from(threads > 1)];
+            (*n, *seconds) = (*n + 1, *seconds + wall.as_secs_f64());
+            let kind = (if is_draft { 2 } else { 1 }, size);
+            self.machine.governor.record(DecodeTime { kind, wall, ran: wall.mul_f64(part) }, self.machine.time);
+        }
+
+        /// A load measures each size a few times.
+        fn load(&mut self) {
+            for size in [1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62] {
+                (0..3).for_each(|_| self.decode(size, false));
+            }
+        }
+
+        /// Requests until this time: a prompt, then drafts of changing lengths.
+        fn generate(&mut self, until: f64) {
+            self.decodes = [(0, 0.0); 2];
+            for step in 0.. {
+                if step % 100 == 0 {
+                    self.decode(70 + step, false);
+                    self.decode(70 + step, true);
+                }
+                let length = [7, 3, 10, 1, 5, 14, 2, 8][step * 7 / 3 % 8];
+                self.decode(1 + step % 2, true);
+                (1..length).for_each(|_| self.decode(1, true));
+                self.decode(1 + length, false);
+                if self.seconds >= until {
+                    return;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_of_decodes_that_are_new_delay_no_decision() {
+        let mut pair = Pair::new(|_| true);
+        pair.load();
+        pair.generate(pair.seconds + 1.25);
+        let [_, (_, with_two)] = pair.decodes;
+        assert!(with_two < 0.3, "{:?}", pair.decodes);
+        pair.generate(pair.seconds + 10.0);
+        let [(one, _), (two, with_two)] = pair.decodes;
+        assert!(with_two < 0.1 && one > 1000 * two, "{:?}", pair.decodes);
+    }
+
+    #[test]
+    fn programs_that_begin_later_are_noticed_within_half_a_second() {
+        let mut pair = Pair::new(|seconds| seconds > 1.0);
+        pair.load();
+        pair.generate(1.0);
+        assert_eq!(pair.decodes[0].0, 0, "nothing else runs: {:?}", pair.decodes);
+        pair.generate(2.5);
+        assert!(pair.decodes[1].1 < 0.3, "{:?}", pair.decodes);
+    }
+
+    /// Of 20 seconds, ten are beside other programs. One or two threads all the time would decode 46,000 or 47,000 times.
+    #[test]
+    fn programs_that_come_and_go_cost_no_more_than_a_fixed_number_of_threads() {
+        let tenths: fn(f64) -> bool = |seconds| seconds % 0.2 > 0.1;
+        let thirds: fn(f64) -> bool = |seconds| seconds % 0.6 > 0.3;
+        let seconds: fn(f64) -> bool = |seconds| seconds % 4.0 > 2.0;
+        for is_busy in [tenths, thirds, seconds] {
+            let mut pair = Pair::new(is_busy);
+            pair.load();
+            pair.generate(20.0);
+            assert!(pair.decodes[0].0 + pair.decodes[1].0 > 45_000, "{:?}", pair.decodes);
+        }
+    }
+
+    #[test]
+    fn slow_decodes_decide_after_a_few() {
+        let mut machine = Machine::new(2);
+        let counts = machine.run(60, |threads| if threads == 1 { (150.0, 1.0) } else { (300.0, 0.5) });
+        assert!(counts[&1] > 5 * counts[&2], "{counts:?}");
     }
 
     #[test]
