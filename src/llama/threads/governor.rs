@@ -29,7 +29,7 @@ const WINDOW: Duration = Duration::from_millis(60);
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
 /// A trial ends early if two decodes or more, which took this time, were slower than usual by this factor.
 const ABANDON: f64 = 1.5;
-const ABANDON_AFTER: Duration = Duration::from_millis(15);
+const ABANDON_AFTER: Duration = Duration::from_millis(4);
 /// If the engine's thread gets less than this share of a core, fewer threads are tried.
 const MIN_SHARE: f64 = 0.85;
 /// The number of consecutive windows with too small a share before a trial, because short loads occur on every machine.
@@ -41,7 +41,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// A trial ends without a judgement after this number of decodes of kinds that are not known, or this time of them.
 const MAX_UNKNOWN: u32 = 60;
-const MAX_UNKNOWN_TIME: Duration = Duration::from_millis(500);
+const MAX_UNKNOWN_TIME: Duration = Duration::from_millis(60);
 /// The pause after such a trial, in multiples of its time.
 const UNJUDGED_PAUSE: f64 = 4.0;
 /// The weight of the latest decode in the moving average of its kind.
