@@ -362,7 +362,7 @@ mod tests {
             let (ms, part) = match ((self.is_busy)(self.seconds), threads) {
                 (false, 1) => (alone, 0.98),
                 (false, _) => (0.6 * alone, 0.98),
-                (true, 1) if self.round % 23 == 0 => (alone + 3.0, alone / (alone + 3.0)),
+                (true, 1) if self.round.is_multiple_of(23) => (alone + 3.0, alone / (alone + 3.0)),
                 (true, 1) => (alone, 0.98),
                 (true, _) => (2.0 + (self.round * 7 % 4) as f64, 0.4),
             };
