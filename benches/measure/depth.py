@@ -7,9 +7,11 @@ Prompts are random tokens, read in one slot and copied to the others, so every s
 prompt once for each number of slots and decodes --n-predict tokens in each slot; of its settings (flash attention, -rtr) the fastest counts.
 The programs run one after the other, so compare on a machine that does nothing else.
 """
+import os
 import random
 import statistics
 import subprocess
+import tempfile
 
 from engines import Engine, at_once, library
 
@@ -35,8 +37,10 @@ def other(program, args, cache, depth, options):
     """The same of a llama-batched-bench."""
     sizes = ["-c", str(max(args.slots) * (depth + args.n_predict + 64)), "-npp", str(depth), "-ntg", str(args.n_predict)]
     slots = ["-npl", ",".join(map(str, args.slots)), "-pps"]
-    command = [program, "-m", args.model, "-t", str(args.n_threads), "-ctk", cache, "-ctv", cache, *sizes, *slots, *options]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.decode()
+    command = [os.path.abspath(program), "-m", os.path.abspath(args.model), "-t", str(args.n_threads), "-ctk", cache, "-ctv", cache, *sizes, *slots, *options]
+    # ik_llama.cpp's leaves a log in the current folder.
+    with tempfile.TemporaryDirectory() as folder:
+        out = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.decode()
     rows = [[cell.strip() for cell in line.split("|")] for line in out.splitlines() if line.startswith("|")]
     columns = rows[0].index("S_PP t/s"), rows[0].index("S_TG t/s")
     return [[float(row[column]) for column in columns] for row in rows[2:]]

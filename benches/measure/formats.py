@@ -144,5 +144,5 @@ def run(args):
                 medians = [[statistics.median(measured[at][which]) for at in range(len(programs))] for measured in rounds]
                 speeds = [statistics.median(of_program) for of_program in zip(*medians)]
                 ratios = [statistics.median(of_round[0] / of_round[at] for of_round in medians) for at in range(1, len(programs))]
-            cells = [f"{speed:.0f}" for speed in speeds] + [f"{ratio:.2f}" for ratio in ratios]
+            cells = [f"{speed:.{0 if speed >= 100 else 1}f}" for speed in speeds] + [f"{ratio:.2f}" for ratio in ratios]
             print(f"| {form} | {name} | {' | '.join(cells)} |", flush=True)
