@@ -214,11 +214,14 @@ inline void multiply_panels(
     const int64_t of_matrix = product.first_of(matrix), end_of_matrix = product.first_of(matrix + 1);
     // The first tile, and perhaps the only one.
     const Tile only = tile_at(of_matrix, end_of_matrix, first);
-    const AmxFormat * amx = product.has_amx && only.n >= LEAST_TOKENS_BY_AMX ? amx_format_of(format.type) : nullptr;
+    const AmxFormat * amx = product.has_amx ? amx_format_of(format.type) : nullptr;
+    if (amx != nullptr && only.n < amx->least_tokens) {
+        amx = nullptr;
+    }
     if (amx != nullptr) {
         begin_amx();
     }
-    const auto unpack = amx != nullptr ? amx->fold : format.unpack;
+    const auto unpack = amx != nullptr ? amx->unpack : format.unpack;
     for (int64_t index = 0; index < n_panels; ++index) {
         pause.pass();
         const int64_t row = (panel + index) * LANES;
@@ -251,10 +254,11 @@ inline void multiply_panels(
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
                     const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
-                    if (amx != nullptr) {
-                        amx->multiply(unpacked, numbers, tile.n, sums + (slot - first));
+                    const int offset_or_parts = format.is_long ? format.offset : n * format.n_parts;
+                    if (amx != nullptr && (amx->is_folded || tile.n == TILE)) {
+                        amx->multiply(unpacked, offset_or_parts, numbers, tile.n, sums + (slot - first));
                     } else {
-                        format.multiply[tile.n - 1](unpacked, format.is_long ? format.offset : n * format.n_parts, numbers, sums + (slot - first));
+                        format.multiply[tile.n - 1](unpacked, offset_or_parts, numbers, sums + (slot - first));
                     }
                     slot += tile.n;
                 }

@@ -1,11 +1,12 @@
-// Products of K-quants with many tokens by AMX: one instruction multiplies 64 weights of 16 rows with 16 tokens.
+// Products of quantized weights with many tokens by AMX: one instruction multiplies 64 weights of 16 rows with 16 tokens.
 //
-// Each part of a block has a scale for each row, which would have to multiply the part's sums. Instead the scales are folded into the weights:
-// a weight times its part's scale is written with two digits that are bytes, so a block has two sums (with Q2_K one), and
+// Each part of a K-quant's block has a scale for each row, which would have to multiply the part's sums. Instead the scales are folded into the
+// weights: a weight times its part's scale is written with two digits that are bytes, so a block has two sums (with Q2_K one), and
 //
 //   the block's product = the sum of the low digits + 2^SHIFT times the sum of the high ones
 //
-// That is exact, so these are the same bits as those of quantized.h.
+// Where that is not possible (weights of eight bits, scales that are floats), an instruction multiplies the 32 weights of a part. Integers are
+// exact, so all these are the same bits as those of quantized.h.
 #pragma once
 
 #include "quantized.h"
@@ -15,14 +16,14 @@ namespace {
 
 // How AMX computes products of a format.
 struct AmxFormat {
-    // Unpacks a block and folds its scales into it; for weights as in the file, and in panels.
-    void (*fold[2])(const Rows &, int64_t, int, void *);
-    // Adds the products with a tile of `n` tokens to their sums.
-    void (*multiply)(const void * folded, const uint8_t * numbers, int n, F32xN * sums);
+    // Fewer tokens take less time without AMX.
+    int least_tokens;
+    // Whether the scales are folded into the weights. Otherwise only whole tiles are multiplied by AMX, which read what `Format` unpacks.
+    bool is_folded;
+    void (*unpack[2])(const Rows &, int64_t, int, void *);
+    // As a `Multiply`, for a tile of `n_tokens`.
+    void (*multiply)(const void * unpacked, int, const uint8_t * numbers, int n_tokens, F32xN * sums);
 };
-
-// Fewer tokens take less time without AMX.
-constexpr int LEAST_TOKENS_BY_AMX = 5;
 
 #if defined(FOREDRAFT_AVX512_VNNI) && defined(FOREDRAFT_AMX)
 
@@ -32,16 +33,16 @@ constexpr int64_t READ_BEHIND_TOKENS = TILE * 256;
 // Weights of a row in a register.
 constexpr int AMX_WIDTH = 64;
 
-// The registers: the sums of two digits, a tile of tokens, and the weights of two digits.
-enum AmxRegister { SUM_OF_DIGITS = 0, TOKENS_OF_TILE = 2, WEIGHTS = 3 };
+// The registers: sums, of two digits; a tile of tokens, and the weights of two digits; tokens and weights of a part.
+enum AmxRegister { SUM = 0, TOKENS_OF_TILE = 2, WEIGHTS = 3, TOKENS_OF_PART = 5, WEIGHTS_OF_PART = 6 };
 
 // Prepares the calling thread's registers. No destructor ends their use, because the tables that it needs for exceptions would be the program's.
 inline void begin_amx() {
-    // Palette 1; each register has 16 rows of 64 bytes.
+    // Palette 1; a register has 16 rows of 64 bytes, or what a part needs.
     alignas(64) uint8_t settings[64] = { 1 };
-    for (int index = 0; index < WEIGHTS + 2; ++index) {
-        settings[16 + 2 * index] = 64;
-        settings[48 + index] = 16;
+    for (int index = SUM; index <= WEIGHTS_OF_PART; ++index) {
+        settings[16 + 2 * index] = index == TOKENS_OF_PART ? 32 : 64;
+        settings[48 + index] = index == WEIGHTS_OF_PART ? 8 : 16;
     }
     asm volatile("ldtilecfg %0" : : "m"(settings));
 }
@@ -55,11 +56,11 @@ template <int REGISTER> inline void load_rows(const void * from, int64_t stride)
 template <int REGISTER> inline void store_rows(void * to, int64_t stride) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(REGISTER), "r"(to), "r"(stride) : "memory");
 }
-template <bool IS_SIGNED, int SUM, int OF> inline void add_products() {
+template <bool IS_SIGNED, int TO, int TOKENS_OF, int WEIGHTS_OF> inline void add_products() {
     if constexpr (IS_SIGNED) {
-        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(TOKENS_OF_TILE), "i"(OF));
+        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(TO), "i"(TOKENS_OF), "i"(WEIGHTS_OF));
     } else {
-        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(TOKENS_OF_TILE), "i"(OF));
+        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(TO), "i"(TOKENS_OF), "i"(WEIGHTS_OF));
     }
 }
 
@@ -130,25 +131,25 @@ template <typename Format, typename Layout> void fold(const Rows & rows, int64_t
 // Multiplies a tile of tokens with the digits of a block.
 template <bool IS_SIGNED, int DIGITS>
 inline __attribute__((always_inline)) void sum_digits(const I32xN (&words)[DIGITS][64], const uint8_t * numbers, I32xN (&sums)[DIGITS][TILE]) {
-    set_to_zero<SUM_OF_DIGITS>();
-    set_to_zero<SUM_OF_DIGITS + 1>();
+    set_to_zero<SUM>();
+    set_to_zero<SUM + 1>();
 #pragma GCC unroll 4
     for (int group = 0; group < 4; ++group) {
         load_rows<TOKENS_OF_TILE>(numbers + group * AMX_WIDTH, 256);
         load_rows<WEIGHTS>(words[0] + group * AMX_WIDTH / 4, sizeof(I32xN));
-        add_products<IS_SIGNED, SUM_OF_DIGITS, WEIGHTS>();
+        add_products<IS_SIGNED, SUM, TOKENS_OF_TILE, WEIGHTS>();
         if constexpr (DIGITS == 2) {
             load_rows<WEIGHTS + 1>(words[1] + group * AMX_WIDTH / 4, sizeof(I32xN));
-            add_products<IS_SIGNED, SUM_OF_DIGITS + 1, WEIGHTS + 1>();
+            add_products<IS_SIGNED, SUM + 1, TOKENS_OF_TILE, WEIGHTS + 1>();
         }
     }
-    store_rows<SUM_OF_DIGITS>(sums[0], sizeof(I32xN));
+    store_rows<SUM>(sums[0], sizeof(I32xN));
     if constexpr (DIGITS == 2) {
-        store_rows<SUM_OF_DIGITS + 1>(sums[1], sizeof(I32xN));
+        store_rows<SUM + 1>(sums[1], sizeof(I32xN));
     }
 }
 
-template <typename Format> void multiply_folded(const void * folded, const uint8_t * numbers, int n, F32xN * to) {
+template <typename Format> void multiply_folded(const void * folded, int, const uint8_t * numbers, int n, F32xN * to) {
     constexpr int DIGITS = Folding<Format>::DIGITS;
     const auto & block = *static_cast<const typename Folding<Format>::Block *>(folded);
     I32xN sums[DIGITS][TILE];
@@ -171,7 +172,51 @@ template <typename Format> void multiply_folded(const void * folded, const uint8
     }
 }
 
-template <typename Format> constexpr AmxFormat AMX = { { fold<Format, OfFile>, fold<Format, OfPanel> }, multiply_folded<Format> };
+// The products of a part's words with the numbers of a whole tile.
+inline __attribute__((always_inline)) void multiply_part(const I32xN (&words)[8], const uint8_t * numbers, I32xN (&products)[TILE]) {
+    set_to_zero<SUM>();
+    load_rows<TOKENS_OF_PART>(numbers, 32);
+    load_rows<WEIGHTS_OF_PART>(words, sizeof(I32xN));
+    add_products<false, SUM, TOKENS_OF_PART, WEIGHTS_OF_PART>();
+    store_rows<SUM>(products, sizeof(I32xN));
+}
+
+// As `multiply_short`, for a whole tile.
+template <bool MINIMA> void multiply_parts(const void * unpacked, int n_parts, const uint8_t * numbers, int, F32xN * to) {
+    const auto * parts = static_cast<const ShortPart *>(unpacked);
+    I32xN products[STRETCH][TILE];
+    for (int part = 0; part < n_parts; ++part) {
+        multiply_part(parts[part].words, numbers + part * TILE * SHORT_SIZE, products[part]);
+    }
+    F32xN sums[TILE];
+#pragma GCC unroll 16
+    for (int token = 0; token < TILE; ++token) {
+        sums[token] = to[token];
+    }
+    for (int part = 0; part < n_parts; ++part) {
+        const ShortScales scales = parts[part].scales;
+        const uint8_t *scale_of = numbers + part * TILE * SHORT_SIZE + TILE * 32, *correction_of = scale_of + TILE * 4;
+#pragma GCC unroll 16
+        for (int token = 0; token < TILE; ++token) {
+            I32xN product = products[part][token];
+            if constexpr (!MINIMA) {
+                product = add_32(product, broadcast(int_at(correction_of + 4 * token)));
+            }
+            sums[token] = fma(to_floats(product), mul(scales.scale, broadcast_f32(float_at(scale_of + 4 * token))), sums[token]);
+            if constexpr (MINIMA) {
+                sums[token] = fma(scales.least, broadcast_f32(float_at(correction_of + 4 * token)), sums[token]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < TILE; ++token) {
+        to[token] = sums[token];
+    }
+}
+
+template <typename Format> constexpr AmxFormat AMX = { 5, true, { fold<Format, OfFile>, fold<Format, OfPanel> }, multiply_folded<Format> };
+template <typename Format> constexpr AmxFormat AMX_OF_PARTS
+    = { TILE, false, { unpack<Format, OfFile>, unpack<Format, OfPanel> }, multiply_parts<Format::MINIMA> };
 
 constexpr size_t FOLDED_SIZE = sizeof(FoldedBlock<16, 2>);
 
@@ -183,6 +228,13 @@ inline const AmxFormat * amx_format_of(ggml_type type) {
         case GGML_TYPE_Q4_K: return &AMX<Q4_K>;
         case GGML_TYPE_Q5_K: return &AMX<Q5_K>;
         case GGML_TYPE_Q6_K: return &AMX<Q6_K>;
+        case GGML_TYPE_Q8_0: return &AMX_OF_PARTS<Q8_0>;
+        case GGML_TYPE_Q4_0: return &AMX_OF_PARTS<Q4_0>;
+        case GGML_TYPE_Q4_1: return &AMX_OF_PARTS<Q4_1>;
+        case GGML_TYPE_Q5_0: return &AMX_OF_PARTS<Q5_0>;
+        case GGML_TYPE_Q5_1: return &AMX_OF_PARTS<Q5_1>;
+        case GGML_TYPE_IQ4_NL: return &AMX_OF_PARTS<IQ4_NL>;
+        case GGML_TYPE_MXFP4: return &AMX_OF_PARTS<MXFP4>;
         default: return nullptr;
     }
 }
