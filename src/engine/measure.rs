@@ -79,7 +79,7 @@ fn measure_size(
 #[derive(Debug)]
 pub(super) struct IdleMeasuring {
     sizes: VecDeque<usize>,
-    /// What was measured and is not recorded yet, and the number of sizes that the load has measured: fewer do not replace them.
+    /// Measurements that are not recorded yet, and the number of sizes that the load has measured: fewer do not replace them.
     measured: Vec<(usize, Duration)>,
     n_at_load: usize,
     has_replaced: bool,

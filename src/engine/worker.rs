@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub(super) scheduler: Option<Box<BatchScheduler>>,
     pub(super) draft_only: Option<DraftOnly>,
     pub(super) embedder: Option<Embedder>,
-    /// What is left to measure before the slots are used for the first time.
+    /// The sizes that are left to measure before the slots are used for the first time.
     pub(super) measuring: IdleMeasuring,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,

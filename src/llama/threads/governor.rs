@@ -423,7 +423,7 @@ mod tests {
         assert!(pair.decodes[1].1 < 0.3, "{:?}", pair.decodes);
     }
 
-    /// Of 20 seconds, ten are beside other programs. One or two threads all the time would decode 46,000 or 47,000 times.
+    /// Other programs run in ten of 20 seconds. One or two threads all the time would decode 46,000 or 47,000 times.
     #[test]
     fn programs_that_come_and_go_cost_no_more_than_a_fixed_number_of_threads() {
         let tenths: fn(f64) -> bool = |seconds| seconds % 0.2 > 0.1;
