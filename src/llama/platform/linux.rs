@@ -155,13 +155,62 @@ pub(in crate::llama) fn identity_of_descriptor(fd: i32) -> Option<(Metadata, Fil
     Some((metadata, identity))
 }
 
-/// Reads a piece of a file into the page cache. Waits until it is there. Returns false if it cannot be read.
-pub(in crate::llama) fn read_piece(file: &File, start: u64, end: u64) -> bool {
-    if let (Ok(at), Ok(size)) = (libc::off64_t::try_from(start), libc::off64_t::try_from(end - start)) {
-        // SAFETY: the descriptor is open. The call only advises the system.
-        unsafe { libc::posix_fadvise64(file.as_raw_fd(), at, size, libc::POSIX_FADV_WILLNEED) };
+/// A file that is read into the page cache piece by piece. Into a mapping that asks for large pages the system reads 2 MiB at once, and goes on
+/// reading behind what was asked for. That is more than twice as fast as small reads one after another, and large pages are soon mapped again.
+pub(in crate::llama) struct ReadAhead<'a> {
+    file: &'a File,
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+impl<'a> ReadAhead<'a> {
+    /// Distances of the bytes that tell whether a piece is in the page cache: what the system reads at once, if nothing asks for more.
+    const PROBE: u64 = 128 << 10;
+
+    /// `None`: the file is empty or cannot be mapped.
+    pub(in crate::llama) fn of(file: &'a File, len: u64) -> Option<Self> {
+        let len = usize::try_from(len).ok()?;
+        // SAFETY: maps a part of an open file at an address that the system chooses. Nothing reads the mapping.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: advises the system about this mapping.
+        unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
+        Some(ReadAhead { file, start, len })
     }
-    file.read_at(&mut [0], end - 1).is_ok()
+
+    /// Reads a piece, and waits until it is there. `start` is at a page. Returns false if it cannot be read.
+    pub(in crate::llama) fn read(&self, start: u64, end: u64) -> bool {
+        if self.is_cached(start, end) {
+            return true;
+        }
+        let (Ok(at), Ok(size)) = (usize::try_from(start), usize::try_from(end - start)) else { return false };
+        // SAFETY: the piece is in the mapping. Pages that the file no longer has are an error, not a signal.
+        let read = at + size <= self.len
+            && unsafe { libc::madvise(self.start.byte_add(at), size, libc::MADV_POPULATE_READ) } == 0;
+        // Before Linux 5.14 the system cannot be asked for pages.
+        read || (start..end).step_by(4096).all(|at| self.file.read_at(&mut [0], at).is_ok_and(|n| n > 0))
+    }
+
+    fn is_cached(&self, start: u64, end: u64) -> bool {
+        let is_cached = |at: u64| {
+            let mut byte = 0_u8;
+            let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+            let Ok(at) = libc::off_t::try_from(at) else { return false };
+            // SAFETY: the descriptor is open, and `to` describes one writable byte.
+            unsafe { libc::preadv2(self.file.as_raw_fd(), &raw const to, 1, at, libc::RWF_NOWAIT) == 1 }
+        };
+        (start..end).step_by(Self::PROBE as usize).all(is_cached)
+    }
+}
+
+impl Drop for ReadAhead<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's alone.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
 }
 
 /// The bytes of memory that this process can still get without swapping: what the system has, or less where a control group has a limit. Pages of
@@ -270,6 +319,24 @@ mod tests {
         {
             assert_eq!(shared_mapping(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn pieces_are_read_and_those_that_a_file_no_longer_has_are_not() {
+        let path = std::env::temp_dir().join(format!("foredraft-ahead-{}", std::process::id()));
+        std::fs::write(&path, vec![7; (1 << 20) + 5]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: advises the system about an open file.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        let ahead = ReadAhead::of(&file, (1 << 20) + 5).expect("can be mapped");
+        assert!(ahead.read(0, 1 << 20) && ahead.is_cached(0, 1 << 20));
+        assert!(ahead.read(1 << 20, (1 << 20) + 5));
+        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert!(ahead.read(0, 4096));
+        assert!(!ahead.read(0, 1 << 20), "the file is shorter now");
+        assert!(ReadAhead::of(&file, 0).is_none());
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(in crate::llama) use self::identity::FileIdentity;
 pub(in crate::llama) use self::system::cpus_of_this_thread;
 pub use self::system::keep_loaded;
 pub(in crate::llama) use self::system::{
-    INHERITS_IDLE, Scheduling, allowed_cpus, available_memory, clock_ns, file_identity, give_back_pages,
-    identity_of_descriptor, memory_limit, n_cores_online, physical_cores, read_piece, sleep_on, stack_bounds,
-    thread_cpu_time, wake_all, wake_one,
+    INHERITS_IDLE, ReadAhead, Scheduling, allowed_cpus, available_memory, clock_ns, file_identity, give_back_pages,
+    identity_of_descriptor, memory_limit, n_cores_online, physical_cores, sleep_on, stack_bounds, thread_cpu_time,
+    wake_all, wake_one,
 };

@@ -114,8 +114,16 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
 pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
 
 /// Nothing is read ahead.
-pub(in crate::llama) fn read_piece(_: &File, _: u64, _: u64) -> bool {
-    false
+pub(in crate::llama) enum ReadAhead {}
+
+impl ReadAhead {
+    pub(in crate::llama) fn of(_: &File, _: u64) -> Option<Self> {
+        None
+    }
+
+    pub(in crate::llama) fn read(&self, _: u64, _: u64) -> bool {
+        match *self {}
+    }
 }
 
 /// The linker keeps the library on most systems (`build.rs`), but not on macOS.

@@ -2,11 +2,11 @@
 //!
 //! llama.cpp maps a file with all its pages in one system call, which reports nothing and cannot be interrupted while a disk reads
 //! gigabytes. The file is read in pieces here, so that a load has a progress and can be aborted. A file that is in the page cache already
-//! costs two system calls for each piece. Nothing is copied but a byte of each piece.
+//! costs some system calls for each piece. Nothing is copied but a few bytes of each piece.
 
 use std::path::Path;
 
-use crate::llama::platform::read_piece;
+use crate::llama::platform::ReadAhead;
 
 /// The size of a piece, in bytes.
 const PIECE: u64 = 1 << 20;
@@ -32,10 +32,11 @@ pub(in crate::llama) fn read_ahead(files: &[impl AsRef<Path>], mut progress: imp
 fn read_file(file: &Path, mut read: impl FnMut(u64) -> bool) -> bool {
     let Ok(file) = std::fs::File::open(file) else { return true };
     let len = file.metadata().map_or(0, |metadata| metadata.len());
+    let Some(ahead) = ReadAhead::of(&file, len) else { return true };
     let mut at = 0;
     while at < len {
         let end = (at + PIECE).min(len);
-        if !read_piece(&file, at, end) {
+        if !ahead.read(at, end) {
             return true;
         }
         if !read(end) {
