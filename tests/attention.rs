@@ -169,6 +169,8 @@ fn attention_is_what_it_is_defined_as() {
         Shape { n_tokens: 2, ..PLAIN },
         Shape { n_tokens: 7, n_cells: 256, ..PLAIN },
         Shape { n_tokens: 70, n_cells: 768, ..PLAIN },
+        Shape { n_head: 14, n_tokens: 20, n_cells: 600, has_sinks: true, ..PLAIN },
+        Shape { n_head: 5, n_head_kv: 1, n_cells: 600, ..PLAIN },
         Shape { n_key: 32, n_value: 32, n_head: 8, n_head_kv: 8, n_tokens: 3, ..PLAIN },
         Shape { n_key: 80, n_value: 80, n_head: 4, n_head_kv: 1, ..PLAIN },
         // No multiples of a vector's numbers.
@@ -193,6 +195,39 @@ fn attention_is_what_it_is_defined_as() {
             // ggml's own kernel sums up in F16.
             let most = if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) { 2e-5 } else { 5e-3 };
             assert!(furthest < most, "{shape:?}, {n_threads} threads: {furthest}");
+        }
+    }
+}
+
+/// Where our kernel computes: rows are computed together, and several times one after the other while their keys are in a cache.
+#[test]
+fn rows_beside_change_no_bit() {
+    foredraft::llama::start();
+    if !foredraft::llama::kernels_are_used() {
+        return;
+    }
+    for n_head in [1, 2, 3, 4, 5, 6, 7, 8, 12] {
+        let all = Shape { n_head, n_head_kv: 1, n_tokens: 23, n_cells: 700, ..PLAIN };
+        let input = Input::new(&all);
+        let of_all: Vec<Vec<f32>> = [1, 2, 3].iter().map(|n| input.computed(&all, *n)).collect();
+        assert!(of_all.iter().all(|computed| computed == &of_all[0]), "{n_head} heads, threads");
+        let alone = Shape { n_tokens: 1, ..all };
+        let (row, n_query) = (all.n_value * n_head, all.n_key * n_head);
+        for token in [0, 7, 22] {
+            let of_token = Input {
+                q: input.q[token * n_query..][..n_query].to_vec(),
+                k: input.k.clone(),
+                v: input.v.clone(),
+                mask: input.mask[token * all.n_cells..][..all.n_cells].to_vec(),
+                sinks: input.sinks.clone(),
+            };
+            for n_threads in [1, 2] {
+                let computed = of_token.computed(&alone, n_threads);
+                assert!(
+                    computed == of_all[0][token * row..][..row],
+                    "{n_head} heads, token {token}, {n_threads} threads"
+                );
+            }
         }
     }
 }
@@ -254,10 +289,9 @@ fn a_value_that_is_not_a_number_stays_in_the_rows_that_see_it() {
     if !foredraft::llama::kernels_are_used() {
         return;
     }
-    let shape = Shape { n_head: 2, n_tokens: 4, n_cells: 512, ..PLAIN };
-    let clean = Input::new(&shape);
-    let expected = clean.computed(&shape, 2);
-    for is_key in [false, true] {
+    for (n_tokens, is_key) in [(4, false), (4, true), (40, false), (40, true)] {
+        let shape = Shape { n_head: 2, n_tokens, n_cells: 512, ..PLAIN };
+        let expected = Input::new(&shape).computed(&shape, 2);
         let mut damaged = Input::new(&shape);
         let cell = 301;
         let (values, size) = if is_key { (&mut damaged.k, shape.n_key) } else { (&mut damaged.v, shape.n_value) };

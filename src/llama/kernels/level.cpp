@@ -3,7 +3,7 @@
 //
 // It instantiates no templates of the standard library: the linker keeps one copy of each, perhaps this file's, and other code would then run
 // instructions that the processor lacks. tests/kernels.rs looks for such functions.
-#include "attention.h"
+#include "attend.h"
 #include "delta_net.h"
 
 namespace foredraft::FOREDRAFT_LEVEL {

@@ -16,7 +16,8 @@
 //! | `formats.h` | how each format of weights is unpacked |
 //! | `pairs.h` | pairs of tokens, for AArch64's I8MM |
 //! | `quantized.h`, `floats.h` | products of rows of weights, quantized and floats, with tokens |
-//! | `matmul.h`, `attention.h` | the operations, divided among threads |
+//! | `attention.h` | attention: scores, weights and sums of a few rows |
+//! | `matmul.h`, `attend.h` | the operations, divided among threads |
 //! | `delta_net.h` | the gated delta net, the recurrence of hybrid models |
 //! | `copies.h`, `copies.cpp` | copies of floats: states of recurrent layers, and inputs of short convolutions |
 //! | `states.h`, `states.cpp`, `graph.h` | gated delta nets that read and write their states in the cache |

@@ -140,6 +140,11 @@ struct I32x16 {
 // Registers of sums that a loop keeps.
 constexpr int SUMS = 16;
 
+// Keeps the compiler from loading it again for each use.
+inline F32x16 in_register(F32x16 a) {
+    asm("" : "+v"(a));
+    return a;
+}
 inline F32x16 broadcast_x16(float x) { return _mm512_set1_ps(x); }
 inline F32x16 load_floats(const float * at) { return _mm512_loadu_ps(at); }
 inline F32x16 load_halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at))); }
@@ -173,6 +178,22 @@ inline F32x16 to_f32_x16(const I32x16 & a) { return _mm512_cvtepi32_ps(a.part[0]
 // A bit for each lane that is not 0.
 inline unsigned not_zero(const I32x16 & a) { return _mm512_test_epi32_mask(a.part[0], a.part[0]); }
 inline void store_i32_x16(int32_t * to, const I32x16 & a) { _mm512_storeu_si512(to, a.part[0]); }
+
+// The totals of 16 vectors, each in the order of `reduce_add`. Each step halves the number of vectors: one part of two vectors stays where it is, and
+// the other part of both moves there.
+inline F32x16 reduce_16(const F32x16 * of) {
+    // Lanes i and i + 8: the eight sums of both.
+    const auto eights = [](F32x16 a, F32x16 b) { return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e)); };
+    // Lanes i and i + 2 of each four.
+    const auto pairs = [](F32x16 a, F32x16 b) { return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e)); };
+    const auto fours = [](F32x16 a, F32x16 b) { return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); };
+    F32x16 half[2];
+    for (int i = 0; i < 2; ++i) {
+        const F32x16 * at = of + 8 * i;
+        half[i] = fours(pairs(eights(at[0], at[4]), eights(at[1], at[5])), pairs(eights(at[2], at[6]), eights(at[3], at[7])));
+    }
+    return _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+}
 inline __m256 lower(F32x16 a) { return _mm512_castps512_ps256(a); }
 inline __m256 upper(F32x16 a) { return _mm512_extractf32x8_ps(a, 1); }
 
@@ -283,6 +304,7 @@ struct I32x16 {
 };
 constexpr int SUMS = 4;
 
+inline F32x16 in_register(F32x16 a) { return a; }
 template <typename F> inline F32x16 both(F f) { return { f(0), f(1) }; }
 inline F32x16 broadcast_x16(float x) { return { _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
 inline F32x16 load_floats(const float * at) { return { _mm256_loadu_ps(at), _mm256_loadu_ps(at + 8) }; }

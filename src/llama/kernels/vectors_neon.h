@@ -108,6 +108,7 @@ struct F32x16 {
 constexpr int SUMS = 4;
 
 template <typename F> inline __attribute__((always_inline)) F32x16 of_fours(F f) { return { { f(0), f(1), f(2), f(3) } }; }
+inline F32x16 in_register(const F32x16 & a) { return a; }
 inline F32x16 broadcast_x16(float x) {
     return of_fours([=](int) { return vdupq_n_f32(x); });
 }
