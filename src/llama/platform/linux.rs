@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
+pub(in crate::llama) use self::MappedAhead as ReadAhead;
 pub(in crate::llama) use self::PolicyAndCpus as Scheduling;
 pub(in crate::llama) use super::unix::{clock_ns, file_identity, n_cores_online, stack_bounds, thread_cpu_time};
 
@@ -157,13 +158,13 @@ pub(in crate::llama) fn identity_of_descriptor(fd: i32) -> Option<(Metadata, Fil
 
 /// A file that is read into the page cache piece by piece. Into a mapping that asks for large pages the system reads 2 MiB at once, and goes on
 /// reading behind what was asked for. That is more than twice as fast as small reads one after another, and large pages are soon mapped again.
-pub(in crate::llama) struct ReadAhead<'a> {
+pub(in crate::llama) struct MappedAhead<'a> {
     file: &'a File,
     start: *mut libc::c_void,
     len: usize,
 }
 
-impl<'a> ReadAhead<'a> {
+impl<'a> MappedAhead<'a> {
     /// Distances of the bytes that tell whether a piece is in the page cache: what the system reads at once, if nothing asks for more.
     const PROBE: u64 = 128 << 10;
 
@@ -178,7 +179,7 @@ impl<'a> ReadAhead<'a> {
         }
         // SAFETY: advises the system about this mapping.
         unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
-        Some(ReadAhead { file, start, len })
+        Some(MappedAhead { file, start, len })
     }
 
     /// Reads a piece, and waits until it is there. `start` is at a page. Returns false if it cannot be read.
@@ -206,7 +207,7 @@ impl<'a> ReadAhead<'a> {
     }
 }
 
-impl Drop for ReadAhead<'_> {
+impl Drop for MappedAhead<'_> {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's alone.
         unsafe { libc::munmap(self.start, self.len) };
@@ -329,13 +330,13 @@ mod tests {
         file.sync_all().unwrap();
         // SAFETY: advises the system about an open file.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-        let ahead = ReadAhead::of(&file, (1 << 20) + 5).expect("can be mapped");
+        let ahead = MappedAhead::of(&file, (1 << 20) + 5).expect("can be mapped");
         assert!(ahead.read(0, 1 << 20) && ahead.is_cached(0, 1 << 20));
         assert!(ahead.read(1 << 20, (1 << 20) + 5));
         File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
         assert!(ahead.read(0, 4096));
         assert!(!ahead.read(0, 1 << 20), "the file is shorter now");
-        assert!(ReadAhead::of(&file, 0).is_none());
+        assert!(MappedAhead::of(&file, 0).is_none());
         std::fs::remove_file(path).unwrap();
     }
 

@@ -6,6 +6,8 @@
 mod identity;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(not(target_os = "linux"))]
+mod nothing_ahead;
 #[cfg(not(any(target_os = "linux", windows)))]
 mod portable;
 #[cfg(unix)]

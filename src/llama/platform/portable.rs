@@ -1,6 +1,6 @@
 //! macOS and other systems: threads keep their settings, and what is not portable is unknown.
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::UnknownScheduling as Scheduling;
+pub(in crate::llama) use super::nothing_ahead::NothingAhead as ReadAhead;
 pub(in crate::llama) use super::unix::{clock_ns, file_identity, n_cores_online, stack_bounds, thread_cpu_time};
 
 /// Whether a thread inherits an idle priority from the one that starts it.
@@ -112,19 +113,6 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
 
 /// Pages are left to the system.
 pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
-
-/// Nothing is read ahead.
-pub(in crate::llama) enum ReadAhead {}
-
-impl ReadAhead {
-    pub(in crate::llama) fn of(_: &File, _: u64) -> Option<Self> {
-        None
-    }
-
-    pub(in crate::llama) fn read(&self, _: u64, _: u64) -> bool {
-        match *self {}
-    }
-}
 
 /// The linker keeps the library on most systems (`build.rs`), but not on macOS.
 pub fn keep_loaded() {}

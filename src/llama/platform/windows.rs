@@ -28,6 +28,7 @@ use super::identity::FileIdentity;
 use crate::llama::threads::cpus::{CpuSet, ThreadPriority};
 
 pub(in crate::llama) use self::PriorityAndMask as Scheduling;
+pub(in crate::llama) use super::nothing_ahead::NothingAhead as ReadAhead;
 
 /// Whether a thread inherits an idle priority from the one that starts it.
 pub(in crate::llama) const INHERITS_IDLE: bool = false;
@@ -244,19 +245,6 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
 
 /// Pages are left to the system.
 pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
-
-/// Nothing is read ahead: llama.cpp asks Windows to (`PrefetchVirtualMemory`).
-pub(in crate::llama) enum ReadAhead {}
-
-impl ReadAhead {
-    pub(in crate::llama) fn of(_: &File, _: u64) -> Option<Self> {
-        None
-    }
-
-    pub(in crate::llama) fn read(&self, _: u64, _: u64) -> bool {
-        match *self {}
-    }
-}
 
 /// Keeps the DLL from being unloaded: `FreeLibrary` would remove the code of running threads.
 pub fn keep_loaded() {
