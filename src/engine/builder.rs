@@ -93,7 +93,7 @@ impl Builder<'_> {
         if config.warmup {
             warm_up(&mut context);
             progress.step();
-            let becomes_cheaper = models.target.is_making_panels();
+            let becomes_cheaper = models.target.pending_panel_bytes() > 0;
             if becomes_cheaper {
                 costs.become_cheaper();
             }

@@ -142,6 +142,10 @@ fn start(
     progress.step();
     progress.check()?;
     drop(keep);
+    // Not earlier: the load's own decodes would be slower beside it.
+    for model in std::iter::once(&models.target).chain(&models.draft) {
+        model.make_panels();
+    }
 
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());
     let shared = Arc::new(Shared {

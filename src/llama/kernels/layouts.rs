@@ -9,7 +9,10 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::LazyLock;
 #[cfg(own_kernels)]
-use std::{sync::Arc, thread::JoinHandle};
+use std::{
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+};
 
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
@@ -193,7 +196,10 @@ fn begin_load(formats: u64, is_mapped: bool, later: bool) {
 fn end_load() -> PendingPanels {
     // SAFETY: sets values of the calling thread, and ends the threads that made panels.
     let weights = unsafe { native::foredraft_load_end() };
-    PendingPanels { weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))), thread: None }
+    PendingPanels {
+        weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))),
+        thread: OnceLock::new(),
+    }
 }
 #[cfg(not(own_kernels))]
 fn begin_load(_: u64, _: bool, _: bool) {}
@@ -207,9 +213,9 @@ fn end_load() -> PendingPanels {
 pub(in crate::llama) struct PendingPanels {
     #[cfg(own_kernels)]
     weights: Option<Arc<PendingWeights>>,
-    /// Makes the panels.
+    /// Makes the panels, once they are begun. `None`: it cannot be started.
     #[cfg(own_kernels)]
-    thread: Option<JoinHandle<()>>,
+    thread: OnceLock<Option<JoinHandle<()>>>,
 }
 
 #[cfg(own_kernels)]
@@ -234,17 +240,20 @@ impl Drop for PendingWeights {
 #[cfg(own_kernels)]
 impl PendingPanels {
     /// Begins to make the panels, on a thread of its own, which calls `around` with that work. The model must live until [`PendingPanels::stop`].
-    pub(in crate::llama) fn begin(&mut self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
+    /// Later calls change nothing.
+    pub(in crate::llama) fn begin(&self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
         let Some(weights) = self.weights.clone() else { return };
-        // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
-        let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr()) };
-        // Without a thread the weights stay in the file.
-        self.thread = forks::spawn("foredraft-panel", move || around(&make)).ok();
+        self.thread.get_or_init(|| {
+            // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
+            let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr()) };
+            // Without a thread the weights stay in the file.
+            forks::spawn("foredraft-panel", move || around(&make)).ok()
+        });
     }
 
     /// Waits until no panels are made any more. `wake` ends a sleep inside `around`.
     pub(in crate::llama) fn stop(&mut self, wake: impl FnOnce()) {
-        if let (Some(weights), Some(thread)) = (&self.weights, self.thread.take()) {
+        if let (Some(weights), Some(Some(thread))) = (&self.weights, self.thread.take()) {
             // SAFETY: sets an atomic value.
             unsafe { native::foredraft_panels_stop(weights.0.as_ptr()) }
             wake();
@@ -255,7 +264,7 @@ impl PendingPanels {
 
     /// Whether panels are being made.
     pub(in crate::llama) fn is_making(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread.get().is_some_and(|thread| thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 
     /// The bytes of weights of which panels are still to be made.
@@ -267,7 +276,7 @@ impl PendingPanels {
 
 #[cfg(not(own_kernels))]
 impl PendingPanels {
-    pub(in crate::llama) fn begin(&mut self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
+    pub(in crate::llama) fn begin(&self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
     pub(in crate::llama) fn stop(&mut self, _: impl FnOnce()) {}
     pub(in crate::llama) fn is_making(&self) -> bool {
         false

@@ -125,6 +125,39 @@ void give_back(const uint8_t * from, size_t size) {
 #endif
 }
 
+#if defined(__linux__)
+#if !defined(MREMAP_DONTUNMAP)
+#define MREMAP_DONTUNMAP 4
+#endif
+
+// A second mapping of the pages of a shared one. It gets the entries of the page table, so that nothing has to look up millions of pages again. The
+// first one finds those that are still read there. `first` and `size` are of whole pages. NULL: it cannot be had.
+void * map_again(uintptr_t first, size_t size) {
+    // Entries of large pages move as they are if they are as far from a multiple of their size.
+    constexpr uintptr_t LARGE = 2 << 20;
+    void * const room = mmap(nullptr, size + LARGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room != MAP_FAILED) {
+        const uintptr_t begin = reinterpret_cast<uintptr_t>(room), to = begin + (first - begin) % LARGE, end = begin + size + LARGE;
+        const int how = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+        if (mremap(reinterpret_cast<void *>(first), size, size, how, reinterpret_cast<void *>(to)) != MAP_FAILED) {
+            if (to > begin) {
+                munmap(room, to - begin);
+            }
+            munmap(reinterpret_cast<void *>(to + size), end - to - size);
+            return reinterpret_cast<void *>(to);
+        }
+        munmap(room, size + LARGE);
+    }
+    // Linux before 5.13.
+    void * const copy = mremap(reinterpret_cast<void *>(first), 0, size, MREMAP_MAYMOVE);
+    if (copy == MAP_FAILED) {
+        return nullptr;
+    }
+    madvise(reinterpret_cast<void *>(first), size, MADV_DONTNEED);
+    return copy;
+}
+#endif
+
 // Makes panels of the rows at `rows`, which are mapped or in memory, on this thread and the makers. Rows of several matrices follow each other
 // without a gap, so they are like those of one. Returns false if it was stopped.
 bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Makers & makers, const std::atomic<bool> & stops) {
@@ -177,13 +210,13 @@ public:
     // Returns false if the rows cannot stay in the file.
     bool add(const ggml_tensor * tensor, PanelState & state, const uint8_t * rows) {
 #if defined(__linux__)
-        // llama.cpp unmaps what it does not use after a load, so this is a second mapping of the same pages. Only a shared one can be had this way.
+        // llama.cpp unmaps what it does not use after a load, so the pages get another mapping.
         const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
         const uintptr_t at = reinterpret_cast<uintptr_t>(rows), first = at / page * page;
-        const size_t size = at + ggml_nbytes(tensor) - first;
+        const size_t size = (at + ggml_nbytes(tensor) - first + page - 1) / page * page;
         Weights & of = weights.emplace_back();
-        void * mapping = mremap(reinterpret_cast<void *>(first), 0, size, MREMAP_MAYMOVE);
-        if (mapping == MAP_FAILED) {
+        void * mapping = map_again(first, size);
+        if (mapping == nullptr) {
             weights.pop_back();
             return false;
         }
@@ -212,11 +245,12 @@ public:
 #endif
         Makers makers(std::min(MOST_THREADS, n_cores() / 2));
         for (const Weights & of : weights) {
-            if (!make(of.tensor, of.rows, false, makers, stops)) {
+            if (!make(of.tensor, of.rows, true, makers, stops)) {
                 return;
             }
             __atomic_store_n(&of.state->file, nullptr, __ATOMIC_RELEASE);
             const size_t size = ggml_nbytes(of.tensor);
+            // Products have read some pages again.
             give_back(of.rows, size);
             bytes_left.fetch_sub(size, std::memory_order_relaxed);
             left_of_all.fetch_sub(size, std::memory_order_relaxed);

@@ -228,7 +228,8 @@ impl Model {
                 return Err(error);
             }
         };
-        if raw.use_extra_bufts && params.use_mmap {
+        // Weights that are still as in the file give back their pages one by one.
+        if raw.use_extra_bufts && params.use_mmap && pending_panels.bytes_left() == 0 {
             give_back_pages(&params.source.mapped_files());
         }
         let files = Files::of(params);
@@ -259,12 +260,16 @@ impl Model {
         if let Some(loss) = model.servers.loss() {
             return Err(Error::model(loss));
         }
-        let interrupt = Arc::clone(&model.panel_interrupt);
-        model.pending_panels.begin(move |make| {
+        Ok(model)
+    }
+
+    /// Begins to make panels of the weights that are still as in the file, on a thread of its own. Engines call it when their load has measured.
+    pub fn make_panels(&self) {
+        let interrupt = Arc::clone(&self.panel_interrupt);
+        self.pending_panels.begin(move |make| {
             let _pausable = PausableLoad::begin(&interrupt);
             make();
         });
-        Ok(model)
     }
 
     fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
