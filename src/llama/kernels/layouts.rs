@@ -267,6 +267,14 @@ impl PendingPanels {
         self.thread.get().is_some_and(|thread| thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 
+    /// Whether weights are still read from a file at this address.
+    pub(in crate::llama) fn reads(&self, address: usize) -> bool {
+        // SAFETY: no thread makes panels before `begin`, and none changes the list.
+        self.weights
+            .as_ref()
+            .is_some_and(|weights| unsafe { native::foredraft_panels_read(weights.0.as_ptr(), address) })
+    }
+
     /// The bytes of weights of which panels are still to be made.
     pub(in crate::llama) fn bytes_left(&self) -> u64 {
         // SAFETY: reads an atomic value.
@@ -279,6 +287,9 @@ impl PendingPanels {
     pub(in crate::llama) fn begin(&self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
     pub(in crate::llama) fn stop(&mut self, _: impl FnOnce()) {}
     pub(in crate::llama) fn is_making(&self) -> bool {
+        false
+    }
+    pub(in crate::llama) fn reads(&self, _: usize) -> bool {
         false
     }
     pub(in crate::llama) fn bytes_left(&self) -> u64 {

@@ -235,6 +235,10 @@ public:
 
     bool is_empty() const { return weights.empty(); }
     uint64_t left() const { return bytes_left.load(std::memory_order_relaxed); }
+    bool reads(uintptr_t address) const {
+        return std::any_of(
+            weights.begin(), weights.end(), [=](const Weights & of) { return address - reinterpret_cast<uintptr_t>(of.mapping) < of.mapped; });
+    }
     void stop() { stops.store(true, std::memory_order_relaxed); }
 
     // Makes the panels on half of the cores, until it is stopped. Called once, on a thread of its own.
@@ -328,6 +332,7 @@ foredraft_pending_panels * foredraft_load_end(void) {
 void foredraft_panels_make(foredraft_pending_panels * pending) { pending->make_all(); }
 void foredraft_panels_stop(foredraft_pending_panels * pending) { pending->stop(); }
 uint64_t foredraft_panels_left(const foredraft_pending_panels * pending) { return pending->left(); }
+bool foredraft_panels_read(const foredraft_pending_panels * pending, size_t address) { return pending->reads(address); }
 uint64_t foredraft_panels_left_of_all(void) { return foredraft::left_of_all.load(std::memory_order_relaxed); }
 void foredraft_panels_free(foredraft_pending_panels * pending) { delete pending; }
 }

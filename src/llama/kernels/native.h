@@ -52,6 +52,8 @@ void foredraft_panels_make(struct foredraft_pending_panels * pending);
 void foredraft_panels_stop(struct foredraft_pending_panels * pending);
 // The bytes of weights of which panels are still to be made.
 uint64_t foredraft_panels_left(const struct foredraft_pending_panels * pending);
+// Whether weights are still read from a file at this address.
+bool foredraft_panels_read(const struct foredraft_pending_panels * pending, size_t address);
 // The same sum over all models.
 uint64_t foredraft_panels_left_of_all(void);
 // Frees the weights. Called after the model was freed.

@@ -228,9 +228,8 @@ impl Model {
                 return Err(error);
             }
         };
-        // Weights that are still as in the file give back their pages one by one.
-        if raw.use_extra_bufts && params.use_mmap && pending_panels.bytes_left() == 0 {
-            give_back_pages(&params.source.mapped_files());
+        if raw.use_extra_bufts && params.use_mmap {
+            give_back_pages(&params.source.mapped_files(), |address| pending_panels.reads(address));
         }
         let files = Files::of(params);
         let fallback_weights = opened.formats.fallback();

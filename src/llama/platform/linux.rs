@@ -273,12 +273,13 @@ fn limit_of_group(max: &str, swap_max: &str, swap: u64) -> Option<u64> {
     Some(max.trim().parse::<u64>().ok()?.saturating_add(swap_max.trim().parse().unwrap_or(swap).min(swap)))
 }
 
-/// Gives back the pages of files that are mapped and have been copied. They are read again if anything needs them.
-pub(in crate::llama) fn give_back_pages(files: &[PathBuf]) {
+/// Gives back the pages of files that are mapped and have been copied, except where `is_used` says so of a mapping's first address. They are read
+/// again if anything needs them.
+pub(in crate::llama) fn give_back_pages(files: &[PathBuf], is_used: impl Fn(usize) -> bool) {
     let inodes: Vec<u64> = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.ino())).collect();
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for (start, end, inode) in maps.lines().filter_map(shared_mapping) {
-        if inodes.contains(&inode) {
+        if inodes.contains(&inode) && !is_used(start) {
             // SAFETY: the system reads pages of a shared mapping from its file again, also for other threads that use them.
             unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
         }

@@ -112,7 +112,7 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
 }
 
 /// Pages are left to the system.
-pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
+pub(in crate::llama) fn give_back_pages(_: &[PathBuf], _: impl Fn(usize) -> bool) {}
 
 /// The linker keeps the library on most systems (`build.rs`), but not on macOS.
 pub fn keep_loaded() {}

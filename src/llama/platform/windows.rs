@@ -244,7 +244,7 @@ pub(in crate::llama) fn available_memory() -> Option<u64> {
 }
 
 /// Pages are left to the system.
-pub(in crate::llama) fn give_back_pages(_: &[PathBuf]) {}
+pub(in crate::llama) fn give_back_pages(_: &[PathBuf], _: impl Fn(usize) -> bool) {}
 
 /// Keeps the DLL from being unloaded: `FreeLibrary` would remove the code of running threads.
 pub fn keep_loaded() {
