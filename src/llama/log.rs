@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use llama_cpp_sys_2 as sys;
@@ -46,8 +47,9 @@ static SINK: Hook<Sink> = Hook::new();
 thread_local! {
     /// The level of llama.cpp's current line, which `CONT` pieces continue.
     static CURRENT: RefCell<Level> = const { RefCell::new(Level::Info) };
-    /// The errors logged by this thread inside [`collecting`].
-    static COLLECTED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    /// The errors logged by this thread inside [`collecting`], which takes them out: a thread takes memory for a value that it has to drop itself,
+    /// and the engine's thread decodes when a host may have taken all.
+    static COLLECTED: RefCell<Option<ManuallyDrop<Vec<String>>>> = const { RefCell::new(None) };
 }
 
 /// Drops lines below `level`.
@@ -84,9 +86,9 @@ pub fn always(level: Level, text: &str) {
 /// Runs `call`, and also returns the errors that llama.cpp logged on this thread: it reports some reasons only in its log. Meanwhile its
 /// errors and warnings are logged at the debug level, because the caller reports the failure (or caused it, by a cancel).
 pub(super) fn collecting<R>(call: impl FnOnce() -> R) -> (R, Vec<String>) {
-    COLLECTED.with_borrow_mut(|collected| *collected = Some(Vec::new()));
+    COLLECTED.set(Some(ManuallyDrop::new(Vec::new())));
     let result = call();
-    let lines = COLLECTED.with_borrow_mut(Option::take).unwrap_or_default();
+    let lines = COLLECTED.take().map(ManuallyDrop::into_inner).unwrap_or_default();
     (result, lines)
 }
 

@@ -54,7 +54,8 @@ fn csharp(name: &str, source: &Path) -> Option<Command> {
 
 /// The output of a program, if it can run here.
 fn prints(name: &str, arguments: &[&str]) -> Option<String> {
-    program(name).map(|mut command| printed(command.args(arguments), ""))
+    // Mono prints in the encoding of the locale.
+    program(name).map(|mut command| printed(command.args(arguments).env("LC_ALL", "C.UTF-8"), ""))
 }
 
 #[test]

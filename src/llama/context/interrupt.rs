@@ -3,6 +3,7 @@
 use std::cell::{RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, from_ref, null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -73,7 +74,7 @@ impl Interrupt {
     /// it has no pauses.
     #[must_use]
     pub fn after_load() -> Interrupt {
-        Interrupt::new(GATE_OF_LOAD.with_borrow(Clone::clone).unwrap_or_default())
+        Interrupt::new(GATE_OF_LOAD.with_borrow(|gate| gate.as_deref().cloned()).unwrap_or_default())
     }
 
     /// The engine's pauses.
@@ -197,19 +198,25 @@ impl PausableLoad<'_> {
     #[must_use]
     pub fn begin(interrupt: &Interrupt) -> PausableLoad<'_> {
         set_load_interrupt(interrupt);
-        GATE_OF_LOAD.set(Some(Arc::clone(&interrupt.gate)));
+        set_gate_of_load(Some(Arc::clone(&interrupt.gate)));
         PausableLoad(PhantomData)
     }
 }
 
 thread_local! {
-    /// The gate of the load that runs on this thread.
-    static GATE_OF_LOAD: RefCell<Option<Arc<PauseGate>>> = const { RefCell::new(None) };
+    /// The gate of the load that runs on this thread. [`PausableLoad`] drops it: a thread takes memory for a value that it has to drop itself, and
+    /// the one that makes panels begins after the load has returned.
+    static GATE_OF_LOAD: RefCell<Option<ManuallyDrop<Arc<PauseGate>>>> = const { RefCell::new(None) };
+}
+
+fn set_gate_of_load(gate: Option<Arc<PauseGate>>) {
+    let before = GATE_OF_LOAD.replace(gate.map(ManuallyDrop::new));
+    drop(before.map(ManuallyDrop::into_inner));
 }
 
 impl Drop for PausableLoad<'_> {
     fn drop(&mut self) {
-        GATE_OF_LOAD.set(None);
+        set_gate_of_load(None);
         set_load_interrupt(null());
     }
 }
