@@ -307,7 +307,7 @@ template <int R, int N, typename Values> void add_slice(const Weighted<R> & from
             acc[r][n] = load_floats(sums[r] + at + n * 16);
         }
     }
-    // Of slices that share a line, the first one fetches it.
+    // The first slice of a line fetches it.
     constexpr size_t SIZE = N * Values::SIZE;
     const size_t ahead = size_t(at / 16) * Values::SIZE % 64 < SIZE ? SIZE : 0;
     for (int j = 0; j < from.n; ++j) {
