@@ -227,3 +227,16 @@ fn calls_while_the_engine_generates() {
         println!("{name:20} {:6} calls, median {median:9.1?}, worst {worst:9.1?}", times.len());
     }
 }
+
+/// However fast the engine begins: it has often answered the first completions before the estimates of a thousand are made.
+#[test]
+fn a_submits_estimate_does_not_count_the_requests_own_prompt() {
+    let engine = start(json!({"n_ctx": 256, "max_queue": 1000}));
+    for round in 0..6 {
+        let prompt = format!("{round} hats and a drum");
+        let answer = queued(&engine, &json!({"prompt": prompt, "n_predict": 1, "n_cmpl": 1000}));
+        let stats = answer["prompt_stats"].as_array().expect("several completions");
+        assert!(stats.len() == 1000 && stats.iter().all(|stats| stats["n_to_eval"].as_u64() > Some(1)), "{stats:?}");
+        drain(&engine, Foredraft, answer["id"].as_u64().expect("an id"));
+    }
+}

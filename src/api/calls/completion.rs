@@ -32,9 +32,14 @@ impl LocalEngine {
     /// # Errors
     /// The request is invalid, or the queue is full.
     pub(in crate::api) fn submit(&self, request: &[u8], announce: &dyn Fn(u64)) -> Result<(Arc<RequestRecord>, Value)> {
-        let record = self.enqueue(request, Some(announce))?;
-        let mut stats = record.completions.iter().map(|completion| self.expected_prompt_stats(&record, completion));
-        let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
+        let mut stats = Value::Null;
+        let mut announce = |record: &RequestRecord| {
+            let mut expected =
+                record.completions.iter().map(|completion| self.expected_prompt_stats(record, completion));
+            stats = if record.has_results { expected.collect() } else { expected.next().unwrap_or_default() };
+            announce(record.handle.id());
+        };
+        let record = self.enqueue(request, Some(&mut announce))?;
         let answer = response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings());
         Ok((record, answer))
     }
@@ -66,9 +71,10 @@ impl LocalEngine {
         Ok(answer)
     }
 
-    /// Parses a request and submits it to the engine. `announce` gets its id; `None`: the caller waits for the final response. A long
-    /// prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the tokens first.
-    fn enqueue(&self, request: &[u8], announce: Option<&dyn Fn(u64)>) -> Result<Arc<RequestRecord>> {
+    /// Parses a request and submits it to the engine. `announce` gets its record before the engine does; `None`: the caller waits for the
+    /// final response. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
+    /// tokens first.
+    fn enqueue(&self, request: &[u8], announce: Option<&mut dyn FnMut(&RequestRecord)>) -> Result<Arc<RequestRecord>> {
         let is_awaited = announce.is_none();
         let worker = self.worker()?;
         let object = parse_object(request)?;
@@ -149,7 +155,7 @@ impl LocalEngine {
         record.set_prompts(prompts);
         let record = self.register(record);
         if let Some(announce) = announce {
-            announce(record.handle.id());
+            announce(&record);
         }
         reservation.send()?;
         if !is_prepared {
