@@ -220,9 +220,13 @@ fn cpu(target: Option<&Model>, draft: Option<&Model>) -> Value {
 fn layouts(model: &Model) -> Value {
     let us = |us: f64| (us * 10.0).round() / 10.0;
     let layout = |of: &WeightLayout| {
-        let measured = of.cost.map(|cost| json!({"panels_us": us(cost.panels), "file_us": us(cost.file)}));
+        let measured = of.cost.map(|cost| {
+            let (panels, file) = (us(cost.panels()), us(cost.file));
+            json!({"panels_us": panels, "file_us": file, "prefetched_us": us(cost.prefetched), "foreseen_us": us(cost.foreseen)})
+        });
         let name = if of.in_panels { "panels" } else { "file" };
-        (of.format.clone(), json!({"layout": name, "chosen_by": of.chosen_by.as_str(), "measured": measured}))
+        let (prefetch, chosen_by) = (of.in_panels && of.prefetches, of.chosen_by.as_str());
+        (of.format.clone(), json!({"layout": name, "prefetch": prefetch, "chosen_by": chosen_by, "measured": measured}))
     };
     model.weight_layouts().iter().map(layout).collect::<serde_json::Map<_, _>>().into()
 }

@@ -1,4 +1,4 @@
-// Times products of weights as in a file and in panels, for layouts.rs. Compiled for any processor.
+// Times products of weights as in a file and in panels, with prefetches and without, for layouts.rs. Compiled for any processor.
 //
 // The weights are evicted from all caches before each product, so that a few MiB tell what a model of gigabytes does. Their values do not matter.
 #include "../guard.h"
@@ -66,7 +66,6 @@ struct Layout {
     std::unique_ptr<ggml_backend_buffer, Free> weights_buffer, token_buffer;
     ggml_tensor * weights = nullptr;
     ggml_cgraph * graph = nullptr;
-    double micros = -1.0;
 
     bool make(ggml_backend_buffer_type_t type, ggml_backend_t backend, ggml_type format, int64_t n_rows) {
         context.reset(ggml_init({ ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true }));
@@ -96,7 +95,7 @@ bool foredraft_has_panels(int32_t type) {
     return ours != nullptr && ours->has_panels(static_cast<ggml_type>(type));
 }
 
-bool foredraft_layout_cost(int32_t type, double * panels, double * file, char * why, size_t why_size) {
+bool foredraft_layout_cost(int32_t type, foredraft_layout_costs * costs, char * why, size_t why_size) {
     return guard::guarded<bool>(false, why, why_size, [&] {
         const auto format = static_cast<ggml_type>(type);
         const std::unique_ptr<ggml_backend, Free> backend(ggml_backend_cpu_init());
@@ -119,19 +118,24 @@ bool foredraft_layout_cost(int32_t type, double * panels, double * file, char * 
 #endif
         memset(in_file.weights->data, FILLED, size);
         ggml_backend_tensor_set(in_panels.weights, in_file.weights->data, 0, size);
+        auto & panels = *static_cast<foredraft::PanelState *>(in_panels.weights->extra);
+        const struct {
+            const Layout & layout;
+            bool is_foreseen;
+            double & micros;
+        } ways[] = { { in_file, false, costs->file }, { in_panels, false, costs->prefetched }, { in_panels, true, costs->foreseen } };
         for (int run = 0; run <= RUNS; ++run) {
-            for (Layout * layout : { &in_file, &in_panels }) {
-                evict(layout->weights->data, size);
+            for (const auto & [layout, is_foreseen, least] : ways) {
+                panels.is_foreseen = is_foreseen;
+                evict(layout.weights->data, size);
                 const auto start = std::chrono::steady_clock::now();
-                if (ggml_backend_graph_compute(backend.get(), layout->graph) != GGML_STATUS_SUCCESS) {
+                if (ggml_backend_graph_compute(backend.get(), layout.graph) != GGML_STATUS_SUCCESS) {
                     return false;
                 }
                 const double micros = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-                layout->micros = run <= 1 ? micros : std::min(layout->micros, micros);
+                least = run <= 1 ? micros : std::min(least, micros);
             }
         }
-        *panels = in_panels.micros;
-        *file = in_file.micros;
         return true;
     });
 }

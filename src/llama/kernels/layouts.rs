@@ -1,8 +1,9 @@
-//! Which layout weights get when a model is loaded: that of the file, in its mapped pages, or panels, which are copied.
+//! Which layout weights get when a model is loaded: that of the file, in its mapped pages, or panels, which are copied; and whether panels are
+//! prefetched.
 //!
-//! Both give the same bits. Panels are faster for several tokens on every processor so far. For one token that depends on what the
-//! processor foresees of its reads, which differs even between virtual machines with the same processor. So each type of weights is
-//! measured on the machine that runs, when the first model that has much of it is loaded, and the layout is kept for the process.
+//! All give the same bits. Panels are faster for several tokens on every processor so far, with prefetches. For one token both depend on what
+//! the processor foresees of its reads, which differs even between virtual machines with the same processor. So each type of weights is
+//! measured on the machine that runs, when the first model that has much of it is loaded, and what is chosen is kept for the process.
 
 use std::collections::HashMap;
 #[cfg(own_kernels)]
@@ -28,6 +29,7 @@ use crate::llama::native;
 /// Weights of a type that are fewer bytes fit into caches, where panels are always faster.
 const FITS_CACHES: u64 = 16 << 20;
 /// The file's layout is chosen where one token takes less than this part of the time that panels take: several tokens take longer with it.
+/// Prefetches of panels are left out where one token takes less than this part of the time that it takes with them.
 const MARGIN: f64 = 0.9;
 /// Panels of a model may take this part of the available memory.
 const MOST_OF_MEMORY: f64 = 0.9;
@@ -39,9 +41,11 @@ pub struct WeightLayout {
     pub format: String,
     /// Whether they are in panels, not as in the file. Embeddings of which only rows are read stay in the file in any case.
     pub in_panels: bool,
+    /// Whether panels are prefetched for one token, too, not for several only.
+    pub prefetches: bool,
     /// How it was chosen.
     pub chosen_by: LayoutReason,
-    /// The times of both layouts, if they were measured.
+    /// The times of the layouts, if they were measured.
     pub cost: Option<LayoutCost>,
 }
 
@@ -74,10 +78,26 @@ impl LayoutReason {
 /// Microseconds of a product of weights, which no cache has, with one token on one core.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayoutCost {
-    /// The time with weights in panels.
-    pub panels: f64,
+    /// The time with weights in panels, with prefetches.
+    pub prefetched: f64,
+    /// The time with weights in panels, where the processor foresees the reads or does not.
+    pub foreseen: f64,
     /// The time with weights as in the file.
     pub file: f64,
+}
+
+impl LayoutCost {
+    /// Whether panels are prefetched.
+    #[must_use]
+    pub fn prefetches(&self) -> bool {
+        self.foreseen >= MARGIN * self.prefetched
+    }
+
+    /// The time with weights in panels, as they are read.
+    #[must_use]
+    pub fn panels(&self) -> f64 {
+        if self.prefetches() { self.prefetched } else { self.foreseen }
+    }
 }
 
 /// The weights of a type in a model's files.
@@ -102,9 +122,11 @@ pub(in crate::llama) fn choose(
     let layout = |of: &WeightsOfType| {
         // SAFETY: `has_panels` knows the type, and names of types are static strings.
         let format = unsafe { backend::text(sys::ggml_type_name(of.format)) };
-        let cost = (forced.is_none() && !is_short && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
+        let may_be_panels = forced.unwrap_or(!is_short);
+        let cost = (may_be_panels && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
         let (in_panels, chosen_by) = decide(forced, is_short, cost);
-        WeightLayout { format, in_panels, chosen_by, cost }
+        let prefetches = cost.is_none_or(|cost| cost.prefetches());
+        WeightLayout { format, in_panels, prefetches, chosen_by, cost }
     };
     weights.into_iter().map(layout).collect()
 }
@@ -114,7 +136,7 @@ fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bo
     match (forced, cost) {
         (Some(forced), _) => (forced, LayoutReason::Load),
         (None, _) if is_short => (false, LayoutReason::Memory),
-        (None, Some(cost)) => (cost.file >= MARGIN * cost.panels, LayoutReason::Measurement),
+        (None, Some(cost)) => (cost.file >= MARGIN * cost.panels(), LayoutReason::Measurement),
         (None, None) => (true, LayoutReason::Default),
     }
 }
@@ -141,19 +163,14 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
     let level = level()?.index();
     // Locked while it is measured, so that two loads do not disturb each other.
     *KNOWN.lock().entry((level, format)).or_insert_with(|| {
-        let (mut cost, mut why) = (LayoutCost { panels: 0.0, file: 0.0 }, ErrorBuffer::new());
-        // SAFETY: the numbers and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
+        let mut costs = native::foredraft_layout_costs { prefetched: 0.0, foreseen: 0.0, file: 0.0 };
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the costs and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
         // the level.
-        let is_known = unsafe {
-            native::foredraft_layout_cost(
-                format.cast_signed(),
-                &raw mut cost.panels,
-                &raw mut cost.file,
-                why.ptr(),
-                why.size(),
-            )
-        };
-        is_known.then_some(cost)
+        let is_known =
+            unsafe { native::foredraft_layout_cost(format.cast_signed(), &raw mut costs, why.ptr(), why.size()) };
+        let native::foredraft_layout_costs { prefetched, foreseen, file } = costs;
+        is_known.then_some(LayoutCost { prefetched, foreseen, file })
     })
 }
 #[cfg(not(own_kernels))]
@@ -181,16 +198,18 @@ pub(in crate::llama) fn with_layouts<R>(
     load: impl FnOnce() -> R,
 ) -> (R, PendingPanels) {
     let formats = weights.iter().filter(|of| has_panels(of.format)).zip(layouts);
-    let in_panels = formats.filter(|(_, layout)| layout.in_panels).fold(0_u64, |all, (of, _)| all | 1 << of.format);
-    begin_load(in_panels, is_mapped, later);
+    let bits = |is_meant: fn(&WeightLayout) -> bool| {
+        formats.clone().filter(|(_, layout)| is_meant(layout)).fold(0_u64, |all, (of, _)| all | 1 << of.format)
+    };
+    begin_load(bits(|layout| layout.in_panels), bits(|layout| !layout.prefetches), is_mapped, later);
     let result = load();
     (result, end_load())
 }
 
 #[cfg(own_kernels)]
-fn begin_load(formats: u64, is_mapped: bool, later: bool) {
+fn begin_load(formats: u64, foreseen: u64, is_mapped: bool, later: bool) {
     // SAFETY: sets values of the calling thread.
-    unsafe { native::foredraft_load_begin(formats, is_mapped, later) }
+    unsafe { native::foredraft_load_begin(formats, foreseen, is_mapped, later) }
 }
 #[cfg(own_kernels)]
 fn end_load() -> PendingPanels {
@@ -202,7 +221,7 @@ fn end_load() -> PendingPanels {
     }
 }
 #[cfg(not(own_kernels))]
-fn begin_load(_: u64, _: bool, _: bool) {}
+fn begin_load(_: u64, _: u64, _: bool, _: bool) {}
 #[cfg(not(own_kernels))]
 fn end_load() -> PendingPanels {
     PendingPanels {}
@@ -301,16 +320,28 @@ impl PendingPanels {
 mod tests {
     use super::*;
 
-    const FASTER_IN_PANELS: LayoutCost = LayoutCost { panels: 100.0, file: 120.0 };
-    const ABOUT_EQUAL: LayoutCost = LayoutCost { panels: 100.0, file: 91.0 };
-    const FASTER_IN_FILE: LayoutCost = LayoutCost { panels: 100.0, file: 80.0 };
+    const FASTER_IN_PANELS: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 220.0, file: 120.0 };
+    const ABOUT_EQUAL: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 91.0, file: 91.0 };
+    const FASTER_IN_FILE: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 100.0, file: 80.0 };
+    const FORESEEN: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 70.0, file: 80.0 };
 
     #[test]
     fn the_layout_of_the_file_needs_a_clear_lead() {
-        for (cost, in_panels) in [(FASTER_IN_PANELS, true), (ABOUT_EQUAL, true), (FASTER_IN_FILE, false)] {
+        for (cost, in_panels) in
+            [(FASTER_IN_PANELS, true), (ABOUT_EQUAL, true), (FASTER_IN_FILE, false), (FORESEEN, true)]
+        {
             assert_eq!(decide(None, false, Some(cost)), (in_panels, LayoutReason::Measurement), "{cost:?}");
         }
         assert_eq!(decide(None, false, None), (true, LayoutReason::Default));
+    }
+
+    #[test]
+    fn panels_are_prefetched_unless_one_token_is_clearly_faster_without() {
+        for (cost, prefetches, panels) in
+            [(FASTER_IN_PANELS, true, 100.0), (ABOUT_EQUAL, true, 100.0), (FORESEEN, false, 70.0)]
+        {
+            assert_eq!((cost.prefetches(), cost.panels()), (prefetches, panels), "{cost:?}");
+        }
     }
 
     #[test]
@@ -339,7 +370,7 @@ mod tests {
         assert_eq!((large.format.as_str(), large.chosen_by), ("q8_0", LayoutReason::Measurement));
         let cost = large.cost.expect("it was measured");
         assert!(
-            cost.panels > 0.0 && cost.file > 0.0 && large.in_panels == (cost.file >= MARGIN * cost.panels),
+            cost.panels() > 0.0 && cost.file > 0.0 && large.in_panels == (cost.file >= MARGIN * cost.panels()),
             "{cost:?}"
         );
         assert_eq!(of(FITS_CACHES, None, None), large, "it is kept");
@@ -347,6 +378,10 @@ mod tests {
         assert_eq!((small.in_panels, small.chosen_by, small.cost), (true, LayoutReason::Default, None));
         let short = of(FITS_CACHES, None, Some(FITS_CACHES));
         assert_eq!((short.in_panels, short.chosen_by, short.cost), (false, LayoutReason::Memory, None));
-        assert!(of(FITS_CACHES, Some(true), Some(FITS_CACHES)).in_panels, "the host decides");
+        let forced = of(FITS_CACHES, Some(true), Some(FITS_CACHES));
+        assert!(
+            forced.in_panels && forced.prefetches == large.prefetches,
+            "the host decides the layout alone: {forced:?}"
+        );
     }
 }

@@ -283,9 +283,9 @@ namespace foredraft {
 
 namespace {
 
-// The calling thread's load of a model: the types that may be in panels, as bits, and whether it reads a mapped file.
+// The calling thread's load of a model: the types that may be in panels and those that are foreseen, as bits, and whether it reads a mapped file.
 struct Load {
-    uint64_t formats = UINT64_MAX;
+    uint64_t formats = UINT64_MAX, foreseen = 0;
     bool is_mapped = false;
     // NULL: panels are made now.
     std::unique_ptr<foredraft_pending_panels> pending;
@@ -296,6 +296,7 @@ thread_local Load load;
 }  // namespace
 
 bool is_wanted(ggml_type type) { return (load.formats >> type & 1) != 0; }
+bool is_foreseen(ggml_type type) { return (load.foreseen >> type & 1) != 0; }
 
 void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t * rows) {
     if (load.pending && load.pending->add(tensor, state, rows)) {
@@ -311,9 +312,9 @@ void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t *
 
 extern "C" {
 
-void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later) {
+void foredraft_load_begin(uint64_t formats, uint64_t foreseen, bool is_mapped, bool later) {
     using namespace foredraft;
-    load = { formats, is_mapped, nullptr, std::unique_ptr<Makers>(new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores()))) };
+    load = { formats, foreseen, is_mapped, nullptr, std::unique_ptr<Makers>(new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores()))) };
     if (is_mapped && later) {
         load.pending.reset(new (std::nothrow) foredraft_pending_panels);
     }

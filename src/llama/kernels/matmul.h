@@ -31,6 +31,8 @@ struct Product {
     // NULL: floats.
     const Format * format;
     bool in_panels;
+    // Whether panels are read for one token without prefetches.
+    bool is_foreseen;
     // Whether AMX may be used.
     bool has_amx;
     // The first row, in the layout that `in_panels` says.
@@ -96,6 +98,7 @@ inline void locate(const ggml_tensor * weights, Product & product) {
     const PanelState * state = panel_state(weights);
     const uint8_t * in_file = state == nullptr ? nullptr : rows_in_file(*state);
     product.in_panels = state != nullptr && in_file == nullptr;
+    product.is_foreseen = state != nullptr && state->is_foreseen;
     product.first_row = in_file != nullptr ? in_file : static_cast<const uint8_t *>(weights->data);
 }
 
@@ -228,7 +231,8 @@ inline void multiply_panels(
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
         const bool continues = index + 1 < n_panels && row + 2 * LANES <= product.n_rows && row_size == size_t(format.size) * product.n_blocks;
-        const Rows rows { at, row_size, product.n_blocks, continues ? at + LANES * row_size : at, LANES * row_size <= FEW };
+        const uint8_t * next = continues ? at + LANES * row_size : at;
+        const Rows rows { at, row_size, product.n_blocks, next, LANES * row_size <= FEW, product.is_foreseen };
         // A panel always has all its rows.
         const bool is_whole = product.in_panels || n_rows == LANES;
         const bool are_few = amx == nullptr && only.n == end - first && only.n <= FEW_TOKENS && is_whole;
@@ -249,7 +253,7 @@ inline void multiply_panels(
                     for (int lane = 0; lane < LANES; ++lane) {
                         memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
                     }
-                    unpack[0](Rows { copied, size, n, copied, false }, 0, n, unpacked);
+                    unpack[0](Rows { copied, size, n, copied, false, false }, 0, n, unpacked);
                 }
                 for (int64_t slot = first; slot < end;) {
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);

@@ -33,17 +33,22 @@ bool foredraft_math_is_linked(void);
 
 // Whether weights of a ggml_type can be in panels.
 bool foredraft_has_panels(int32_t type);
-// The time of a product of weights of a ggml_type with one token on the calling thread, in panels and as in a file. False: it cannot be measured.
-bool foredraft_layout_cost(int32_t type, double * panels, double * file, char * why, size_t why_size);
+// Microseconds of a product of weights with one token, in panels with and without prefetches, and as in a file.
+struct foredraft_layout_costs {
+    double prefetched, foreseen, file;
+};
+// Measures weights of a ggml_type on the calling thread. False: they cannot be measured.
+bool foredraft_layout_cost(int32_t type, struct foredraft_layout_costs * costs, char * why, size_t why_size);
 
 // -- making.cpp
 
 // Weights of which panels are still to be made.
 struct foredraft_pending_panels;
 
-// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `is_mapped`: it reads a mapped
-// file. `later`: weights may stay in the mapped file until the load has ended.
-void foredraft_load_begin(uint64_t formats, bool is_mapped, bool later);
+// Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `foreseen`: those whose panels are
+// read for one token without prefetches. `is_mapped`: it reads a mapped file. `later`: weights may stay in the mapped file until the load has
+// ended.
+void foredraft_load_begin(uint64_t formats, uint64_t foreseen, bool is_mapped, bool later);
 // Ends the load. Returns the weights of which panels are still to be made. NULL: none.
 struct foredraft_pending_panels * foredraft_load_end(void);
 // Makes the panels, on the calling thread and others, until it is stopped. Called once.

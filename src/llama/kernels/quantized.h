@@ -284,6 +284,8 @@ struct Rows {
     const uint8_t * next;
     // Whether these rows and the next ones fit into the first level of caches.
     bool are_few;
+    // Whether panels are read for one token without prefetches.
+    bool is_foreseen;
 };
 
 // Bytes of rows that are few. The first level has 32 KiB at least, and holds the tokens' numbers too.
@@ -353,14 +355,20 @@ private:
         line += 64 * N;
     }
 };
-// Panels are read from one end to the other. Some processors foresee that and some do not, also two virtual machines on processors of the same
-// model: without prefetches a product with one token took 2.2 times as long on one of them.
+// Panels are read from one end to the other. For one token, some processors foresee that and some do not, also two virtual machines on processors of
+// the same model: without prefetches a product took 2.2 times as long on one, and with them 1.3 to 1.5 times as long on another, where a core waits
+// for fewer lines of prefetches than of reads that it foresees. So it is measured. Several tokens take longer without prefetches everywhere.
 template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, PARTS, OfPanel, TOKENS_AT_ONCE> {
     static constexpr int AHEAD = 8 << 10, LINES_OF_PART = (LANES * Format::SIZE + 63) / 64 / PARTS + 1;
     const uint8_t * line;
+    bool is_needed;
 
-    Fetch(const Rows & rows, int64_t block) : line(rows.weights + block * LANES * Format::SIZE + AHEAD) {}
+    Fetch(const Rows & rows, int64_t block)
+        : line(rows.weights + block * LANES * Format::SIZE + AHEAD), is_needed(TOKENS_AT_ONCE > 1 || !rows.is_foreseen) {}
     inline __attribute__((always_inline)) void part() {
+        if (!is_needed) {
+            return;
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < LINES_OF_PART; ++i) {
             PREFETCH(line + 64 * i, 2);

@@ -24,6 +24,8 @@ struct CellOrder {
 struct PanelState {
     // The rows as in the file, until panels have been made of them; then NULL. It changes once, while other threads compute products.
     const uint8_t * file;
+    // Whether the processor foresees how panels are read for one token. Then prefetches only hinder (layout_cost.cpp).
+    bool is_foreseen;
 };
 
 // NULL: the weights are in another buffer.
