@@ -249,7 +249,6 @@ fn experts_compute_what_each_of_them_computes_alone() {
     }
 }
 
-/// Panels are another layout of the same weights.
 /// ggml multiplies these formats, whose tiles add in another order than its other loops. The hook keeps it from using tiles.
 #[test]
 fn products_of_formats_without_kernels_do_not_depend_on_other_tokens() {
@@ -279,6 +278,7 @@ fn products_of_formats_without_kernels_do_not_depend_on_other_tokens() {
     }
 }
 
+/// Panels are another layout of the same weights.
 #[test]
 fn weights_in_panels_give_the_same_bits() {
     foredraft::llama::start();

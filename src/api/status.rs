@@ -225,8 +225,7 @@ fn layouts(model: &Model) -> Value {
             json!({"panels_us": panels, "file_us": file, "prefetched_us": us(cost.prefetched), "foreseen_us": us(cost.foreseen)})
         });
         let name = if of.in_panels { "panels" } else { "file" };
-        let (prefetch, chosen_by) = (of.in_panels && of.prefetches, of.chosen_by.as_str());
-        (of.format.clone(), json!({"layout": name, "prefetch": prefetch, "chosen_by": chosen_by, "measured": measured}))
+        (of.format.clone(), json!({"layout": name, "chosen_by": of.chosen_by.as_str(), "measured": measured}))
     };
     model.weight_layouts().iter().map(layout).collect::<serde_json::Map<_, _>>().into()
 }

@@ -26,7 +26,8 @@ template <typename Of> inline F32x16 load_part(const typename Of::Number * at, i
     return Of::load(part);
 }
 
-// Bytes of a group of rows that are few: those of the next group are prefetched. Such short rows end before a processor foresees them.
+// Bytes of a group of rows that are few: those of the next group are prefetched. Such short rows end before a processor foresees them. A row that is
+// read alone continues in the next one.
 constexpr size_t FEW_OF_ROWS = 12 << 10;
 
 // R rows times T tokens.
@@ -40,7 +41,7 @@ void multiply_floats(const uint8_t * weights, size_t stride, int64_t width, cons
             sums[r][t] = broadcast_x16(0.0f);
         }
     }
-    const size_t ahead = R * stride <= FEW_OF_ROWS ? R * stride : 0;
+    const size_t ahead = R > 1 && R * stride <= FEW_OF_ROWS ? R * stride : 0;
     int64_t at = 0;
     for (; at + 16 <= width; at += 16) {
         F32x16 of_rows[R];

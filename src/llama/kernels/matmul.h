@@ -287,6 +287,10 @@ inline void multiply_panels(
 // Rows and tokens of floats that are computed together.
 constexpr int FLOAT_ROWS = SUMS == 16 ? 4 : 2, FLOAT_TOKENS = SUMS / FLOAT_ROWS;
 
+// So few tokens multiply one row after the other, which processors foresee (on one of them 1.3 to 2.3 times as fast), while the first level of caches
+// holds their floats beside the weights. Otherwise several rows share what is read of the tokens.
+constexpr int64_t FEW_SLOTS = 2, FEW_FLOATS = (16 << 10) / sizeof(float);
+
 // Bytes of rows that are multiplied with all tokens before the next ones: so many stay in the second level of caches, and a few tokens in the first.
 constexpr int64_t BLOCK_OF_ROWS = 128 << 10;
 
@@ -296,6 +300,7 @@ void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64
     const uint8_t * weights = product.matrix(matrix);
     const size_t stride = product.weights->nb[1];
     const int64_t n_slots = end - first, of_block = BLOCK_OF_ROWS / int64_t(stride) / FLOAT_ROWS * FLOAT_ROWS;
+    const bool one_by_one = n_slots <= FEW_SLOTS && n_slots * product.width <= FEW_FLOATS;
     const float * tokens[TOKENS];
     float * to[TOKENS];
     for (int64_t slot = 0; slot < n_slots; ++slot) {
@@ -309,7 +314,7 @@ void multiply_floats(const Product & product, int64_t matrix, int64_t row, int64
             const int64_t left = n_slots - slot;
             const int n = left >= FLOAT_TOKENS ? FLOAT_TOKENS : left >= 2 ? 2 : 1;
             for (int64_t at = row; at < end_block;) {
-                const bool whole = at + FLOAT_ROWS <= end_block;
+                const bool whole = !one_by_one && at + FLOAT_ROWS <= end_block;
                 const auto multiply = n == FLOAT_TOKENS
                                           ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
                                       : n == 2 ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
