@@ -19,10 +19,12 @@ level avx_vnni -mavxvnni -DFOREDRAFT_AVX_VNNI
 level avx512_vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -DFOREDRAFT_AVX512_VNNI
 g++ "${flags[@]}" src/llama/kernels/{seam,states,copies,panels,making}.cpp benches/products/products.cpp "$work"/{avx2,avx_vnni,avx512_vnni}.o -o "$work/products" \
     -L"$lib" -Wl,--start-group -lggml-cpu -lggml-base -lggml -Wl,--end-group -fopenmp -lpthread -ldl -lm
-levels=(-1 0) names='ggml, AVX2 | avx2, as in a file | in panels'
-grep -qw avx_vnni /proc/cpuinfo && levels+=(1) names+=' | avx-vnni, as in a file | in panels'
-grep -qw avx512_vnni /proc/cpuinfo && levels+=(2) names+=' | avx512-vnni, as in a file | in panels'
-grep -qw amx_int8 /proc/cpuinfo && levels+=(3) names+=' | amx, as in a file | in panels'
+levels=(-1) names='ggml, AVX2'
+offer() { if grep -qw "$2" /proc/cpuinfo; then levels+=("$1") names+=" | $3, as in a file | in panels | without prefetches"; fi; }
+offer 0 avx2 avx2
+offer 1 avx_vnni avx-vnni
+offer 2 avx512_vnni avx512-vnni
+offer 3 amx_int8 amx
 echo "| weights | $names |"
 printf "| %s\n" "$(sed "s|[^|]*|---|g" <<<" $names | ")"
 "$work/products" "${size[@]}" "${levels[@]}"

@@ -1,9 +1,11 @@
 // Times products of a matrix of weights with tokens on one core, by ggml's kernels and by ours at each level, with weights as in a file and in
-// panels: scripts/bench-products.sh builds it.
+// panels, with prefetches and (for one token) without: scripts/bench-products.sh builds it.
 //
 //     products ROWS WIDTH N_TOKENS REPEATS LEVEL...       (a level: 0, 1, ...; 3: AMX; -1: ggml)
 //
 // Prints milliseconds of CPU time for each format of weights, the least of REPEATS interleaved measurements.
+#include "../../src/llama/kernels/table.h"
+
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
@@ -31,7 +33,7 @@ extern "C" const uint32_t * foredraft_pauses_of(const ggml_threadpool *) {
 }
 extern "C" const struct foredraft_output_rows * foredraft_output_rows_of(const ggml_threadpool *) { return nullptr; }
 extern "C" const ggml_cgraph * foredraft_graph_of(const ggml_threadpool *) { return nullptr; }
-extern "C" void foredraft_wait_while_paused(const ggml_threadpool *) { }
+extern "C" void foredraft_wait_while_paused(const ggml_threadpool *) {}
 extern "C" const struct foredraft_interrupt * foredraft_load_interrupt() { return nullptr; }
 
 static double now() {
@@ -43,6 +45,7 @@ static double now() {
 struct Way {
     int level;
     ggml_backend_buffer_type_t layout;
+    bool is_foreseen = false;
     ggml_context * ctx = nullptr;
     ggml_cgraph * graph = nullptr;
     ggml_backend_buffer_t weights = nullptr, tokens = nullptr;
@@ -86,6 +89,7 @@ int main(int n_args, char ** args) {
             ways.push_back({ level, ggml_backend_cpu_buffer_type() });
             if (level >= 0 && has_panels) {
                 ways.push_back({ level, foredraft::panels() });
+                ways.push_back({ level, foredraft::panels(), true });
             }
         }
         for (Way & way : ways) {
@@ -93,6 +97,9 @@ int main(int n_args, char ** args) {
             way.ctx = ggml_init({ size_t(64) << 20, nullptr, true });
             ggml_tensor * const weights = ggml_new_tensor_2d(way.ctx, type, width, rows);
             way.weights = ggml_backend_alloc_ctx_tensors_from_buft(way.ctx, way.layout);
+            if (way.layout == foredraft::panels()) {
+                static_cast<foredraft::PanelState *>(weights->extra)->is_foreseen = way.is_foreseen;
+            }
             ggml_tensor * const tokens = ggml_new_tensor_2d(way.ctx, GGML_TYPE_F32, width, n_tokens);
             way.graph = ggml_new_graph(way.ctx);
             ggml_build_forward_expand(way.graph, ggml_mul_mat(way.ctx, weights, tokens));
@@ -116,7 +123,7 @@ int main(int n_args, char ** args) {
         for (const Way & way : ways) {
             printf(" %.3f |", way.least);
             if (way.level >= 0 && !has_panels) {
-                printf(" |");
+                printf(" | |");
             }
             ggml_backend_buffer_free(way.weights);
             ggml_backend_buffer_free(way.tokens);

@@ -80,7 +80,7 @@ impl LayoutReason {
 pub struct LayoutCost {
     /// The time with weights in panels, with prefetches.
     pub prefetched: f64,
-    /// The time with weights in panels, where the processor foresees the reads or does not.
+    /// The time with weights in panels, without prefetches.
     pub foreseen: f64,
     /// The time with weights as in the file.
     pub file: f64,

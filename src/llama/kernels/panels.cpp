@@ -60,7 +60,8 @@ void free_buffer(ggml_backend_buffer_t buffer) { delete &context_of(buffer); }
 void * get_base(ggml_backend_buffer_t buffer) { return ggml_backend_buffer_get_base(context_of(buffer).memory.get()); }
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor) {
-    tensor->extra = tensor->view_src != nullptr ? tensor->view_src->extra : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type) });
+    tensor->extra = tensor->view_src != nullptr ? tensor->view_src->extra
+                                                : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type) });
     return GGML_STATUS_SUCCESS;
 }
 
