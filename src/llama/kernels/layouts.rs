@@ -41,8 +41,6 @@ pub struct WeightLayout {
     pub format: String,
     /// Whether they are in panels, not as in the file. Embeddings of which only rows are read stay in the file in any case.
     pub in_panels: bool,
-    /// Whether panels are prefetched for one token, too, not for several only.
-    pub prefetches: bool,
     /// How it was chosen.
     pub chosen_by: LayoutReason,
     /// The times of the layouts, if they were measured.
@@ -87,7 +85,7 @@ pub struct LayoutCost {
 }
 
 impl LayoutCost {
-    /// Whether panels are prefetched.
+    /// Whether panels are prefetched for one token, too, not for several only.
     #[must_use]
     pub fn prefetches(&self) -> bool {
         self.foreseen >= MARGIN * self.prefetched
@@ -125,8 +123,7 @@ pub(in crate::llama) fn choose(
         let may_be_panels = forced.unwrap_or(!is_short);
         let cost = (may_be_panels && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
         let (in_panels, chosen_by) = decide(forced, is_short, cost);
-        let prefetches = cost.is_none_or(|cost| cost.prefetches());
-        WeightLayout { format, in_panels, prefetches, chosen_by, cost }
+        WeightLayout { format, in_panels, chosen_by, cost }
     };
     weights.into_iter().map(layout).collect()
 }
@@ -201,7 +198,12 @@ pub(in crate::llama) fn with_layouts<R>(
     let bits = |is_meant: fn(&WeightLayout) -> bool| {
         formats.clone().filter(|(_, layout)| is_meant(layout)).fold(0_u64, |all, (of, _)| all | 1 << of.format)
     };
-    begin_load(bits(|layout| layout.in_panels), bits(|layout| !layout.prefetches), is_mapped, later);
+    begin_load(
+        bits(|layout| layout.in_panels),
+        bits(|layout| layout.cost.is_some_and(|cost| !cost.prefetches())),
+        is_mapped,
+        later,
+    );
     let result = load();
     (result, end_load())
 }
@@ -379,9 +381,6 @@ mod tests {
         let short = of(FITS_CACHES, None, Some(FITS_CACHES));
         assert_eq!((short.in_panels, short.chosen_by, short.cost), (false, LayoutReason::Memory, None));
         let forced = of(FITS_CACHES, Some(true), Some(FITS_CACHES));
-        assert!(
-            forced.in_panels && forced.prefetches == large.prefetches,
-            "the host decides the layout alone: {forced:?}"
-        );
+        assert!(forced.in_panels && forced.cost == large.cost, "the host decides the layout alone: {forced:?}");
     }
 }
