@@ -5,6 +5,7 @@
 //! the same tokens (`tests/against_llama/grammar.rs` checks it), reports the position of errors, bounds the work per token, and has
 //! cheap copies.
 //!
+//! - [`tree`]: rules as a tree of nodes.
 //! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
 //! - `continuation`: text that must come next, as tokens.
 //! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
@@ -19,6 +20,8 @@ mod pattern;
 mod reasoning;
 mod rules;
 mod scanner;
+#[allow(dead_code, reason = "the automaton reads the tree soon")]
+pub mod tree;
 mod trigger;
 
 use std::sync::Arc;

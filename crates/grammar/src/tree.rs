@@ -1,0 +1,365 @@
+//! The tree of rules: the one form in which schemas, chat formats and GBNF reach the automaton.
+//!
+//! A [`Tree`] is an arena of nodes; a [`NodeId`] names one of them. Nodes are added by the methods of [`Tree`], parts before the nodes that
+//! contain them. Equal nodes share an id, so it costs nothing to ask for the same part again. A rule that contains itself is declared
+//! first ([`Tree::declare`] or [`Tree::rule`]) and defined later.
+//!
+//! ```
+//! # use foredraft_grammar::tree::{Each, Mark, Tree};
+//! let mut tree = Tree::new();
+//! let (open, close, space) = (tree.text("<call>{"), tree.text("}</call>"), tree.one_of(" \n"));
+//! let (space, digit) = (tree.repeat(space, 0, None), tree.class(&[(0x30, 0x39)]));
+//! let digits = tree.repeat(digit, 1, Some(9));
+//! let digits = tree.mark(Mark::Verbatim, digits);
+//! let call = tree.seq(&[open, space, digits, space, close]);
+//! let call = tree.mark(Mark::Call, call);
+//! let content = tree.free_text(&["<call>"]);
+//! let content = tree.mark(Mark::Content, content);
+//! let root = tree.seq(&[content, call]);
+//! ```
+//!
+//! The order of alternatives counts where a tree has marks: the first one in which the whole text can be read is taken. A repetition goes
+//! on before it ends, and free text ends before it goes on.
+
+mod machine;
+
+use std::collections::HashMap;
+
+pub(crate) use self::machine::Machine;
+pub use self::machine::{TextEnd, TextWithout};
+
+/// The most that a tree may hold: its nodes, their children and bytes, and the transitions of its machines.
+pub const MAX_SIZE: usize = 1 << 22;
+
+/// A node of a [`Tree`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u32);
+
+/// What a part of a completion is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// Reasoning.
+    Reasoning,
+    /// Content.
+    Content,
+    /// A call of a tool: its name, id and arguments are inside.
+    Call,
+    /// A call of a tool that the request does not offer, as a [`Mark::Call`].
+    Foreign,
+    /// The name of a call's tool.
+    Name,
+    /// The id of a call.
+    CallId,
+    /// A part of a call's arguments that is JSON as it stands.
+    Verbatim,
+    /// A part of a string in a call's arguments, which JSON must escape.
+    Text,
+}
+
+/// The items of a [`Tree::each`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Each {
+    /// Each occurs at most once. `true`: it must occur.
+    pub items: Vec<(NodeId, bool)>,
+    /// Stands between two items.
+    pub separator: NodeId,
+    /// May occur any number of times: among the items if they come in any order, or else behind them.
+    pub further: Option<NodeId>,
+    /// The fewest items. All further ones count as one, because a reader may take one for the other.
+    pub least: u32,
+    /// The most items, each further one counted.
+    pub most: Option<u32>,
+    /// The items come in any order, or else in the order of `items`.
+    pub any_order: bool,
+}
+
+/// A node. Its progress is kept in the automaton's stack.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Node {
+    /// These bytes. Not empty. Progress: an offset.
+    Text(Box<[u8]>),
+    /// The texts of a machine, by index. Progress: its state.
+    Machine(u32),
+    /// One token by id.
+    Token(u32),
+    /// Any one token except this.
+    NotToken(u32),
+    /// One after the other. Progress: an index.
+    Seq(Box<[NodeId]>),
+    /// One of these. The earlier ones have priority.
+    Alt(Box<[NodeId]>),
+    /// A node `min` to `max` times. Progress: a count, which without a `max` stops at `min`.
+    Repeat(NodeId, u32, Option<u32>),
+    /// Items, each at most once. Progress: an index of the automaton's list of the items seen.
+    Each(Box<Each>),
+    /// The node's text is this. Progress: 1 inside of it.
+    Mark(Mark, NodeId),
+    /// Text of the arguments that the completion does not have.
+    Emit(Box<str>),
+    /// All alternatives of less priority end.
+    Commit,
+    /// A rule, by index.
+    Rule(u32),
+}
+
+/// Nodes, rules and machines. See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    node_ids: HashMap<Node, NodeId>,
+    machines: Vec<Machine>,
+    machine_ids: HashMap<Machine, u32>,
+    /// The body of each rule; `None` until it is defined.
+    rules: Vec<Option<NodeId>>,
+    named_rules: HashMap<String, NodeId>,
+    size: usize,
+    is_too_large: bool,
+    is_ordered: bool,
+}
+
+impl Tree {
+    /// A tree without nodes.
+    #[must_use]
+    pub fn new() -> Tree {
+        Tree::default()
+    }
+
+    /// Returns whether the tree would have become larger than [`MAX_SIZE`]. It then has lost nodes, and no grammar can be made of it.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_large
+    }
+
+    /// The size of the tree so far, as [`MAX_SIZE`] counts it.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The empty text.
+    pub fn empty(&mut self) -> NodeId {
+        self.add(Node::Seq(Box::new([])))
+    }
+
+    /// No text at all: what no text can satisfy.
+    pub fn never(&mut self) -> NodeId {
+        self.add(Node::Alt(Box::new([])))
+    }
+
+    /// This text.
+    pub fn text(&mut self, text: impl AsRef<[u8]>) -> NodeId {
+        let text = text.as_ref();
+        if text.is_empty() { self.empty() } else { self.add(Node::Text(text.into())) }
+    }
+
+    /// One of these texts.
+    pub fn texts(&mut self, texts: &[impl AsRef<[u8]>]) -> NodeId {
+        let texts: Vec<NodeId> = texts.iter().map(|text| self.text(text)).collect();
+        self.alt(&texts)
+    }
+
+    /// One character in UTF-8 whose code point is in one of these ranges, both ends included. Surrogates are written with three bytes.
+    pub fn class(&mut self, ranges: &[(u32, u32)]) -> NodeId {
+        match machine::class(false, ranges) {
+            Some(machine) => self.machine(machine),
+            None => self.never(),
+        }
+    }
+
+    /// One character in UTF-8 whose code point is in none of these ranges.
+    pub fn class_except(&mut self, ranges: &[(u32, u32)]) -> NodeId {
+        match machine::class(true, ranges) {
+            Some(machine) => self.machine(machine),
+            None => self.never(),
+        }
+    }
+
+    /// One of these characters.
+    pub fn one_of(&mut self, chars: &str) -> NodeId {
+        self.class(&ranges_of(chars))
+    }
+
+    /// One character that is none of these.
+    pub fn none_of(&mut self, chars: &str) -> NodeId {
+        self.class_except(&ranges_of(chars))
+    }
+
+    /// UTF-8 text up to the first of the delimiters, one of which must follow.
+    pub fn until(&mut self, delimiters: &[&str]) -> NodeId {
+        self.text_without(&TextWithout { delimiters, excluded: &[], end: TextEnd::BeforeDelimiter, is_utf8: true })
+    }
+
+    /// Bytes in which none of the delimiters occurs. They may end anywhere.
+    pub fn free_text(&mut self, delimiters: &[&str]) -> NodeId {
+        self.text_without(&TextWithout { delimiters, excluded: &[], end: TextEnd::Anywhere, is_utf8: false })
+    }
+
+    /// Text in which certain delimiters and characters do not occur.
+    pub fn text_without(&mut self, text: &TextWithout<'_>) -> NodeId {
+        match machine::text_without(text) {
+            Some(machine) => self.machine(machine),
+            None => self.refuse(),
+        }
+    }
+
+    /// One token by id, whatever its text is.
+    pub fn token(&mut self, token: u32) -> NodeId {
+        self.add(Node::Token(token))
+    }
+
+    /// Any one token except this.
+    pub fn not_token(&mut self, token: u32) -> NodeId {
+        self.add(Node::NotToken(token))
+    }
+
+    /// These nodes, one after the other.
+    pub fn seq(&mut self, parts: &[NodeId]) -> NodeId {
+        let mut joined: Vec<NodeId> = Vec::with_capacity(parts.len());
+        for &part in parts {
+            match (joined.last().and_then(|last| self.node(*last)), self.node(part)) {
+                (_, Some(Node::Seq(none))) if none.is_empty() => {}
+                (Some(Node::Text(first)), Some(Node::Text(second))) => {
+                    let both = [&**first, &**second].concat();
+                    joined.pop();
+                    joined.push(self.text(both));
+                }
+                _ => joined.push(part),
+            }
+        }
+        if let [only] = *joined { only } else { self.add(Node::Seq(joined.into())) }
+    }
+
+    /// One of these nodes. The earlier ones have priority.
+    pub fn alt(&mut self, parts: &[NodeId]) -> NodeId {
+        if let [only] = parts { *only } else { self.add(Node::Alt(parts.into())) }
+    }
+
+    /// A node or nothing.
+    pub fn opt(&mut self, node: NodeId) -> NodeId {
+        self.repeat(node, 0, Some(1))
+    }
+
+    /// A node `min` to `max` times; without a `max`, any number of times from `min` on.
+    pub fn repeat(&mut self, node: NodeId, min: u32, max: Option<u32>) -> NodeId {
+        match (min, max) {
+            (1, Some(1)) => node,
+            (_, Some(0)) => self.empty(),
+            _ => self.add(Node::Repeat(node, min, max)),
+        }
+    }
+
+    /// Items, each at most once.
+    pub fn each(&mut self, each: Each) -> NodeId {
+        self.add(Node::Each(Box::new(each)))
+    }
+
+    /// Says what the text of a node is.
+    pub fn mark(&mut self, mark: Mark, node: NodeId) -> NodeId {
+        self.add(Node::Mark(mark, node))
+    }
+
+    /// Text that a call's arguments have here and the completion does not.
+    pub fn emit(&mut self, json: &str) -> NodeId {
+        self.add(Node::Emit(json.into()))
+    }
+
+    /// A text of the completion that stands for another one in a call's arguments.
+    pub fn as_text(&mut self, text: &str, json: &str) -> NodeId {
+        let (text, json) = (self.text(text), self.emit(json));
+        self.seq(&[text, json])
+    }
+
+    /// Decides for what was read up to here: alternatives of less priority end. Only between the parts of a turn, not inside of marks other
+    /// than [`Mark::Foreign`].
+    pub fn commit(&mut self) -> NodeId {
+        self.add(Node::Commit)
+    }
+
+    /// A rule that [`Tree::define`] gives a body.
+    pub fn declare(&mut self) -> NodeId {
+        let rule = number(self.rules.len());
+        self.rules.push(None);
+        self.add(Node::Rule(rule))
+    }
+
+    /// Gives a rule its body. The last one counts.
+    pub fn define(&mut self, rule: NodeId, body: NodeId) {
+        if let Some(&Node::Rule(rule)) = self.node(rule)
+            && let Some(defined) = self.rules.get_mut(rule as usize)
+        {
+            *defined = Some(body);
+        }
+    }
+
+    /// The rule of this name, and whether it is new, so that it must be defined.
+    pub fn rule(&mut self, name: &str) -> (NodeId, bool) {
+        if let Some(known) = self.named_rules.get(name) {
+            return (*known, false);
+        }
+        let rule = self.declare();
+        self.named_rules.insert(name.to_owned(), rule);
+        (rule, true)
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id.0 as usize)
+    }
+
+    fn machine(&mut self, machine: Machine) -> NodeId {
+        if let Some(known) = self.machine_ids.get(&machine) {
+            return self.add(Node::Machine(*known));
+        }
+        if !self.has_room_for(machine.size()) {
+            return self.refuse();
+        }
+        let id = number(self.machines.len());
+        self.machines.push(machine.clone());
+        self.machine_ids.insert(machine, id);
+        self.add(Node::Machine(id))
+    }
+
+    fn add(&mut self, node: Node) -> NodeId {
+        if let Some(known) = self.node_ids.get(&node) {
+            return *known;
+        }
+        let size = match &node {
+            Node::Text(text) => text.len(),
+            Node::Seq(parts) | Node::Alt(parts) => parts.len(),
+            Node::Each(each) => each.items.len(),
+            Node::Emit(text) => text.len(),
+            _ => 0,
+        };
+        if !self.has_room_for(1 + size) {
+            return self.refuse();
+        }
+        self.is_ordered |= matches!(node, Node::Mark(..) | Node::Emit(_) | Node::Commit);
+        let id = NodeId(number(self.nodes.len()));
+        self.nodes.push(node.clone());
+        self.node_ids.insert(node, id);
+        id
+    }
+
+    fn has_room_for(&mut self, size: usize) -> bool {
+        let has_room = self.size + size <= MAX_SIZE;
+        self.size += if has_room { size } else { 0 };
+        has_room
+    }
+
+    /// A node in place of one for which there is no room.
+    fn refuse(&mut self) -> NodeId {
+        self.is_too_large = true;
+        NodeId(0)
+    }
+}
+
+/// Ids are below [`MAX_SIZE`].
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+fn ranges_of(chars: &str) -> Vec<(u32, u32)> {
+    chars.chars().map(|char| (u32::from(char), u32::from(char))).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Small automata over bytes: classes of characters in UTF-8, and text without delimiters.
+
+use std::collections::{HashMap, VecDeque};
+
+/// No state.
+const DEAD: u32 = u32::MAX;
+/// The most bytes that the delimiters of a text may have together.
+const MAX_DELIMITERS: usize = 1 << 12;
+/// The largest code point.
+const MAX_CHAR: u32 = 0x10_FFFF;
+
+/// Text in which delimiters and characters do not occur.
+#[derive(Debug, Clone, Copy)]
+pub struct TextWithout<'a> {
+    /// None of these occurs. Empty ones do not count. At most 4 KiB together.
+    pub delimiters: &'a [&'a str],
+    /// No character of these ranges of code points occurs. Only for UTF-8.
+    pub excluded: &'a [(u32, u32)],
+    /// Where the text may end.
+    pub end: TextEnd,
+    /// The text is UTF-8, or else any bytes.
+    pub is_utf8: bool,
+}
+
+/// Where a [`TextWithout`] may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextEnd {
+    /// Anywhere.
+    Anywhere,
+    /// Where a delimiter may follow: whichever of them does, it is the first one that occurs.
+    BeforeDelimiter,
+    /// Where it does not end with the beginning of a delimiter.
+    OutsideOfDelimiters,
+}
+
+/// An automaton over bytes. State 0 is the first one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Machine {
+    /// The column of each byte: bytes that no state tells apart share one.
+    columns: Box<[u8; 256]>,
+    n_columns: usize,
+    next: Box<[u32]>,
+    may_end: Box<[bool]>,
+}
+
+/// The effect of a byte on a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MachineStep {
+    /// The byte may not follow.
+    Dead,
+    /// The machine is in this state.
+    State(u32),
+    /// The text is complete, and nothing may follow.
+    Done,
+}
+
+impl Machine {
+    fn new(rows: &[[u32; 256]], may_end: Vec<bool>) -> Machine {
+        let mut columns = Box::new([0; 256]);
+        let mut distinct: HashMap<Vec<u32>, u8> = HashMap::new();
+        let mut order: Vec<Vec<u32>> = Vec::new();
+        for (byte, column) in columns.iter_mut().enumerate() {
+            let states: Vec<u32> = rows.iter().filter_map(|row| row.get(byte)).copied().collect();
+            let next = u8::try_from(order.len()).unwrap_or(u8::MAX);
+            *column = *distinct.entry(states.clone()).or_insert(next);
+            if *column == next && order.len() == usize::from(next) {
+                order.push(states);
+            }
+        }
+        let next = (0..rows.len()).flat_map(|state| order.iter().filter_map(move |column| column.get(state)).copied());
+        Machine { next: next.collect(), columns, n_columns: order.len(), may_end: may_end.into() }
+    }
+
+    /// The state after a byte.
+    pub(crate) fn step(&self, state: u32, byte: u8) -> MachineStep {
+        let column = self.columns.get(usize::from(byte)).copied().unwrap_or(0);
+        let next = self.next.get(state as usize * self.n_columns + usize::from(column)).copied().unwrap_or(DEAD);
+        match next {
+            DEAD => MachineStep::Dead,
+            next if self.may_end(next) && self.ways_out(next).next().is_none() => MachineStep::Done,
+            next => MachineStep::State(next),
+        }
+    }
+
+    /// Whether the text may end in a state.
+    pub(crate) fn may_end(&self, state: u32) -> bool {
+        self.may_end.get(state as usize).copied().unwrap_or(false)
+    }
+
+    /// The column of each byte: two bytes of one column lead to the same states.
+    pub(crate) fn columns(&self) -> &[u8; 256] {
+        &self.columns
+    }
+
+    /// The number of transitions.
+    pub(crate) fn size(&self) -> usize {
+        self.next.len()
+    }
+
+    fn ways_out(&self, state: u32) -> impl Iterator<Item = u32> {
+        let from = state as usize * self.n_columns;
+        self.next.get(from..from + self.n_columns).into_iter().flatten().copied().filter(|next| *next != DEAD)
+    }
+}
+
+/// One character whose code point is in the ranges, or in none of them if `is_negated`. `None`: there is none.
+pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Option<Machine> {
+    let ranges = if is_negated { complement(normalized(ranges)) } else { normalized(ranges) };
+    let mut builder =
+        ClassBuilder { ranges, ids: HashMap::new(), rows: vec![[DEAD; 256], [DEAD; 256]], whole: [DEAD; 4] };
+    let mut first = [DEAD; 256];
+    for (byte, next) in (0..=u8::MAX).zip(&mut first) {
+        *next = match byte {
+            0..=0x7F => builder.state(u32::from(byte), 0, 0),
+            0xC2..=0xDF => builder.state(u32::from(byte & 0x1F) << 6, 1, 0x80),
+            0xE0..=0xEF => builder.state(u32::from(byte & 0x0F) << 12, 2, 0x800),
+            0xF0..=0xF4 => builder.state(u32::from(byte & 0x07) << 18, 3, 0x1_0000),
+            _ => DEAD,
+        };
+    }
+    let has_any = first.iter().any(|next| *next != DEAD);
+    builder.rows.first_mut().into_iter().for_each(|row| *row = first);
+    let may_end = (0..builder.rows.len()).map(|state| state == 1).collect();
+    has_any.then(|| Machine::new(&builder.rows, may_end))
+}
+
+/// Sorted ranges that neither overlap nor touch.
+fn normalized(ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, kept| {
+        let joins = next.0 <= kept.1.saturating_add(1);
+        if joins {
+            kept.1 = kept.1.max(next.1);
+        }
+        joins
+    });
+    ranges
+}
+
+fn complement(ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    let mut from = Some(0);
+    let mut gaps = Vec::new();
+    for (first, last) in ranges {
+        gaps.extend(from.zip(first.checked_sub(1)).filter(|(from, to)| from <= to));
+        from = last.checked_add(1);
+    }
+    gaps.extend(from.map(|from| (from, MAX_CHAR)).filter(|(from, to)| from <= to));
+    gaps
+}
+
+/// Builds the states of a class: state 0 is the first one, state 1 the end of a character.
+struct ClassBuilder {
+    ranges: Vec<(u32, u32)>,
+    ids: HashMap<[u32; 64], u32>,
+    rows: Vec<[u32; 256]>,
+    /// By the number of missing bytes, the state from which all of them lead to a character.
+    whole: [u32; 4],
+}
+
+impl ClassBuilder {
+    /// The state in which `left` bytes are missing from a character that is `low` so far and must be at least `least`.
+    fn state(&mut self, low: u32, left: u8, least: u32) -> u32 {
+        let high = (low | ((1 << (6 * left)) - 1)).min(MAX_CHAR);
+        let reached = self.ranges.partition_point(|(_, last)| *last < low.max(least));
+        let (is_any, is_whole) = match self.ranges.get(reached) {
+            Some((first, last)) => (*first <= high && least <= high, *first <= low && *last >= high && low >= least),
+            None => (false, false),
+        };
+        if !is_any || left == 0 {
+            return if is_any { 1 } else { DEAD };
+        }
+        // All characters with `left` more bytes share their states.
+        let is_whole = is_whole && high < MAX_CHAR;
+        if let Some(known) = self.whole.get(usize::from(left)).filter(|known| is_whole && **known != DEAD) {
+            return *known;
+        }
+        let mut after = [DEAD; 64];
+        for (bits, next) in (0..).zip(&mut after) {
+            *next = self.state(low | bits << (6 * (left - 1)), left - 1, least);
+        }
+        let id = super::number(self.rows.len());
+        let known = *self.ids.entry(after).or_insert(id);
+        if known == id {
+            let mut row = [DEAD; 256];
+            row.iter_mut().skip(0x80).zip(after).for_each(|(next, after)| *next = after);
+            self.rows.push(row);
+        }
+        self.whole.get_mut(usize::from(left)).filter(|_| is_whole).into_iter().for_each(|whole| *whole = known);
+        known
+    }
+}
+
+/// Aho and Corasick's automaton. A state is the longest end of the text that begins a delimiter.
+struct Delimiters<'a> {
+    texts: Vec<&'a [u8]>,
+    next: Vec<[u32; 256]>,
+    /// The length of the longest delimiter with which the text ends; 0: none.
+    found: Vec<usize>,
+}
+
+impl<'a> Delimiters<'a> {
+    /// `None`: they are too long.
+    fn new(delimiters: &[&'a str]) -> Option<Delimiters<'a>> {
+        let given: Vec<&[u8]> = delimiters.iter().map(|text| text.as_bytes()).filter(|text| !text.is_empty()).collect();
+        if given.iter().map(|text| text.len()).fold(0, usize::saturating_add) > MAX_DELIMITERS {
+            return None;
+        }
+        let mut new = Delimiters { texts: Vec::new(), next: vec![[DEAD; 256]], found: vec![0] };
+        for text in &given {
+            let mut at = 0;
+            for byte in *text {
+                let fresh = super::number(new.next.len());
+                let next = new.next.get_mut(at as usize)?.get_mut(usize::from(*byte))?;
+                if *next == DEAD {
+                    *next = fresh;
+                }
+                at = *next;
+                if at == fresh {
+                    new.next.push([DEAD; 256]);
+                    new.found.push(0);
+                }
+            }
+            *new.found.get_mut(at as usize)? = text.len();
+        }
+        let mut todo = VecDeque::from([(0_u32, 0_u32)]);
+        while let Some((id, shorter)) = todo.pop_front() {
+            let beside = *new.next.get(shorter as usize)?;
+            let found = new.found.get(shorter as usize).copied()?;
+            let own = new.found.get_mut(id as usize)?;
+            *own = (*own).max(found);
+            for (next, beside) in new.next.get_mut(id as usize)?.iter_mut().zip(beside) {
+                // The states of the first bytes have the first state beside them.
+                let beside = if id == 0 { 0 } else { beside };
+                match *next {
+                    DEAD => *next = beside,
+                    child => todo.push_back((child, beside)),
+                }
+            }
+        }
+        // Where another one ends inside of a delimiter, that one comes first.
+        let is_reached = |text: &&[u8]| {
+            let inside = text.split_last().map_or(&[][..], |(_, inside)| inside);
+            inside
+                .iter()
+                .try_fold(0, |state, byte| Some(new.step(state, *byte)).filter(|state| new.found(*state) == 0))
+                .is_some()
+        };
+        new.texts = given.iter().copied().filter(is_reached).collect();
+        Some(new)
+    }
+
+    fn step(&self, state: u32, byte: u8) -> u32 {
+        self.next.get(state as usize).and_then(|row| row.get(usize::from(byte))).copied().unwrap_or(0)
+    }
+
+    fn found(&self, state: u32) -> usize {
+        self.found.get(state as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether the first delimiter that occurs is the one that follows, whichever does.
+    fn may_follow(&self, state: u32) -> bool {
+        self.texts.iter().all(|text| {
+            let mut state = state;
+            text.iter().enumerate().all(|(index, byte)| {
+                state = self.step(state, *byte);
+                let found = self.found(state);
+                if index + 1 < text.len() { found == 0 } else { found <= text.len() }
+            })
+        })
+    }
+}
+
+/// The machine of a text without delimiters. `None`: the delimiters are too long.
+pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
+    let delimiters = Delimiters::new(text.delimiters)?;
+    let chars = match text.is_utf8 {
+        true => class(true, text.excluded),
+        false => Some(Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true])),
+    };
+    // A state is one of the delimiters and one of the character that has begun.
+    let mut ids = HashMap::from([((0, 0), 0)]);
+    let (mut states, mut rows, mut may_end) = (vec![(0, 0)], Vec::new(), Vec::new());
+    while let Some(&(found, char)) = states.get(rows.len()) {
+        let mut row = [DEAD; 256];
+        for (byte, next) in (0..=u8::MAX).zip(&mut row) {
+            let char = match chars.as_ref().map_or(MachineStep::Dead, |chars| chars.step(char, byte)) {
+                MachineStep::Dead => continue,
+                MachineStep::State(char) => char,
+                MachineStep::Done => 0,
+            };
+            let after = (delimiters.step(found, byte), char);
+            if delimiters.found(after.0) > 0 {
+                continue;
+            }
+            let id = super::number(states.len());
+            *next = *ids.entry(after).or_insert(id);
+            if *next == id {
+                states.push(after);
+            }
+        }
+        rows.push(row);
+        let is_end = match text.end {
+            TextEnd::Anywhere => true,
+            TextEnd::BeforeDelimiter => delimiters.may_follow(found),
+            TextEnd::OutsideOfDelimiters => found == 0,
+        };
+        may_end.push(char == 0 && is_end);
+    }
+    Some(Machine::new(&rows, may_end))
+}
