@@ -132,7 +132,8 @@ class Completion:
                 request["prompt_logprobs"] = request["n_probs"]
         self.stream = engine.stream(prompts=self.prompts, **request)
         # As the engine has accepted the prompts, they are texts or ids of tokens.
-        self.shown = [self.text(prompt) for prompt in self.prompts] if self.with_echo else [""] * len(self.prompts)
+        self.texts = [self.text(prompt) for prompt in self.prompts]
+        self.shown = self.texts if self.with_echo else [""] * len(self.prompts)
 
     def text(self, prompt):
         return prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
@@ -162,7 +163,7 @@ class Completion:
         """The choices of a whole answer."""
         def choice(index, answer):
             entries = [*self.echoed(index, answer), *(answer.get("completion_probabilities") or ())]
-            offset = 0 if self.with_echo else len(self.shown[index // self.count])
+            offset = 0 if self.with_echo else len(self.texts[index // self.count])
             return {
                 "index": index, "text": self.shown[index // self.count] + answer.text, "logprobs": self.logprobs(entries, offset),
                 "finish_reason": answer.finish_reason,
@@ -172,7 +173,7 @@ class Completion:
 
     def chunks(self):
         """The choice of each chunk of a stream. The log-probabilities of a prompt are in the whole answer only."""
-        offsets = [len(shown) for shown in self.shown for _ in range(self.count)]
+        offsets = [len(text) for text in self.texts for _ in range(self.count)]
         for index in range(len(offsets) if self.with_echo else 0):
             yield {"index": index, "text": self.shown[index // self.count], "logprobs": None, "finish_reason": None}
         for update in self.stream:

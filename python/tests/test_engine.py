@@ -103,6 +103,17 @@ def test_several_texts(engine):
     assert all(texts) and texts[0] != texts[1]
 
 
+def test_fields_that_are_left_out_leave_requests_whole(engine):
+    expected = engine.complete("Once", n_predict=3, seed=1)
+    for fields in ["content"], ["timings/prompt_n"]:
+        request = {"n_predict": 3, "seed": 1, "response_fields": fields}
+        answer = engine.complete("Once", **request)
+        assert answer.text == expected.text and answer["id"] > expected["id"] and "model" not in answer
+        assert asyncio.run(text_of_async(engine.stream("Once", **request))) == expected.text
+        with engine.stream("Once", **request, n_cmpl=2) as stream:
+            assert len(list(stream)) > 1 and [one["index"] for one in stream.completions] == [0, 1]
+
+
 def test_chat(engine):
     messages = [{"role": "user", "content": "Tell me a story about Zoë."}]
     answer = engine.chat(messages, n_predict=20, temperature=0)

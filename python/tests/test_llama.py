@@ -235,6 +235,18 @@ def test_echo_with_logprobs_has_the_prompt_s(llm):
     assert [offset for chunk in chunks if chunk["logprobs"] for offset in chunk["logprobs"]["text_offset"]] == logprobs["text_offset"]
 
 
+def test_offsets_of_log_probabilities_count_the_prompt(llm):
+    prompt = "Once upon a time there was"
+    ids = llm.tokenize(prompt.encode(), add_bos=False)
+    echoed = llm(prompt, max_tokens=6, temperature=0, logprobs=1, echo=True)["choices"][0]["logprobs"]["text_offset"]
+    for given in (prompt, ids):
+        request = {"max_tokens": 6, "temperature": 0, "logprobs": 1}
+        assert llm(given, **request)["choices"][0]["logprobs"]["text_offset"] == echoed[-6:]
+        chunks = [chunk["choices"][0]["logprobs"] for chunk in llm(given, **request, stream=True)]
+        assert [offset for logprobs in chunks if logprobs for offset in logprobs["text_offset"]] == echoed[-6:]
+    assert echoed[-6] == len(prompt)
+
+
 def test_what_the_model_is(llm):
     assert llm.metadata["general.architecture"] == "llama"
     assert str(llm.n_embd()) == llm.metadata["llama.embedding_length"]

@@ -115,6 +115,8 @@ def test_completions_take_texts_and_tokens_and_echo_them(served):
     echoed = create(prompt=prompts[0], echo=True, logprobs=2, **request).choices[0]
     assert echoed.text == prompts[0] + expected[0]
     assert "".join(echoed.logprobs.tokens) == echoed.text and echoed.logprobs.text_offset[0] == 0
+    plain = create(prompt=prompts[0], logprobs=2, **request).choices[0].logprobs
+    assert plain.text_offset == [offset for offset in echoed.logprobs.text_offset if offset >= len(prompts[0])]
     # As lm-eval measures a text: no token is generated.
     measured = create(prompt=tokens[0], echo=True, logprobs=1, **{**request, "max_tokens": 0}).choices[0]
     assert len(measured.logprobs.token_logprobs) == len(tokens[0]) and all(p is None or p <= 0 for p in measured.logprobs.token_logprobs)

@@ -59,7 +59,7 @@ class Engine:
         self._handle: int | None = None
         self._notifier = Notifier()
         self._logits = LogitsHooks()
-        self._handle = _library.new_engine(self)
+        self._handle = _library.new_engine(self, (self._notifier.pipe, self._logits.callback))
         if model is not None:
             try:
                 self.load(model, model_draft=model_draft, progress=progress, **config)
@@ -184,7 +184,7 @@ class Engine:
         """Ends what runs, and the engine with it. Harmless at any time."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            _library.free_engine(self, handle)
+            _library.free_engine(handle)
             self._notifier.close()
 
     @property
@@ -209,7 +209,9 @@ class Engine:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _library.drop_engine(handle)
 
     def _open_handle(self) -> int:
         if self._handle is None:
@@ -223,7 +225,8 @@ class Engine:
     def _submit(self, request: Mapping[str, Any], hook: LogitsHook | None) -> dict[str, Any]:
         if hook is None:
             return self._call("submit", request)
-        return self._logits.submit(self._open_handle(), hook, lambda: self._call("submit", request))
+        _library.check_process()
+        return self._logits.submit(self._open_handle(), hook, _library.encode(request))
 
     def _wait(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Calls what waits for the engine, or works for long."""

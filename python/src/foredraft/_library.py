@@ -10,12 +10,13 @@ import ctypes
 import json
 import logging
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, Protocol, TypeVar
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Protocol, TypeVar
 
 from ._errors import NotInitializedError, error_from
 
@@ -41,11 +42,24 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class _Open(NamedTuple):
+    """An engine that is not freed yet."""
+
+    owner: weakref.ref[Closable]
+    #: The objects that the engine's threads use. The collector must not end them together with the owner.
+    used: object
+
+
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
 #: The process whose threads the library's are, once an engine was made.
 _owner: int | None = None
-_open: weakref.WeakSet[Closable] = weakref.WeakSet()
+#: The engines by their handles.
+_open: dict[int, _Open] = {}
+#: The engines whose owners were collected; `None` ends the thread that frees them. The collector runs on any thread, an engine's too, and
+#: under any lock, also one for which the engine's thread waits. So a destructor does not wait for an engine.
+_dropped: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+_freeing: threading.Thread | None = None
 #: Set once the interpreter ends and closes the engines.
 _ending = False
 
@@ -63,8 +77,10 @@ def path() -> Path:
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded when it is first needed."""
+    """The library, loaded when it is first needed. Later calls take no lock, because destructors make them."""
     global _library
+    if _library is not None:
+        return _library
     with _lock:
         if _library is None:
             loaded = ctypes.CDLL(str(path()))
@@ -118,8 +134,12 @@ def _end() -> None:
     if _library is None or is_foreign():
         return
     _ending = True
-    for engine in list(_open):
-        engine.close()
+    for engine in list(_open.values()):
+        if (owner := engine.owner()) is not None:
+            owner.close()
+    if _freeing is not None:
+        _dropped.put(None)
+        _freeing.join()
     # When this returns, no thread is inside the callback any more.
     _library.foredraft_set_log_callback(_LOG_CALLBACK(), None)
 
@@ -145,23 +165,37 @@ def check_process() -> None:
         )
 
 
-def new_engine(owner: Closable) -> int:
-    """A new engine's handle. `owner` is closed before the interpreter ends."""
-    global _owner
+def new_engine(owner: Closable, used: object) -> int:
+    """A new engine's handle. `owner` is closed before the interpreter ends. Its threads use the objects in `used`."""
+    global _freeing, _owner
     check_process()
     handle = library().foredraft_engine_new()
     if not handle:
         raise MemoryError("foredraft_engine_new returned NULL")
-    _owner = os.getpid()
-    _open.add(owner)
+    with _lock:
+        if _freeing is None:
+            _owner = os.getpid()
+            _freeing = threading.Thread(target=_free_dropped, name="foredraft-free", daemon=True)
+            _freeing.start()
+    _open[handle] = _Open(weakref.ref(owner), used)
     return int(handle)
 
 
-def free_engine(owner: Closable, handle: int) -> None:
+def free_engine(handle: int) -> None:
     """Ends an engine; waits for its threads. Does nothing in a fork."""
-    _open.discard(owner)
     if not is_foreign() and _library is not None:
         _library.foredraft_engine_free(handle)
+    _open.pop(handle, None)
+
+
+def drop_engine(handle: int) -> None:
+    """The same for destructors: does not wait."""
+    _dropped.put(handle)
+
+
+def _free_dropped() -> None:
+    while (handle := _dropped.get()) is not None:
+        free_engine(handle)
 
 
 def encode(request: Mapping[str, Any]) -> bytes:
@@ -196,7 +230,11 @@ def take(pointer: int | None) -> dict[str, Any]:
 def call(name: str, handle: int | None, request: Mapping[str, Any]) -> dict[str, Any]:
     """Calls `foredraft_NAME(engine, request)`; raises what it reports. ctypes releases the interpreter's lock meanwhile."""
     check_process()
-    answer = take(getattr(library(), f"foredraft_{name}")(handle, encode(request)))
+    return checked(take(getattr(library(), f"foredraft_{name}")(handle, encode(request))))
+
+
+def checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """A successful answer; raises the error that it is."""
     if not answer.get("success"):
         park_if_ending()
         raise error_from(answer)

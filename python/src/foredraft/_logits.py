@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
+import weakref
 from array import array
 from typing import Any, Callable, Dict, Iterable, Sequence, Union
 
@@ -71,18 +72,26 @@ class LogitsHooks:
         self._lock = threading.Lock()
         self._hooks: Dict[int, LogitsHook] = {}
         self._handle: int | None = None
-        self._callback = _library.LOGITS_CALLBACK(self._on_logits)
+        hooks = weakref.ref(self)
 
-    def submit(self, handle: int, hook: LogitsHook, submit: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+        def on_logits(*call: Any) -> None:
+            if (found := hooks()) is not None:
+                found._on_logits(*call)
+
+        #: The engine's thread calls it until the engine has ended. It does not keep the hooks, whose functions may keep the engine.
+        self.callback = _library.LOGITS_CALLBACK(on_logits)
+
+    def submit(self, handle: int, hook: LogitsHook, request: bytes) -> Dict[str, Any]:
         """Submits the request of a hook."""
-        # The engine's thread waits here until the id is known.
+        # The engine's thread waits here until the id is known, so nothing else may wait or fail under the lock.
         with self._lock:
             if self._handle is None:
-                _library.library().foredraft_set_logits_callback(handle, self._callback, None)
+                _library.library().foredraft_set_logits_callback(handle, self.callback, None)
                 self._handle = handle
-            answer = submit()
-            self._hooks[int(answer["id"])] = hook
-        return answer
+            answer = _library.take(_library.library().foredraft_submit(handle, request))
+            if answer.get("success"):
+                self._hooks[int(answer["id"])] = hook
+        return _library.checked(answer)
 
     def forget(self, request: int) -> None:
         """Forgets the hook of a request."""

@@ -530,7 +530,8 @@ class Llama:
             whole["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
         if logprobs is not None:
             whole["n_probs"] = max(logprobs, 1)
-        shown = "" if not echo else prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
+        given = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt) if echo or logprobs is not None else ""
+        shown = given if echo else ""
         head = _head("cmpl", "text_completion", model or self.model_path)
         # The probabilities of the prompt's tokens, which are shown with it.
         scored = whole["n_probs"] if echo and logprobs is not None and suffix is None else None
@@ -543,7 +544,7 @@ class Llama:
                 # Read before the chunks begin; they find it in the cache.
                 answer = self.engine.complete(**{**whole, "n_predict": 0, "prompt_logprobs": scored})
                 first = self._prompt_logprobs(answer)
-            return self._completion_chunks(whole, head, shown, logprobs is not None, first)
+            return self._completion_chunks(whole, head, shown, len(given) if logprobs is not None else None, first)
         if scored is not None:
             whole["prompt_logprobs"] = scored
         answers = _answers(self.engine.stream(**whole))
@@ -554,7 +555,7 @@ class Llama:
             return {
                 "text": shown + answer.text + (suffix or "" if echo else ""),
                 "index": index,
-                "logprobs": _logprobs(entries, 0 if echo and scored is not None else len(shown)) if logprobs is not None else None,
+                "logprobs": _logprobs(entries, 0 if scored is not None else len(given)) if logprobs is not None else None,
                 "finish_reason": answer.finish_reason,
             }
 
@@ -571,20 +572,21 @@ class Llama:
     __call__ = create_completion
 
     def _completion_chunks(
-        self, whole: Dict[str, Any], head: Response, first: str, with_logprobs: bool, of_prompt: Dict[str, Any] | None,
+        self, whole: Dict[str, Any], head: Response, first: str, offset: int | None, of_prompt: Dict[str, Any] | None,
     ) -> Iterator[Chunk]:
+        """The chunks of completions whose text begins at that offset; `None`: without log-probabilities."""
         def chunk(text: str, index: int, logprobs: Any = None, reason: str | None = None) -> Chunk:
             choice = {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
             return {**head, "choices": [choice]}
 
-        offsets = [len(first)] * _n_choices(whole)
+        offsets = [offset or 0] * _n_choices(whole)
         with self.engine.stream(**whole) as running:
             if first:
                 yield from (chunk(first, index, of_prompt) for index in range(len(offsets)))
             for update in running:
                 if update.text:
                     entries = update.get("completion_probabilities") or ()
-                    logprobs = _logprobs(entries, offsets[update.index]) if with_logprobs else None
+                    logprobs = _logprobs(entries, offsets[update.index]) if offset is not None else None
                     yield chunk(update.text, update.index, logprobs)
                     offsets[update.index] += len(update.text)
             answers = running.completions
