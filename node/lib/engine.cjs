@@ -9,20 +9,38 @@ const { Stream } = require('./stream.cjs');
 /** Milliseconds between two looks at a load. */
 const LOOK = 20;
 
+/** The engines that are not freed yet, with their handles. */
+const open = new Map();
+
 /** An engine, as its streams know it. */
 class Shared {
   handle = library.engineNew();
   notifier = new Notifier();
   logits = new LogitsProcessors();
 
+  constructor() {
+    open.set(this, this.handle);
+  }
+
   open() {
     if (this.handle !== undefined) return this.handle;
     throw new ForedraftError('the engine is closed', { code: 'invalid_engine', status: 400 });
   }
+
+  async close() {
+    const { handle } = this;
+    if (handle === undefined) return;
+    this.handle = undefined;
+    // The engine's thread may be in the callback, and must have left it before the process may end.
+    await this.logits.close(handle);
+    open.delete(this);
+    await library.engineFreeAside(handle);
+    this.notifier.close();
+  }
 }
 
-/** The engines that are not freed yet, with their handles. */
-const open = new Map();
+/** Closes engines that were dropped. */
+const dropped = new FinalizationRegistry(shared => shared.close());
 
 // Runs before the process, or this worker, ends. Calls that wait in libuv's pool end by it as well: Node waits for them.
 process.on('exit', () => {
@@ -39,7 +57,7 @@ class Engine {
 
   /** Makes an engine without a model: `load` loads one. */
   constructor() {
-    open.set(this.#shared, this.#shared.handle);
+    dropped.register(this, this.#shared);
   }
 
   /** An engine with a model. */
@@ -67,7 +85,7 @@ class Engine {
         if (status.state !== 'loading') {
           throw new ForedraftError('the load was ended by another load or unload', { code: 'cancelled', status: 499 });
         }
-        onProgress?.(status.progress ?? 0);
+        await onProgress?.(status.progress ?? 0);
         await sleep(LOOK, undefined, { signal });
       }
     } catch (error) {
@@ -75,7 +93,7 @@ class Engine {
       await this.unload();
       throw signal.reason;
     }
-    onProgress?.(1);
+    await onProgress?.(1);
   }
 
   /** The engine's status. Never waits. */
@@ -100,16 +118,9 @@ class Engine {
     await library.unloadAside(this.#shared.open());
   }
 
-  /** Ends what runs, and the engine with it. Harmless at any time. */
+  /** Ends what runs, and the engine with it. Harmless at any time. The collector does so, too. */
   async close() {
-    const { handle } = this.#shared;
-    if (handle === undefined) return;
-    this.#shared.handle = undefined;
-    // The engine's thread may be in the callback, and must have left it before the process may end.
-    await this.#shared.logits.close(handle);
-    open.delete(this.#shared);
-    await library.engineFreeAside(handle);
-    this.#shared.notifier.close();
+    await this.#shared.close();
   }
 
   get closed() {
@@ -122,7 +133,7 @@ class Engine {
 
   /** A completion as it is generated, for `for await`. `request`: a prompt, or an object of a request's keys. */
   stream(request, options) {
-    return new Stream(this.#shared, toRequest(request), options);
+    return new Stream(this, this.#shared, toRequest(request), options);
   }
 
   /** A whole completion. */
@@ -205,7 +216,8 @@ class Engine {
   }
 
   async #call(name, request) {
-    return library.callAside(name, this.#shared.open(), request);
+    // Awaited here, because a function that waits keeps `this`, and an engine that is kept is not closed.
+    return await library.callAside(name, this.#shared.open(), request);
   }
 }
 

@@ -22,7 +22,8 @@ const forgotten = new FinalizationRegistry(({ engine, id }) => {
 /** A request: `for await (const update of stream)`. It begins when it is first read. Leaving the loop cancels it, and so do
  *  `cancel()` and the signal. After the loop `completion` is the whole answer; with several texts `completions` are. */
 class Stream {
-  #engine; // the engine's shared state: handle, notifier
+  #keeper; // the engine itself, which is closed when nothing refers to it
+  #engine; // its shared state: handle, notifier
   #request;
   #signal;
   #id;
@@ -35,7 +36,8 @@ class Stream {
   #last = Promise.resolve();
   #onAbort = () => this.#abort(this.#signal.reason);
 
-  constructor(engine, request, { signal } = {}) {
+  constructor(keeper, engine, request, { signal } = {}) {
+    this.#keeper = keeper;
     this.#engine = engine;
     this.#request = request;
     this.#signal = signal;
@@ -165,7 +167,10 @@ class Stream {
     if (this.#finished) return;
     try {
       const result = this.#request.logitsProcessor(tokens, logits);
-      if (result instanceof Promise) throw new TypeError('logitsProcessor: expected a function that is not async');
+      if (typeof result?.then === 'function') {
+        result.then(() => {}, () => {}); // its rejection is handled by this error
+        throw new TypeError('logitsProcessor: expected a function that is not async');
+      }
     } catch (error) {
       this.#abort(error);
     }

@@ -35,12 +35,13 @@ const withWorker = (worker, main) => `
   import { Engine } from 'foredraft';
   // The engines of this process: each has a thread of this name.
   const threads = () => fs.readdirSync('/proc/self/task').filter(task => {
-    try { return fs.readFileSync('/proc/self/task/' + task + '/comm', 'utf8').startsWith('foredraft-engin'); } catch { return false; }
+    try { return fs.readFileSync('/proc/self/task/' + task + '/comm', 'utf8').startsWith('foredraft-work'); } catch { return false; }
   }).length;
   const engine = await Engine.load(config);
   // A thread has its name when it first runs, which can be later than the end of the load.
   await engine.complete({ prompt: 'Once', n_predict: 1 });
   const before = threads();
+  if (before !== 1) process.exit(4);
   const worker = new Worker(\`
     const { parentPort } = require('node:worker_threads');
     const { Engine } = require('foredraft');

@@ -66,6 +66,19 @@ test('several texts', async () => {
   assert.ok(texts[0] && texts[1]);
 });
 
+test('fields that are left out leave requests whole', async () => {
+  const request = { prompt: 'Once', n_predict: 3, seed: 1 };
+  const expected = await engine.complete(request);
+  for (const response_fields of [['content'], ['timings/prompt_n']]) {
+    const answer = await engine.complete({ ...request, response_fields });
+    assert.equal(answer.content, expected.content);
+    assert.ok(answer.id > expected.id && !('model' in answer));
+    const stream = engine.stream({ ...request, response_fields, n_cmpl: 2 });
+    for await (const _ of stream);
+    assert.deepEqual(stream.completions.map(({ index }) => index), [0, 1]);
+  }
+});
+
 test('chat', async () => {
   const messages = [{ role: 'user', content: 'Tell me a story about Zoë.' }];
   const request = { n_predict: 20, temperature: 0 };
@@ -334,6 +347,12 @@ test('progress is told', async () => {
   await other.close();
   assert.equal(told.at(-1), 1);
   assert.deepEqual(told, [...told].sort((a, b) => a - b));
+});
+
+test('progress that fails ends the load', async () => {
+  for (const onProgress of [() => { throw new RangeError('mine'); }, async () => { throw new RangeError('mine'); }]) {
+    await assert.rejects(Engine.load(config, { onProgress }), { name: 'RangeError', message: 'mine' });
+  }
 });
 
 test('a closed engine says so', async () => {

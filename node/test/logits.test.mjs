@@ -98,6 +98,13 @@ const begin = `
 const ends = {
   'after a completion, naturally': ["await engine.complete({ prompt: 'Once', n_predict: 3, logitsProcessor() {} });", 0],
   'with a stream left, naturally': ['await engine.stream({ ...endless, logitsProcessor() {} }).next();', 0],
+  'naturally after an async processor failed': [`
+    for (const logitsProcessor of [async () => { throw new Error('mine'); }, () => ({ then(_, reject) { reject(new Error('mine')); } })]) {
+      const error = await engine.complete({ ...endless, logitsProcessor }).catch(error => error);
+      if (!/not async/.test(error.message)) process.exit(2);
+    }
+    await engine.close();
+    await new Promise(resolve => setTimeout(resolve, 50));`, 0],
   'by process.exit in a processor': ['atFifth(() => process.exit(3));', 3],
   'by process.exit while a call is due': ['atFifth(() => setImmediate(() => { busy(200); process.exit(3); }));', 3],
   'by process.exit while the worker starts': ['stream(() => {}); setImmediate(() => process.exit(3));', 3],

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { createRequire } from 'node:module';
 import { Engine } from 'foredraft';
-import { config, draft } from './common.mjs';
+import { config, draft, run } from './common.mjs';
 
 test('the same chat as the C function for the same seed', async () => {
   const require = createRequire(import.meta.url);
@@ -37,4 +37,29 @@ test('memory stays flat over many short requests', async () => {
   const after = await requests(1500);
   await engine.close();
   assert.ok(after - before < 8e6, `${(after - before) / 1e6} MB more after 1500 requests`);
+});
+
+test('engines that were dropped are closed', { skip: process.platform !== 'linux' }, async () => {
+  const { code, signal, err } = await run(`
+    import fs from 'node:fs';
+    import { Engine } from 'foredraft';
+    const engines = () => fs.readdirSync('/proc/self/task').filter(task => {
+      try { return fs.readFileSync('/proc/self/task/' + task + '/comm', 'utf8').startsWith('foredraft-work'); } catch { return false; }
+    }).length;
+    const collect = () => new Promise(resolve => setTimeout(resolve, 10)).then(globalThis.gc);
+    async function use(more) {
+      const engine = await Engine.load(config);
+      if (engines() === 0) process.exit(3);
+      await engine.complete({ prompt: 'Once', n_predict: 2, ...more });
+      await engine.stream({ ...endless, ...more }).next();
+    }
+    await use({});
+    await use({ logitsProcessor() {} });
+    while (engines() > 0) await collect();
+    // A stream keeps its engine.
+    const stream = await Engine.load(config).then(engine => engine.stream(story));
+    for (let i = 0; i < 5; i++) await collect();
+    if ((await stream.wait()).tokens_predicted !== story.n_predict) process.exit(2);
+  `, { args: ['--expose-gc'] });
+  assert.deepEqual([code, signal], [0, null], err);
 });
