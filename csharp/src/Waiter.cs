@@ -12,8 +12,10 @@ namespace Foredraft
     /// </summary>
     internal sealed class Waiter
     {
-        /// <summary>Milliseconds of a wait inside the library. A request that is awaited meanwhile waits so long for its turn.</summary>
+        /// <summary>Milliseconds of waits inside the library. A request that is awaited meanwhile waits so long for its turn.</summary>
         private const int Turn = 20;
+        /// <summary>The ids of one poll; the library takes 4096 at most.</summary>
+        private const int Together = 1024;
         /// <summary>Milliseconds after which a thread that nothing waits for ends.</summary>
         private const int Idle = 2000;
 
@@ -66,13 +68,14 @@ namespace Foredraft
                     }
                     ids = waiting.Keys.ToArray();
                 }
-                if (ids.Length > 0) Poll(ids);
+                var parts = (ids.Length + Together - 1) / Together;
+                for (var i = 0; i < parts; ++i) Poll(ids.Skip(i * Together).Take(Together).ToArray(), Turn / parts + 1);
             }
         }
 
-        private void Poll(ulong[] ids)
+        private void Poll(ulong[] ids, int wait)
         {
-            var command = new Json { ["ids"] = Json.Array(ids.Select(id => (Json)id)), ["timeout_ms"] = Turn };
+            var command = new Json { ["ids"] = Json.Array(ids.Select(id => (Json)id)), ["timeout_ms"] = wait };
             var answer = Json.Parse(Native.foredraft_poll(engine, Native.Utf8(command.ToString())).Take());
             var results = answer["results"];
             for (var i = 0; i < ids.Length; ++i)

@@ -104,6 +104,25 @@ namespace Foredraft.Tests
         }
 
         [Test]
+        public static void fields_that_are_left_out_leave_requests_whole()
+        {
+            var asked = Story(3);
+            var expected = shared.Value.Complete(asked)["content"].Text;
+            asked["response_fields"] = Json.Array("content");
+            foreach (var engine in new[] { shared.Value, Loaded(true) })
+            {
+                Check.Equal(expected, engine.Complete(asked)["content"].Text);
+                var request = engine.CompleteAsync(asked).Result;
+                Check.Equal(expected, request.Text);
+                Check.That(!request.Answer.IsNull && request.Answer["model"].IsNull, request.Answer);
+                var polled = engine.Submit(asked);
+                Check.Equal(expected, Polled(polled));
+                Check.That(!polled.Answer.IsNull, "no answer");
+                if (engine != shared.Value) engine.Dispose();
+            }
+        }
+
+        [Test]
         public static void chats_have_a_message()
         {
             var messages = Json.Array(new Json { ["role"] = "user", ["content"] = "Tell me a story about a fox." });
@@ -304,6 +323,30 @@ namespace Foredraft.Tests
 
         [Test]
         public static void collections_stop_threads_of_an_isolated_engine() { Collected(true); }
+
+        [Test]
+        public static void thousands_of_requests_are_awaited_at_once()
+        {
+            const int Count = 5000;
+            using (var engine = new Engine())
+            {
+                var config = Config();
+                config["max_queue"] = Count;
+                engine.Load(config);
+                engine.Pause(); // so none ends by itself
+                var requests = new List<Request>();
+                for (var i = 0; i < Count; ++i) requests.Add(engine.Submit(Story(1)));
+                var awaited = requests.Select(request => request.NextAsync()).ToList();
+                foreach (var i in new[] { 0, Count / 2, Count - 1 })
+                {
+                    requests[i].Cancel();
+                    Check.That(awaited[i].Result == null && requests[i].Answer["stop_type"].Text == "cancelled", requests[i].Answer);
+                }
+                var failed = awaited.Where(task => task.IsFaulted).ToList();
+                Check.That(failed.Count == 0, failed.Count + " failed: " + failed.Select(task => task.Exception).FirstOrDefault());
+                engine.Resume();
+            }
+        }
 
         [Test]
         public static void exceptions_in_callbacks_are_caught()
