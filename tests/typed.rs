@@ -77,6 +77,24 @@ fn completions_and_streams_have_the_same_text() {
 }
 
 #[test]
+fn fields_that_are_left_out_leave_requests_whole() {
+    let isolated = config().isolate(true).set("isolate_path", env!("CARGO_BIN_EXE_foredraft-engine"));
+    for config in [config(), isolated] {
+        let engine = Engine::load(&config).expect("it loads");
+        let expected = engine.complete(&story()).expect("a completion").content;
+        for name in ["content", "timings/prompt_n"] {
+            let request = story().set("response_fields", vec![name]);
+            let stream = engine.stream(&request).expect("it is queued");
+            let end = stream.finish().expect("a completion");
+            assert_eq!((end.content.as_str(), end.stop_type), (expected.as_str(), None), "{name}");
+            let whole = engine.complete(&request).expect("a completion");
+            assert_eq!(whole.content, if name == "content" { expected.as_str() } else { "" });
+            assert!(whole.id > end.id && !whole.fields.contains_key("model"), "{whole:?}");
+        }
+    }
+}
+
+#[test]
 fn several_tasks_stream_at_once() {
     let engine = Engine::load(&config()).expect("it loads");
     let texts = |engine: &Engine| {

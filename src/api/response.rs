@@ -326,8 +326,8 @@ fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
 }
 
 /// The fields that `response_fields` names, as in llama-server: `a/b` selects the field `b` of the object `a`, under the name
-/// `a/b`. Absent fields are skipped. `success`, the error, `index`, `tag` and `warnings` are always included, and `usage` with
-/// `include_usage`.
+/// `a/b`. Absent fields are skipped. The fields by which hosts tell answers apart are always included: `success`, `id`, `stop`, `index`,
+/// `tag`, `warnings` and all of an error; and `usage` with `include_usage`.
 fn selected(answer: Map<String, Value>, reply: &Reply) -> Map<String, Value> {
     let find = |path: &str| {
         let mut keys = path.split('/');
@@ -335,8 +335,9 @@ fn selected(answer: Map<String, Value>, reply: &Reply) -> Map<String, Value> {
         keys.try_fold(first, |value, key| value.as_object()?.get(key))
     };
     let has_failed = answer.get("success") == Some(&Value::Bool(false));
-    let of_failure = ["status", "error", "code"].into_iter().filter(|_| has_failed);
-    let always = ["success", "index", "tag", "warnings"].into_iter().chain(of_failure);
+    let of_failure = ["status", "missing_file", "denied_file", "n_prompt_tokens", "n_ctx"];
+    let of_failure = of_failure.into_iter().filter(|_| has_failed);
+    let always = ["success", "id", "stop", "index", "tag", "warnings", "error", "code"].into_iter().chain(of_failure);
     let asked = reply.include_usage.then_some("usage");
     let names = reply.response_fields.iter().map(String::as_str).chain(always).chain(asked);
     names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()

@@ -211,6 +211,10 @@ pub fn rows() -> Vec<Row> {
                 let all = response.without("response_fields");
                 assert_eq!(object.remove("content"), Some(json!(all.content())));
                 assert_eq!(object.remove("tokens"), Some(json!(all.tokens())));
+                // By these a host tells answers and updates apart.
+                assert_eq!(object.remove("stop"), Some(json!(true)));
+                assert!(object.remove("id").is_some_and(|id| id.is_u64()));
+                assert!(response.updates.iter().all(|update| update["id"] == response.answer["id"]));
                 let warning = "response_fields: the answer has no field \"no/such\"";
                 assert_eq!(
                     answer,

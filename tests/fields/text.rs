@@ -187,7 +187,9 @@ fn embeddings_are_pooled_and_normalized_as_requested() {
     let short = truncated(&json!({"content": text}));
     assert_eq!(short["tokens_evaluated"].as_u64(), Some(ids.len() as u64));
     assert_eq!(floats(&short["embedding"]), embedding(&last, json!({"content": text})));
-    assert_eq!(refused(json!({})), "content: expected a string, got null");
+    for nothing in [json!({}), json!({"content": null, "prompt": null, "input": null})] {
+        assert_eq!(refused(nothing), "input: expected a string or an array of strings, got null");
+    }
     let without = start(json!({"n_ctx": 64}));
     let error = without.with_loaded(|loaded| loaded.embed(br#"{"content": "a"}"#)).expect_err("not asked for");
     assert!(error.message().contains("\"embedding\": true"), "{error}");

@@ -240,3 +240,17 @@ fn a_submits_estimate_does_not_count_the_requests_own_prompt() {
         drain(&engine, Foredraft, answer["id"].as_u64().expect("an id"));
     }
 }
+
+#[test]
+fn response_fields_take_nothing_of_an_error_away() {
+    let engine = start(json!({"n_ctx": 256}));
+    for name in ["content", "timings/prompt_n"] {
+        let request = json!({"prompt": long(), "on_overflow": "error", "response_fields": [name]});
+        let updates = drain(&engine, Foredraft, submit(&engine, Foredraft, &request));
+        let end = last(&updates);
+        assert_eq!((&end["stop"], &end["code"]), (&json!(true), &json!("context_full")), "{end}");
+        assert!(end["id"].is_u64() && end["error"].is_string() && end["status"].is_u64(), "{end}");
+        assert!(end["n_prompt_tokens"].as_u64() > end["n_ctx"].as_u64() && end["n_ctx"] == 256, "{end}");
+        assert!(end.get("model").is_none(), "{end}");
+    }
+}

@@ -252,7 +252,9 @@ struct EmbeddedTexts {
 /// Reads `input`: a text, an array of token ids, or an array of several of these. Without it, reads `content` or `prompt`, one text.
 fn embedded(fields: &mut Fields) -> Result<EmbeddedTexts> {
     const INPUT: &str = "input";
+    let other = ["content", "prompt"].into_iter().find(|other| fields.is_given(other));
     let Some(input) = fields.get(INPUT) else {
+        other.ok_or_else(|| unexpected(INPUT, "a string or an array of strings", &Value::Null))?;
         let (name, text) = text(fields, "content", "prompt")?;
         if text.iter().filter(|piece| matches!(piece, Piece::Text(_))).count() > 1 {
             fields.warn(format!(
@@ -261,7 +263,7 @@ fn embedded(fields: &mut Fields) -> Result<EmbeddedTexts> {
         }
         return Ok(EmbeddedTexts { texts: vec![(name.to_owned(), text)], is_list: false });
     };
-    if let Some(other) = ["content", "prompt"].into_iter().find(|other| fields.is_given(other)) {
+    if let Some(other) = other {
         return Err(Error::invalid(format!("{INPUT}: expected either {INPUT} or {other}, got both")));
     }
     let list = input.as_array().filter(|items| !items.iter().all(Value::is_number));
