@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks formatting, lints, the crates' documentation, and the workflows of the code host. The lints are declared in Cargo.toml. A missing tool is reported and skipped; in CI
-# (`CI` is set) it is a failure.
+# Checks formatting, lints, the crates' documentation, the workflows of the code host, how much product code there is, and the subjects of commits
+# that are not published yet. The lints are declared in Cargo.toml. A missing tool is reported and skipped; in CI (`CI` is set) it is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +17,14 @@ has() {
     return 1
 }
 
+scripts/budget.py
+# Of the commits that neither the upstream branch nor `main` has.
+published=$(git rev-parse --verify --quiet '@{upstream}' || git rev-parse --verify --quiet main || git rev-parse HEAD)
+long=$(git log --format=%s "$published..HEAD" | grep -E '.{73}' || true)
+if [ -n "$long" ]; then
+    printf 'subjects of commits have at most 72 characters:\n%s\n' "$long" >&2
+    exit 1
+fi
 if has rustfmt cargo fmt --version; then
     cargo fmt --all --check
 fi
