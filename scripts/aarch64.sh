@@ -79,19 +79,13 @@ host() {
 
 # The bits of operations and completions, beside those of this machine's build.
 compare() {
-    rm -rf "$stage/here" "$stage/aarch64" && mkdir -p "$stage/here" "$stage/aarch64"
-    begin "cargo test --test operations on this machine"
-    FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
-    local processor name n
+    operations_here
+    rm -rf "$stage/aarch64" && mkdir -p "$stage/aarch64"
+    local processor
     # The second one lacks I8MM, the third one dot products too.
     for processor in max neoverse-n1 cortex-a53; do
         crate "--test operations"
-        for name in operations completions; do
-            diff "$stage/here/$name" "$stage/aarch64/$name" >&2 || die "$name differ between this machine and AArch64 ($processor)"
-            n=$(wc -l <"$stage/here/$name")
-            [ "$n" -ge 12 ] || die "only $n $name"
-            passed "$n $name have the same bits as here on $processor" "$n"
-        done
+        compare_operations "$stage/aarch64" "AArch64 ($processor)"
     done
 }
 
@@ -111,47 +105,19 @@ tests() {
 }
 
 packages() {
-    local out=$work/packages version tree
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-    tree=foredraft-$version-c-linux-aarch64
+    local out=$work/packages tree
+    tree=foredraft-$(crate_version)-c-linux-aarch64
     rm -rf "$out" "$stage/$tree" "$stage/venv" && mkdir -p "$out"
     begin "the C archive"
     (
         export CARGO_TARGET_DIR=$work CARGO_BUILD_TARGET=$triple CC=$tool-gcc CXX=$tool-g++ NM=$tool-nm OBJCOPY=$tool-objcopy
-        PREFIX=/ LIBDIR=/lib DESTDIR=$stage/$tree scripts/install.sh
+        install_tree "$stage/$tree"
     ) >"$stage/install.log" 2>&1 || { cat "$stage/install.log" >&2; die "the C archive cannot be built"; }
-    # shellcheck disable=SC2016 # pkg-config's variables
-    sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' -e 's|^includedir=.*|includedir=${prefix}/include|' \
-        "$stage/$tree/lib/pkgconfig/foredraft.pc"
-    cp LICENSE "$stage/$tree"
     tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
-    export FOREDRAFT_LIB=$release/libforedraft.so
-    begin "the wheel"
-    if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
-        "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
-        _PYTHON_HOST_PLATFORM=linux-aarch64 "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 ||
-            { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
-    else
-        skip "the wheel: no python3 with venv"
-    fi
-    begin "the npm package"
-    if have npm; then
-        (cd node && FOREDRAFT_ARCH=arm64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_ARCH=arm64 node scripts/platform.cjs)") >/dev/null
-    else
-        skip "the npm package: no npm"
-    fi
-    unset FOREDRAFT_LIB
+    make_packages "$out" FOREDRAFT_LIB="$release/libforedraft.so" _PYTHON_HOST_PLATFORM=linux-aarch64 FOREDRAFT_ARCH=arm64
     begin "check_packages.py"
     python3 scripts/check_packages.py "$out"/*
-    # The C library that README.md promises is enough. A machine with a newer one may make packages for itself.
-    local promised needed
-    promised=$(sed -n 's/^| Linux AArch64, glibc 2\.\([0-9]*\) or newer.*/\1/p' README.md)
-    needed=$(find "$out" -name '*.whl' | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
-    [ -n "$promised" ] || die "README.md names no version of glibc"
-    if [ "${needed:-0}" -gt "$promised" ]; then
-        [ "${GITHUB_REF_TYPE:-}" != tag ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
-        say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
-    fi
+    keep_promise "$out" "Linux AArch64" "${GITHUB_REF_TYPE:-}"
     passed "$(find "$out" -type f | wc -l) packages carry what they need" "$(find "$out" -type f | wc -l)"
     have qemu-aarch64 || return 0
     begin "a C program with the archive"
@@ -231,13 +197,9 @@ const { Engine } = require('foredraft');
 }
 
 mkdir -p "$stage"
-case ${1:-all} in
-build | test | packages | all) ;;
-*) die "$1: expected build, test, packages or nothing" ;;
-esac
+choose "${1:-all}" build test packages
 set_up
-what=${1:-all}
-case $what in all | build) build ;; esac
-case $what in all | test) tests ;; esac
-case $what in all | packages) packages ;; esac
+! wants build || build
+! wants test || tests
+! wants packages || packages
 say "$n_passed passed"

@@ -1,5 +1,6 @@
-# Functions that scripts/windows.sh, scripts/aarch64.sh and scripts/gpu.sh share. They source this file with `platform` and `root` set, and
-# with `triple` where they call add_target. A script that ends without having done everything says on its last line in which step.
+# What the scripts for platforms (aarch64.sh, windows.sh, gpu.sh, macos.sh) and release.sh share. They source this file with `platform` and `root`
+# set, with `triple` where they call add_target, and with `stage`, a folder for logs, where they make packages. A script that ends without having
+# done everything says on its last line in which step.
 
 n_passed=0
 
@@ -62,4 +63,76 @@ add_target() {
     have rustup || give_up "no rustup, which installs Rust's standard library for $triple"
     [ "${FOREDRAFT_SETUP:-auto}" = none ] || rustup target add "$triple" >&2 || true
     have_target || give_up "rustup cannot install $triple"
+}
+
+# Reads the script's argument: one of the parts, or nothing for all of them.
+choose() {
+    what=$1
+    shift
+    case " $* all " in
+    *" $what "*) ;;
+    *) say "$what: expected one of: $*; or nothing" && exit 2 ;;
+    esac
+}
+wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
+
+crate_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1; }
+
+# The results of tests/operations.rs with the build for this machine, in $stage/here.
+operations_here() {
+    rm -rf "$stage/here" && mkdir -p "$stage/here"
+    begin "cargo test --test operations on this machine"
+    FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
+}
+# Compares them with those in a folder, of the platform that is named.
+compare_operations() {
+    local name n
+    for name in operations completions; do
+        diff "$stage/here/$name" "$1/$name" >&2 || die "$name differ between this machine and $2"
+        n=$(wc -l <"$stage/here/$name")
+        [ "$n" -ge 12 ] || die "only $n $name"
+        passed "$n $name have the same bits here and on $2" "$n"
+    done
+}
+
+# Makes the wheel and the npm package in a folder, of the library that FOREDRAFT_LIB names, for the platform that the further arguments, settings
+# of the environment, tell Python and Node.
+make_packages() {
+    local out=$1
+    shift
+    begin "the wheel"
+    if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
+        "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
+        env "$@" "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 || { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
+    else
+        skip "the wheel: no python3 with venv"
+    fi
+    begin "the npm package"
+    if have npm; then
+        (cd node && export "$@" && npm pack --silent --pack-destination "$out" "$(node scripts/platform.cjs)") >/dev/null
+    else
+        skip "the npm package: no npm"
+    fi
+}
+
+# Installs the C archive's tree, which can lie anywhere, in a folder.
+install_tree() {
+    PREFIX=/ LIBDIR=/lib DESTDIR=$1 "$root/scripts/install.sh"
+    # shellcheck disable=SC2016 # pkg-config's variables
+    sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' -e 's|^includedir=.*|includedir=${prefix}/include|' \
+        "$1/lib/pkgconfig/foredraft.pc"
+    cp "$root/LICENSE" "$1"
+}
+
+# Checks that the C library that README.md promises for a platform is enough for the wheel in a folder. `tag`: it is for a release. Otherwise a
+# machine with a newer C library may make packages for itself.
+keep_promise() {
+    local promised needed
+    promised=$(sed -n "s/^| $2, glibc 2\.\([0-9]*\) or newer.*/\1/p" "$root/README.md")
+    needed=$(find "$1" -name '*.whl' | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
+    [ -n "$promised" ] || die "README.md names no version of glibc for $2"
+    if [ "${needed:-0}" -gt "$promised" ]; then
+        [ "$3" != tag ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
+        say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
+    fi
 }

@@ -68,9 +68,6 @@ test_device() {
         python3 tests/gpu/devices.py models/stories-target.gguf models/stories-draft.gguf
 }
 
-case ${1:-all} in
-build | test | all) ;;
-*) say "$1: expected build, test or nothing" && exit 2 ;;
-esac
-[ "${1:-all}" = test ] || build
-[ "${1:-all}" = build ] || test_device
+choose "${1:-all}" build test
+! wants build || build
+! wants test || test_device

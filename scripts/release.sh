@@ -22,15 +22,9 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${FOREDRAFT_PACKAGES:-$root/target/packages}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-
-say() { printf 'release: %s\n' "$*" >&2; }
-die() { say "$@"; exit 1; }
-set -E
-trap 'say "failed: line $LINENO: $BASH_COMMAND"' ERR
-skipped() {
-    echo "skipped: $*"
-    [ -z "${CI:-}" ] || die "CI needs that"
-}
+platform=release
+# shellcheck source=scripts/cross.sh
+. "$root/scripts/cross.sh"
 
 with_c=1 tag=''
 for argument in "$@"; do
@@ -42,7 +36,7 @@ for argument in "$@"; do
     esac
 done
 
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
+version=$(crate_version)
 node "$root/node/scripts/platform.cjs" --check # package.json has this version, too; setup.py reads Cargo.toml
 if [ -n "$tag" ]; then
     [ "$tag" = "v$version" ] || die "the tag is $tag, and Cargo.toml has the version $version"
@@ -52,7 +46,7 @@ fi
 rm -rf "$out"
 mkdir -p "$out"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'end; rm -rf "$work"' EXIT
 if [ -z "${FOREDRAFT_LIB:-}" ]; then
     make -C "$root" build
     export FOREDRAFT_LIB=$root/target/release/libforedraft.so
@@ -65,8 +59,7 @@ python3 -m venv "$work/build"
 "$work/build/bin/python" -m build --outdir "$out" "$root/python" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
 
 # Node: the package, and this platform's.
-platform=$(cd "$root/node" && node scripts/platform.cjs)
-(cd "$root/node" && npm pack --silent --pack-destination "$out" && npm pack --silent --pack-destination "$out" "$platform") >/dev/null
+(cd "$root/node" && npm pack --silent --pack-destination "$out" && npm pack --silent --pack-destination "$out" "$(node scripts/platform.cjs)") >/dev/null
 
 # C#: apart from the others at first, because npm installs what lies there.
 python3 "$root/scripts/csharp_packages.py" make "$work/csharp-packages" "$FOREDRAFT_LIB"
@@ -75,23 +68,12 @@ python3 "$root/scripts/csharp_packages.py" make "$work/csharp-packages" "$FOREDR
 if [ -n "$with_c" ]; then
     tree=foredraft-$version-c-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
     # shellcheck disable=SC1091 # setup.sh writes it
-    (. "$("$root/scripts/setup.sh")" && PREFIX=/ LIBDIR=/lib DESTDIR=$work/$tree "$root/scripts/install.sh")
-    # shellcheck disable=SC2016 # pkg-config's variables
-    sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' -e 's|^includedir=.*|includedir=${prefix}/include|' \
-        "$work/$tree/lib/pkgconfig/foredraft.pc"
-    cp "$root/LICENSE" "$work/$tree"
+    (. "$("$root/scripts/setup.sh")" && install_tree "$work/$tree")
     tar -C "$work" -czf "$out/$tree.tar.gz" "$tree"
 fi
 
 python3 "$root/scripts/check_packages.py" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
-# The C library that README.md promises is enough. Without a tag, a machine with a newer one may make packages for itself.
-promised=$(sed -n 's/^| Linux x86-64, glibc 2\.\([0-9]*\) or newer.*/\1/p' "$root/README.md")
-needed=$(basename "$out"/*.whl | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
-[ -n "$promised" ] && [ -n "$needed" ] || die "no version of glibc in README.md, or in the wheel's tag"
-if [ "$needed" -gt "$promised" ]; then
-    [ -z "$tag" ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
-    say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
-fi
+keep_promise "$out" "Linux x86-64" "${tag:+tag}"
 for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl "$work"/csharp-packages/*; do
     # Text that names a folder of this machine: a search path, above all.
     mkdir "$work/unpacked"
@@ -112,7 +94,7 @@ on_haswell() { # what, command...
         [[ "$said" == *"$expected"* ]] || die "$what on Haswell gives another completion: $said"
         echo "$what on Haswell: $said"
     else
-        skipped "$what on Haswell: there is no qemu-x86_64 here"
+        skip "$what on Haswell: there is no qemu-x86_64 here"
     fi
 }
 
@@ -178,7 +160,7 @@ PROGRAM
     echo "NuGet: $said"
     LD_LIBRARY_PATH=$natives same NuGet mono "$work/run.exe"
 else
-    skipped "the NuGet package: there is no Mono here"
+    skip "the NuGet package: there is no Mono here"
 fi
 
 if [ -n "$with_c" ]; then
@@ -209,7 +191,7 @@ PROGRAM
         same "C archive" "$work/run"
         on_haswell "C archive" "$work/run"
     else
-        skipped "the C archive: there is no pkg-config here"
+        skip "the C archive: there is no pkg-config here"
     fi
     # The CMake package, with the shared and with the static library. setup.sh has made sure of cmake.
     (

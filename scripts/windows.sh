@@ -84,13 +84,13 @@ build() {
     cp LICENSE "$package"
     # The DLL exports the functions of the headers and nothing else. The same list makes MSVC's import library.
     local functions exported version
+    version=$(crate_version)
     functions=$(cd include && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h | sort -u)
     exported=$($tool-objdump -p "$package/bin/foredraft.dll" | sed -n '/Ordinal\/Name Pointer/,/^$/s/^.*\] //p' | awk '{ print $NF }' | grep -vx Table | sort -u)
     [ "$functions" = "$exported" ] || { diff <(echo "$functions") <(echo "$exported") >&2; die "foredraft.dll does not export what the headers declare"; }
     { echo 'LIBRARY foredraft.dll' && echo EXPORTS && echo "$functions"; } >"$package/lib/foredraft.def"
     $tool-dlltool -d "$package/lib/foredraft.def" -l "$package/lib/foredraft.lib"
     rm "$package/lib/foredraft.def"
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
     cp packaging/foredraftConfigWindows.cmake.in "$package/lib/cmake/foredraft/foredraftConfig.cmake"
     sed -e "s|@VERSION@|$version|g" -e "s|@MAJOR@|${version%%.*}|g" -e "s|@MINOR@|$(cut -d. -f2 <<<"$version")|g" -e "s|@POINTER_SIZE@|8|g" \
         packaging/foredraftConfigVersion.cmake.in >"$package/lib/cmake/foredraft/foredraftConfigVersion.cmake"
@@ -160,18 +160,12 @@ test_completions() {
         [ "$n" -ge 18 ] && grep -q '"barrier":"foredraft"' "$stage/windows.level" || { cat "$stage"/{linux,windows}.level >&2; exit 1; }
         passed "$n completions of $1 have the same text and tokens as on Linux"
     done
-    rm -rf "$stage/here" "$stage/there" && mkdir -p "$stage/here" "$stage/there"
-    local name
-    begin "cargo test --test operations on Linux and under Wine"
-    FOREDRAFT_RESULTS=$stage/here cargo test --release --test operations >"$stage/here.log" 2>&1 || { cat "$stage/here.log" >&2; die "operations.rs fails here"; }
+    operations_here
+    rm -rf "$stage/there" && mkdir -p "$stage/there"
+    begin "cargo test --test operations under Wine"
     CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine" FOREDRAFT_RESULTS=Z:$stage/there CARGO_TARGET_DIR=$work \
         cargo test --release --target $triple --test operations >"$stage/there.log" 2>&1 || { cat "$stage/there.log" >&2; die "operations.rs fails under Wine"; }
-    for name in operations completions; do
-        diff "$stage/here/$name" "$stage/there/$name" >&2 || die "$name differ from those on Linux"
-        n=$(wc -l <"$stage/here/$name")
-        [ "$n" -ge 12 ] || die "only $n $name"
-        passed "$n $name have the same bits as on Linux" "$n"
-    done
+    compare_operations "$stage/there" Windows
 }
 
 # The Rust crate's tests.
@@ -195,26 +189,11 @@ test_crate() {
 
 # The packages, and a completion with the DLL of each.
 packages() {
-    local out=$work/packages version tree file
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-    tree=foredraft-$version-c-windows-x86_64
+    local out=$work/packages tree file
+    tree=foredraft-$(crate_version)-c-windows-x86_64
     rm -rf "$out" "$stage/venv" "$stage/unpacked" "$stage/$tree" && mkdir -p "$out" "$stage/unpacked"
     cp -r "$package" "$stage/$tree" && tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
-    export FOREDRAFT_LIB=$package/bin/foredraft.dll
-    begin "the wheel"
-    if have python3 && python3 -m venv "$stage/venv" 2>/dev/null; then
-        "$stage/venv/bin/pip" install --quiet --disable-pip-version-check build
-        "$stage/venv/bin/python" -m build --wheel --outdir "$out" python >"$stage/wheel.log" 2>&1 || { cat "$stage/wheel.log" >&2; die "the wheel cannot be built"; }
-    else
-        skip "the wheel: no python3 with venv"
-    fi
-    begin "the npm package"
-    if have npm; then
-        (cd node && FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 npm pack --silent --pack-destination "$out" "$(FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64 node scripts/platform.cjs)") >/dev/null
-    else
-        skip "the npm package: no npm"
-    fi
-    unset FOREDRAFT_LIB
+    make_packages "$out" FOREDRAFT_LIB="$package/bin/foredraft.dll" FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64
     begin "check_packages.py"
     python3 scripts/check_packages.py "$out"/*
     (cd "$out" && sha256sum -- * >"$stage/sums" && mv "$stage/sums" SHA256SUMS)
@@ -269,18 +248,14 @@ PROGRAM
 }
 
 mkdir -p "$stage"
-case ${1:-all} in
-build | test | packages | all) ;;
-*) say "$1: expected build, test, packages or nothing" && exit 2 ;;
-esac
+choose "${1:-all}" build test packages
 set_up_compiler
-what=${1:-all}
-case $what in all | build) build ;; esac
+! wants build || build
 [ "$what" = build ] || {
     begin "wine64"
     set_up_wine
     say "$("$wine" --version 2>/dev/null)"
-    case $what in all | test) test_hosts; test_completions; test_crate ;; esac
-    case $what in all | packages) packages; test_node ;; esac
+    ! wants test || { test_hosts; test_completions; test_crate; }
+    ! wants packages || { packages; test_node; }
     printf 'passed: %d tests under %s\n' "$n_passed" "$("$wine" --version 2>/dev/null)"
 }
