@@ -10,8 +10,9 @@
  * Stack        A thread that calls needs a stack of 128 KiB.
  * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. An invalid argument, including NULL where an
  *              object is required, returns an error object and never crashes.
- * Strings out  NUL-terminated UTF-8 JSON, never NULL, allocated with malloc and owned by the caller. Release them with
- *              foredraft_string_free (or free). Only the string from foredraft_version() must not be released.
+ * Strings out  NUL-terminated UTF-8 JSON, owned by the caller; NULL only if there is no memory for an answer. Release them with
+ *              foredraft_string_free. (They come from malloc. On Windows it is the malloc of another C library than yours, so
+ *              free() is wrong there.) Only the string from foredraft_version() must not be released.
  * Success      {"success": true, ...}
  * Failure      {"success": false, "status": 400, "error": "what is wrong", "code": "invalid_request"}
  *

@@ -124,6 +124,8 @@ fn tests_that_pages_name_are_there() {
         let missing: Vec<&&str> = named.iter().filter(is_missing).collect();
         assert!(missing.is_empty(), "{page}: {missing:?}");
         assert!(named.len() >= least, "{page}: {named:?}");
+        let command = "`cargo test --release --workspace NAME`";
+        assert!(text.contains(command), "{page}: expected {command}, which also runs the tests of crates");
     }
 }
 

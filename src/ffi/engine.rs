@@ -19,7 +19,7 @@ pub extern "C" fn foredraft_engine_new() -> *mut foredraft_engine {
     if !has_memory() {
         return engines::unusable();
     }
-    run_or(engines::unusable(), std::ptr::null_mut(), engines::create)
+    run_or(engines::unusable(), engines::unusable(), engines::create)
 }
 
 /// Unloads the engine as `foredraft_unload` does, and releases it. Every later use of the handle returns the error
