@@ -1,16 +1,15 @@
-//! The text that must come next: where the grammar allows only one character, and then again only one.
+//! The text that must come next: where the grammar allows only one byte, and then again only one.
 //!
 //! The whitespace of JSON is optional nearly everywhere. There the text goes on with a guess: a space after a colon or a comma, none
 //! elsewhere. Such text is less certain.
 
 use foredraft_base::Token;
 
-use super::automaton::GrammarState;
 use super::{Grammar, OutputConstraint};
 
-/// The longest continuation, in characters.
-const MAX_CHARS: usize = 256;
-/// The most characters among which a guess is made: one, and whitespace.
+/// The longest continuation, in bytes.
+const MAX_BYTES: usize = 256;
+/// The most bytes among which a guess is made: one, and whitespace.
 const MAX_OPTIONS: usize = 6;
 /// How certain a token is that only the grammar determines; and how much less each guess makes those after it.
 const CERTAIN: f32 = 0.9;
@@ -39,7 +38,7 @@ impl Grammar {
     /// The tokens that the grammar makes likely next because it allows nothing else, at most `n`, and how certain each of them is
     /// (0..=1). Empty where the grammar leaves a choice. The text may have other tokens.
     pub fn continuation(&self, n: usize) -> Vec<(Token, f32)> {
-        let ForcedText { text, certainty } = self.continuing_text(n.saturating_mul(16).min(MAX_CHARS));
+        let ForcedText { text, certainty } = self.continuing_text(n.saturating_mul(16).min(MAX_BYTES));
         if text.is_empty() {
             return Vec::new();
         }
@@ -54,24 +53,22 @@ impl Grammar {
         with_certainty.take(n).collect()
     }
 
-    /// The text of at most `n` characters.
+    /// The text of at most `n` bytes, in whole characters.
     fn continuing_text(&self, n: usize) -> ForcedText {
         let mut automaton = self.automaton.lock();
         automaton.begin_work();
-        let (mut found, mut state, mut certain, mut last) = (ForcedText::default(), self.state, CERTAIN, None);
-        for _ in 0..n {
-            if state == GrammarState::REJECTED {
-                break;
-            }
-            let Ok(Some(options)) = automaton.next_chars(state, MAX_OPTIONS) else { break };
-            let Some((char, is_guess)) = likely(&options, last) else { break };
-            let (Ok(next), Some(char)) = (automaton.after_char(state, char), char::from_u32(char)) else { break };
+        let (mut found, mut state, mut certain) = (ForcedText::default(), self.state, CERTAIN);
+        while found.text.len() < n {
+            let Ok(Some(options)) = automaton.next_bytes(state, MAX_OPTIONS) else { break };
+            let Some((byte, is_guess)) = likely(&options, found.text.last().copied()) else { break };
+            let Ok(next) = automaton.follow_text(state, &[byte]) else { break };
             certain *= if is_guess { GUESS } else { 1.0 };
-            let mut bytes = [0; 4];
-            found.text.extend_from_slice(char.encode_utf8(&mut bytes).as_bytes());
-            found.certainty.resize(found.text.len(), certain);
-            (state, last) = (next, Some(char));
+            found.text.push(byte);
+            found.certainty.push(certain);
+            state = next;
         }
+        let n_whole = std::str::from_utf8(&found.text).map_or_else(|error| error.valid_up_to(), str::len);
+        found.text.truncate(n_whole);
         found
     }
 
@@ -91,17 +88,15 @@ impl Grammar {
     }
 }
 
-/// The character that comes next after `last`, if there is one that is likely, and whether it is a guess.
-fn likely(options: &[u32], last: Option<char>) -> Option<(u32, bool)> {
+/// The byte that comes next after `last`, if there is one that is likely, and whether it is a guess.
+fn likely(options: &[u8], last: Option<u8>) -> Option<(u8, bool)> {
     if let [only] = options {
         return Some((*only, false));
     }
-    let is_space = |char: &&u32| [0x09, 0x0A, 0x0D, 0x20].contains(*char);
-    let mut others = options.iter().filter(|char| !is_space(char));
+    let mut others = options.iter().filter(|byte| !b"\t\n\r ".contains(byte));
     let other = others.next().filter(|_| others.next().is_none())?;
-    let space = 0x20;
-    let has_space = options.contains(&space) && matches!(last, Some(':' | ','));
-    Some((if has_space { space } else { *other }, true))
+    let has_space = options.contains(&b' ') && matches!(last, Some(b':' | b','));
+    Some((if has_space { b' ' } else { *other }, true))
 }
 
 #[cfg(test)]

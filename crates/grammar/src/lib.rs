@@ -5,8 +5,7 @@
 //! the same tokens (`tests/against_llama/grammar.rs` checks it), reports the position of errors, bounds the work per token, and has
 //! cheap copies.
 //!
-//! - [`tree`]: rules as a tree of nodes.
-//! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
+//! - [`tree`]: rules as a tree of nodes. `scanner`, `parse`, `rules`: GBNF to such a tree. `automaton`: matches the output against it.
 //! - `continuation`: text that must come next, as tokens.
 //! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
 //!   these together.
@@ -20,7 +19,6 @@ mod pattern;
 mod reasoning;
 mod rules;
 mod scanner;
-#[allow(dead_code, reason = "the automaton reads the tree soon")]
 pub mod tree;
 mod trigger;
 
@@ -31,6 +29,7 @@ use parking_lot::Mutex;
 use self::automaton::{Automaton, GrammarState};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
 pub use self::reasoning::ReasoningRules;
+use self::tree::{NodeId, Tree};
 pub use self::trigger::Trigger;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData, Vocabulary};
@@ -66,10 +65,22 @@ impl Grammar {
             [token] => u32::try_from(*token).ok(),
             _ => None,
         };
-        let rules = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
-        let mut automaton = Automaton::new(Arc::new(rules));
-        let state = automaton.start().map_err(|why| invalid(&why.to_string()))?;
-        let vocabulary = Arc::clone(vocabulary);
+        let (tree, root) = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
+        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, tree, root)
+    }
+
+    /// A grammar of the texts of the node `root`.
+    ///
+    /// # Errors
+    /// `invalid_request`: the tree is too large, a rule of it has no body, or the grammar is too ambiguous.
+    pub fn from_tree(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {
+        tree.check().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        Grammar::start(vocabulary, tree, root)
+    }
+
+    fn start(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {
+        let mut automaton = Automaton::new(Arc::new(tree), root);
+        let state = automaton.start().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         Ok(Grammar { vocabulary, automaton: Arc::new(Mutex::new(automaton)), state })
     }
 
@@ -155,3 +166,6 @@ impl Grammar {
         followed.map_err(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,62 +6,84 @@
 
 use std::collections::HashMap;
 
-use super::rules::{CharClass, LinkedRules, RuleDefinition, Symbol};
+use super::rules::{Reference, RuleDefinition, check};
 use super::scanner::{ParseError, Scanner, is_word};
+use super::tree::{NodeId, Tree};
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
 /// no bound. llama.cpp's number.
-pub(super) const MAX_REPEAT: u64 = 2000;
-/// Most symbols that a grammar may expand to.
+pub(super) const MAX_REPEAT: u32 = 2000;
+/// Most symbols that a grammar may expand to. llama.cpp writes repetitions out, and its numbers are kept.
 const MAX_SYMBOLS: usize = 1 << 21;
 /// The size of a rule beside its symbols, in symbols.
 const RULE_SIZE: usize = 8;
 /// Finds the one token that a text in angle brackets is.
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
-/// The rules of `gbnf`, whose start is `root`. The error says where it is wrong and why.
-pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<LinkedRules, String> {
+/// The tree of `gbnf` and its start, the rule `root`. The error says where it is wrong and why.
+pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<(Tree, NodeId), String> {
     let mut parser = Parser {
         scanner: Scanner::new(gbnf),
         find_token,
+        tree: Tree::new(),
         ids: HashMap::new(),
         definitions: Vec::new(),
-        classes: Vec::new(),
+        n_rules: 0,
         size: 0,
     };
-    parser.grammar().map_err(|error| error.describe(gbnf))?;
-    LinkedRules::link(&parser.definitions, parser.classes).map_err(|error| error.describe(gbnf))
+    let root = parser.grammar().and_then(|()| check(&parser.definitions)).map_err(|error| error.describe(gbnf))?;
+    Ok((parser.tree, root))
 }
 
 struct Parser<'a> {
     scanner: Scanner<'a>,
     find_token: FindToken<'a>,
+    tree: Tree,
     ids: HashMap<&'a str, u32>,
     definitions: Vec<RuleDefinition<'a>>,
-    classes: Vec<CharClass>,
+    /// The number of rules, with those to which repetitions expand.
+    n_rules: u64,
     size: usize,
 }
 
 /// A rule or a group in parentheses that is being read.
 struct Group {
     rule: u32,
-    body: Vec<Symbol>,
-    /// Where the item begins that a repetition would repeat, and how many rules it is.
-    item: usize,
-    item_rules: u64,
+    body: Vec<Reference>,
+    /// The complete alternatives, and the parts of the one that is being read.
+    alternatives: Vec<NodeId>,
+    parts: Vec<NodeId>,
+    /// The last item, which a repetition would repeat.
+    item: Item,
     /// How many rules there were before it.
-    rules_before: usize,
+    rules_before: u64,
+}
+
+/// An item, the last part of a group.
+struct Item {
+    /// Where it begins in the body.
+    start: usize,
+    /// How many symbols and rules it expands to. No symbols: there is no item, or an empty one.
+    n_symbols: usize,
+    n_rules: u64,
 }
 
 impl Group {
-    fn new(rule: u32, rules_before: usize) -> Group {
-        Group { rule, body: Vec::new(), item: 0, item_rules: 1, rules_before }
+    fn new(rule: u32, rules_before: u64) -> Group {
+        let item = Item { start: 0, n_symbols: 0, n_rules: 1 };
+        Group { rule, body: Vec::new(), alternatives: Vec::new(), parts: Vec::new(), item, rules_before }
     }
 
-    /// Begins a new item at the end of the body.
-    fn begin_item(&mut self) {
-        self.item = self.body.len();
-        self.item_rules = 1;
+    /// Adds an item of so many symbols.
+    fn add_item(&mut self, node: NodeId, reference: Reference, n_symbols: usize) {
+        self.item = Item { start: self.body.len(), n_symbols, n_rules: 1 };
+        self.parts.push(node);
+        self.body.push(reference);
+    }
+
+    /// Adds an empty item.
+    fn add_nothing(&mut self) {
+        self.item = Item { start: self.body.len(), n_symbols: 0, n_rules: 1 };
     }
 }
 
@@ -96,33 +118,42 @@ impl<'a> Parser<'a> {
 
     /// The id of a rule that is mentioned at `at`.
     fn id(&mut self, name: &'a str, at: usize) -> u32 {
-        let next = number(self.definitions.len());
-        let id = *self.ids.entry(name).or_insert(next);
-        if id == next {
-            self.definitions.push(RuleDefinition { name, at, body: None });
+        if let Some(known) = self.ids.get(name) {
+            return *known;
         }
+        let node = self.tree.declare();
+        let id = self.add_rule(RuleDefinition { name, at, node, body: None });
+        self.ids.insert(name, id);
         id
+    }
+
+    fn add_rule(&mut self, definition: RuleDefinition<'a>) -> u32 {
+        self.n_rules += 1;
+        self.definitions.push(definition);
+        u32::try_from(self.definitions.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// Adds an internal rule for a part of the rule `name`.
-    fn add_internal_rule(&mut self, name: &'a str, body: Option<Vec<Symbol>>) -> u32 {
-        let id = number(self.definitions.len());
-        self.definitions.push(RuleDefinition { name, at: self.scanner.at(), body });
-        id
+    fn add_internal_rule(&mut self, name: &'a str, body: Option<Vec<Reference>>) -> u32 {
+        let (at, node) = (self.scanner.at(), self.tree.empty());
+        self.add_rule(RuleDefinition { name, at, node, body })
     }
 
-    fn define(&mut self, group: Group) {
-        let mut body = group.body;
-        body.push(Symbol::End);
+    /// Completes a rule or a group, and returns its node.
+    fn define(&mut self, mut group: Group) -> NodeId {
+        group.alternatives.push(self.tree.seq(&group.parts));
+        let node = self.tree.alt(&group.alternatives);
         if let Some(definition) = self.definitions.get_mut(group.rule as usize) {
-            definition.body = Some(body);
+            definition.body = Some(group.body);
+            self.tree.define(definition.node, node);
         }
+        node
     }
 
     /// Adds to the size that the grammar expands to.
     fn add_size(&mut self, symbols: usize) -> Result<(), ParseError> {
         self.size = self.size.saturating_add(symbols);
-        if self.size > MAX_SYMBOLS {
+        if self.size > MAX_SYMBOLS || self.tree.is_too_large() {
             return self.scanner.error(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
         }
         Ok(())
@@ -137,7 +168,7 @@ impl<'a> Parser<'a> {
                 b'(' => {
                     self.scanner.skip();
                     self.scanner.space(true);
-                    let rules_before = self.definitions.len();
+                    let rules_before = self.n_rules;
                     let inner = Group::new(self.add_internal_rule(name, None), rules_before);
                     outer.push(std::mem::replace(&mut group, inner));
                     continue;
@@ -145,17 +176,18 @@ impl<'a> Parser<'a> {
                 b')' => {
                     let Some(around) = outer.pop() else { break };
                     let inner = std::mem::replace(&mut group, around);
-                    group.begin_item();
-                    group.item_rules = (self.definitions.len() - inner.rules_before) as u64;
-                    group.body.push(Symbol::Rule(inner.rule));
-                    self.define(inner);
+                    let (rule, n_rules) = (inner.rule, self.n_rules - inner.rules_before);
+                    group.add_item(self.define(inner), Reference::Rule(rule), 1);
+                    group.item.n_rules = n_rules;
                     self.scanner.skip();
                 }
                 b'|' => {
                     self.scanner.skip();
                     self.scanner.space(true);
-                    group.body.push(Symbol::Or);
-                    group.begin_item();
+                    let alternative = self.tree.seq(&std::mem::take(&mut group.parts));
+                    group.alternatives.push(alternative);
+                    group.body.push(Reference::Or);
+                    group.add_nothing();
                     continue;
                 }
                 b'"' => self.literal(&mut group)?,
@@ -163,15 +195,15 @@ impl<'a> Parser<'a> {
                 b'<' | b'!' => self.token(&mut group)?,
                 b'.' => {
                     self.scanner.skip();
-                    group.begin_item();
-                    group.body.push(Symbol::Any);
+                    group.add_item(self.tree.class_except(&[]), Reference::Terminal, 1);
                 }
                 b'*' | b'+' | b'?' | b'{' => self.repetition(&mut group, name, !outer.is_empty())?,
                 _ if is_word(byte) => {
                     let at = self.scanner.at();
                     let mentioned = self.scanner.take_while(is_word);
-                    group.begin_item();
-                    group.body.push(Symbol::Rule(self.id(mentioned, at)));
+                    let rule = self.id(mentioned, at);
+                    let node = self.definitions.get(rule as usize).map(|definition| definition.node);
+                    group.add_item(node.unwrap_or(self.tree.empty()), Reference::Rule(rule), 1);
                 }
                 _ => break,
             }
@@ -188,11 +220,15 @@ impl<'a> Parser<'a> {
     fn literal(&mut self, group: &mut Group) -> Result<(), ParseError> {
         let start = self.scanner.at();
         self.scanner.skip();
-        group.begin_item();
+        let mut chars = Vec::new();
         while !self.scanner.eat(b'"') {
             let Some(char) = self.scanner.char()? else { return self.scanner.not_closed(start, "\"") };
-            group.body.push(Symbol::Char(char));
+            chars.push(char);
             self.add_size(1)?;
+        }
+        match chars.len() {
+            0 => group.add_nothing(),
+            n_chars => group.add_item(self.tree.chars(&chars), Reference::Terminal, n_chars),
         }
         Ok(())
     }
@@ -217,11 +253,11 @@ impl<'a> Parser<'a> {
             ranges.push((first, last));
             self.add_size(1)?;
         }
-        group.begin_item();
         // As in llama.cpp, an empty class is not an item.
-        if !ranges.is_empty() {
-            group.body.push(Symbol::Class(number(self.classes.len())));
-            self.classes.push(CharClass::new(negated, ranges));
+        match (ranges.is_empty(), negated) {
+            (true, _) => group.add_nothing(),
+            (false, false) => group.add_item(self.tree.class(&ranges), Reference::Terminal, 1),
+            (false, true) => group.add_item(self.tree.class_except(&ranges), Reference::Terminal, 1),
         }
         Ok(())
     }
@@ -261,8 +297,8 @@ impl<'a> Parser<'a> {
             };
             token
         };
-        group.begin_item();
-        group.body.push(if negated { Symbol::NotToken(token) } else { Symbol::Token(token) });
+        let node = if negated { self.tree.not_token(token) } else { self.tree.token(token) };
+        group.add_item(node, Reference::Terminal, 1);
         Ok(())
     }
 
@@ -281,7 +317,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `{m}`, `{m,}` or `{m,n}`.
-    fn bounds(&mut self, nested: bool) -> Result<(u64, Option<u64>), ParseError> {
+    fn bounds(&mut self, nested: bool) -> Result<(u32, Option<u32>), ParseError> {
         let start = self.scanner.at();
         self.scanner.skip();
         self.scanner.space(nested);
@@ -302,56 +338,49 @@ impl<'a> Parser<'a> {
             return self.scanner.error("expecting ','");
         }
         let error = |message: String| Err(ParseError { at: start, message });
-        if min > MAX_REPEAT {
-            return error(format!("number of repetitions exceeds {MAX_REPEAT}, please reduce it"));
-        }
-        match max.filter(|max| *max <= MAX_REPEAT) {
-            Some(max) if max < min => error(format!("a repetition of at least {min} and at most {max}")),
-            max => Ok((min, max)),
+        let bounded = |count: u64| u32::try_from(count).ok().filter(|count| *count <= MAX_REPEAT);
+        match (bounded(min), max.and_then(bounded)) {
+            (None, _) => error(format!("number of repetitions exceeds {MAX_REPEAT}, please reduce it")),
+            (Some(min), Some(max)) if max < min => error(format!("a repetition of at least {min} and at most {max}")),
+            (Some(min), max) => Ok((min, max)),
         }
     }
 
-    /// Repeats the last item. `S{m,n}` becomes m times S and n - m rules that each have one more optional S; without an upper
-    /// bound it becomes m times S and one rule `R ::= S R | `.
-    fn repeat(&mut self, group: &mut Group, name: &'a str, min: u64, max: Option<u64>) -> Result<(), String> {
-        let item: Vec<Symbol> = group.body.get(group.item..).unwrap_or(&[]).to_vec();
-        if item.is_empty() {
+    /// Repeats the last item. In llama.cpp, `S{m,n}` becomes m times S and n - m rules that each have one more optional S; without an
+    /// upper bound it becomes m times S and one rule `R ::= S R | `.
+    fn repeat(&mut self, group: &mut Group, name: &'a str, min: u32, max: Option<u32>) -> Result<(), String> {
+        let Item { start, n_symbols, n_rules } = group.item;
+        let Some(node) = group.parts.pop().filter(|_| n_symbols > 0) else {
             return Err("expecting preceding item to */+/?/{".into());
-        }
+        };
         let times = max.filter(|max| *max > 0).unwrap_or(min).max(1);
-        group.item_rules = group.item_rules.saturating_mul(times);
-        if group.item_rules > MAX_REPEAT {
+        let n_rules = n_rules.saturating_mul(times.into());
+        if n_rules > u64::from(MAX_REPEAT) {
             return Err(format!(
                 "number of rules that are going to be repeated multiplied by the new repetition exceeds {MAX_REPEAT}, \
                  please reduce the number of repetitions or rule complexity"
             ));
         }
-        let optional = max.map_or(1, |max| max.saturating_sub(min));
-        let size = |count: u64, each: usize| usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(each);
-        let grown = size(min.saturating_sub(1), item.len()).saturating_add(size(optional, item.len() + RULE_SIZE));
+        let n_optional = max.map_or(1, |max| max.saturating_sub(min));
+        let size = |count: u32, each: usize| (count as usize).saturating_mul(each);
+        let grown = size(min.saturating_sub(1), n_symbols).saturating_add(size(n_optional, n_symbols + RULE_SIZE));
         self.add_size(grown).map_err(|error| error.message)?;
+        let mut optional: Vec<Reference> = group.body.get(start..).unwrap_or(&[]).to_vec();
         if min == 0 {
-            group.body.truncate(group.item);
+            group.body.truncate(start);
         }
-        for _ in 1..min {
-            group.body.extend_from_slice(&item);
+        if n_optional > 0 {
+            let next = u32::try_from(self.definitions.len()).unwrap_or(u32::MAX);
+            optional.extend(max.is_none().then_some(Reference::Rule(next)));
+            optional.push(Reference::Or);
+            group.body.push(Reference::Rule(self.add_internal_rule(name, Some(optional))));
+            self.n_rules += u64::from(n_optional - 1);
         }
-        let mut last = None;
-        for _ in 0..optional {
-            let mut body = item.clone();
-            let next = if max.is_none() { Some(number(self.definitions.len())) } else { last };
-            body.extend(next.map(Symbol::Rule));
-            body.extend([Symbol::Or, Symbol::End]);
-            last = Some(self.add_internal_rule(name, Some(body)));
-        }
-        group.body.extend(last.map(Symbol::Rule));
+        let n_symbols = size(min, n_symbols) + usize::from(n_optional > 0);
+        group.item = Item { start, n_symbols, n_rules };
+        group.parts.extend((n_symbols > 0).then(|| self.tree.repeat(node, min, max)));
         Ok(())
     }
-}
-
-/// Positions and ids are below 2^21 by [`MAX_SYMBOLS`] and the length of a grammar.
-fn number(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

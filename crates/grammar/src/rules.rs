@@ -1,325 +1,111 @@
-//! The rules of a parsed grammar, in the form that the automaton reads.
+//! The rules of GBNF while it is parsed, and the checks of their references that llama.cpp also makes.
 
 use super::scanner::ParseError;
+use super::tree::NodeId;
 
-/// An element of a rule's body.
+/// An element of a rule's body, as far as the checks need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Symbol {
+pub(super) enum Reference {
     /// The end of an alternative that is followed by another one.
     Or,
-    /// The end of a rule.
-    End,
     /// A reference to a rule.
     Rule(u32),
-    /// One character.
-    Char(u32),
-    /// One character of a character class.
-    Class(u32),
-    /// Any one character.
-    Any,
-    /// A token by id.
-    Token(u32),
-    /// Any token except this id.
-    NotToken(u32),
+    /// Characters or a token.
+    Terminal,
 }
 
-impl Symbol {
-    fn is_end(self) -> bool {
-        matches!(self, Symbol::Or | Symbol::End)
-    }
-}
-
-/// A set of characters: those in the ranges (both ends included), or all others.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CharClass {
-    negated: bool,
-    /// Sorted, neither overlapping nor adjacent, so that one binary search answers any query.
-    ranges: Vec<(u32, u32)>,
-}
-
-impl CharClass {
-    /// Builds a class from the ranges as written: in any order, possibly overlapping or empty (first above last).
-    pub(super) fn new(negated: bool, mut ranges: Vec<(u32, u32)>) -> CharClass {
-        ranges.retain(|(first, last)| first <= last);
-        ranges.sort_unstable();
-        ranges.dedup_by(|next, kept| {
-            let joins = next.0 <= kept.1.saturating_add(1);
-            if joins {
-                kept.1 = kept.1.max(next.1);
-            }
-            joins
-        });
-        CharClass { negated, ranges }
-    }
-
-    /// The first range that ends at `char` or above it.
-    fn first_range_reaching(&self, char: u32) -> Option<(u32, u32)> {
-        let at = self.ranges.partition_point(|(_, last)| *last < char);
-        self.ranges.get(at).copied()
-    }
-
-    /// Its characters, if there are at most `most`.
-    fn few(&self, most: usize) -> Option<impl Iterator<Item = u32> + '_> {
-        let count = |(first, last): &(u32, u32)| (last - first) as usize + 1;
-        let is_few = !self.negated && self.ranges.iter().map(count).fold(0, usize::saturating_add) <= most;
-        is_few.then(|| self.ranges.iter().flat_map(|(first, last)| *first..=*last))
-    }
-
-    fn contains(&self, char: u32) -> bool {
-        self.first_range_reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
-    }
-
-    /// Returns whether the class has a character from `low` to `high`.
-    fn intersects(&self, low: u32, high: u32) -> bool {
-        let first_range_reaching = self.first_range_reaching(low);
-        let any_matches = if self.negated {
-            // All of them are excluded only if one range covers them, because there is a gap between any two ranges.
-            first_range_reaching.is_none_or(|(first, last)| low < first || last < high)
-        } else {
-            first_range_reaching.is_some_and(|(first, _)| first <= high)
-        };
-        any_matches && low <= high
-    }
-}
-
-/// A rule while it is parsed.
+/// A rule while it is parsed. A group in parentheses and a repetition are rules of their own.
 pub(super) struct RuleDefinition<'a> {
     /// Its name, or for an internal rule the name of the rule that contains it.
     pub(super) name: &'a str,
     /// Byte offset of its first mention.
     pub(super) at: usize,
-    /// Ends with [`Symbol::End`]; `None` until it is defined.
-    pub(super) body: Option<Vec<Symbol>>,
+    /// Its node in the tree. Internal rules are not mentioned by it.
+    pub(super) node: NodeId,
+    /// `None` until it is defined.
+    pub(super) body: Option<Vec<Reference>>,
 }
 
-/// A valid grammar: all rules are defined, without left recursion.
-#[derive(Debug)]
-pub(super) struct LinkedRules {
-    symbols: Vec<Symbol>,
-    /// Start positions of the alternatives of all rules; rule i has `alternatives[ends[i - 1]..ends[i]]`.
-    alternatives: Vec<u32>,
-    ends: Vec<usize>,
-    classes: Vec<CharClass>,
-    root: u32,
+impl RuleDefinition<'_> {
+    fn alternatives(&self) -> impl Iterator<Item = &[Reference]> {
+        self.body.iter().flat_map(|body| body.split(|reference| *reference == Reference::Or))
+    }
 }
 
-impl LinkedRules {
-    /// Links the rules, with the same checks as llama.cpp.
-    pub(super) fn link(definitions: &[RuleDefinition<'_>], classes: Vec<CharClass>) -> Result<LinkedRules, ParseError> {
-        let error = |definition: &RuleDefinition<'_>, message: String| Err(ParseError { at: definition.at, message });
-        // LinkedRules mentioned after the last definition may stay undefined if no linked rule uses them.
-        let defined = definitions.iter().rposition(|definition| definition.body.is_some()).map_or(0, |last| last + 1);
-        let (definitions, later) = definitions.split_at_checked(defined).unwrap_or((definitions, &[]));
-        if let Some(definition) = definitions.iter().find(|definition| definition.body.is_none()) {
-            return error(definition, format!("undefined rule '{}'", definition.name));
-        }
-        let root = definitions.iter().position(|definition| definition.name == "root");
-        let Some(root) = root.and_then(|root| u32::try_from(root).ok()) else {
-            let message = "the grammar does not contain a 'root' rule";
-            return Err(ParseError { at: 0, message: message.into() });
-        };
-        let mut rules = LinkedRules { symbols: Vec::new(), alternatives: Vec::new(), ends: Vec::new(), classes, root };
-        for definition in definitions {
-            let mut begins = true;
-            for symbol in definition.body.iter().flatten() {
-                if let Symbol::Rule(rule) = symbol
-                    && let Some(undefined) = (*rule as usize).checked_sub(defined).and_then(|rule| later.get(rule))
-                {
-                    return error(undefined, format!("undefined rule '{}'", undefined.name));
-                }
-                if begins {
-                    rules.alternatives.push(u32::try_from(rules.symbols.len()).unwrap_or(u32::MAX));
-                }
-                rules.symbols.push(*symbol);
-                begins = *symbol == Symbol::Or;
-            }
-            rules.ends.push(rules.alternatives.len());
-        }
-        match rules.left_recursive().and_then(|rule| definitions.get(rule as usize)) {
-            Some(definition) => {
-                error(definition, format!("left recursion in the rule '{}', which is not supported", definition.name))
-            }
-            None => Ok(rules),
+/// Checks that all rules are defined, without left recursion, as llama.cpp does. Returns the node of the rule `root`.
+pub(super) fn check(definitions: &[RuleDefinition<'_>]) -> Result<NodeId, ParseError> {
+    let error = |definition: &RuleDefinition<'_>, message: String| Err(ParseError { at: definition.at, message });
+    // Rules mentioned after the last definition may stay undefined if no defined rule mentions them.
+    let n_defined = definitions.iter().rposition(|definition| definition.body.is_some()).map_or(0, |last| last + 1);
+    let (definitions, later) = definitions.split_at_checked(n_defined).unwrap_or((definitions, &[]));
+    let undefined =
+        |definition: &RuleDefinition<'_>| error(definition, format!("undefined rule '{}'", definition.name));
+    if let Some(definition) = definitions.iter().find(|definition| definition.body.is_none()) {
+        return undefined(definition);
+    }
+    let Some(root) = definitions.iter().find(|definition| definition.name == "root") else {
+        let message = "the grammar does not contain a 'root' rule";
+        return Err(ParseError { at: 0, message: message.into() });
+    };
+    for reference in definitions.iter().flat_map(|definition| definition.body.iter().flatten()) {
+        if let Reference::Rule(rule) = reference
+            && let Some(definition) = (*rule as usize).checked_sub(n_defined).and_then(|rule| later.get(rule))
+        {
+            return undefined(definition);
         }
     }
-
-    /// The start rule.
-    pub(super) fn root(&self) -> u32 {
-        self.root
+    match left_recursive(definitions) {
+        Some(rule) => error(rule, format!("left recursion in the rule '{}', which is not supported", rule.name)),
+        None => Ok(root.node),
     }
+}
 
-    /// The symbol at a position.
-    pub(super) fn symbol(&self, at: u32) -> Symbol {
-        self.symbols.get(at as usize).copied().unwrap_or(Symbol::End)
+/// A left-recursive rule, if there is one, by llama.cpp's definition: only rules with an explicitly empty alternative are
+/// skipped, so `(x*)*` is valid. The automaton's limits catch the remaining cases.
+fn left_recursive<'a, 'b>(definitions: &'a [RuleDefinition<'b>]) -> Option<&'a RuleDefinition<'b>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Visit {
+        New,
+        Open,
+        Done,
     }
-
-    /// Whether an alternative ends at a position.
-    pub(super) fn ends_at(&self, at: u32) -> bool {
-        self.symbol(at).is_end()
-    }
-
-    /// The start positions of a rule's alternatives.
-    pub(super) fn alternatives(&self, rule: u32) -> &[u32] {
-        let rule = rule as usize;
-        let start = rule.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        let end = self.ends.get(rule).copied().unwrap_or(start);
-        self.alternatives.get(start..end).unwrap_or(&[])
-    }
-
-    /// Whether the terminal at a position matches the character.
-    pub(super) fn matches_char(&self, at: u32, char: u32) -> bool {
-        match self.symbol(at) {
-            Symbol::Char(wanted) => wanted == char,
-            Symbol::Class(class) => self.classes.get(class as usize).is_some_and(|class| class.contains(char)),
-            Symbol::Any => true,
-            _ => false,
-        }
-    }
-
-    /// Adds the characters that the terminal at a position matches to `chars`. Returns false if they are more than `most`, or tokens.
-    pub(super) fn add_chars(&self, at: u32, most: usize, chars: &mut Vec<u32>) -> bool {
-        match self.symbol(at) {
-            Symbol::Char(wanted) => chars.push(wanted),
-            Symbol::Class(class) => match self.classes.get(class as usize).and_then(|class| class.few(most)) {
-                Some(few) => chars.extend(few),
-                None => return false,
-            },
-            _ => return false,
-        }
-        true
-    }
-
-    /// Whether the terminal at a position matches some character from `low` to `high`.
-    pub(super) fn matches_any(&self, at: u32, low: u32, high: u32) -> bool {
-        match self.symbol(at) {
-            Symbol::Char(wanted) => (low..=high).contains(&wanted),
-            Symbol::Class(class) => self.classes.get(class as usize).is_some_and(|class| class.intersects(low, high)),
-            Symbol::Any => low <= high,
-            _ => false,
-        }
-    }
-
-    /// A left-recursive rule, if there is one, by llama.cpp's definition: only rules with an explicitly empty alternative are
-    /// skipped, so `(x*)*` is valid. The automaton's limits catch the remaining cases.
-    fn left_recursive(&self) -> Option<u32> {
-        #[derive(Clone, Copy, PartialEq)]
-        enum Mark {
-            New,
-            Open,
-            Done,
-        }
-        let mut marks = vec![Mark::New; self.ends.len()];
-        for start in 0..u32::try_from(self.ends.len()).unwrap_or(0) {
-            // The path of rules being visited, each with the rules it may begin with that are still to visit.
-            let mut open: Vec<(u32, Vec<u32>)> = Vec::new();
-            let mut next = Some(start);
-            loop {
-                match next.and_then(|rule| marks.get_mut(rule as usize).zip(Some(rule))) {
-                    Some((Mark::Open, rule)) => return Some(rule),
-                    Some((mark @ Mark::New, rule)) => {
-                        *mark = Mark::Open;
-                        open.push((rule, self.beginnings(rule)));
-                    }
-                    Some((Mark::Done, _)) | None => {}
-                }
-                let Some((rule, to_visit)) = open.last_mut() else { break };
-                next = to_visit.pop();
-                if next.is_none() {
-                    if let Some(mark) = marks.get_mut(*rule as usize) {
-                        *mark = Mark::Done;
-                    }
-                    open.pop();
-                }
-            }
-        }
-        None
-    }
-
-    /// The rules that a rule may begin with.
-    fn beginnings(&self, rule: u32) -> Vec<u32> {
+    let may_be_empty: Vec<bool> =
+        definitions.iter().map(|definition| definition.alternatives().any(<[Reference]>::is_empty)).collect();
+    // The rules that a rule may begin with.
+    let beginnings = |definition: &RuleDefinition<'_>| {
         let mut rules = Vec::new();
-        for &start in self.alternatives(rule) {
-            for at in start.. {
-                let Symbol::Rule(first) = self.symbol(at) else { break };
-                rules.push(first);
-                if !self.alternatives(first).iter().any(|start| self.ends_at(*start)) {
+        for alternative in definition.alternatives() {
+            for reference in alternative {
+                let Reference::Rule(first) = *reference else { break };
+                rules.push(first as usize);
+                if may_be_empty.get(first as usize) == Some(&false) {
                     break;
                 }
             }
         }
         rules
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ops::RangeInclusive;
-
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::super::parse::parse;
-    use super::CharClass;
-
-    /// Calls each query of a class for the characters of `span`, and compares the answers with the ranges as they were written.
-    fn compare(written: &[(u32, u32)], span: RangeInclusive<u32>) {
-        let (start, end) = (*span.start(), *span.end());
-        for negated in [false, true] {
-            let class = CharClass::new(negated, written.to_vec());
-            let holds = |char: u32| written.iter().any(|(first, last)| (*first..=*last).contains(&char)) != negated;
-            for low in start..=end {
-                assert_eq!(class.contains(low), holds(low), "{written:?}, negated: {negated}, {low}");
-                let mut any_matches = false;
-                for high in low..=end {
-                    any_matches |= holds(high);
-                    assert_eq!(
-                        class.intersects(low, high),
-                        any_matches,
-                        "{written:?}, negated: {negated}, {low} to {high}"
-                    );
+    };
+    let mut visits = vec![Visit::New; definitions.len()];
+    for start in 0..definitions.len() {
+        // The path of rules being visited, each with the rules it may begin with that are still to visit.
+        let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
+        let mut next = Some(start);
+        loop {
+            match next.and_then(|rule| visits.get_mut(rule).zip(definitions.get(rule)).zip(Some(rule))) {
+                Some(((Visit::Open, definition), _)) => return Some(definition),
+                Some(((visit @ Visit::New, definition), rule)) => {
+                    *visit = Visit::Open;
+                    open.push((rule, beginnings(definition)));
                 }
-                assert!(
-                    (start..low).all(|high| !class.intersects(low, high)),
-                    "{written:?}: no character in an empty range below {low}"
-                );
+                Some(((Visit::Done, _), _)) | None => {}
+            }
+            let Some((rule, to_visit)) = open.last_mut() else { break };
+            next = to_visit.pop();
+            if next.is_none() {
+                visits.get_mut(*rule).into_iter().for_each(|visit| *visit = Visit::Done);
+                open.pop();
             }
         }
     }
-
-    /// All classes of up to three ranges over six characters, at both ends of the range of `u32`.
-    #[test]
-    fn normalized_class_matches_its_ranges() {
-        for start in [0, u32::MAX - 5] {
-            let all: Vec<(u32, u32)> = (0..36).map(|pair| (start + pair / 6, start + pair % 6)).collect();
-            let span = start..=start + 5;
-            compare(&[], span.clone());
-            for &one in &all {
-                compare(&[one], span.clone());
-                for &two in &all {
-                    compare(&[one, two], span.clone());
-                    for &three in &all {
-                        compare(&[one, two, three], span.clone());
-                    }
-                }
-            }
-        }
-    }
-
-    proptest! {
-        /// Short ranges, so that many remain after normalization.
-        #[test]
-        fn class_of_many_ranges_matches_its_ranges(begun in vec((2_u32..100, 0_u32..6), 0..32)) {
-            let written: Vec<(u32, u32)> = begun.into_iter().map(|(first, more)| (first, first + more - 2)).collect();
-            compare(&written, 0..=105);
-        }
-    }
-
-    /// A grammar may list two hundred thousand characters; each query would search all of them.
-    #[test]
-    fn adjacent_characters_become_one_range() {
-        let many: String = ('\u{10000}'..='\u{3FFFF}').rev().collect();
-        let rules = parse(&format!("root ::= [^{many}a-ceg-fd]"), &|_| None).unwrap();
-        let letters = (u32::from('a'), u32::from('e'));
-        assert_eq!(rules.classes, [CharClass { negated: true, ranges: vec![letters, (0x1_0000, 0x3_FFFF)] }]);
-    }
+    None
 }

@@ -24,9 +24,11 @@
 mod machine;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-pub(crate) use self::machine::Machine;
+pub(crate) use self::machine::{Machine, MachineStep};
 pub use self::machine::{TextEnd, TextWithout};
+use super::byte_set::ByteSet;
 
 /// The most that a tree may hold: its nodes, their children and bytes, and the transitions of its machines.
 pub const MAX_SIZE: usize = 1 << 22;
@@ -78,8 +80,8 @@ pub struct Each {
 pub(crate) enum Node {
     /// These bytes. Not empty. Progress: an offset.
     Text(Box<[u8]>),
-    /// The texts of a machine, by index. Progress: its state.
-    Machine(u32),
+    /// The texts of a machine. Progress: its state.
+    Machine(Arc<Machine>),
     /// One token by id.
     Token(u32),
     /// Any one token except this.
@@ -102,13 +104,11 @@ pub(crate) enum Node {
     Rule(u32),
 }
 
-/// Nodes, rules and machines. See the [module](self).
+/// Nodes and rules. See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
     node_ids: HashMap<Node, NodeId>,
-    machines: Vec<Machine>,
-    machine_ids: HashMap<Machine, u32>,
     /// The body of each rule; `None` until it is defined.
     rules: Vec<Option<NodeId>>,
     named_rules: HashMap<String, NodeId>,
@@ -141,15 +141,27 @@ impl Tree {
         self.add(Node::Seq(Box::new([])))
     }
 
-    /// No text at all: what no text can satisfy.
-    pub fn never(&mut self) -> NodeId {
-        self.add(Node::Alt(Box::new([])))
-    }
-
     /// This text.
     pub fn text(&mut self, text: impl AsRef<[u8]>) -> NodeId {
         let text = text.as_ref();
         if text.is_empty() { self.empty() } else { self.add(Node::Text(text.into())) }
+    }
+
+    /// These characters by code point. Surrogates are written with three bytes.
+    pub(crate) fn chars(&mut self, chars: &[u32]) -> NodeId {
+        let mut text = Vec::with_capacity(chars.len());
+        for &char in chars {
+            let last = |shift: u32| 0x80 | u8::try_from(char >> shift & 0x3F).unwrap_or_default();
+            let first = |shift: u32, mark: u8| mark | u8::try_from(char >> shift).unwrap_or_default();
+            match char {
+                0..=0x7F => text.push(first(0, 0)),
+                0x80..=0x7FF => text.extend([first(6, 0xC0), last(0)]),
+                0x800..=0xFFFF => text.extend([first(12, 0xE0), last(6), last(0)]),
+                0x1_0000..=0x10_FFFF => text.extend([first(18, 0xF0), last(12), last(6), last(0)]),
+                _ => return self.class(&[]),
+            }
+        }
+        self.text(text)
     }
 
     /// One of these texts.
@@ -160,18 +172,12 @@ impl Tree {
 
     /// One character in UTF-8 whose code point is in one of these ranges, both ends included. Surrogates are written with three bytes.
     pub fn class(&mut self, ranges: &[(u32, u32)]) -> NodeId {
-        match machine::class(false, ranges) {
-            Some(machine) => self.machine(machine),
-            None => self.never(),
-        }
+        self.add(Node::Machine(Arc::new(machine::class(false, ranges))))
     }
 
     /// One character in UTF-8 whose code point is in none of these ranges.
     pub fn class_except(&mut self, ranges: &[(u32, u32)]) -> NodeId {
-        match machine::class(true, ranges) {
-            Some(machine) => self.machine(machine),
-            None => self.never(),
-        }
+        self.add(Node::Machine(Arc::new(machine::class(true, ranges))))
     }
 
     /// One of these characters.
@@ -197,7 +203,7 @@ impl Tree {
     /// Text in which certain delimiters and characters do not occur.
     pub fn text_without(&mut self, text: &TextWithout<'_>) -> NodeId {
         match machine::text_without(text) {
-            Some(machine) => self.machine(machine),
+            Some(machine) => self.add(Node::Machine(Arc::new(machine))),
             None => self.refuse(),
         }
     }
@@ -305,17 +311,33 @@ impl Tree {
         self.nodes.get(id.0 as usize)
     }
 
-    fn machine(&mut self, machine: Machine) -> NodeId {
-        if let Some(known) = self.machine_ids.get(&machine) {
-            return self.add(Node::Machine(*known));
+    /// Says why no grammar can be made of the tree.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        match (self.is_too_large, self.rules.contains(&None)) {
+            (true, _) => Err("the rules are too large"),
+            (false, true) => Err("a rule is not defined"),
+            (false, false) => Ok(()),
         }
-        if !self.has_room_for(machine.size()) {
-            return self.refuse();
+    }
+
+    /// The body of a rule.
+    pub(crate) fn body(&self, rule: u32) -> Option<NodeId> {
+        self.rules.get(rule as usize).copied().flatten()
+    }
+
+    /// A column for each byte, so that no node tells apart the bytes of a column, and the number of columns.
+    pub(crate) fn columns(&self) -> ([u8; 256], usize) {
+        let (mut columns, mut spelt) = (Columns { of: [0; 256], n_columns: 1 }, ByteSet::EMPTY);
+        for node in &self.nodes {
+            match node {
+                Node::Machine(machine) => columns.split(machine.n_columns(), |byte| machine.column(byte).into()),
+                Node::Text(text) => text.iter().for_each(|byte| spelt.add(*byte, *byte)),
+                _ => {}
+            }
         }
-        let id = number(self.machines.len());
-        self.machines.push(machine.clone());
-        self.machine_ids.insert(machine, id);
-        self.add(Node::Machine(id))
+        // Each byte of a text has a column of its own.
+        columns.split(257, |byte| if spelt.contains(byte) { byte.into() } else { 256 });
+        (columns.of, columns.n_columns)
     }
 
     fn add(&mut self, node: Node) -> NodeId {
@@ -327,6 +349,7 @@ impl Tree {
             Node::Seq(parts) | Node::Alt(parts) => parts.len(),
             Node::Each(each) => each.items.len(),
             Node::Emit(text) => text.len(),
+            Node::Machine(machine) => machine.size(),
             _ => 0,
         };
         if !self.has_room_for(1 + size) {
@@ -355,6 +378,27 @@ impl Tree {
 /// Ids are below [`MAX_SIZE`].
 fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The column of each byte.
+struct Columns {
+    of: [u8; 256],
+    n_columns: usize,
+}
+
+impl Columns {
+    /// Splits columns whose bytes have different labels, of which there are `n_labels`.
+    fn split(&mut self, n_labels: usize, label: impl Fn(u8) -> usize) {
+        let mut ids = vec![None; self.n_columns * n_labels];
+        self.n_columns = 0;
+        for (byte, column) in (0..=u8::MAX).zip(&mut self.of) {
+            let Some(id) = ids.get_mut(usize::from(*column) * n_labels + label(byte)) else { continue };
+            *column = *id.get_or_insert_with(|| {
+                self.n_columns += 1;
+                u8::try_from(self.n_columns - 1).unwrap_or(u8::MAX)
+            });
+        }
+    }
 }
 
 fn ranges_of(chars: &str) -> Vec<(u32, u32)> {

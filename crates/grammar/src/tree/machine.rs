@@ -73,8 +73,8 @@ impl Machine {
 
     /// The state after a byte.
     pub(crate) fn step(&self, state: u32, byte: u8) -> MachineStep {
-        let column = self.columns.get(usize::from(byte)).copied().unwrap_or(0);
-        let next = self.next.get(state as usize * self.n_columns + usize::from(column)).copied().unwrap_or(DEAD);
+        let column = usize::from(self.column(byte));
+        let next = self.next.get(state as usize * self.n_columns + column).copied().unwrap_or(DEAD);
         match next {
             DEAD => MachineStep::Dead,
             next if self.may_end(next) && self.ways_out(next).next().is_none() => MachineStep::Done,
@@ -87,9 +87,18 @@ impl Machine {
         self.may_end.get(state as usize).copied().unwrap_or(false)
     }
 
-    /// The column of each byte: two bytes of one column lead to the same states.
-    pub(crate) fn columns(&self) -> &[u8; 256] {
-        &self.columns
+    /// The column of a byte: two bytes of one column lead to the same states.
+    pub(crate) fn column(&self, byte: u8) -> u8 {
+        self.columns.get(usize::from(byte)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn n_columns(&self) -> usize {
+        self.n_columns
+    }
+
+    /// The bytes that may follow in a state.
+    pub(crate) fn next_bytes(&self, state: u32) -> impl Iterator<Item = u8> {
+        (0..=u8::MAX).filter(move |byte| self.step(state, *byte) != MachineStep::Dead)
     }
 
     /// The number of transitions.
@@ -103,8 +112,8 @@ impl Machine {
     }
 }
 
-/// One character whose code point is in the ranges, or in none of them if `is_negated`. `None`: there is none.
-pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Option<Machine> {
+/// One character whose code point is in the ranges, or in none of them if `is_negated`.
+pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Machine {
     let ranges = if is_negated { complement(normalized(ranges)) } else { normalized(ranges) };
     let mut builder =
         ClassBuilder { ranges, ids: HashMap::new(), rows: vec![[DEAD; 256], [DEAD; 256]], whole: [DEAD; 4] };
@@ -118,10 +127,9 @@ pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Option<Machine> 
             _ => DEAD,
         };
     }
-    let has_any = first.iter().any(|next| *next != DEAD);
     builder.rows.first_mut().into_iter().for_each(|row| *row = first);
     let may_end = (0..builder.rows.len()).map(|state| state == 1).collect();
-    has_any.then(|| Machine::new(&builder.rows, may_end))
+    Machine::new(&builder.rows, may_end)
 }
 
 /// Sorted ranges that neither overlap nor touch.
@@ -276,7 +284,7 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
     let delimiters = Delimiters::new(text.delimiters)?;
     let chars = match text.is_utf8 {
         true => class(true, text.excluded),
-        false => Some(Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true])),
+        false => Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true]),
     };
     // A state is one of the delimiters and one of the character that has begun.
     let mut ids = HashMap::from([((0, 0), 0)]);
@@ -284,7 +292,7 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
     while let Some(&(found, char)) = states.get(rows.len()) {
         let mut row = [DEAD; 256];
         for (byte, next) in (0..=u8::MAX).zip(&mut row) {
-            let char = match chars.as_ref().map_or(MachineStep::Dead, |chars| chars.step(char, byte)) {
+            let char = match chars.step(char, byte) {
                 MachineStep::Dead => continue,
                 MachineStep::State(char) => char,
                 MachineStep::Done => 0,
