@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use crate::api::calls::Taken;
-use crate::api::isolation::{Frame, FrameKind, FrameSender, LogitsRow, floats};
+use crate::api::isolation::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, floats};
+use crate::api::life_cycle::LoadCommand;
 use crate::api::registry::RequestRecord;
 use crate::api::{Function, JsonEngine, LocalEngine, error_json};
 use crate::error::{Code, Error, Result};
@@ -59,6 +61,13 @@ enum KnownRequest {
         /// The number of tokens of each completion that the host has, if the request is awaited.
         n_sent: Vec<usize>,
     },
+}
+
+/// The argument of a load.
+#[derive(Deserialize)]
+struct LoadArgument {
+    command: Map<String, Value>,
+    warnings: Vec<String>,
 }
 
 struct EngineChild {
@@ -157,7 +166,8 @@ impl EngineChild {
     fn read(self: &Arc<Self>, mut stream: UnixStream) {
         while let Ok(Some(frame)) = Frame::read(&mut stream) {
             match frame.kind {
-                FrameKind::Call | FrameKind::Continue => self.call(frame),
+                FrameKind::Call => self.start(frame),
+                FrameKind::Request => self.request(frame),
                 FrameKind::Cancel => self.cancel(frame.number),
                 FrameKind::ChangedLogits => _ = self.changed_rows.send((frame.number, frame.text)),
                 FrameKind::EndReasoning => self.end_reasoning(frame.number),
@@ -198,26 +208,17 @@ impl EngineChild {
         }
     }
 
-    /// Begins a call.
-    fn call(self: &Arc<Self>, frame: Frame) {
-        let Some((name, _)) = frame.as_call() else { return };
-        let function = Function::named(name);
-        if function.is_some() {
-            // Relative paths are the host's. (Those of a load are relative to the folder in which the program was started.) A host whose
-            // folder is not to be seen, such as one that has another user now, keeps the former one.
-            let _ = std::env::set_current_dir(&self.host_folder);
+    /// Begins a completion request.
+    fn request(self: &Arc<Self>, frame: Frame) {
+        let Some((head, _)) = frame.as_request() else { return };
+        let (unqueued, queued) = crossbeam_channel::bounded(0);
+        // Here, so that a cancel which comes later finds it.
+        self.known.lock().prepare(frame.number, head.is_continued.then_some(unqueued));
+        if head.is_continued {
+            let _ = self.continued.send((frame, queued));
+        } else {
+            self.start(frame);
         }
-        if matches!(function, Some(Function::Submit | Function::Complete)) {
-            let (unqueued, queued) = crossbeam_channel::bounded(0);
-            let is_continued = frame.kind == FrameKind::Continue;
-            // Here, so that a cancel which comes later finds it.
-            self.known.lock().prepare(frame.number, is_continued.then_some(unqueued));
-            if is_continued {
-                let _ = self.continued.send((frame, queued));
-                return;
-            }
-        }
-        self.start(frame);
     }
 
     /// Runs a call on a thread of its own.
@@ -238,33 +239,21 @@ impl EngineChild {
     }
 
     fn run(&self, frame: &Frame) {
-        let Some((name, argument)) = frame.as_call() else { return };
+        // Relative paths are the host's. (Those of a load are relative to the folder in which the program was started.) A host whose
+        // folder is not to be seen, such as one that has another user now, keeps the former one.
+        let enter = || _ = std::env::set_current_dir(&self.host_folder);
         let number = frame.number;
+        if let (FrameKind::Request, Some((head, text))) = (frame.kind, frame.as_request()) {
+            enter();
+            return self.run_request(number, head, text);
+        }
+        let Some((name, argument)) = frame.as_call() else { return };
         let answer = match (Function::named(name), name) {
-            (Some(Function::Submit), _) => {
-                let submitted = self.engine.with_loaded(|loaded| loaded.submit(argument, &|_| ()));
-                let (record, answer) =
-                    submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
-                // The answer is sent before an update.
-                self.answer(number, answer);
-                match record {
-                    Some(record) => self.queued(number, record),
-                    None => self.known.lock().remove(number),
-                }
-                return;
+            (Some(function), _) => {
+                enter();
+                self.engine.call(function, Ok(argument))
             }
-            (Some(Function::Complete), _) => {
-                let answer = self.engine.with_loaded(|loaded| {
-                    let record = loaded.begin_awaited(argument)?;
-                    self.queued(number, Arc::clone(&record));
-                    loaded.finish_awaited(&record)
-                });
-                self.answer(number, answer);
-                self.known.lock().remove(number);
-                return;
-            }
-            (Some(function), _) => self.engine.call(function, Ok(argument)),
-            (None, "load") => self.load(number, || self.engine.load(argument)),
+            (None, "load") => self.load(number, argument),
             (None, "status") => Ok(self.status()),
             (None, "stop") => {
                 self.stop();
@@ -273,6 +262,27 @@ impl EngineChild {
             (None, _) => Err(Error::invalid(format!("there is no function {name}"))),
         };
         self.answer(number, answer);
+    }
+
+    fn run_request(&self, number: u64, head: RequestHead, text: &[u8]) {
+        if head.is_awaited {
+            let answer = self.engine.with_loaded(|loaded| {
+                let record = loaded.begin_awaited(text, head.arguments)?;
+                self.queued(number, Arc::clone(&record));
+                loaded.finish_awaited(&record)
+            });
+            self.answer(number, answer);
+            return self.known.lock().remove(number);
+        }
+        let submitted = self.engine.with_loaded(|loaded| loaded.submit(text, head.arguments, &|_| ()));
+        let (record, answer) =
+            submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
+        // The answer is sent before an update.
+        self.answer(number, answer);
+        match record {
+            Some(record) => self.queued(number, record),
+            None => self.known.lock().remove(number),
+        }
     }
 
     /// A request is queued. Its updates are pushed from now on.
@@ -297,7 +307,10 @@ impl EngineChild {
     }
 
     /// Loads, and reports the progress.
-    fn load(&self, number: u64, load: impl FnOnce() -> Result<()>) -> Result<Value> {
+    fn load(&self, number: u64, argument: &[u8]) -> Result<Value> {
+        let LoadArgument { command, warnings } =
+            serde_json::from_slice(argument).map_err(|error| Error::invalid(format!("load: {error}")))?;
+        let command = LoadCommand::isolated(Value::Object(command).to_string().as_bytes(), warnings);
         let (done, wait): (Sender<()>, Receiver<()>) = crossbeam_channel::bounded(0);
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -307,7 +320,7 @@ impl EngineChild {
                     let _ = self.sender.send(&Frame::new(FrameKind::Progress, number, thousandths.to_string()));
                 }
             });
-            let result = load();
+            let result = self.engine.run_load(command);
             drop(done);
             result.map(|()| self.status())
         })

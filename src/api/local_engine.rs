@@ -11,7 +11,7 @@ use super::load::LoadRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
-use super::request::RequestDefaults;
+use super::request::{RequestArguments, RequestDefaults};
 use super::status::EngineStatus;
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
@@ -119,14 +119,20 @@ impl LocalEngine {
         *self.closed.write() = true;
     }
 
-    /// Calls a function of a loaded engine. `announce` gets the id of a request that it queues.
+    /// Calls a function of a loaded engine. `arguments`: those of a completion request. `announce` gets the id of a request that it queues.
     ///
     /// # Errors
     /// Those of the function.
-    pub(super) fn call(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
+    pub(super) fn call(
+        &self,
+        function: Function,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
         match function {
-            Function::Complete => self.complete(request),
-            Function::Submit => self.submit(request, announce).map(|(_, answer)| answer),
+            Function::Complete => self.complete(request, arguments),
+            Function::Submit => self.submit(request, arguments, announce).map(|(_, answer)| answer),
             Function::Tokenize => self.tokenize(request),
             Function::Detokenize => self.detokenize(request),
             Function::ApplyTemplate => self.apply_template(request),

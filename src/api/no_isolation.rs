@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::Function;
 use crate::api::calls::PollCommand;
-use crate::api::request::RequestDefaults;
+use crate::api::request::{RequestArguments, RequestDefaults};
 use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
 use crate::host::Hook;
@@ -65,7 +65,13 @@ impl NoRemoteEngine {
         match *self {}
     }
 
-    pub(super) fn call(&self, _function: Function, _request: &[u8], _announce: &dyn Fn(u64)) -> Result<Value> {
+    pub(super) fn call(
+        &self,
+        _function: Function,
+        _request: &[u8],
+        _arguments: RequestArguments,
+        _announce: &dyn Fn(u64),
+    ) -> Result<Value> {
         match *self {}
     }
 

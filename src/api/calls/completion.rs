@@ -14,7 +14,7 @@ use crate::api::fields::parse_object;
 use crate::api::function::Function;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
-use crate::api::request::{CompletionRequest, UsedValues, generation_settings};
+use crate::api::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
 use crate::api::response;
 use crate::api::usage::EndedUsage;
 use crate::engine::{self, Prepared, Request, RequestOptions};
@@ -31,7 +31,12 @@ impl LocalEngine {
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
-    pub(in crate::api) fn submit(&self, request: &[u8], announce: &dyn Fn(u64)) -> Result<(Arc<RequestRecord>, Value)> {
+    pub(in crate::api) fn submit(
+        &self,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<(Arc<RequestRecord>, Value)> {
         let mut stats = Value::Null;
         let mut announce = |record: &RequestRecord| {
             let mut expected =
@@ -39,7 +44,7 @@ impl LocalEngine {
             stats = if record.has_results { expected.collect() } else { expected.next().unwrap_or_default() };
             announce(record.handle.id());
         };
-        let record = self.enqueue(request, Some(&mut announce))?;
+        let record = self.enqueue(request, arguments, Some(&mut announce))?;
         let answer = response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings());
         Ok((record, answer))
     }
@@ -48,17 +53,21 @@ impl LocalEngine {
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
-    pub(in crate::api) fn complete(&self, request: &[u8]) -> Result<Value> {
+    pub(in crate::api) fn complete(&self, request: &[u8], arguments: RequestArguments) -> Result<Value> {
         if host::inside() {
             return Err(Error::would_deadlock(Function::Complete.name()));
         }
-        let record = self.begin_awaited(request)?;
+        let record = self.begin_awaited(request, arguments)?;
         self.finish_awaited(&record)
     }
 
     /// Queues a request for [`LocalEngine::finish_awaited`].
-    pub(in crate::api) fn begin_awaited(&self, request: &[u8]) -> Result<Arc<RequestRecord>> {
-        self.enqueue(request, None)
+    pub(in crate::api) fn begin_awaited(
+        &self,
+        request: &[u8],
+        arguments: RequestArguments,
+    ) -> Result<Arc<RequestRecord>> {
+        self.enqueue(request, arguments, None)
     }
 
     /// Waits until a request has finished, and returns the final response.
@@ -74,11 +83,16 @@ impl LocalEngine {
     /// Parses a request and submits it to the engine. `announce` gets its record before the engine does; `None`: the caller waits for the
     /// final response. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
     /// tokens first.
-    fn enqueue(&self, request: &[u8], announce: Option<&mut dyn FnMut(&RequestRecord)>) -> Result<Arc<RequestRecord>> {
+    fn enqueue(
+        &self,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: Option<&mut dyn FnMut(&RequestRecord)>,
+    ) -> Result<Arc<RequestRecord>> {
         let is_awaited = announce.is_none();
         let worker = self.worker()?;
         let object = parse_object(request)?;
-        let mut request = CompletionRequest::from_object(&object, self.defaults())?;
+        let mut request = CompletionRequest::from_object(&object, self.defaults(), arguments)?;
         if !request.speculative.draft_only {
             request.warnings.extend(self.models().self_check.warnings());
         }
@@ -144,11 +158,11 @@ impl LocalEngine {
             reply: request.reply,
             speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             compare: common.compare,
-            chat: chat::record(request.chat.as_ref(), reader.as_ref(), request.id_seed, n_completions),
+            chat: chat::record(request.chat.as_ref(), reader.as_ref(), request.isolated.id_seed, n_completions),
             choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
-            delivered: Mutex::new(request.delivered),
+            delivered: Mutex::new(request.isolated.delivered),
             polled: PolledTokens::default(),
             ended_usage: EndedUsage::default(),
         };
@@ -231,7 +245,7 @@ impl LocalEngine {
             prompt: Arc::default(),
             prefix: Arc::default(),
             sampling,
-            logits_editor: request.logits_callback.then(|| self.logits_editor(request.host_number)).transpose()?,
+            logits_editor: request.logits_callback.then(|| self.logits_editor(request.isolated.host_number)).transpose()?,
             choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens)?,
@@ -312,6 +326,7 @@ fn split_completions(
             };
             // A token that is not in the vocabulary is of another model.
             let prefix = request
+                .isolated
                 .prefixes
                 .get(completions.len())
                 .filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));

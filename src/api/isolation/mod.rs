@@ -24,6 +24,6 @@ mod trial;
 mod updates;
 mod watch;
 
-pub(super) use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, floats};
+pub(super) use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, floats};
 pub(super) use self::remote::RemoteEngine;
 pub(super) use self::settings::IsolationSettings;

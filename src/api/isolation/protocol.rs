@@ -1,14 +1,18 @@
 //! The frames between a host's process and its engine's process. Both are the same version of this library.
 //!
 //! A frame is the length of its text (u32, little-endian), its kind (u8), a number (u64) and the text. The number of a request is its id in
-//! the host's process; other calls have numbers from [`FIRST_CALL`] on.
+//! the host's process; other calls have numbers from [`FIRST_CALL`] on. An end that gets anything else closes the connection.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
+use crate::api::request::RequestArguments;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::llama::process::send_all;
 
@@ -16,6 +20,8 @@ use crate::llama::process::send_all;
 pub(in crate::api) const FIRST_CALL: u64 = 1 << 63;
 /// The length of a frame's head.
 const HEAD: usize = 13;
+/// The maximum length of a frame's text.
+const MAX_TEXT: usize = 1 << 30;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +43,8 @@ pub(in crate::api) enum FrameKind {
     Progress = 7,
     /// To the engine: lets the reasoning of this request end with the next token.
     EndReasoning = 8,
-    /// To the engine: as `Call`, of a request that a former process had. They are queued in the order in which they arrive.
-    Continue = 9,
+    /// To the engine: a completion request: a [`RequestHead`], a line end, and its text.
+    Request = 9,
     /// To the engine: asks whether it lives.
     Ping = 10,
     /// To the host: the answer of a ping.
@@ -55,15 +61,26 @@ pub(in crate::api) struct Frame {
     pub(in crate::api) kind: FrameKind,
     pub(in crate::api) number: u64,
     pub(in crate::api) text: Vec<u8>,
+    /// The end of the text, which several frames can share. A frame that arrives has none.
+    rest: Option<Arc<[u8]>>,
+}
+
+/// What comes before the text of a completion request.
+#[derive(Debug, PartialEq, Default, Serialize, Deserialize)]
+pub(in crate::api) struct RequestHead {
+    /// Its caller waits for the final response.
+    pub(in crate::api) is_awaited: bool,
+    /// A former process had it. Such requests are queued in the order in which they arrive.
+    pub(in crate::api) is_continued: bool,
+    pub(in crate::api) arguments: RequestArguments,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<FrameKind> {
         use FrameKind::{
-            Answer, Call, Cancel, ChangedLogits, Continue, EndReasoning, Hello, Log, Logits, Ping, Pong, Progress,
-            Update,
+            Answer, Call, Cancel, ChangedLogits, EndReasoning, Hello, Log, Logits, Ping, Pong, Progress, Request, Update,
         };
-        let calls = [Hello, Call, Answer, Cancel, Update, EndReasoning, Continue];
+        let calls = [Hello, Call, Answer, Cancel, Update, EndReasoning, Request];
         let others = [Log, Progress, Ping, Pong, Logits, ChangedLogits];
         calls.into_iter().chain(others).find(|kind| *kind as u8 == byte)
     }
@@ -71,25 +88,59 @@ impl FrameKind {
 
 impl Frame {
     pub(in crate::api) fn new(kind: FrameKind, number: u64, text: impl Into<Vec<u8>>) -> Frame {
-        Frame { kind, number, text: text.into() }
+        Frame { kind, number, text: text.into(), rest: None }
     }
 
     /// A call of a function.
-    pub(in crate::api) fn call(number: u64, function: &str, argument: &[u8]) -> Frame {
-        Frame::new(FrameKind::Call, number, [function.as_bytes(), b"\n", argument].concat())
+    pub(in crate::api) fn call(number: u64, function: &str, argument: &Arc<[u8]>) -> Frame {
+        let rest = Some(Arc::clone(argument));
+        Frame { rest, ..Frame::new(FrameKind::Call, number, format!("{function}\n")) }
     }
 
-    /// The function and the argument of a call.
+    /// A completion request.
+    pub(in crate::api) fn request(number: u64, head: &RequestHead, text: &Arc<[u8]>) -> Frame {
+        let mut line = serde_json::to_vec(head).unwrap_or_default();
+        line.push(b'\n');
+        Frame { rest: Some(Arc::clone(text)), ..Frame::new(FrameKind::Request, number, line) }
+    }
+
+    /// The function and the argument of a call; `None`: it is something else.
     pub(in crate::api) fn as_call(&self) -> Option<(&str, &[u8])> {
+        let (function, argument) = self.lines()?;
+        Some((std::str::from_utf8(function).ok()?, argument))
+    }
+
+    /// The head and the text of a completion request; `None`: it is something else.
+    pub(in crate::api) fn as_request(&self) -> Option<(RequestHead, &[u8])> {
+        let (head, text) = self.lines()?;
+        Some((serde_json::from_slice(head).ok()?, text))
+    }
+
+    /// The first line, and the rest.
+    fn lines(&self) -> Option<(&[u8], &[u8])> {
         let end = self.text.iter().position(|byte| *byte == b'\n')?;
-        let (function, rest) = self.text.split_at_checked(end)?;
-        Some((std::str::from_utf8(function).ok()?, rest.get(1..)?))
+        let (first, rest) = self.text.split_at_checked(end)?;
+        Some((first, rest.get(1..)?))
+    }
+
+    /// Refuses an argument of a call that is too long for a frame.
+    ///
+    /// # Errors
+    /// It is.
+    pub(in crate::api) fn check_argument(argument: &[u8]) -> Result<()> {
+        // The rest is for what comes before the argument.
+        const MOST: usize = MAX_TEXT - (MAX_TEXT >> 3);
+        if argument.len() <= MOST {
+            return Ok(());
+        }
+        let n = argument.len();
+        Err(Error::invalid(format!("isolate: an argument of {n} bytes is too long; the most are {MOST}")))
     }
 
     /// Reads the next frame. `None`: the other end has closed.
     ///
     /// # Errors
-    /// The stream failed, or sent something else.
+    /// The stream failed, or sent something else, or claims to send more than [`MAX_TEXT`].
     pub(in crate::api) fn read(stream: &mut impl Read) -> io::Result<Option<Frame>> {
         let mut head = [0; HEAD];
         match stream.read_exact(&mut head) {
@@ -97,14 +148,17 @@ impl Frame {
             read => read?,
         }
         let [a, b, c, d, kind, number @ ..] = head;
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "an unknown kind of frame");
-        let kind = FrameKind::from_byte(kind).ok_or_else(invalid)?;
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let kind = FrameKind::from_byte(kind).ok_or_else(|| invalid(format!("a frame of the unknown kind {kind}")))?;
+        let len = u32::from_le_bytes([a, b, c, d]);
+        if len as usize > MAX_TEXT {
+            return Err(invalid(format!("a frame of {len} bytes")));
+        }
         let mut text = Vec::new();
-        let len = u64::from(u32::from_le_bytes([a, b, c, d]));
-        if stream.take(len).read_to_end(&mut text)? as u64 != len {
+        if stream.take(u64::from(len)).read_to_end(&mut text)? != len as usize {
             return Ok(None);
         }
-        Ok(Some(Frame { kind, number: u64::from_le_bytes(number), text }))
+        Ok(Some(Frame::new(kind, u64::from_le_bytes(number), text)))
     }
 }
 
@@ -126,7 +180,7 @@ impl LogitsRow {
         text.extend((tokens.len() as u64).to_le_bytes());
         text.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         text.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
-        Frame { kind: FrameKind::Logits, number, text }
+        Frame::new(FrameKind::Logits, number, text)
     }
 
     /// Reads the text of a frame; `None`: it is something else.
@@ -161,16 +215,19 @@ impl FrameSender {
     /// Sends a frame. Waits while the other end does not read.
     ///
     /// # Errors
-    /// The other end has closed, or the text has 4 GiB.
+    /// The other end has closed, or the text has more than [`MAX_TEXT`] bytes.
     pub(in crate::api) fn send(&self, frame: &Frame) -> io::Result<()> {
-        let len = u32::try_from(frame.text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let rest = frame.rest.as_deref().unwrap_or_default();
+        let len = frame.text.len() + rest.len();
+        let len = u32::try_from(len).ok().filter(|_| len <= MAX_TEXT).ok_or(io::ErrorKind::InvalidInput)?;
         let mut bytes = Vec::with_capacity(HEAD + frame.text.len());
         bytes.extend(len.to_le_bytes());
         bytes.push(frame.kind as u8);
         bytes.extend(frame.number.to_le_bytes());
         bytes.extend_from_slice(&frame.text);
         let stream = self.0.lock();
-        send_all(stream.as_fd(), &bytes)
+        send_all(stream.as_fd(), &bytes)?;
+        send_all(stream.as_fd(), rest)
     }
 }
 
@@ -182,20 +239,25 @@ mod tests {
     fn frames_arrive_as_they_were_sent() {
         let (here, mut there) = UnixStream::pair().expect("a pair");
         let sender = FrameSender::new(here);
-        let frames = [
-            Frame::call(FIRST_CALL, "tokenize", b"{\"text\": \"a\nb\"}"),
+        let argument: Arc<[u8]> = b"{\"text\": \"a\nb\"}"[..].into();
+        let head = RequestHead { is_awaited: true, ..RequestHead::default() };
+        for frame in [
+            Frame::call(FIRST_CALL, "tokenize", &argument),
+            Frame::request(7, &head, &argument),
             Frame::new(FrameKind::Cancel, 7, Vec::new()),
             Frame::new(FrameKind::Log, 3, "x".repeat(1000)),
-        ];
-        for frame in &frames {
-            sender.send(frame).expect("sent");
+        ] {
+            sender.send(&frame).expect("sent");
         }
         drop(sender);
-        for frame in &frames {
-            assert_eq!(Frame::read(&mut there).expect("read").as_ref(), Some(frame));
-        }
-        assert_eq!(frames[0].as_call(), Some(("tokenize", &b"{\"text\": \"a\nb\"}"[..])));
-        assert_eq!(Frame::read(&mut there).expect("read"), None);
+        let mut read = || Frame::read(&mut there).expect("read");
+        let call = read().expect("a frame");
+        assert_eq!((call.number, call.as_call()), (FIRST_CALL, Some(("tokenize", &argument[..]))));
+        let request = read().expect("a frame");
+        assert_eq!((request.number, request.as_request()), (7, Some((head, &argument[..]))));
+        assert_eq!(read(), Some(Frame::new(FrameKind::Cancel, 7, Vec::new())));
+        assert_eq!(read(), Some(Frame::new(FrameKind::Log, 3, "x".repeat(1000))));
+        assert_eq!(read(), None);
     }
 
     #[test]
@@ -212,6 +274,10 @@ mod tests {
     #[test]
     fn other_bytes_are_an_error_and_cut_frames_are_the_end() {
         assert!(Frame::read(&mut &[0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
+        for len in [MAX_TEXT as u32 + 1, u32::MAX] {
+            let head = [&len.to_le_bytes()[..], &[FrameKind::Log as u8], &[0; 8]].concat();
+            assert!(Frame::read(&mut head.chain(std::io::repeat(0))).is_err(), "{len}");
+        }
         assert_eq!(Frame::read(&mut &[9, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, b'a'][..]).expect("an end"), None);
         assert_eq!(Frame::read(&mut &[9, 0, 0][..]).expect("an end"), None);
     }

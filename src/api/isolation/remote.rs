@@ -24,7 +24,7 @@ use crate::api::Function;
 use crate::api::calls::{PollSource, Taken};
 use crate::api::fields::parse_object;
 use crate::api::registry::{UpdateSignal, no_logits_callback, no_such_request, notify_and_signal};
-use crate::api::request::RequestDefaults;
+use crate::api::request::{RequestArguments, RequestDefaults};
 use crate::engine::{self, LogitsCallback};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
@@ -111,7 +111,7 @@ impl RemoteEngine {
     pub(in crate::api) fn begin_stop(&self) {
         if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
             let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
-            self.shared.send(Frame::call(number, "stop", b""));
+            self.shared.send(Frame::call(number, "stop", &Arc::default()));
             self.shared.wake_watch();
         }
     }
@@ -139,18 +139,24 @@ impl RemoteEngine {
         }
     }
 
-    /// Calls a function in the process, and waits for its answer. `announce` gets the id of a request that it queues, when the process has
+    /// Calls a function in the process, and waits for its answer. `arguments`: those of a completion request. `announce` gets the id of a request that it queues, when the process has
     /// accepted it. If the process refuses the call, the answer is an error object.
     ///
     /// # Errors
     /// The engine stops, the call would deadlock, or the process cannot be started again.
-    pub(in crate::api) fn call(&self, function: Function, argument: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
+    pub(in crate::api) fn call(
+        &self,
+        function: Function,
+        argument: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
         if function.waits() && host::inside() {
             return Err(Error::would_deadlock(function.name()));
         }
         match function {
-            Function::Complete => self.request(argument, None),
-            Function::Submit => self.request(argument, Some(announce)),
+            Function::Complete => self.request(argument, arguments, None),
+            Function::Submit => self.request(argument, arguments, Some(announce)),
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }
@@ -172,7 +178,13 @@ impl RemoteEngine {
     }
 
     /// Begins a request, and waits for its answer. `announce`: see [`RemoteEngine::call`]; `None`: the answer is the final response.
-    fn request(&self, argument: &[u8], announce: Option<&dyn Fn(u64)>) -> Result<Value> {
+    fn request(
+        &self,
+        argument: &[u8],
+        arguments: RequestArguments,
+        announce: Option<&dyn Fn(u64)>,
+    ) -> Result<Value> {
+        Frame::check_argument(argument)?;
         let object = parse_object(argument)?;
         self.shared.check()?;
         // The process cannot know.
@@ -180,7 +192,7 @@ impl RemoteEngine {
             return Err(no_logits_callback());
         }
         let id = engine::new_request_id();
-        let request = Arc::new(RemoteRequest::new(id, announce.is_none(), object, self.shared.defaults.seed));
+        let request = Arc::new(RemoteRequest::new(id, announce.is_none(), (object, argument.into()), arguments));
         self.shared.requests.lock().add(Arc::clone(&request));
         self.shared.dispatch();
         // The supervisor may have given up before the request was in the list.

@@ -1,5 +1,6 @@
 //! A request of an isolated engine, as the host's process keeps it: what is needed to answer polls, and to continue it in a new process.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,29 +9,26 @@ use serde_json::{Map, Value, json};
 
 use super::connection::Connection;
 use super::delivered::DeliveredCompletion;
-use super::protocol::{Frame, FrameKind};
+use super::protocol::{Frame, FrameKind, RequestHead};
 use super::trial::Presence;
 use super::updates::UntakenUpdates;
-use crate::api::Function;
 use crate::api::calls::Taken;
 use crate::api::error_json;
-use crate::api::request::{draw_id_seed, draw_seed};
+use crate::api::request::{IsolatedArguments, RequestArguments, draw_id_seed, draw_seed};
 use crate::error::{Code, Error};
 use crate::llama::Token;
 
 /// How much later than `timeout_ms`, or than a cancel, the host ends a request that the process has not ended.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The values of `seed` that mean "draw one".
-const DRAWN: [f64; 2] = [-1.0, u32::MAX as f64];
-
 /// A request in the engine's process.
 pub(super) struct RemoteRequest {
     pub(super) id: u64,
     /// Its caller waits for the final response, so polls take no updates.
     pub(super) is_awaited: bool,
-    /// The request, with a drawn seed.
     object: Map<String, Value>,
+    text: Arc<[u8]>,
+    arguments: RequestArguments,
     submitted: Instant,
     /// `timeout_ms`.
     time_limit: Option<Duration>,
@@ -75,24 +73,19 @@ impl RemoteRequest {
     pub(super) fn new(
         id: u64,
         is_awaited: bool,
-        mut object: Map<String, Value>,
-        default_seed: Option<u32>,
+        (object, text): (Map<String, Value>, Arc<[u8]>),
+        mut arguments: RequestArguments,
     ) -> RemoteRequest {
-        // A continued request must have the same seed.
-        let given = object.get("seed").filter(|seed| !seed.is_null()).map(|seed| seed.as_f64().unwrap_or(0.0));
-        if given.or(default_seed.map(f64::from)).is_none_or(|seed| DRAWN.contains(&seed)) {
-            object.insert("seed".into(), draw_seed().into());
-            object.insert("__seed_is_drawn".into(), true.into());
-        }
-        // So must the ids of its calls.
-        object.insert("__id_seed".into(), draw_id_seed().into());
-        // The logits callback gets the number of this process.
-        object.insert("__number".into(), id.into());
+        // A continued request must have the same seed and the same ids of its calls. The logits callback gets the number of this process.
+        let (drawn_seed, id_seed, host_number) = (Some(draw_seed()), Some(draw_id_seed()), Some(id));
+        arguments.isolated = IsolatedArguments { drawn_seed, id_seed, host_number, ..IsolatedArguments::default() };
         let time_limit = object.get("timeout_ms").and_then(Value::as_u64).filter(|limit| *limit > 0);
         RemoteRequest {
             id,
             is_awaited,
             object,
+            text,
+            arguments,
             submitted: Instant::now(),
             time_limit: time_limit.map(Duration::from_millis),
             ends_reasoning: AtomicBool::new(false),
@@ -120,27 +113,17 @@ impl RemoteRequest {
         state.presence.send(now);
     }
 
-    /// The call that begins it, or continues it in a new process.
+    /// Begins it, or continues it in a new process.
     fn frame(&self, state: &RemoteState, now: Instant) -> Frame {
-        let mut object = self.object.clone();
-        let tokens: Vec<&[Token]> = state.completions.iter().map(DeliveredCompletion::tokens).collect();
-        if tokens.iter().any(|tokens| !tokens.is_empty()) {
-            object.insert("__resume".into(), json!(tokens));
-        }
-        let delivered: Vec<usize> = state.completions.iter().map(DeliveredCompletion::text_len).collect();
-        if delivered.iter().any(|length| *length > 0) {
-            object.insert("__delivered".into(), json!(delivered));
-        }
-        if let Some(limit) = self.time_limit {
-            let left = limit.saturating_sub(now.saturating_duration_since(self.submitted)).as_millis();
-            object.insert("timeout_ms".into(), u64::try_from(left).unwrap_or(u64::MAX).max(1).into());
-        }
-        let function = match self.is_awaited {
-            true => Function::Complete,
-            false => Function::Submit,
-        };
-        let kind = if state.presence.is_continued() { FrameKind::Continue } else { FrameKind::Call };
-        Frame { kind, ..Frame::call(self.id, function.name(), Value::Object(object).to_string().as_bytes()) }
+        let mut arguments = self.arguments.clone();
+        arguments.isolated.prefixes = state.completions.iter().map(|completion| completion.tokens().to_vec()).collect();
+        arguments.isolated.delivered = state.completions.iter().map(DeliveredCompletion::text_len).collect();
+        arguments.isolated.timeout = self.time_limit.map(|limit| {
+            limit.saturating_sub(now.saturating_duration_since(self.submitted)).max(Duration::from_millis(1))
+        });
+        let head =
+            RequestHead { is_awaited: self.is_awaited, is_continued: state.presence.is_continued(), arguments };
+        Frame::request(self.id, &head, &self.text)
     }
 
     /// Lets its reasoning end with the next token, also in a later process.

@@ -32,6 +32,8 @@ pub(in crate::api) struct IsolationSettings {
     pub(super) fallback: bool,
     /// The load's object without the keys above.
     pub(super) load: Map<String, Value>,
+    /// Further warnings of the load.
+    pub(super) warnings: Vec<String>,
 }
 
 impl IsolationSettings {
@@ -57,6 +59,7 @@ impl IsolationSettings {
                 nice: fields.int("isolate_nice", -20..=19)?,
                 fallback: fields.flag("fallback")?.unwrap_or(false),
                 load: Map::new(),
+                warnings: Vec::new(),
             }
         };
         if let Some(key) = ["model", "model_draft"].into_iter().find(|key| object.get(*key).is_some_and(is_not_a_path))
@@ -64,10 +67,7 @@ impl IsolationSettings {
             return Err(Error::invalid(format!("{key}: an isolated engine needs a path")));
         }
         KEYS.iter().for_each(|key| _ = object.shift_remove(*key));
-        if !warnings.is_empty() {
-            object.insert(load::MORE_WARNINGS.to_owned(), warnings.into());
-        }
-        Ok(IsolationSettings { load: object, ..settings })
+        Ok(IsolationSettings { load: object, warnings, ..settings })
     }
 
     /// Makes a gate for the engine's process, with the file by which that opens it.

@@ -61,8 +61,8 @@ pub(super) struct IsolationStatus {
 
 /// A call of the host that waits, or a status, which waits for a moment only.
 pub(super) struct PendingCall {
-    frame: Vec<u8>,
-    function: String,
+    function: &'static str,
+    argument: Arc<[u8]>,
     reply: Sender<Value>,
     /// `None`: a status. It is sent whatever else is there, and its loss does not matter.
     presence: Option<Presence>,
@@ -203,7 +203,13 @@ impl RemoteShared {
     }
 
     /// Calls a function in the process. `None`: there is no answer in this time, or the engine stops.
-    pub(super) fn call(&self, function: &str, argument: &[u8], patience: Option<Duration>) -> Result<Option<Value>> {
+    pub(super) fn call(
+        &self,
+        function: &'static str,
+        argument: &[u8],
+        patience: Option<Duration>,
+    ) -> Result<Option<Value>> {
+        Frame::check_argument(argument)?;
         let (number, answer) = self.begin_call(Some(Presence::default()), function, argument)?;
         let answer = match patience {
             Some(patience) => answer.recv_timeout(patience).ok(),
@@ -222,13 +228,13 @@ impl RemoteShared {
     fn begin_call(
         &self,
         presence: Option<Presence>,
-        function: &str,
+        function: &'static str,
         argument: &[u8],
     ) -> Result<(u64, Receiver<Value>)> {
         self.check()?;
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = crossbeam_channel::bounded(1);
-        let call = PendingCall { frame: argument.to_vec(), function: function.to_owned(), reply, presence };
+        let call = PendingCall { function, argument: argument.into(), reply, presence };
         let frame = call.frame(number);
         self.calls.lock().insert(number, call);
         match presence {
@@ -338,7 +344,7 @@ impl RemoteShared {
 
 impl PendingCall {
     pub(super) fn frame(&self, number: u64) -> Frame {
-        Frame::call(number, &self.function, &self.frame)
+        Frame::call(number, self.function, &self.argument)
     }
 
     /// Answers it with an error.

@@ -1,7 +1,7 @@
 //! The supervisor of an engine's process: starts it, reads what it sends, and starts another one when it dies.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl Supervisor {
         let (frames, outgoing) = crossbeam_channel::unbounded();
         let connection = Arc::new(Connection::new(frames, stream));
         let lacked_memory = Arc::new(AtomicBool::new(false));
-        let mut is_given_up = false;
+        let (mut is_given_up, mut breach) = (false, None);
         let result = std::thread::scope(|scope| {
             let started = std::thread::Builder::new().spawn_scoped(scope, || write_all(&writer, &outgoing));
             let stderr = child.stderr.take();
@@ -156,7 +156,7 @@ impl Supervisor {
                     }
                     let loaded = self.load(&connection, &mut reader);
                     if loaded.is_ok() {
-                        self.serve(&connection, &mut reader, child.id());
+                        breach = self.serve(&connection, &mut reader, child.id()).err();
                     }
                     loaded.map_err(ProcessFailure::Load)
                 }
@@ -170,13 +170,17 @@ impl Supervisor {
             is_given_up = connection.is_given_up();
             // The writer ends with the channel, the listener with the process.
             drop(connection);
-            let status = reap(&mut child, if is_given_up { Duration::ZERO } else { END_PATIENCE });
+            let status = reap(&mut child, if is_given_up || breach.is_some() { Duration::ZERO } else { END_PATIENCE });
             result.map(|()| status)
         });
         let lacked_memory = lacked_memory.load(Ordering::Acquire);
         match result {
             Ok(status) => {
-                let death = if is_given_up { Death::given_up() } else { Death::new(status, lacked_memory) };
+                let death = match breach {
+                    Some(breach) => Death::by_host(breach.message()),
+                    None if is_given_up => Death::by_host("it did not answer"),
+                    None => Death::new(status, lacked_memory),
+                };
                 if !self.is_stopping() {
                     self.shared.process_died(&json!({"event": "restarted", "cause": death.cause}));
                 }
@@ -217,8 +221,8 @@ impl Supervisor {
             }
             _ => return Err(died()),
         }
-        let command = Value::Object(self.settings.load.clone()).to_string();
-        connection.send(Frame::call(LOAD, "load", command.as_bytes()));
+        let command = json!({"command": self.settings.load, "warnings": self.settings.warnings}).to_string();
+        connection.send(Frame::call(LOAD, "load", &command.into_bytes().into()));
         loop {
             let Ok(Some(frame)) = Frame::read(reader) else { return Err(died()) };
             connection.heard();
@@ -231,28 +235,44 @@ impl Supervisor {
                     let thousandths: f32 = String::from_utf8_lossy(&frame.text).parse().unwrap_or(0.0);
                     let _ = self.events.send(SupervisorEvent::Progress(thousandths / 1e3));
                 }
-                _ => self.handle(connection, frame),
+                _ => self.handle(connection, frame).map_err(|breach| breach.with_code(Code::Internal))?,
             }
         }
     }
 
     /// Sends what is unfinished, and reads until the process dies.
-    fn serve(&mut self, connection: &Arc<Connection>, reader: &mut impl Read, pid: u32) {
+    ///
+    /// # Errors
+    /// The process sent what no engine sends.
+    fn serve(&mut self, connection: &Arc<Connection>, reader: &mut impl Read, pid: u32) -> Result<()> {
         self.shared.connect(connection, pid);
         if !std::mem::replace(&mut self.has_served, true) {
             let _ = self.events.send(SupervisorEvent::Loaded(Ok(())));
         }
-        while let Ok(Some(frame)) = Frame::read(reader) {
-            connection.heard();
-            self.handle(connection, frame);
+        loop {
+            match Frame::read(reader) {
+                Ok(Some(frame)) => {
+                    connection.heard();
+                    self.handle(connection, frame)?;
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(breach(&error.to_string())),
+                Ok(None) | Err(_) => return Ok(()),
+            }
         }
     }
 
-    fn handle(&self, connection: &Arc<Connection>, frame: Frame) {
-        let value = || serde_json::from_slice(&frame.text).unwrap_or_default();
+    /// Takes a frame.
+    ///
+    /// # Errors
+    /// It is none that an engine sends.
+    fn handle(&self, connection: &Arc<Connection>, frame: Frame) -> Result<()> {
+        let object = || -> Result<Value> {
+            let object = serde_json::from_slice(&frame.text).ok().filter(Value::is_object);
+            object.ok_or_else(|| breach("an answer that is no JSON object"))
+        };
         match frame.kind {
-            FrameKind::Answer => self.shared.answered(frame.number, value()),
-            FrameKind::Update => self.shared.updated(frame.number, value()),
+            FrameKind::Answer => self.shared.answered(frame.number, object()?),
+            FrameKind::Update => self.shared.updated(frame.number, object()?),
             FrameKind::Logits => {
                 let _ = self.shared.notices.send(HostNotice::Logits(Arc::downgrade(connection), frame));
             }
@@ -261,8 +281,10 @@ impl Supervisor {
                 let level = levels.into_iter().find(|level| *level as u64 == frame.number).unwrap_or(Level::Info);
                 self.shared.log(level, &String::from_utf8_lossy(&frame.text));
             }
-            _ => {}
+            FrameKind::Pong | FrameKind::Progress => {}
+            _ => return Err(breach("a frame that only a host sends")),
         }
+        Ok(())
     }
 
     /// Asks for less memory, if `fallback` allows it. Returns what has changed.
@@ -293,8 +315,8 @@ impl Supervisor {
 
 impl Death {
     /// The host has ended it.
-    fn given_up() -> Death {
-        Death { cause: "it did not answer".to_owned(), lacked_memory: false, has_served: true }
+    fn by_host(cause: &str) -> Death {
+        Death { cause: cause.to_owned(), lacked_memory: false, has_served: true }
     }
 
     fn new(status: Option<ExitStatus>, lacked_memory: bool) -> Death {
@@ -315,6 +337,11 @@ fn signal_name(signal: i32) -> String {
         [(4, "SIGILL"), (6, "SIGABRT"), (7, "SIGBUS"), (8, "SIGFPE"), (9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM")];
     let name = names.iter().find(|(number, _)| *number == signal).map(|(_, name)| (*name).to_owned());
     name.unwrap_or_else(|| format!("signal {signal}"))
+}
+
+/// The error of a process that has sent what no engine sends.
+fn breach(what: &str) -> Error {
+    Error::model(format!("it broke the protocol: {what}"))
 }
 
 /// The result of a load.

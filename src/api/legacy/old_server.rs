@@ -13,6 +13,7 @@ use super::request::{Endpoint, translate, warn_about_defaults};
 use crate::api::calls::{PollCommand, cancelled};
 use crate::api::fields::parse_object;
 use crate::api::life_cycle::LoadCommand;
+use crate::api::request::RequestArguments;
 use crate::api::response::{error_json, success};
 use crate::api::{Function, JsonEngine};
 use crate::error::{Error, Result};
@@ -80,8 +81,8 @@ impl OldServer {
     /// # Errors
     /// No model is loaded; that of `request`; or those of [`Function::Complete`].
     pub fn complete(&self, endpoint: Endpoint, request: Result<&[u8]>) -> Result<Value> {
-        let request = self.translated(endpoint, true, request)?;
-        self.engine.call(Function::Complete, Ok(request.as_bytes()))
+        let (request, arguments) = self.translated(endpoint, true, request)?;
+        self.engine.call_announcing(Function::Complete, Ok(request.as_bytes()), arguments, &|_| ())
     }
 
     /// `async_completion_init`, `speculative_completion_init`: queues a request, which becomes the endpoint's newest one, also if it is
@@ -91,8 +92,8 @@ impl OldServer {
     /// No model is loaded; that of `request`; or those of [`Function::Submit`].
     pub fn submit(&self, endpoint: Endpoint, request: Result<&[u8]>) -> Result<Value> {
         let requests = self.requests(endpoint);
-        let answer = self.translated(endpoint, false, request).and_then(|request| {
-            self.engine.call_announcing(Function::Submit, Ok(request.as_bytes()), &|id| {
+        let answer = self.translated(endpoint, false, request).and_then(|(request, arguments)| {
+            self.engine.call_announcing(Function::Submit, Ok(request.as_bytes()), arguments, &|id| {
                 let mut requests = requests.lock();
                 // Two threads that submit at the same time can arrive here in the reverse order.
                 if requests.newest < Some(id) {
@@ -188,7 +189,12 @@ impl OldServer {
     }
 
     /// The engine's request for a request of the old server.
-    fn translated(&self, endpoint: Endpoint, is_awaited: bool, request: Result<&[u8]>) -> Result<String> {
+    fn translated(
+        &self,
+        endpoint: Endpoint,
+        is_awaited: bool,
+        request: Result<&[u8]>,
+    ) -> Result<(String, RequestArguments)> {
         let defaults = self.engine.defaults()?;
         let request = request?;
         if is_awaited && host::inside() {
@@ -200,8 +206,8 @@ impl OldServer {
             let n_vocab = info.get("n_vocab").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
             Ok(n_vocab.unwrap_or(0))
         };
-        translate(&mut object, endpoint, is_awaited, &defaults, n_vocab)?;
-        Ok(Value::Object(object).to_string())
+        let translation = translate(&mut object, endpoint, is_awaited, &defaults, n_vocab)?;
+        Ok((Value::Object(object).to_string(), RequestArguments { translation, ..RequestArguments::default() }))
     }
 }
 

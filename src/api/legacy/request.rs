@@ -38,7 +38,7 @@ pub(in crate::api) fn translate(
     is_awaited: bool,
     defaults: &RequestDefaults,
     n_vocab: impl FnOnce() -> Result<usize>,
-) -> Result<()> {
+) -> Result<Translation> {
     let n_vocab = if request.contains_key("logit_bias") { n_vocab()? } else { 0 };
     let mut warnings = clamp_old_values(request, n_vocab);
     if endpoint == Endpoint::Completion && is_awaited {
@@ -48,7 +48,7 @@ pub(in crate::api) fn translate(
         log::always(Level::Info, &format!("request: {}", Value::Object(request.clone())));
     }
     set_own_defaults(request, defaults, &mut warnings);
-    let translation = Translation {
+    Ok(Translation {
         warnings,
         speculates_if_asked: endpoint == Endpoint::Completion,
         is_prepared_first: true,
@@ -57,9 +57,7 @@ pub(in crate::api) fn translate(
         bans_as_null: true,
         is_logged: true,
         shows_prompt: true,
-    };
-    translation.add_to(request);
-    Ok(())
+    })
 }
 
 /// The warnings about `init`'s values that requests do not use.
@@ -108,12 +106,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::request::CompletionRequest;
+    use crate::api::request::{CompletionRequest, RequestArguments};
 
     fn translated(request: Value, endpoint: Endpoint, defaults: &RequestDefaults) -> CompletionRequest {
         let mut object = request.as_object().expect("an object").clone();
-        translate(&mut object, endpoint, true, defaults, || Ok(1000)).expect("the vocabulary is known");
-        CompletionRequest::from_object(&object, defaults).unwrap_or_else(|error| panic!("{request}: {error}"))
+        let translation =
+            translate(&mut object, endpoint, true, defaults, || Ok(1000)).expect("the vocabulary is known");
+        let arguments = RequestArguments { translation, ..RequestArguments::default() };
+        CompletionRequest::from_object(&object, defaults, arguments).unwrap_or_else(|error| panic!("{request}: {error}"))
     }
 
     #[test]

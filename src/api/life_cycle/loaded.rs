@@ -10,7 +10,7 @@ use crate::api::Function;
 use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
 use crate::api::local_engine::LocalEngine;
-use crate::api::request::RequestDefaults;
+use crate::api::request::{RequestArguments, RequestDefaults};
 use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
 use crate::host::Hook;
@@ -108,11 +108,17 @@ impl LoadedEngine {
         }
     }
 
-    /// Calls a function. `announce` gets the id of a request that it queues.
-    pub(super) fn call(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
+    /// Calls a function. `arguments`: those of a completion request. `announce` gets the id of a request that it queues.
+    pub(super) fn call(
+        &self,
+        function: Function,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
         match self {
-            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request, announce)),
-            LoadedEngine::Isolated { engine, .. } => engine.call(function, request, announce),
+            LoadedEngine::Local(loaded) => loaded.during(|loaded| loaded.call(function, request, arguments, announce)),
+            LoadedEngine::Isolated { engine, .. } => engine.call(function, request, arguments, announce),
         }
     }
 

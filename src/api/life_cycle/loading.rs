@@ -97,6 +97,8 @@ pub(in crate::api) struct LoadCommand {
     failure_level: Level,
     /// The warnings about defaults of requests.
     warn_about: fn(&RequestDefaults) -> Vec<String>,
+    /// The warnings of the host's process of an isolated engine.
+    warnings: Vec<String>,
 }
 
 impl LoadCommand {
@@ -107,7 +109,13 @@ impl LoadCommand {
             command: command.to_vec(),
             failure_level: Level::Info,
             warn_about: |_| Vec::new(),
+            warnings: Vec::new(),
         }
+    }
+
+    /// The command of a host in another process, which has these warnings about it.
+    pub(in crate::api) fn isolated(command: &[u8], warnings: Vec<String>) -> LoadCommand {
+        LoadCommand { warnings, ..LoadCommand::new(command) }
     }
 
     /// A command through another interface, whose hosts learn of a failure only from the log. `warn_about` returns the warnings about
@@ -396,7 +404,8 @@ impl LifeCycle {
         // The level is chosen before anything of ggml runs: parsing asks ggml for defaults.
         llama::choose_default_level()?;
         let mut request = LoadRequest::parse(&command.command)?;
-        let more = (command.warn_about)(&request.defaults);
+        let mut more = (command.warn_about)(&request.defaults);
+        more.extend(command.warnings.iter().cloned());
         request.warnings.extend(more.iter().cloned());
         if let Some(level) = request.log_level {
             log::set_level(level);

@@ -21,7 +21,7 @@ use super::fields::parse_object;
 use super::function::Function;
 use super::local_engine::LocalEngine;
 use super::lookup::{RunningLookup, RunningLookups};
-use super::request::RequestDefaults;
+use super::request::{RequestArguments, RequestDefaults};
 use super::status::{EngineStatus, LoadPhase};
 use crate::engine::LogitsCallback;
 use crate::error::{Code, Error, Result};
@@ -130,10 +130,10 @@ impl JsonEngine {
     /// # Errors
     /// No model is loaded and the function needs one; that of `request`; or those of the function.
     pub fn call(&self, function: Function, request: Result<&[u8]>) -> Result<Value> {
-        self.call_announcing(function, request, &|_| ())
+        self.call_announcing(function, request, RequestArguments::default(), &|_| ())
     }
 
-    /// As [`JsonEngine::call`]. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process,
+    /// As [`JsonEngine::call`]. `arguments`: those of a completion request. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process,
     /// before the request has an update.
     ///
     /// # Errors
@@ -142,10 +142,11 @@ impl JsonEngine {
         &self,
         function: Function,
         request: Result<&[u8]>,
+        arguments: RequestArguments,
         announce: &dyn Fn(u64),
     ) -> Result<Value> {
         match request {
-            Ok(request) => self.call_with(function, request, announce),
+            Ok(request) => self.call_with(function, request, arguments, announce),
             // Without a model, the argument does not matter.
             Err(error) => self.check_ready(function).and(Err(error)),
         }
@@ -179,15 +180,21 @@ impl JsonEngine {
         self.loaded().err().map(|(state, _)| state)
     }
 
-    fn call_with(&self, function: Function, request: &[u8], announce: &dyn Fn(u64)) -> Result<Value> {
+    fn call_with(
+        &self,
+        function: Function,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
         match (self.loaded(), function) {
             (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => {
-                engine.call(function, request, announce)
+                engine.call(function, request, arguments, announce)
             }
             (_, Function::LookupCreate) => self.lookup_create(request),
             (_, Function::LookupMerge) => self.lookup_merge(request),
             (_, Function::LookupStats) => self.lookup_stats(request),
-            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request, announce),
+            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request, arguments, announce),
         }
     }
 

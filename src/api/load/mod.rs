@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
 use self::threads::ContextThreads;
-use super::fields::{Fields, parse_object, show, text_in};
+use super::fields::{Fields, parse_object, show};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
@@ -40,8 +40,6 @@ const MAX_DRAFT_VOCAB: i64 = i32::MAX as i64;
 const FIT_MARGIN_MB: u64 = 1024;
 /// The default of `max_queue`.
 const MAX_QUEUE: usize = 64;
-/// The key of further warnings, from the host's process of an isolated engine.
-pub(super) const MORE_WARNINGS: &str = "__warnings";
 
 /// A validated load.
 #[derive(Debug, Clone, PartialEq)]
@@ -229,10 +227,7 @@ impl LoadRequest {
         let (object, mut warnings) = keys::renamed(object)?;
         let mut fields = Fields::new(&object);
         let request = LoadRequest::read(&mut fields)?;
-        let text = |name: &str, value: &Value| text_in(name, value).map(str::to_owned);
-        let more = fields.list(MORE_WARNINGS, "an array of strings", text)?.unwrap_or_default();
         warnings.extend(fields.finish());
-        warnings.extend(more);
         Ok(LoadRequest { warnings, ..request })
     }
 

@@ -308,6 +308,12 @@ fn other_keys_are_parsed() {
 }
 
 #[test]
+fn no_key_is_private() {
+    let warnings = init(json!({"__warnings": ["shown to the host"]})).unwrap().warnings;
+    assert!(warnings.len() == 1 && warnings[0].starts_with("unknown key \"__warnings\""), "{warnings:?}");
+}
+
+#[test]
 fn ignored_keys_give_warnings() {
     let check = |keys: Value, expected: &[&str]| assert_eq!(init(keys.clone()).unwrap().warnings, expected, "{keys}");
     check(

@@ -26,7 +26,7 @@ pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow
 pub(super) use self::sampling::MAX_WINDOW;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
-pub use self::translation::Translation;
+pub use self::translation::{IsolatedArguments, RequestArguments, Translation};
 use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, show, text_in, unexpected};
 use super::schema;
 use crate::engine::{MAX_BEAMS, RequestOptions};
@@ -58,12 +58,6 @@ pub struct CompletionRequest {
     pub sampling: SamplingSettings,
     /// The request did not give a seed.
     pub seed_is_drawn: bool,
-    /// Determines the ids of calls to which the model gives none. `None`: they are drawn.
-    pub id_seed: Option<u64>,
-    /// For each completion, the tokens that an earlier process generated: see `api::isolation`.
-    pub prefixes: Vec<Vec<Token>>,
-    /// For each completion, the length of the text that an earlier process has delivered.
-    pub delivered: Vec<usize>,
     /// Biases in the given order. If a token has several, the last one is used.
     pub logit_bias: Vec<LogitBias>,
     /// End-of-generation tokens are banned. `logit_bias` is applied afterwards and can allow them again.
@@ -72,8 +66,6 @@ pub struct CompletionRequest {
     pub grammar: Option<String>,
     /// The host's logits callback changes the logits of each position.
     pub logits_callback: bool,
-    /// The number of the request in the host's process, for its callback. `None`: the engine's own; see `api::isolation`.
-    pub host_number: Option<u64>,
     /// When the grammar begins, and how long the model may reason.
     pub constraint: ConstraintOptions,
     /// The texts among which the request decides, instead of a completion.
@@ -94,6 +86,8 @@ pub struct CompletionRequest {
     pub lora: Option<Vec<(usize, f32)>>,
     /// How an adaptor translated it.
     pub translation: Translation,
+    /// What the host's process knows of it, if that is another one.
+    pub isolated: IsolatedArguments,
     /// Unknown keys and ignored fields.
     pub warnings: Vec<String>,
 }
@@ -142,13 +136,17 @@ pub enum BiasTarget {
 }
 
 impl CompletionRequest {
-    /// Parses a request, with the load's defaults.
+    /// Parses a request, with the load's defaults, and with what comes beside its text.
     ///
     /// # Errors
     /// A field has the wrong type, is out of range, or is not available in this version.
-    pub fn from_object(object: &Map<String, Value>, defaults: &RequestDefaults) -> Result<CompletionRequest> {
+    pub fn from_object(
+        object: &Map<String, Value>,
+        defaults: &RequestDefaults,
+        arguments: RequestArguments,
+    ) -> Result<CompletionRequest> {
         let mut fields = Fields::new(object);
-        let mut request = CompletionRequest::read(&mut fields, defaults)?;
+        let mut request = CompletionRequest::read(&mut fields, defaults, arguments)?;
         let translated = std::mem::take(&mut request.translation.warnings);
         Ok(CompletionRequest { warnings: [translated, request.warnings, fields.finish()].concat(), ..request })
     }
@@ -183,8 +181,11 @@ impl CompletionRequest {
         u32::try_from(seed).unwrap_or(0)
     }
 
-    fn read(fields: &mut Fields, defaults: &RequestDefaults) -> Result<CompletionRequest> {
-        let translation = Translation::read(fields)?;
+    fn read(
+        fields: &mut Fields,
+        defaults: &RequestDefaults,
+        RequestArguments { translation, isolated }: RequestArguments,
+    ) -> Result<CompletionRequest> {
         // Reported by generation_settings, so known, but not settings of a request.
         fields.get("model");
         fields.get("n_ctx");
@@ -206,7 +207,7 @@ impl CompletionRequest {
             sampling.n_probs = sampling.n_probs.max(top).max(1);
         }
         let seed = read_seed(fields)?.unwrap_or(defaults.seed);
-        sampling.seed = seed.unwrap_or_else(draw_seed);
+        sampling.seed = seed.or(isolated.drawn_seed).unwrap_or_else(draw_seed);
         for (used, others) in OTHER_NAMES {
             fields.warn_of_other_names(used, others);
         }
@@ -217,27 +218,22 @@ impl CompletionRequest {
             inputs,
             n_cmpl: n_cmpl(fields)?,
             sampling,
-            seed_is_drawn: seed.is_none() || fields.flag("__seed_is_drawn")?.unwrap_or(false),
-            id_seed: fields.int("__id_seed", 0..=i64::MAX)?,
-            prefixes: prefixes(fields)?,
-            delivered: fields
-                .list("__delivered", "an array of lengths", |name, value| int_in(name, value, 0..=i64::MAX))?
-                .unwrap_or_default(),
+            seed_is_drawn: seed.is_none(),
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
             logits_callback: flag(fields, "logits_callback", false)?,
-            host_number: fields.int("__number", 0..=i64::MAX)?,
             constraint: ConstraintOptions::read(fields)?,
             choices: choices::read(fields)?,
             json_schema,
-            options: options(fields, translation.cuts_begun_stop, defaults)?,
+            options: options(fields, translation.cuts_begun_stop, isolated.timeout, defaults)?,
             chat,
             reply: reply(fields)?,
             lora: lora(fields)?,
             speculative: SpeculationRequest::read(fields, translation.speculates_if_asked, &defaults.speculative)?,
             prediction: prediction(fields)?,
             translation,
+            isolated,
             warnings: Vec::new(),
         };
         request.validate_choices()?.validate_beams()?.validate_logits_callback()
@@ -337,7 +333,13 @@ const OTHER_NAMES: [(&str, &[&str]); 5] = [
 pub(in crate::api) const PROMPT_KEYS: [&str; 6] =
     ["prompt", "prompts", "messages", "input_prefix", "input_suffix", "input_extra"];
 
-fn options(fields: &mut Fields, cuts_begun_stop: bool, defaults: &RequestDefaults) -> Result<RequestOptions> {
+fn options(
+    fields: &mut Fields,
+    cuts_begun_stop: bool,
+    time_left: Option<Duration>,
+    defaults: &RequestDefaults,
+) -> Result<RequestOptions> {
+    let timeout = duration(fields, "timeout_ms")?;
     Ok(RequestOptions {
         n_predict: n_predict(fields)?,
         ends_when_full: !flag(fields, "ctx_shift", true)?,
@@ -345,7 +347,7 @@ fn options(fields: &mut Fields, cuts_begun_stop: bool, defaults: &RequestDefault
         stop: stop(fields)?,
         cuts_begun_stop,
         special: flag(fields, "special", false)?,
-        timeout: duration(fields, "timeout_ms")?,
+        timeout: time_left.or(timeout),
         t_max_predict: duration(fields, "t_max_predict_ms")?,
         n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
         slot: count_or_all(fields, "id_slot")?.flatten(),
@@ -592,15 +594,6 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
         let id = int_in(&format!("{name}.id"), id, 0..=i64::from(i32::MAX))?;
         Ok((id, number_in(&format!("{name}.scale"), scale, -MAX_LORA..=MAX_LORA)?))
     })
-}
-
-/// Reads the tokens that completions begin with, which an isolated engine's new process gets from the host's process.
-fn prefixes(fields: &mut Fields) -> Result<Vec<Vec<Token>>> {
-    let prefixes = fields.list("__resume", "an array of arrays of token ids", |name, value| {
-        let tokens = value.as_array().ok_or_else(|| unexpected(name, "an array of token ids", value))?;
-        tokens.iter().map(|token| int_in::<Token>(name, token, 0..=i64::from(Token::MAX))).collect()
-    })?;
-    Ok(prefixes.unwrap_or_default())
 }
 
 /// Draws an unpredictable seed. The standard library takes the keys of its hash maps from the operating system and varies them from

@@ -19,8 +19,9 @@ fn read_with(
     if !PROMPT_KEYS.iter().any(|key| document.get(*key).is_some_and(|value| !value.is_null())) {
         document.insert("prompt".to_owned(), "".into());
     }
-    Translation { speculates_if_asked, ..Translation::default() }.add_to(&mut document);
-    CompletionRequest::from_object(&document, defaults)
+    let translation = Translation { speculates_if_asked, ..Translation::default() };
+    let arguments = RequestArguments { translation, ..RequestArguments::default() };
+    CompletionRequest::from_object(&document, defaults, arguments)
 }
 
 pub(super) fn read(document: &Value) -> Result<CompletionRequest> {
@@ -276,22 +277,35 @@ fn defaults_of_the_load_apply_to_requests() {
 }
 
 #[test]
-fn translation_is_read_as_it_was_added() {
-    let translation = Translation {
-        warnings: vec!["top_p: 2 is used as 1".to_owned()],
-        speculates_if_asked: true,
-        is_prepared_first: false,
-        cuts_begun_stop: true,
-        bans_as_null: false,
-        is_logged: true,
-        shows_prompt: true,
+fn arguments_beside_the_text_are_used() {
+    let translation =
+        Translation { warnings: vec!["top_p: 2 is used as 1".to_owned()], cuts_begun_stop: true, ..Translation::default() };
+    let timeout = Some(Duration::from_millis(7));
+    let isolated = IsolatedArguments { drawn_seed: Some(5), timeout, ..IsolatedArguments::default() };
+    let arguments = RequestArguments { translation, isolated };
+    let read = |document: Value| {
+        let object = document.as_object().unwrap();
+        CompletionRequest::from_object(object, &RequestDefaults::default(), arguments.clone()).unwrap()
     };
-    let mut document = json!({"prompt": "a", "nonsense": 1}).as_object().unwrap().clone();
-    translation.add_to(&mut document);
-    let request = CompletionRequest::from_object(&document, &RequestDefaults::default()).unwrap();
-    assert_eq!(request.translation, Translation { warnings: Vec::new(), ..translation.clone() });
-    assert_eq!(request.warnings.first(), translation.warnings.first(), "{:?}", request.warnings);
+    let request = read(json!({"prompt": "a", "nonsense": 1, "timeout_ms": 900}));
+    assert_eq!(request.warnings.first(), arguments.translation.warnings.first(), "{:?}", request.warnings);
     assert_eq!((request.warnings.len(), request.options.cuts_begun_stop), (2, true));
+    assert_eq!((request.sampling.seed, request.seed_is_drawn, request.options.timeout), (5, true, timeout));
+    let given = read(json!({"prompt": "a", "seed": 3}));
+    assert_eq!((given.sampling.seed, given.seed_is_drawn), (3, false));
+}
+
+/// Keys that have been private, and are no keys.
+#[test]
+fn no_key_is_private() {
+    for key in ["resume", "delivered", "number", "id_seed", "seed_is_drawn", "translation", "warnings"] {
+        for document in [json!({format!("__{key}"): [[1]]}), json!({format!("__{key}e"): true})] {
+            let request = read(&document).unwrap_or_else(|error| panic!("{document}: {error}"));
+            let [warning] = request.warnings.as_slice() else { panic!("{document}: {:?}", request.warnings) };
+            assert!(warning.contains("unknown") && !warning.contains("did you mean \"__"), "{warning}");
+            assert_eq!(request.isolated, IsolatedArguments::default());
+        }
+    }
 }
 
 #[test]

@@ -1,12 +1,22 @@
-//! How an adaptor in front of the engine has translated a request, besides the fields that every host can set.
+//! What comes with a request beside its text: from an adaptor in front of the engine, and from the host's process of an isolated engine.
 
-use serde_json::{Map, Value, json};
+use std::time::Duration;
 
-use crate::api::fields::{Fields, text_in, unexpected};
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::llama::Token;
+
+/// The arguments beside the text of a request. The default is those of a host.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RequestArguments {
+    /// How an adaptor has translated it.
+    pub translation: Translation,
+    /// What the host's process of an isolated engine knows of it.
+    pub isolated: IsolatedArguments,
+}
 
 /// The traits of another interface that a request translated from it keeps. The default is a request that was not translated.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Translation {
     /// The warnings of the translation, which come before those of the request.
     pub warnings: Vec<String>,
@@ -24,41 +34,19 @@ pub struct Translation {
     pub shows_prompt: bool,
 }
 
-impl Translation {
-    /// The key of the request that has it.
-    const KEY: &str = "__translation";
-
-    pub(super) fn read(fields: &mut Fields) -> Result<Translation> {
-        let Some(value) = fields.get(Translation::KEY) else { return Ok(Translation::default()) };
-        let object = value.as_object().ok_or_else(|| unexpected(Translation::KEY, "an object", value))?;
-        let mut inner = Fields::nested("__translation.", object);
-        let text = |name: &str, value: &Value| text_in(name, value).map(str::to_owned);
-        let warnings = inner.list("warnings", "an array of strings", text)?.unwrap_or_default();
-        let mut flag = |key| Ok(inner.flag(key)?.unwrap_or(false));
-        let translation = Translation {
-            warnings,
-            speculates_if_asked: flag("speculates_if_asked")?,
-            is_prepared_first: flag("is_prepared_first")?,
-            cuts_begun_stop: flag("cuts_begun_stop")?,
-            bans_as_null: flag("bans_as_null")?,
-            is_logged: flag("is_logged")?,
-            shows_prompt: flag("shows_prompt")?,
-        };
-        fields.absorb(inner);
-        Ok(translation)
-    }
-
-    /// Adds it to a request.
-    pub(in crate::api) fn add_to(&self, request: &mut Map<String, Value>) {
-        let value = json!({
-            "warnings": self.warnings,
-            "speculates_if_asked": self.speculates_if_asked,
-            "is_prepared_first": self.is_prepared_first,
-            "cuts_begun_stop": self.cuts_begun_stop,
-            "bans_as_null": self.bans_as_null,
-            "is_logged": self.is_logged,
-            "shows_prompt": self.shows_prompt,
-        });
-        request.insert(Translation::KEY.to_owned(), value);
-    }
+/// The part of a request that is the same in every process that serves it. The default is an engine in the host's process.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct IsolatedArguments {
+    /// The seed, where the request gives none.
+    pub drawn_seed: Option<u32>,
+    /// Determines the ids of calls to which the model gives none. `None`: they are drawn.
+    pub id_seed: Option<u64>,
+    /// The number of the request in the host's process, for its logits callback. `None`: the engine's own.
+    pub host_number: Option<u64>,
+    /// The time that is left of `timeout_ms`.
+    pub timeout: Option<Duration>,
+    /// For each completion, the tokens that an earlier process generated.
+    pub prefixes: Vec<Vec<Token>>,
+    /// For each completion, the length of the text that an earlier process has delivered.
+    pub delivered: Vec<usize>,
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::api::legacy::translate;
 use crate::api::load::LoadRequest;
-use crate::api::request::{CompletionRequest, RequestDefaults};
+use crate::api::request::{CompletionRequest, RequestArguments, RequestDefaults};
 use crate::api::schema;
 use crate::api::{Endpoint, JsonEngine, OldServer};
 use crate::grammar::Grammar;
@@ -261,14 +261,15 @@ fn requests() -> Vec<Value> {
 fn parse_request(value: &Value) {
     let Some(object) = value.as_object() else { return };
     let defaults = RequestDefaults::default();
-    let mut objects = vec![object.clone()];
+    let mut objects = vec![(object.clone(), RequestArguments::default())];
     for (endpoint, is_awaited) in [(Endpoint::Completion, true), (Endpoint::Speculative, false)] {
         let mut translated = object.clone();
-        translate(&mut translated, endpoint, is_awaited, &defaults, || Ok(1000)).expect("the vocabulary is known");
-        objects.push(translated);
+        let translation = translate(&mut translated, endpoint, is_awaited, &defaults, || Ok(1000));
+        let translation = translation.expect("the vocabulary is known");
+        objects.push((translated, RequestArguments { translation, ..RequestArguments::default() }));
     }
-    for object in objects {
-        if let Err(error) = CompletionRequest::from_object(&object, &defaults) {
+    for (object, arguments) in objects {
+        if let Err(error) = CompletionRequest::from_object(&object, &defaults, arguments) {
             assert!(!error.message().is_empty());
         }
     }
