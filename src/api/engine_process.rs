@@ -1,8 +1,8 @@
 //! The engine's process: an ordinary [`JsonEngine`] that is called through a connection.
 //!
 //! The thread that reads the connection does nothing that can wait, so a process that lives answers pings, and a call never waits for
-//! another one. Calls run on threads of their own. One more thread, the pusher, polls every request that has an update and sends its
-//! updates, so the host's process can answer polls by itself.
+//! another one. Calls run on threads of their own. One more thread, the pusher, sends the events of requests, so the host's process can
+//! answer polls by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -18,11 +18,16 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::calls::Taken;
-use crate::api::isolation::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, floats};
+use crate::api::calls::PollSource as _;
+use crate::api::chat_format::MessageStream;
+use crate::api::isolation::{
+    Frame, FrameKind, FrameSender, LogitsRow, MessageParts, RequestEvent, RequestHead, ServedModel, floats,
+};
 use crate::api::life_cycle::LoadCommand;
-use crate::api::registry::RequestRecord;
-use crate::api::{Function, JsonEngine, LocalEngine, error_json};
+use crate::api::prompts::{PreparedPrompt, ServingModel};
+use crate::api::registry::{AcceptedRequest, RequestRecord};
+use crate::api::{Function, JsonEngine, error_json};
+use crate::engine::{Event, Phase};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, CpuSet, PauseGate, Token, process};
@@ -32,7 +37,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// How long `stop` waits for requests to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a continued request waits for the one before it to be queued.
+/// How long a request waits for the one before it to be queued.
 const ORDER_PATIENCE: Duration = Duration::from_millis(100);
 /// How often a thread that waits for the host's logits callback looks whether its request was cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
@@ -54,12 +59,12 @@ enum KnownRequest {
         is_cancelled: bool,
         ends_reasoning: bool,
         /// Dropped when the request is queued or refused.
-        _unqueued: Option<Sender<()>>,
+        _unqueued: Sender<()>,
     },
     Queued {
         record: Arc<RequestRecord>,
-        /// The number of tokens of each completion that the host has, if the request is awaited.
-        n_sent: Vec<usize>,
+        /// The host has its prompts.
+        has_prompts: bool,
     },
 }
 
@@ -81,8 +86,8 @@ struct EngineChild {
     updates: Sender<u64>,
     /// Rows that the host's logits callback has changed, with their numbers.
     changed_rows: Sender<(u64, Vec<u8>)>,
-    /// Requests that a former process had, in their order, each with a channel that is closed when the request is queued.
-    continued: Sender<(Frame, Receiver<()>)>,
+    /// Requests in their order, each with a channel that is closed when the request is queued.
+    ordered: Sender<(Frame, Receiver<()>)>,
 }
 
 /// Threads for calls. One that has ended its call takes the next one.
@@ -112,7 +117,7 @@ pub fn serve(arguments: &[String]) -> ! {
     let host_folder = PathBuf::from(format!("/proc/{host}/cwd"));
     let (updates, pushed) = crossbeam_channel::unbounded();
     let (changed_rows, incoming_rows) = crossbeam_channel::unbounded();
-    let (continued, to_continue) = crossbeam_channel::unbounded();
+    let (ordered, requests) = crossbeam_channel::unbounded();
     let child = Arc::new(EngineChild {
         engine: JsonEngine::of_other_process(Arc::new(pauses)),
         sender,
@@ -121,7 +126,7 @@ pub fn serve(arguments: &[String]) -> ! {
         threads: CallThreads::default(),
         updates: updates.clone(),
         changed_rows,
-        continued,
+        ordered,
     });
     let logger = Arc::clone(&child);
     log::set_sink(Some(Box::new(move |level, text| {
@@ -137,11 +142,11 @@ pub fn serve(arguments: &[String]) -> ! {
         let number = n_rows.fetch_add(1, Ordering::Relaxed);
         asker.change_row(number, request, logits, tokens, &incoming_rows)
     })));
-    let (pusher, continuer) = (Arc::clone(&child), Arc::clone(&child));
+    let (pusher, beginner) = (Arc::clone(&child), Arc::clone(&child));
     let start = |name: &str, work: CallJob| std::thread::Builder::new().name(name.into()).spawn(work);
     let pushing = start("foredraft-push", Box::new(move || pusher.push(&pushed)));
-    let continuing = start("foredraft-cont", Box::new(move || continuer.continue_in_order(&to_continue)));
-    if pushing.and(continuing).is_err() {
+    let beginning = start("foredraft-begin", Box::new(move || beginner.begin_in_order(&requests)));
+    if pushing.and(beginning).is_err() {
         process::end_now(1);
     }
     let _ = child.sender.send(&Frame::new(FrameKind::Hello, 0, env!("CARGO_PKG_VERSION")));
@@ -208,30 +213,28 @@ impl EngineChild {
         }
     }
 
-    /// Begins a completion request.
-    fn request(self: &Arc<Self>, frame: Frame) {
-        let Some((head, _)) = frame.as_request() else { return };
+    /// Takes a completion request.
+    fn request(&self, frame: Frame) {
         let (unqueued, queued) = crossbeam_channel::bounded(0);
         // Here, so that a cancel which comes later finds it.
-        self.known.lock().prepare(frame.number, head.is_continued.then_some(unqueued));
-        if head.is_continued {
-            let _ = self.continued.send((frame, queued));
-        } else {
-            self.start(frame);
-        }
+        self.known.lock().prepare(frame.number, unqueued);
+        let _ = self.ordered.send((frame, queued));
     }
 
     /// Runs a call on a thread of its own.
     fn start(self: &Arc<Self>, frame: Frame) {
         let (this, number) = (Arc::clone(self), frame.number);
         if let Err(error) = self.threads.run(Box::new(move || this.run(&frame))) {
-            self.answer(number, Err(Error::exhausted(format!("cannot start a thread: {error}"))));
-            self.known.lock().remove(number);
+            let error = Error::exhausted(format!("cannot start a thread: {error}"));
+            if self.known.lock().remove(number) {
+                self.event(number, &RequestEvent::Refused(error.clone()));
+            }
+            self.answer(number, Err(error));
         }
     }
 
-    /// Begins requests that a former process had, in their order. One that takes long to prepare loses its place.
-    fn continue_in_order(self: &Arc<Self>, frames: &Receiver<(Frame, Receiver<()>)>) {
+    /// Begins requests in the order in which the host has sent them. One that takes long to prepare loses its place.
+    fn begin_in_order(self: &Arc<Self>, frames: &Receiver<(Frame, Receiver<()>)>) {
         while let Ok((frame, queued)) = frames.recv() {
             self.start(frame);
             let _ = queued.recv_timeout(ORDER_PATIENCE);
@@ -243,9 +246,9 @@ impl EngineChild {
         // folder is not to be seen, such as one that has another user now, keeps the former one.
         let enter = || _ = std::env::set_current_dir(&self.host_folder);
         let number = frame.number;
-        if let (FrameKind::Request, Some((head, text))) = (frame.kind, frame.as_request()) {
+        if frame.kind == FrameKind::Request {
             enter();
-            return self.run_request(number, head, text);
+            return self.run_request(frame);
         }
         let Some((name, argument)) = frame.as_call() else { return };
         let answer = match (Function::named(name), name) {
@@ -264,32 +267,38 @@ impl EngineChild {
         self.answer(number, answer);
     }
 
-    fn run_request(&self, number: u64, head: RequestHead, text: &[u8]) {
-        if head.is_awaited {
-            let answer = self.engine.with_loaded(|loaded| {
-                let record = loaded.begin_awaited(text, head.arguments)?;
-                self.queued(number, Arc::clone(&record));
-                loaded.finish_awaited(&record)
-            });
-            self.answer(number, answer);
-            return self.known.lock().remove(number);
-        }
-        let submitted = self.engine.with_loaded(|loaded| loaded.submit(text, head.arguments, &|_| ()));
-        let (record, answer) =
-            submitted.map_or_else(|error| (None, Err(error)), |(record, answer)| (Some(record), Ok(answer)));
-        // The answer is sent before an update.
-        self.answer(number, answer);
-        match record {
-            Some(record) => self.queued(number, record),
-            None => self.known.lock().remove(number),
+    fn run_request(&self, frame: &Frame) {
+        let number = frame.number;
+        let begun = match frame.as_request() {
+            Some((RequestHead { is_awaited, arguments }, text)) => {
+                self.engine.with_loaded(|loaded| loaded.begin(text, arguments, is_awaited))
+            }
+            None => Err(Error::invalid("a request without its head")),
+        };
+        match begun {
+            Ok(record) => {
+                let settings = (0..record.completions.len()).map(|index| record.settings(index)).collect();
+                let accepted = AcceptedRequest { settings, warnings: record.warnings() };
+                self.event(number, &RequestEvent::Accepted(accepted));
+                self.queued(number, record);
+            }
+            Err(error) => {
+                self.known.lock().remove(number);
+                self.event(number, &RequestEvent::Refused(error));
+                self.answer(number, Ok(json!({})));
+            }
         }
     }
 
-    /// A request is queued. Its updates are pushed from now on.
+    fn event(&self, number: u64, event: &RequestEvent) {
+        let _ = self.sender.send(&Frame::new(FrameKind::Event, number, serde_json::to_vec(event).unwrap_or_default()));
+    }
+
+    /// A request is queued. Its events are sent from now on.
     fn queued(&self, number: u64, record: Arc<RequestRecord>) {
         let id = record.handle.id();
         let before = self.known.lock().queue(number, record);
-        // The pusher has skipped its earlier updates.
+        // The pusher has skipped its earlier events.
         let _ = self.updates.send(id);
         if let Some(KnownRequest::Preparing { is_cancelled, ends_reasoning, .. }) = before {
             if ends_reasoning {
@@ -320,9 +329,22 @@ impl EngineChild {
                     let _ = self.sender.send(&Frame::new(FrameKind::Progress, number, thousandths.to_string()));
                 }
             });
-            let result = self.engine.run_load(command);
+            let result = self.engine.run_load(command).and_then(|()| self.send_models());
             drop(done);
             result.map(|()| self.status())
+        })
+    }
+
+    /// Sends what the host needs to know of the models.
+    fn send_models(&self) -> Result<()> {
+        self.engine.with_loaded(|loaded| {
+            let models = [Some(loaded.target()), loaded.draft_only().ok()];
+            for (number, model) in (0..).zip(models).filter_map(|(number, model)| Some((number, model?))) {
+                let ServingModel { name, n_ctx, model, .. } = model;
+                let served = ServedModel { name, n_ctx, pieces: Arc::clone(model.vocab().pieces()) };
+                let _ = self.sender.send(&served.frame(number));
+            }
+            Ok(())
         })
     }
 
@@ -365,7 +387,7 @@ impl EngineChild {
         }
     }
 
-    /// Sends the updates of each request that has an update.
+    /// Sends the events of each request that has some.
     fn push(&self, updates: &Receiver<u64>) {
         while let Ok(id) = updates.recv() {
             let mut ids: Vec<u64> = std::iter::once(id).chain(updates.try_iter()).collect();
@@ -373,33 +395,58 @@ impl EngineChild {
             ids.dedup();
             for id in ids {
                 // A request may have ended with its last update.
-                let _ = self.engine.with_loaded(|loaded| {
-                    self.push_updates(loaded, id);
-                    Ok(())
-                });
+                let known = self.known.lock().with_id(id);
+                if let Some((number, record, has_prompts)) = known {
+                    self.push_events(number, &record, has_prompts);
+                }
             }
         }
     }
 
-    fn push_updates(&self, loaded: &LocalEngine, id: u64) {
-        let Some((number, record)) = self.known.lock().with_id(id) else { return };
-        let Taken { answer, mut tokens, is_finished } = loaded.take_updates_of(&record, Duration::ZERO);
-        if record.is_awaited {
-            // All tokens so far.
-            self.known.lock().skip_sent(number, &mut tokens);
+    fn push_events(&self, number: u64, record: &RequestRecord, has_prompts: bool) {
+        let (events, phase) = record.handle.take(Duration::ZERO);
+        let prompts = record.completions.iter().map(|completion| completion.prompt.get());
+        if let (false, Some(prompts)) = (has_prompts, prompts.collect::<Option<Vec<_>>>()) {
+            let sent = |prompt: &Arc<PreparedPrompt>| {
+                let text = prompt.text.clone().filter(|_| record.shows_prompt);
+                PreparedPrompt { text, ..PreparedPrompt::clone(prompt) }
+            };
+            let prompts = prompts.into_iter().map(sent);
+            self.event(number, &RequestEvent::Prepared(prompts.collect()));
+            self.known.lock().set_has_prompts(number);
         }
-        let update = json!({"answer": answer, "tokens": tokens});
-        let _ = self.sender.send(&Frame::new(FrameKind::Update, number, update.to_string()));
-        // The thread that waits for it removes an awaited one.
-        if is_finished && !record.is_awaited {
+        for (index, event) in events {
+            let message = record.chat.as_ref().and_then(|chat| chat.messages.get(index));
+            let message = message.map(|message| message_parts(&mut message.lock(), &event));
+            self.event(number, &RequestEvent::Completion { index, event, message });
+        }
+        if phase == Phase::Finished {
             self.known.lock().remove(number);
+            self.answer(number, Ok(json!({})));
+            let _ = self.engine.with_loaded(|loaded| {
+                loaded.requests.end(record.handle.id());
+                Ok(())
+            });
         }
     }
 }
 
+/// The parts that an event adds to the message of its completion.
+fn message_parts(message: &mut MessageStream, event: &Event) -> MessageParts {
+    match event {
+        Event::Update(update) => message.push(&update.text),
+        Event::Finished(outcome) => {
+            message.push(&outcome.text);
+            message.end();
+        }
+        Event::Progress(_) | Event::Restarted { .. } => {}
+    }
+    MessageParts { delta: message.parts(), warnings: message.warnings().to_vec() }
+}
+
 impl KnownRequests {
     /// A request arrived.
-    fn prepare(&mut self, number: u64, unqueued: Option<Sender<()>>) {
+    fn prepare(&mut self, number: u64, unqueued: Sender<()>) {
         let preparing = KnownRequest::Preparing { is_cancelled: false, ends_reasoning: false, _unqueued: unqueued };
         self.requests.insert(number, preparing);
     }
@@ -407,25 +454,21 @@ impl KnownRequests {
     /// A request is queued. Returns what was known of it before.
     fn queue(&mut self, number: u64, record: Arc<RequestRecord>) -> Option<KnownRequest> {
         self.numbers.insert(record.handle.id(), number);
-        self.requests.insert(number, KnownRequest::Queued { record, n_sent: Vec::new() })
+        self.requests.insert(number, KnownRequest::Queued { record, has_prompts: false })
     }
 
-    /// The request with this id here.
-    fn with_id(&self, id: u64) -> Option<(u64, Arc<RequestRecord>)> {
+    /// The request with this id here, with its number, and whether the host has its prompts.
+    fn with_id(&self, id: u64) -> Option<(u64, Arc<RequestRecord>, bool)> {
         let number = *self.numbers.get(&id)?;
         match self.requests.get(&number)? {
-            KnownRequest::Queued { record, .. } => Some((number, Arc::clone(record))),
+            KnownRequest::Queued { record, has_prompts } => Some((number, Arc::clone(record), *has_prompts)),
             KnownRequest::Preparing { .. } => None,
         }
     }
 
-    /// Removes the tokens that the host has.
-    fn skip_sent(&mut self, number: u64, tokens: &mut [Vec<Token>]) {
-        let Some(KnownRequest::Queued { n_sent, .. }) = self.requests.get_mut(&number) else { return };
-        n_sent.resize(tokens.len(), 0);
-        for (tokens, n_sent) in tokens.iter_mut().zip(n_sent) {
-            let before = std::mem::replace(n_sent, tokens.len());
-            tokens.drain(..before.min(tokens.len()));
+    fn set_has_prompts(&mut self, number: u64) {
+        if let Some(KnownRequest::Queued { has_prompts, .. }) = self.requests.get_mut(&number) {
+            *has_prompts = true;
         }
     }
 
@@ -438,10 +481,13 @@ impl KnownRequests {
         }
     }
 
-    fn remove(&mut self, number: u64) {
-        if let Some(KnownRequest::Queued { record, .. }) = self.requests.remove(&number) {
+    /// Removes a request. Returns whether it was there.
+    fn remove(&mut self, number: u64) -> bool {
+        let removed = self.requests.remove(&number);
+        if let Some(KnownRequest::Queued { record, .. }) = &removed {
             self.numbers.remove(&record.handle.id());
         }
+        removed.is_some()
     }
 }
 

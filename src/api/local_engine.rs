@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::host::Hook;
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
-use crate::llama::{Model, PauseGate, Vocab};
+use crate::llama::{Model, PauseGate};
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
 ///
@@ -132,7 +132,7 @@ impl LocalEngine {
     ) -> Result<Value> {
         match function {
             Function::Complete => self.complete(request, arguments),
-            Function::Submit => self.submit(request, arguments, announce).map(|(_, answer)| answer),
+            Function::Submit => self.submit(request, arguments, announce),
             Function::Tokenize => self.tokenize(request),
             Function::Detokenize => self.detokenize(request),
             Function::ApplyTemplate => self.apply_template(request),
@@ -174,7 +174,6 @@ impl LocalEngine {
     /// # Errors
     /// The model was loaded with `vocab_only`.
     pub(super) fn worker(&self) -> Result<&WorkerHandle> {
-        let vocab_only = || Error::invalid("the model was loaded with vocab_only, so it can only tokenize");
         self.worker.as_ref().ok_or_else(vocab_only)
     }
 
@@ -211,16 +210,7 @@ impl LocalEngine {
 
     /// Refuses a slot number that does not exist.
     pub(super) fn validate_slot(&self, slot: usize) -> Result<()> {
-        let n_parallel = self.load.config.n_parallel;
-        if slot < n_parallel {
-            return Ok(());
-        }
-        Err(Error::invalid(format!("id_slot: expected a slot from 0 to {}, got {slot}", n_parallel.saturating_sub(1))))
-    }
-
-    /// The vocabulary of the model that generates.
-    pub(super) fn vocab(&self, draft_only: bool) -> &Vocab {
-        self.models.draft.as_ref().filter(|_| draft_only).unwrap_or(&self.models.target).vocab()
+        validate_slot(slot, self.load.config.n_parallel)
     }
 
     /// The target as the model that generates.
@@ -267,6 +257,19 @@ impl LocalEngine {
             target: Arc::clone(&self.models.target),
         }
     }
+}
+
+/// The error for a request to an engine that has no model to decode with.
+pub(super) fn vocab_only() -> Error {
+    Error::invalid("the model was loaded with vocab_only, so it can only tokenize")
+}
+
+/// Refuses a slot number of an engine with `n_parallel` slots that does not exist.
+pub(super) fn validate_slot(slot: usize, n_parallel: usize) -> Result<()> {
+    if slot < n_parallel {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("id_slot: expected a slot from 0 to {}, got {slot}", n_parallel.saturating_sub(1))))
 }
 
 impl Drop for LocalEngine {

@@ -1,13 +1,14 @@
 //! Replaces `isolation` on systems that have none. There is no value of [`NoRemoteEngine`].
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::api::Function;
-use crate::api::calls::PollCommand;
+use crate::api::calls::PollSource;
+use crate::api::load::LoadRequest;
+use crate::api::registry::{RequestRecord, RequestRegistry, UpdateSignal};
 use crate::api::request::{RequestArguments, RequestDefaults};
 use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ impl NoIsolationSettings {
 impl NoRemoteEngine {
     pub(super) fn start(
         _settings: NoIsolationSettings,
-        _defaults: RequestDefaults,
+        _load: LoadRequest,
         _pauses: File,
         _notify: Arc<Notify>,
         _logits: Arc<Hook<LogitsCallback>>,
@@ -79,27 +80,25 @@ impl NoRemoteEngine {
         match *self {}
     }
 
-    pub(super) fn poll(&self, _command: PollCommand) -> Result<Value> {
-        match *self {}
-    }
-
-    pub(super) fn cancel(&self, _command: PollCommand) -> Result<Value> {
-        match *self {}
-    }
-
     pub(super) fn defaults(&self) -> &RequestDefaults {
         match *self {}
     }
+}
 
-    pub(super) fn unfinished(&self) -> Vec<u64> {
+impl PollSource for NoRemoteEngine {
+    fn requests(&self) -> &RequestRegistry {
         match *self {}
     }
 
-    pub(super) fn has_request(&self, _id: u64) -> bool {
+    fn signal(&self) -> &UpdateSignal {
         match *self {}
     }
 
-    pub(super) fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
+    fn cancel_record(&self, _record: &RequestRecord) -> Result<bool> {
+        match *self {}
+    }
+
+    fn end_reasoning_of(&self, _record: &RequestRecord) -> Result<()> {
         match *self {}
     }
 }

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
-use super::request::{ReasoningFormat, Reply};
+use super::request::{CompletionRequest, ReasoningFormat, Reply};
 use super::usage::EndedUsage;
-use crate::engine::{Event, Generated, Notify, Phase, RequestHandle};
+use crate::engine::{Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
-use crate::llama::Token;
+use crate::llama::{Token, TokenPieces};
 use crate::speculative;
 
 /// The maximum number of finished requests whose results wait to be polled. Beyond it, those that finished first are dropped.
@@ -116,6 +117,12 @@ pub(super) struct RequestRecord {
     /// Its caller waits for the final response, so polls take no updates.
     pub(super) is_awaited: bool,
     pub(super) completions: Vec<CompletionRecord>,
+    /// What the engine's process found about it, where that is another one.
+    pub(super) accepted: OnceCell<AcceptedRequest>,
+    /// Warnings that come while it runs.
+    pub(super) late_warnings: Mutex<Vec<String>>,
+    /// The tokens of the model that generates.
+    pub(super) pieces: Arc<TokenPieces>,
     /// Its prompts were tokenized before it was queued.
     pub(super) is_prepared: bool,
     /// The answer has `results`, and updates have an `index`.
@@ -142,12 +149,28 @@ pub(super) struct RequestRecord {
     /// How the messages of a chat's answer are read.
     pub(super) chat: Option<ChatRecord>,
     pub(super) warnings: Vec<String>,
-    /// The bytes of each completion's text that the host got from an earlier process and that are still to be skipped.
-    pub(super) delivered: Mutex<Vec<usize>>,
     /// The tokens that polls have taken, with `n_probs`.
     pub(super) polled: PolledTokens,
     /// The usage of the completions whose ends polls have taken.
     pub(super) ended_usage: EndedUsage,
+}
+
+/// What the engine's process finds about a request in another one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AcceptedRequest {
+    /// `generation_settings` of each completion.
+    pub(super) settings: Vec<Value>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where a request runs, and which model generates it.
+pub(super) struct RecordPlace {
+    pub(super) handle: Arc<RequestHandle>,
+    pub(super) is_awaited: bool,
+    pub(super) is_prepared: bool,
+    pub(super) model: String,
+    pub(super) n_ctx: usize,
+    pub(super) pieces: Arc<TokenPieces>,
 }
 
 /// One completion of a request.
@@ -196,6 +219,48 @@ impl PolledTokens {
 }
 
 impl RequestRecord {
+    /// The record of a request whose prompts are not known yet.
+    pub(super) fn new(
+        request: CompletionRequest,
+        place: RecordPlace,
+        completions: Vec<CompletionRecord>,
+        chat: Option<ChatRecord>,
+    ) -> RequestRecord {
+        let RecordPlace { handle, is_awaited, is_prepared, model, n_ctx, pieces } = place;
+        let reply = &request.reply;
+        RequestRecord {
+            handle,
+            is_awaited,
+            completions,
+            accepted: OnceCell::new(),
+            late_warnings: Mutex::default(),
+            pieces,
+            is_prepared,
+            has_results: request.has_results(),
+            model,
+            n_ctx,
+            draft_only: request.speculative.draft_only,
+            n_keep: request.options.n_keep,
+            with_probs: request.sampling.n_probs > 0,
+            post_sampling_probs: request.options.post_sampling_probs,
+            shows_prompt: request.translation.shows_prompt
+                || reply.response_fields.iter().any(|field| field == "prompt"),
+            speculation: request
+                .speculative
+                .settings
+                .as_ref()
+                .map(|settings| (request.speculative.kind(), settings.verify)),
+            compare: request.speculative.compare,
+            chat,
+            choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
+            not_speculating: request.speculative.disabled.map(str::to_owned),
+            reply: request.reply,
+            warnings: request.warnings,
+            polled: PolledTokens::default(),
+            ended_usage: EndedUsage::default(),
+        }
+    }
+
     /// Sets the prompts of all completions.
     pub(super) fn set_prompts(&self, prompts: Vec<Arc<PreparedPrompt>>) {
         for (completion, prompt) in self.completions.iter().zip(prompts) {
@@ -204,29 +269,17 @@ impl RequestRecord {
         }
     }
 
-    /// Removes from an event the text that the host got from an earlier process.
-    pub(super) fn skip_delivered(&self, index: usize, event: &mut Event) {
-        let mut delivered = self.delivered.lock();
-        let Some(left) = delivered.get_mut(index).filter(|left| **left > 0) else { return };
-        let text = match event {
-            Event::Update(update) => &mut update.text,
-            Event::Finished(outcome) => &mut outcome.text,
-            Event::Progress(_) => return,
-        };
-        // Both processes cut at the end of a character.
-        let n = (0..=text.len().min(*left)).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
-        *left -= n;
-        let skipped: String = text.drain(..n).collect();
-        // The host's process removes from the deltas what it has had.
-        if let Some(message) = self.chat.as_ref().and_then(|chat| chat.messages.get(index)) {
-            message.lock().push(&skipped);
-        }
+    /// The `generation_settings` of a completion.
+    pub(super) fn settings(&self, index: usize) -> Value {
+        let accepted = self.accepted.get().and_then(|accepted| accepted.settings.get(index));
+        accepted.or(self.completions.get(index).map(|completion| &completion.settings)).cloned().unwrap_or_default()
     }
 
     /// The warnings known so far.
     pub(super) fn warnings(&self) -> Vec<String> {
         let prompts = self.completions.iter().filter_map(|completion| completion.prompt.get());
-        let mut warnings = self.warnings.clone();
+        let mut warnings = self.accepted.get().map_or(&self.warnings, |accepted| &accepted.warnings).clone();
+        warnings.extend(self.late_warnings.lock().iter().cloned());
         for warning in prompts.flat_map(|prompt| prompt.warnings.iter()) {
             // Several completions can share a prompt.
             if !warnings.contains(warning) {

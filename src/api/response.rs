@@ -16,7 +16,7 @@ use crate::engine::{
 };
 use crate::error::Error;
 use crate::llama::log::{self, Level};
-use crate::llama::{Token, Vocab};
+use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
 use crate::session;
 
@@ -64,13 +64,19 @@ pub(super) fn log_answer(record: &RequestRecord, answer: &Value) {
 
 /// The updates for an event of the engine: one, or two. As in the old server, all text is in updates with `"stop": false`, and
 /// the last update, with `"stop": true`, has none.
-pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, vocab: &Vocab) -> Vec<Value> {
+pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event) -> Vec<Value> {
     match event {
         Event::Update(update) => {
             chat_format::push_text(record, index, &update.text);
-            vec![partial(record, index, update, vocab, usize::MAX)]
+            vec![partial(record, index, update, usize::MAX)]
         }
         Event::Progress(done) => vec![prompt_progress(record, index, &done)],
+        Event::Restarted { cause } => {
+            let mut update = new_update(record, index, "");
+            update.insert("engine".into(), json!({"event": "restarted", "cause": cause}));
+            add_tag(&mut update, record);
+            vec![update.into()]
+        }
         Event::Finished(mut outcome) => {
             let rest = Update {
                 text: std::mem::take(&mut outcome.text),
@@ -82,7 +88,7 @@ pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, 
             let end = shown_end(&outcome);
             let (delta, message) = chat_format::finish_message(record, index, &rest.text).unzip();
             let has_delta = delta.as_ref().and_then(Value::as_object).is_some_and(|delta| !delta.is_empty());
-            let mut rest = (has_content || has_delta).then(|| partial(record, index, rest, vocab, end));
+            let mut rest = (has_content || has_delta).then(|| partial(record, index, rest, end));
             if let (Some(Value::Object(rest)), Some(delta)) = (&mut rest, delta) {
                 rest.insert("delta".into(), delta);
             }
@@ -91,7 +97,7 @@ pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, 
             let of_request = record.ended_usage.add(&outcome, is_copy, record.completions.len());
             let usage = if record.reply.include_usage { of_request } else { Some(TokenUsage::of(&outcome)) };
             let ended = EndedCompletion { index, outcome: &outcome, updates: &[], polled: &polled, message, usage };
-            let end = completion_response(record, &ended, vocab);
+            let end = completion_response(record, &ended);
             rest.into_iter().chain(end).collect()
         }
     }
@@ -123,11 +129,11 @@ fn add_index(answer: &mut Map<String, Value>, record: &RequestRecord, index: usi
 }
 
 /// An update with text and its tokens. Only tokens that begin before `end` have their probabilities shown.
-fn partial(record: &RequestRecord, index: usize, update: Update, vocab: &Vocab, end: usize) -> Value {
+fn partial(record: &RequestRecord, index: usize, update: Update, end: usize) -> Value {
     let mut answer = new_update(record, index, &update.text);
     let shown = update.tokens.iter().filter(|token| token.start < end);
-    add_probabilities(&mut answer, record, shown.clone(), vocab);
-    chat_format::add_logprobs(&mut answer, record, shown, vocab);
+    add_probabilities(&mut answer, record, shown.clone());
+    chat_format::add_logprobs(&mut answer, record, shown);
     add_token_ids(&mut answer, record, update.tokens.iter());
     if record.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
@@ -156,7 +162,7 @@ fn prompt_progress(record: &RequestRecord, index: usize, done: &PromptProgress) 
 
 /// The final response of a request that was not polled: of its single completion, or with the `results` of all of them, which is
 /// successful if all of them are. `None` if the end of a completion is missing from `events`.
-pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>, vocab: &Vocab) -> Option<Value> {
+pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>) -> Option<Value> {
     let mut usage = TokenUsage::default();
     let mut completions: Vec<(Vec<Update>, Option<Box<Outcome>>)> =
         record.completions.iter().map(|_| Default::default()).collect();
@@ -164,7 +170,7 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
         let (updates, end) = completions.get_mut(index)?;
         match event {
             Event::Update(update) => updates.push(update),
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Restarted { .. } => {}
             Event::Finished(outcome) => *end = Some(outcome),
         }
     }
@@ -176,7 +182,7 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
         let message = chat_format::finish_message(record, index, &outcome.text).map(|(_, message)| message);
         let own_usage = Some(TokenUsage::of(outcome));
         let ended = EndedCompletion { index, outcome, updates: &updates, polled: &[], message, usage: own_usage };
-        completion_response(record, &ended, vocab)
+        completion_response(record, &ended)
     });
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
@@ -215,7 +221,7 @@ struct EndedCompletion<'a> {
 
 /// The final response of one completion. `content` is the text of its updates and of its outcome; the probabilities are those of their
 /// tokens and of the polled ones.
-fn completion_response(record: &RequestRecord, ended: &EndedCompletion, vocab: &Vocab) -> Option<Value> {
+fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Option<Value> {
     let EndedCompletion { index, outcome, updates, polled, ref message, usage } = *ended;
     let completion = record.completions.get(index)?;
     let content: String = updates.iter().map(|update| update.text.as_str()).chain([outcome.text.as_str()]).collect();
@@ -233,10 +239,10 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion, vocab: &
         _ => Map::from_iter([("success".to_owned(), true.into()), ("status".to_owned(), 200.into())]),
     };
     let prompt = match completion.prompt.get() {
-        Some(_) => prompt_stats(vocab, record, completion, outcome.prompt.n_cached),
+        Some(_) => prompt_stats(record, completion, outcome.prompt.n_cached),
         None => pending_prompt_stats(record),
     };
-    let mut settings = completion.settings.clone();
+    let mut settings = record.settings(index);
     if let Value::Object(settings) = &mut settings {
         // Loading a session can change it.
         settings.insert("seed_position".into(), outcome.seed_position.into());
@@ -289,16 +295,16 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion, vocab: &
     }
     let end = shown_end(outcome);
     let shown = polled.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
-    add_probabilities(&mut answer, record, shown.clone(), vocab);
+    add_probabilities(&mut answer, record, shown.clone());
     let with_function_call = record.chat.as_ref().is_some_and(|chat| chat.with_function_call);
     answer.insert("finish_reason".into(), finish_reason(&outcome.stop, message.as_ref(), with_function_call));
     answer.insert("usage".into(), usage.map_or(Value::Null, TokenUsage::to_json));
     if let (Some(chat), Some(message)) = (&record.chat, message) {
         chat_format::add_message(&mut answer, chat, message);
-        chat_format::add_logprobs(&mut answer, record, shown, vocab);
+        chat_format::add_logprobs(&mut answer, record, shown);
     }
     if let Some(probs) = &outcome.prompt_probs {
-        answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, vocab));
+        answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, &record.pieces));
     }
     add_token_ids(&mut answer, record, tokens.iter().copied());
     let mut warnings = record.warnings();
@@ -364,11 +370,10 @@ fn add_probabilities<'a>(
     answer: &mut Map<String, Value>,
     record: &RequestRecord,
     tokens: impl Iterator<Item = &'a Generated>,
-    vocab: &Vocab,
 ) {
     if record.with_probs {
         let probs: Vec<Value> = tokens
-            .filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, vocab)))
+            .filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, &record.pieces)))
             .collect();
         answer.insert("completion_probabilities".into(), probs.into());
     }
@@ -453,12 +458,7 @@ fn comparison(record: &RequestRecord, outcome: &Outcome, comparison: Option<&Com
 
 /// `prompt_stats`: how much of the prompt is cached, and how much remains to be decoded. The beginnings of both parts are
 /// included if `response_fields` allows them.
-pub(super) fn prompt_stats(
-    vocab: &Vocab,
-    record: &RequestRecord,
-    completion: &CompletionRecord,
-    n_cached: usize,
-) -> Value {
+pub(super) fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cached: usize) -> Value {
     let (prompt, n_ctx) = (completion.tokens(), record.n_ctx);
     let dropped =
         session::prompt_truncation(prompt.len(), session::effective_n_keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
@@ -476,10 +476,10 @@ pub(super) fn prompt_stats(
     if let Value::Object(stats) = &mut stats {
         let kept = || head.iter().chain(tail);
         if record.reply.wants("prompt_stats", "cached") {
-            stats.insert("cached".into(), beginning(vocab, kept().take(n_cached)).into());
+            stats.insert("cached".into(), beginning(&record.pieces, kept().take(n_cached)).into());
         }
         if record.reply.wants("prompt_stats", "to_eval") {
-            stats.insert("to_eval".into(), beginning(vocab, kept().skip(n_cached)).into());
+            stats.insert("to_eval".into(), beginning(&record.pieces, kept().skip(n_cached)).into());
         }
     }
     stats
@@ -491,10 +491,10 @@ pub(super) fn pending_prompt_stats(record: &RequestRecord) -> Value {
 }
 
 /// The text of the tokens, up to [`MAX_STATS_TEXT`] characters.
-fn beginning<'a>(vocab: &Vocab, tokens: impl Iterator<Item = &'a Token>) -> String {
+fn beginning<'a>(pieces: &TokenPieces, tokens: impl Iterator<Item = &'a Token>) -> String {
     let mut bytes = Vec::new();
     for token in tokens {
-        bytes.extend_from_slice(vocab.piece(*token));
+        bytes.extend_from_slice(pieces.piece(*token));
         // A character has at most four bytes.
         if bytes.len() >= 4 * MAX_STATS_TEXT {
             break;
@@ -505,9 +505,9 @@ fn beginning<'a>(vocab: &Vocab, tokens: impl Iterator<Item = &'a Token>) -> Stri
 
 /// The probabilities of one token: the old server's fields, and llama-server's beside them. `post`: they were taken after the
 /// sampler chain, where llama-server uses other names.
-fn probabilities(probs: &TokenProbs, post: bool, vocab: &Vocab) -> Value {
+fn probabilities(probs: &TokenProbs, post: bool, pieces: &TokenPieces) -> Value {
     let describe = |token: Token, logprob: f32| {
-        let piece = vocab.piece(token);
+        let piece = pieces.piece(token);
         // JSON has no infinity; llama-server writes the smallest float.
         let (name, value) = if post { ("prob", logprob.exp()) } else { ("logprob", logprob.max(f32::MIN)) };
         json!({"id": token, "token": String::from_utf8_lossy(piece), "bytes": piece, name: value})
@@ -515,24 +515,24 @@ fn probabilities(probs: &TokenProbs, post: bool, vocab: &Vocab) -> Value {
     let old: Vec<Value> = probs
         .top
         .iter()
-        .map(|(token, logprob)| json!({"tok_str": old_piece(vocab.piece(*token)), "prob": logprob.exp()}))
+        .map(|(token, logprob)| json!({"tok_str": old_piece(pieces.piece(*token)), "prob": logprob.exp()}))
         .collect();
     let top: Vec<Value> = probs.top.iter().map(|(token, logprob)| describe(*token, *logprob)).collect();
     let mut answer = match describe(probs.token, probs.logprob) {
         Value::Object(answer) => answer,
         _ => Map::new(),
     };
-    answer.insert("content".into(), old_piece(vocab.piece(probs.token)).into());
+    answer.insert("content".into(), old_piece(pieces.piece(probs.token)).into());
     answer.insert("probs".into(), old.into());
     answer.insert(if post { "top_probs" } else { "top_logprobs" }.into(), top.into());
     Value::Object(answer)
 }
 
 /// `prompt_logprobs`: an entry for each token of the prompt. Nothing predicts the first one.
-fn prompt_logprobs(probs: &PromptProbs, vocab: &Vocab) -> Value {
+fn prompt_logprobs(probs: &PromptProbs, pieces: &TokenPieces) -> Value {
     let first = TokenProbs { token: probs.first, logprob: 0.0, top: Vec::new() };
     let mut all: Vec<Value> =
-        std::iter::once(&first).chain(&probs.others).map(|probs| probabilities(probs, false, vocab)).collect();
+        std::iter::once(&first).chain(&probs.others).map(|probs| probabilities(probs, false, pieces)).collect();
     for entry in &mut all {
         // The old server's names are not needed here.
         if let Value::Object(entry) = entry {

@@ -32,20 +32,20 @@ impl TokenUsage {
     /// Adds a completion. `is_copy`: of a prompt that is counted already.
     pub(super) fn add(&mut self, outcome: &Outcome, is_copy: bool) {
         let other = TokenUsage::of(outcome);
-        if !is_copy {
-            self.prompt += other.prompt;
-            self.cached += other.cached;
-        }
-        self.completion += other.completion;
-        self.accepted += other.accepted;
-        self.drafted += other.drafted;
+        let counted = |count: usize| if is_copy { 0 } else { count };
+        // The process of an isolated engine can send any numbers.
+        self.prompt = self.prompt.saturating_add(counted(other.prompt));
+        self.cached = self.cached.saturating_add(counted(other.cached));
+        self.completion = self.completion.saturating_add(other.completion);
+        self.accepted = self.accepted.saturating_add(other.accepted);
+        self.drafted = self.drafted.saturating_add(other.drafted);
     }
 
     pub(super) fn to_json(self) -> Value {
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
+            "total_tokens": self.prompt.saturating_add(self.completion),
             "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": self.accepted,

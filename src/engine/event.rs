@@ -1,7 +1,9 @@
-//! The engine's reports about a request.
+//! The engine's reports about a request. They can come from another process: see `api::isolation`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
@@ -10,7 +12,7 @@ use crate::session::SeedOrigin;
 use crate::speculative::{DraftOutcome, DrafterKind};
 
 /// A generated token.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Generated {
     /// Its id.
     pub token: Token,
@@ -23,18 +25,23 @@ pub struct Generated {
 }
 
 /// A report; each is handed out once.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
     /// More of a completion.
     Update(Update),
     /// More of the prompt was decoded.
     Progress(PromptProgress),
+    /// The engine's process died, and another one continues the request.
+    Restarted {
+        /// How it died.
+        cause: String,
+    },
     /// The end of the request: always the last event, and always sent.
     Finished(Box<Outcome>),
 }
 
 /// How much of a prompt has been decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
@@ -47,7 +54,7 @@ pub struct PromptProgress {
 }
 
 /// A piece of a completion, with its tokens.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Update {
     /// Whole UTF-8 without any part of a stop string; never empty.
     pub text: String,
@@ -58,7 +65,7 @@ pub struct Update {
 }
 
 /// Why a request ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Stop {
     /// The model ended the completion.
     Eos,
@@ -82,7 +89,7 @@ impl From<Error> for Stop {
 }
 
 /// The probabilities of a prompt's tokens.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PromptProbs {
     /// The first token, which nothing predicts.
     pub first: Token,
@@ -91,7 +98,7 @@ pub struct PromptProbs {
 }
 
 /// How much of the prompt was in the cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptStats {
     /// Tokens of the prompt as it was sent.
     pub n_total: usize,
@@ -104,7 +111,7 @@ pub struct PromptStats {
 }
 
 /// The times of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Prompt tokens that were decoded.
     pub prompt_n: usize,
@@ -121,18 +128,19 @@ pub struct Timings {
 }
 
 /// How probable each of the given choices is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecisionScores {
     /// The most probable one, by index.
     pub choice: usize,
     /// The logarithm of each one's probability under the model.
+    #[serde(serialize_with = "write_bits", deserialize_with = "read_bits")]
     pub logprobs: Vec<f64>,
     /// The probabilities, normalized over the choices.
     pub probs: Vec<f64>,
 }
 
 /// The statistics of speculation in a request.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpeculationStats {
     /// Drafted tokens that were verified.
     pub n_drafted: usize,
@@ -157,7 +165,7 @@ pub struct SpeculationStats {
 }
 
 /// Where the completions of both runs of a comparison begin to differ.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// The generated token, counted from 0.
     pub index: usize,
@@ -167,7 +175,7 @@ pub struct Difference {
 }
 
 /// The result of a comparison.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Comparison {
     /// Both runs ended; `None`: with the same tokens.
     Done(Option<Difference>),
@@ -176,7 +184,7 @@ pub enum Comparison {
 }
 
 /// The result of a request.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Why it ended.
     pub stop: Stop,
@@ -212,6 +220,15 @@ pub struct Outcome {
     pub session_save: Option<Result<Saved>>,
 }
 
+/// Writes numbers that can be minus infinity, which JSON has not.
+fn write_bits<S: Serializer>(numbers: &[f64], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(numbers.iter().map(|number| number.to_bits()))
+}
+
+fn read_bits<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<f64>, D::Error> {
+    Ok(Vec::<u64>::deserialize(deserializer)?.into_iter().map(f64::from_bits).collect())
+}
+
 impl SpeculationStats {
     /// Adds the result of a verified draft.
     pub(super) fn record(&mut self, outcome: &DraftOutcome) {
@@ -231,7 +248,7 @@ impl SpeculationStats {
 }
 
 /// A session as it was saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// Tokens in the target's context.
     pub n_tokens: usize,
@@ -242,7 +259,7 @@ pub struct Saved {
 }
 
 /// A session as it was loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
     /// Tokens in the target's context.
     pub n_tokens: usize,
@@ -253,7 +270,7 @@ pub struct Restored {
 }
 
 /// The tokens that a slot had when it was erased.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erased {
     /// Tokens in the target's context.
     pub n_tokens: usize,

@@ -56,7 +56,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::request::{Command, EmbeddingJob, JobClaim, SessionJob, SessionWork, Submission};
-use self::request_handle::{Counts, Expected};
+use self::request_handle::Expected;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, ThreadPool, Token};
@@ -75,7 +75,7 @@ pub use self::load::{LOAD_STACK, load};
 pub use self::request::{
     EmbeddingLimits, EmbeddingValues, LogitsCallback, LogitsEditor, Prepared, PreparedSender, Request, RequestOptions,
 };
-pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
+pub use self::request_handle::{CompletionSink, Counts, Phase, RequestHandle};
 pub use self::self_check::SelfCheck;
 
 /// Called with the number of each request that has an event, on the engine's thread.
@@ -186,18 +186,7 @@ impl WorkerHandle {
     /// # Errors
     /// They could not ([`Code::QueueFull`]).
     pub fn check_room(&self, n_texts: usize) -> Result<()> {
-        let (unfinished, most) = (self.counts.unfinished(), self.n_slots + self.max_queue);
-        if unfinished + n_texts <= most {
-            return Ok(());
-        }
-        let waiting = unfinished.saturating_sub(self.n_slots);
-        let message = match n_texts {
-            1 => format!("max_queue: {waiting} requests are waiting already"),
-            n => format!(
-                "max_queue: {n} texts were asked for, where {most} may run or wait and {unfinished} do so already"
-            ),
-        };
-        Err(Error::new(Code::QueueFull, message))
+        self.counts.check_room(n_texts, self.n_slots, self.max_queue)
     }
 
     fn send(&self, command: Command) -> Result<()> {

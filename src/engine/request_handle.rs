@@ -10,11 +10,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::{Event, Outcome, Stop};
 use super::trace;
-use crate::llama::Token;
+use crate::error::{Code, Error, Result};
 
 /// Updates kept for a request that is not polled. Further ones are appended to the last, so that nothing is lost and memory only grows
 /// with the completion.
-pub const MAX_UPDATES: usize = 1024;
+const MAX_UPDATES: usize = 1024;
 
 /// The phase of a request, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct RequestHandle {
 
 /// How many completions there are, of all requests.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub struct Counts {
     /// Those that have not finished.
     unfinished: AtomicUsize,
     /// Those of them that wait for a slot.
@@ -68,6 +68,25 @@ impl Counts {
 
     pub(super) fn queued(&self) -> usize {
         self.queued.load(Ordering::Acquire)
+    }
+
+    /// Whether `n_texts` more completions could be queued now, where `n_slots` can run and `max_queue` wait.
+    ///
+    /// # Errors
+    /// They could not ([`Code::QueueFull`]).
+    pub fn check_room(&self, n_texts: usize, n_slots: usize, max_queue: usize) -> Result<()> {
+        let (unfinished, most) = (self.unfinished(), n_slots + max_queue);
+        if unfinished + n_texts <= most {
+            return Ok(());
+        }
+        let waiting = unfinished.saturating_sub(n_slots);
+        let message = match n_texts {
+            1 => format!("max_queue: {waiting} requests are waiting already"),
+            n => format!(
+                "max_queue: {n} texts were asked for, where {most} may run or wait and {unfinished} do so already"
+            ),
+        };
+        Err(Error::new(Code::QueueFull, message))
     }
 }
 
@@ -124,6 +143,19 @@ impl RequestHandle {
         })
     }
 
+    /// Both ends of a request that another process generates, with the engine's end of each completion.
+    pub fn of_other_process(
+        id: u64,
+        n_completions: usize,
+        speculates: bool,
+        counts: &Arc<Counts>,
+    ) -> (Arc<RequestHandle>, Vec<CompletionSink>) {
+        let texts = (0..n_completions).map(|_| Expected::new(0, speculates)).collect();
+        let handle = RequestHandle::new(id, texts, Arc::clone(counts));
+        let sinks = handle.sinks().collect();
+        (handle, sinks)
+    }
+
     /// Whether the request was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
@@ -154,18 +186,6 @@ impl RequestHandle {
     pub fn take(&self, wait: Duration) -> (Vec<(usize, Event)>, Phase) {
         let mut inner = self.wait_while(wait, |inner| inner.events.is_empty());
         (inner.events.drain(..).collect(), inner.phase())
-    }
-
-    /// The tokens of each completion in the events that were not taken.
-    pub fn tokens(&self) -> Vec<Vec<Token>> {
-        let inner = self.inner.lock();
-        let mut tokens = vec![Vec::new(); self.texts.len()];
-        for (index, event) in &inner.events {
-            if let (Event::Update(update), Some(tokens)) = (event, tokens.get_mut(*index)) {
-                tokens.extend(update.tokens.iter().map(|generated| generated.token));
-            }
-        }
-        tokens
     }
 
     /// Waits for its end up to `wait`, and returns its phase. Takes no event.
@@ -217,7 +237,7 @@ impl RequestHandle {
 
 /// The engine's end of one completion.
 #[derive(Debug, Clone)]
-pub(super) struct CompletionSink {
+pub struct CompletionSink {
     handle: Arc<RequestHandle>,
     index: usize,
 }
@@ -241,7 +261,7 @@ impl CompletionSink {
     }
 
     /// The phase of this completion.
-    pub(super) fn phase(&self) -> Phase {
+    pub fn phase(&self) -> Phase {
         self.of(&self.handle.inner.lock())
     }
 
@@ -264,7 +284,7 @@ impl CompletionSink {
     }
 
     /// The outcome of a completion that got no slot, or no token.
-    pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
+    pub fn never_ran(&self, stop: Stop) -> Outcome {
         let expected = self.handle.texts.get(self.index);
         Outcome::never_ran(
             stop,
@@ -274,7 +294,7 @@ impl CompletionSink {
     }
 
     /// Moves from the queue into a slot. Returns false if it has ended meanwhile.
-    pub(super) fn start(&self) -> bool {
+    pub fn start(&self) -> bool {
         let started = self.advance(Phase::Queued, Phase::Prompt);
         if started {
             self.handle.counts.queued.fetch_sub(1, Ordering::AcqRel);
@@ -282,7 +302,8 @@ impl CompletionSink {
         started
     }
 
-    pub(super) fn set_generating(&self) {
+    /// It has a token.
+    pub fn set_generating(&self) {
         self.advance(Phase::Prompt, Phase::Generating);
     }
 
@@ -298,7 +319,7 @@ impl CompletionSink {
     }
 
     /// Reports an update or progress. If too many events were not taken yet, it is joined with this completion's last one.
-    pub(super) fn report(&self, event: Event) {
+    pub fn report(&self, event: Event) {
         let mut inner = self.handle.inner.lock();
         let full = inner.events.len() >= MAX_UPDATES;
         let own = inner.events.iter_mut().rev().filter(|_| full).find(|(index, _)| *index == self.index);
@@ -320,6 +341,11 @@ impl CompletionSink {
         if self.phase() != Phase::Finished {
             trace::log_end(self.handle.id, &outcome);
         }
+        self.finish_elsewhere(outcome);
+    }
+
+    /// Ends the completion, whose end another process has logged. Does nothing if it has ended.
+    pub fn finish_elsewhere(&self, outcome: Outcome) {
         let inner = self.handle.inner.lock();
         if self.of(&inner) != Phase::Finished {
             self.end(inner, outcome);

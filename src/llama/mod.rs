@@ -54,6 +54,7 @@ pub use kernels::{
     attention_cost, barrier_sleeps, calls as kernel_calls, choose_default_level, level, levels, replacements,
 };
 pub use model::Model;
+pub use model::pieces::TokenPieces;
 pub use model::special::{ControlStarts, SpecialTokens};
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{

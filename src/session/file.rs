@@ -10,6 +10,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::llama::{Token, llama_version};
@@ -36,7 +38,7 @@ pub struct Session {
 }
 
 /// A seed, and the token index at which its RNG counter is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeedOrigin {
     /// The seed.
     pub seed: u32,

@@ -287,8 +287,8 @@ fn only_the_guilty_request_ends_with_an_error() {
     let local = start_local(json!({"n_ctx": 512, "n_parallel": 3}));
     let engine = start(json!({"n_ctx": 512, "n_parallel": 3, "isolate_path": engine_with_fault("marker", 1)}));
     let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, request)).collect();
-    let guilty = json!({"prompt": marker(), "n_predict": 5}).to_string();
-    let answer = engine.call(Function::Submit, Ok(guilty.as_bytes())).expect("an answer");
+    let guilty = submit(&engine, &json!({"prompt": marker(), "n_predict": 5}));
+    let answer = drain(&engine, guilty).pop().expect("an end");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("model_error")), "{answer}");
     for (id, request) in ids.into_iter().zip(&requests) {
         let found = joined(&drain(&engine, id));

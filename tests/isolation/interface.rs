@@ -44,6 +44,7 @@ fn every_function_answers_as_in_this_process() {
         (Function::Complete, prompt.clone()),
         (Function::Complete, with(&prompt, json!({"n_probs": 2}))),
         (Function::Complete, with(&prompt, json!({"n_cmpl": 2, "tag": {"a": 1}}))),
+        (Function::Complete, with(&prompt, json!({"__resume": [[300, 301]], "__number": 7, "timeout_ms": 60_000}))),
         (Function::Complete, json!({"prompt": 5})),
         (Function::LookupCache, json!({"action": "stats", "cache": "dynamic"})),
         (Function::LookupMerge, json!({"inputs": ["/no/such"], "output": "/no/such"})),

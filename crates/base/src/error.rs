@@ -6,9 +6,11 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
 /// `foredraft_load` and `init` return the numbers of [`Code::init_number`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Code {
     /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
     InvalidJson,
@@ -115,7 +117,7 @@ impl Code {
 }
 
 /// A failure: its [`Code`], and a message that names the field, file or value at fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     code: Code,
     message: String,
@@ -126,14 +128,14 @@ pub struct Error {
 }
 
 /// Why a file cannot be used, where languages have an error of their own for that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum FileFault {
     Missing,
     Denied,
 }
 
 /// A prompt that does not fit into a context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextOverflow {
     /// The tokens of the prompt.
     pub n_prompt_tokens: usize,

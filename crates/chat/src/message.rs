@@ -1,5 +1,7 @@
 //! An assistant's message, and the parts of it that are new.
 
+use serde::{Deserialize, Serialize};
+
 /// An assistant's message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatMessage {
@@ -23,7 +25,7 @@ pub struct ToolCall {
 }
 
 /// The parts of a message that were not taken before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageDelta {
     /// More content.
     pub content: String,
@@ -34,7 +36,7 @@ pub struct MessageDelta {
 }
 
 /// A new part of a call.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallDelta {
     /// The index of the call in the message.
     pub index: usize,

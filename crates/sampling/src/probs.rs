@@ -1,6 +1,8 @@
 //! Reported probabilities: the model's (the softmax of the raw logits, before penalties, biases and truncation), or
 //! those of the distribution that a token was drawn from.
 
+use serde::{Deserialize, Serialize};
+
 use super::blocks::{BlockMaxima, BlockScratch, max_of, sum_exp};
 use super::candidates::Candidates;
 use super::math::{exp, gap};
@@ -10,7 +12,7 @@ use foredraft_base::{Token, TokenData};
 const LOWEST: f32 = f32::MIN;
 
 /// A token's log-probability, and the most probable tokens with theirs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenProbs {
     /// The token.
     pub token: Token,

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::history::{CacheFile, NgramParams, Predicted, SuffixParams};
 
 /// The kind of a drafter, or the target itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DrafterKind {
     /// Sampled from the target, without a draft or after a rejected token.
     Target,

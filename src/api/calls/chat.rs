@@ -138,22 +138,20 @@ fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: 
     chat.continued = Some(ContinuedTurn { text: turn, data });
 }
 
-/// The record for the answers to a request with messages.
-pub(super) fn record(
-    options: Option<&ChatOptions>,
+/// The record for the answers to a request with messages. `reader`: of the completions; `None`: another process reads them.
+pub(in crate::api) fn record(
+    options: &ChatOptions,
     reader: Option<&Arc<MessageReader>>,
-    id_seed: Option<u64>,
     n_completions: usize,
-) -> Option<ChatRecord> {
-    let (options, reader) = options.zip(reader)?;
-    let id_seed = id_seed.unwrap_or_else(draw_id_seed);
+) -> ChatRecord {
+    let id_seed = draw_id_seed();
     let message = |index: usize| {
         Mutex::new(MessageStream::new(reader, options.with_function_call, id_seed.wrapping_add(index as u64)))
     };
-    Some(ChatRecord {
+    ChatRecord {
         reasoning_format: options.reasoning_format,
         logprobs: options.logprobs,
         with_function_call: options.with_function_call,
         messages: (0..n_completions).map(message).collect(),
-    })
+    }
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{chat, constraint};
@@ -13,21 +12,19 @@ use crate::api::LocalEngine;
 use crate::api::fields::parse_object;
 use crate::api::function::Function;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
-use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
+use crate::api::registry::{CompletionRecord, RecordPlace, RequestRecord, RequestRegistry};
 use crate::api::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
 use crate::api::response;
-use crate::api::usage::EndedUsage;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::host;
-use crate::llama::log::{self, Level};
 use crate::sampling::SamplingSettings;
 use crate::session;
 use crate::speculative::{self, DrafterKind, Predicted};
 
 impl LocalEngine {
     /// Queues a request. The answer has its id and how much of its prompt is cached. `announce` gets the id before the request has an
-    /// update. Also returns the request's record.
+    /// update.
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
@@ -36,17 +33,13 @@ impl LocalEngine {
         request: &[u8],
         arguments: RequestArguments,
         announce: &dyn Fn(u64),
-    ) -> Result<(Arc<RequestRecord>, Value)> {
+    ) -> Result<Value> {
         let mut stats = Value::Null;
-        let mut announce = |record: &RequestRecord| {
-            let mut expected =
-                record.completions.iter().map(|completion| self.expected_prompt_stats(record, completion));
-            stats = if record.has_results { expected.collect() } else { expected.next().unwrap_or_default() };
+        let record = self.enqueue(request, arguments, false, |record| {
+            stats = prompt_stats(record, |completion| self.expected_prompt_stats(record, completion));
             announce(record.handle.id());
-        };
-        let record = self.enqueue(request, arguments, Some(&mut announce))?;
-        let answer = response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings());
-        Ok((record, answer))
+        })?;
+        Ok(submitted(&record, stats))
     }
 
     /// Queues a request, waits until it has finished, and returns the final response.
@@ -57,48 +50,40 @@ impl LocalEngine {
         if host::inside() {
             return Err(Error::would_deadlock(Function::Complete.name()));
         }
-        let record = self.begin_awaited(request, arguments)?;
-        self.finish_awaited(&record)
+        let record = self.enqueue(request, arguments, true, |_| ())?;
+        wait_for_response(&self.requests, &record)
     }
 
-    /// Queues a request for [`LocalEngine::finish_awaited`].
-    pub(in crate::api) fn begin_awaited(
+    /// Queues a request whose updates the caller takes out of its record.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub(in crate::api) fn begin(
         &self,
         request: &[u8],
         arguments: RequestArguments,
+        is_awaited: bool,
     ) -> Result<Arc<RequestRecord>> {
-        self.enqueue(request, arguments, None)
+        self.enqueue(request, arguments, is_awaited, |_| ())
     }
 
-    /// Waits until a request has finished, and returns the final response.
-    pub(in crate::api) fn finish_awaited(&self, record: &RequestRecord) -> Result<Value> {
-        let events = record.handle.wait();
-        self.requests.end(record.handle.id());
-        let answer = response::final_response(record, events, self.vocab(record.draft_only))
-            .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
-        response::log_answer(record, &answer);
-        Ok(answer)
-    }
-
-    /// Parses a request and submits it to the engine. `announce` gets its record before the engine does; `None`: the caller waits for the
-    /// final response. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
+    /// Parses a request and submits it to the engine. `is_awaited`: the caller waits for the final response. `announce` gets the record
+    /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
     /// tokens first.
     fn enqueue(
         &self,
         request: &[u8],
         arguments: RequestArguments,
-        announce: Option<&mut dyn FnMut(&RequestRecord)>,
+        is_awaited: bool,
+        announce: impl FnOnce(&RequestRecord),
     ) -> Result<Arc<RequestRecord>> {
-        let is_awaited = announce.is_none();
         let worker = self.worker()?;
         let object = parse_object(request)?;
         let mut request = CompletionRequest::from_object(&object, self.defaults(), arguments)?;
         if !request.speculative.draft_only {
             request.warnings.extend(self.models().self_check.warnings());
         }
-        if request.reply.debug && !request.translation.is_logged {
-            log::always(Level::Info, &format!("request: {}", Value::Object(object)));
-        }
+        request.log(object);
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
@@ -141,36 +126,20 @@ impl LocalEngine {
             Vec::new()
         };
         let reservation = worker.reserve(requests, is_prepared)?;
-        let record = RequestRecord {
+        let place = RecordPlace {
             handle: Arc::clone(reservation.handle()),
             is_awaited,
-            completions,
             is_prepared,
-            has_results: source.has_results,
             model: serving.name.clone(),
             n_ctx: serving.n_ctx,
-            draft_only: common.draft_only,
-            n_keep: request.options.n_keep,
-            with_probs: common.sampling.n_probs > 0,
-            post_sampling_probs: request.options.post_sampling_probs,
-            shows_prompt: request.translation.shows_prompt
-                || request.reply.response_fields.iter().any(|field| field == "prompt"),
-            reply: request.reply,
-            speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
-            compare: common.compare,
-            chat: chat::record(request.chat.as_ref(), reader.as_ref(), request.isolated.id_seed, n_completions),
-            choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
-            not_speculating: request.speculative.disabled.map(str::to_owned),
-            warnings: request.warnings,
-            delivered: Mutex::new(request.isolated.delivered),
-            polled: PolledTokens::default(),
-            ended_usage: EndedUsage::default(),
+            pieces: Arc::clone(serving.vocab().pieces()),
         };
+        let chat = request.chat.as_ref().zip(reader.as_ref());
+        let chat = chat.map(|(options, reader)| chat::record(options, Some(reader), n_completions));
+        let record = RequestRecord::new(request, place, completions, chat);
         record.set_prompts(prompts);
         let record = self.register(record);
-        if let Some(announce) = announce {
-            announce(&record);
-        }
+        announce(&record);
         reservation.send()?;
         if !is_prepared {
             source.interrupt.end_with(&record.handle);
@@ -232,7 +201,7 @@ impl LocalEngine {
         let caches = slots.filter_map(|(_, slot)| slot.cache);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(record.draft_only), record, completion, cached)
+        response::prompt_stats(record, completion, cached)
     }
 
     /// The engine's request, as far as all completions share it: without prompt and seed.
@@ -245,7 +214,10 @@ impl LocalEngine {
             prompt: Arc::default(),
             prefix: Arc::default(),
             sampling,
-            logits_editor: request.logits_callback.then(|| self.logits_editor(request.isolated.host_number)).transpose()?,
+            logits_editor: request
+                .logits_callback
+                .then(|| self.logits_editor(request.isolated.host_number))
+                .transpose()?,
             choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens)?,
@@ -275,6 +247,30 @@ impl LocalEngine {
         settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &dynamic)?;
         Ok(Some(settings))
     }
+}
+
+/// `prompt_stats` in the answer of a submit. `of` returns those of a completion.
+pub(in crate::api) fn prompt_stats(record: &RequestRecord, of: impl Fn(&CompletionRecord) -> Value) -> Value {
+    let mut all = record.completions.iter().map(of);
+    if record.has_results { all.collect() } else { all.next().unwrap_or_default() }
+}
+
+/// The answer of a submit.
+pub(in crate::api) fn submitted(record: &RequestRecord, prompt_stats: Value) -> Value {
+    response::success(json!({"id": record.handle.id(), "prompt_stats": prompt_stats}), record.warnings())
+}
+
+/// Waits until a request has finished, and returns the final response.
+///
+/// # Errors
+/// A bug in the library.
+pub(in crate::api) fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> Result<Value> {
+    let events = record.handle.wait();
+    requests.end(record.handle.id());
+    let answer = response::final_response(record, events)
+        .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
+    response::log_answer(record, &answer);
+    Ok(answer)
 }
 
 /// Tokenizes the prompts of a queued request, on the preparer's thread.

@@ -9,7 +9,9 @@ mod poll;
 mod session;
 mod text;
 
+pub(super) use self::chat::record as chat_record;
+pub(super) use self::completion::{prompt_stats, submitted, wait_for_response};
 pub(super) use self::poll::{
-    PollCommand, PollSource, Taken, cancel_left, cancel_without_models, cancelled, found_elsewhere, poll_left,
+    PollCommand, PollSource, cancel_left, cancel_without_models, cancelled, found_elsewhere, poll_left,
     poll_without_models,
 };

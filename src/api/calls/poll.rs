@@ -8,12 +8,11 @@ use serde_json::{Map, Value, json};
 use crate::api::LocalEngine;
 use crate::api::chat_format;
 use crate::api::fields::{Fields, int_in};
-use crate::api::registry::{FoundRequest, RequestRecord, UpdateSignal, no_such_request};
+use crate::api::registry::{FoundRequest, RequestRecord, RequestRegistry, UpdateSignal, no_such_request};
 use crate::api::response::{self, error_json, success};
-use crate::engine::{Event, Phase};
+use crate::engine::Phase;
 use crate::error::{Code, Error, Result};
 use crate::host;
-use crate::llama::Token;
 
 /// The maximum `timeout_ms`.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -189,79 +188,59 @@ fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<St
     success(json!({"results": each.collect::<Vec<Value>>()}), warnings)
 }
 
-impl LocalEngine {
-    /// Takes the updates of a request. `is_awaited`: see [`RequestRecord`].
-    pub(in crate::api) fn take_updates_of(&self, record: &RequestRecord, wait: Duration) -> Taken {
-        let id = record.handle.id();
-        if record.is_awaited {
-            let phase = record.handle.watch(wait);
-            return Taken {
-                answer: polled(id, Vec::new(), phase),
-                tokens: record.handle.tokens(),
-                is_finished: phase == Phase::Finished,
-            };
-        }
-        let (events, phase) = record.handle.take(wait);
-        let vocab = self.vocab(record.draft_only);
-        let mut tokens = vec![Vec::new(); record.completions.len()];
-        let mut updates = Vec::new();
-        for (index, mut event) in events {
-            record.skip_delivered(index, &mut event);
-            let new = match &event {
-                Event::Update(update) => update.tokens.as_slice(),
-                Event::Finished(outcome) => outcome.tokens.as_slice(),
-                Event::Progress(_) => &[],
-            };
-            if let Some(tokens) = tokens.get_mut(index) {
-                tokens.extend(new.iter().map(|generated| generated.token));
-            }
-            updates.extend(response::event_updates(record, index, event, vocab));
-        }
-        chat_format::add_deltas(record, &mut updates);
-        for update in &updates {
-            response::log_answer(record, update);
-        }
-        if phase == Phase::Finished {
-            self.requests.end(id);
-        }
-        Taken { answer: polled(id, updates, phase), tokens, is_finished: phase == Phase::Finished }
-    }
-
-    /// Lets the reasoning of a request end with the next token.
-    pub(in crate::api) fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
-        self.worker()?.end_reasoning(&record.handle);
-        Ok(())
-    }
-
-    /// Ends a request.
-    pub(in crate::api) fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
-        Ok(self.worker()?.cancel(&record.handle))
-    }
-}
-
 /// The result of polling a request.
 pub(in crate::api) struct Taken {
     /// The answer of the poll.
     pub(in crate::api) answer: Value,
-    /// The tokens of each completion in it; of an awaited request, all so far.
-    pub(in crate::api) tokens: Vec<Vec<Token>>,
     pub(in crate::api) is_finished: bool,
 }
 
 impl Taken {
-    /// The result for a request whose end was polled before.
-    pub(in crate::api) fn ended(id: u64) -> Taken {
-        Taken { answer: polled(id, Vec::new(), Phase::Finished), tokens: Vec::new(), is_finished: true }
+    fn new(id: u64, updates: Vec<Value>, phase: Phase) -> Taken {
+        Taken { answer: polled(id, updates, phase), is_finished: phase == Phase::Finished }
     }
+}
+
+/// Takes the updates of a request. If its caller waits for the final response, there are none.
+fn take_updates_of(record: &RequestRecord, wait: Duration) -> Taken {
+    let id = record.handle.id();
+    if record.is_awaited {
+        return Taken::new(id, Vec::new(), record.handle.watch(wait));
+    }
+    let (events, phase) = record.handle.take(wait);
+    let updates = events.into_iter().flat_map(|(index, event)| response::event_updates(record, index, event));
+    let mut updates: Vec<Value> = updates.collect();
+    chat_format::add_deltas(record, &mut updates);
+    for update in &updates {
+        response::log_answer(record, update);
+    }
+    Taken::new(id, updates, phase)
 }
 
 /// The requests of a loaded engine, whatever process it runs in, as polls and cancels see them.
 pub(in crate::api) trait PollSource {
-    /// The requests whose updates polls can take.
-    fn pollable(&self) -> Vec<u64>;
+    /// The requests.
+    fn requests(&self) -> &RequestRegistry;
+
+    /// The signal of updates.
+    fn signal(&self) -> &UpdateSignal;
+
+    /// Ends a request. Returns whether it had not finished.
+    ///
+    /// # Errors
+    /// The model generates no text.
+    fn cancel_record(&self, record: &RequestRecord) -> Result<bool>;
+
+    /// Lets the reasoning of a request end with the next token.
+    ///
+    /// # Errors
+    /// The model generates no text.
+    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()>;
 
     /// Whether there is such a request, possibly one that was polled to its end.
-    fn has_request(&self, id: u64) -> bool;
+    fn has_request(&self, id: u64) -> bool {
+        self.requests().find(id).is_ok()
+    }
 
     /// The updates that no poll has taken, by request. The engine has stopped.
     fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
@@ -270,32 +249,50 @@ pub(in crate::api) trait PollSource {
                 Value::Array(updates) => Some((id, updates)),
                 _ => None,
             };
-        self.pollable().into_iter().filter_map(updates_of).collect()
+        self.requests().pollable().into_iter().filter_map(updates_of).collect()
     }
 
     /// Takes the updates of a request.
     ///
     /// # Errors
     /// There is no such request.
-    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken>;
+    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {
+        let FoundRequest::Live(record) = self.requests().find(id)? else {
+            return Ok(Taken::new(id, Vec::new(), Phase::Finished));
+        };
+        let taken = take_updates_of(&record, wait);
+        if taken.is_finished && !record.is_awaited {
+            self.requests().end(id);
+        }
+        Ok(taken)
+    }
 
     /// Ends a request. Returns whether it had not finished.
     ///
     /// # Errors
     /// There is no such request.
-    fn cancel_request(&self, id: u64) -> Result<bool>;
+    fn cancel_request(&self, id: u64) -> Result<bool> {
+        match self.requests().find(id)? {
+            FoundRequest::Ended => Ok(false),
+            FoundRequest::Live(record) => self.cancel_record(&record),
+        }
+    }
 
     /// The requests that have not finished, waiting ones first.
-    fn unfinished(&self) -> Vec<u64>;
+    fn unfinished(&self) -> Vec<u64> {
+        self.requests().unfinished()
+    }
 
     /// Lets the reasoning of a request end with the next token. Does nothing if there is no such request.
     ///
     /// # Errors
     /// The model generates no text.
-    fn end_reasoning(&self, id: u64) -> Result<()>;
-
-    /// The signal of updates.
-    fn signal(&self) -> &UpdateSignal;
+    fn end_reasoning(&self, id: u64) -> Result<()> {
+        if let Ok(FoundRequest::Live(record)) = self.requests().find(id) {
+            self.end_reasoning_of(&record)?;
+        }
+        Ok(())
+    }
 
     /// Takes the updates since the last poll, of one request or of several. If a caller waits for the final response of the request, only
     /// its state is returned.
@@ -374,40 +371,20 @@ pub(in crate::api) trait PollSource {
 }
 
 impl PollSource for LocalEngine {
-    fn pollable(&self) -> Vec<u64> {
-        self.requests.pollable()
-    }
-
-    fn has_request(&self, id: u64) -> bool {
-        self.requests.find(id).is_ok()
-    }
-
-    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {
-        match self.requests.find(id)? {
-            FoundRequest::Ended => Ok(Taken::ended(id)),
-            FoundRequest::Live(record) => Ok(self.take_updates_of(&record, wait)),
-        }
-    }
-
-    fn cancel_request(&self, id: u64) -> Result<bool> {
-        match self.requests.find(id)? {
-            FoundRequest::Ended => Ok(false),
-            FoundRequest::Live(record) => self.cancel_record(&record),
-        }
-    }
-
-    fn unfinished(&self) -> Vec<u64> {
-        self.requests.unfinished()
-    }
-
-    fn end_reasoning(&self, id: u64) -> Result<()> {
-        if let Ok(FoundRequest::Live(record)) = self.requests.find(id) {
-            self.end_reasoning_of(&record)?;
-        }
-        Ok(())
+    fn requests(&self) -> &RequestRegistry {
+        &self.requests
     }
 
     fn signal(&self) -> &UpdateSignal {
         &self.updates
+    }
+
+    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
+        Ok(self.worker()?.cancel(&record.handle))
+    }
+
+    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
+        self.worker()?.end_reasoning(&record.handle);
+        Ok(())
     }
 }

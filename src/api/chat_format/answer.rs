@@ -7,7 +7,7 @@ use foredraft_chat::ChatMessage;
 use super::message::message_json;
 use crate::api::registry::{ChatRecord, RequestRecord};
 use crate::engine::Generated;
-use crate::llama::{Token, Vocab};
+use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
 
 /// Takes text of an update into the message of a completion.
@@ -61,17 +61,18 @@ pub(in crate::api) fn add_logprobs<'a>(
     answer: &mut Map<String, Value>,
     record: &RequestRecord,
     tokens: impl Iterator<Item = &'a Generated>,
-    vocab: &Vocab,
 ) {
     let Some(n_top) = record.chat.as_ref().and_then(|chat| chat.logprobs) else { return };
-    let content: Vec<Value> =
-        tokens.filter_map(|token| token.probs.as_ref()).map(|probs| token_logprobs(probs, n_top, vocab)).collect();
+    let content: Vec<Value> = tokens
+        .filter_map(|token| token.probs.as_ref())
+        .map(|probs| token_logprobs(probs, n_top, &record.pieces))
+        .collect();
     answer.insert("logprobs".into(), json!({"content": content}));
 }
 
-fn token_logprobs(probs: &TokenProbs, n_top: usize, vocab: &Vocab) -> Value {
+fn token_logprobs(probs: &TokenProbs, n_top: usize, pieces: &TokenPieces) -> Value {
     let describe = |token: Token, logprob: f32| {
-        let piece = vocab.piece(token);
+        let piece = pieces.piece(token);
         // JSON has no infinity; llama-server writes the smallest float.
         json!({"token": String::from_utf8_lossy(piece), "logprob": logprob.max(f32::MIN), "bytes": piece})
     };

@@ -2,12 +2,13 @@
 //!
 //! `api::chat` renders the prompt. `foredraft_chat` describes formats: it finds the format of a template, and has the grammar for tools and
 //! the parser for completions. `cached` keeps the formats of templates, `detect` makes the format of a request's answer, `tools` reads
-//! tools, `stream` reads messages while they are generated, `message` and `answer` write the fields of answers.
+//! tools, `stream` reads messages while they are generated, `received` takes those that another process reads, `message` and `answer` write the fields of answers.
 
 mod answer;
 mod cached;
 mod detect;
 mod message;
+mod received;
 mod stream;
 #[cfg(test)]
 mod templates;

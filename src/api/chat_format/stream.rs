@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use foredraft_chat::{ChatMessage, MessageParser, MessageReader, ToolCall};
+use foredraft_chat::{ChatMessage, MessageDelta, MessageParser, MessageReader, ToolCall};
 use serde_json::{Map, Value, json};
 
 use super::message::call_json;
+use super::received::ReceivedMessage;
 
 /// The characters of generated ids, as the strictest templates (Mistral's) demand them.
 const ID_CHARS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -16,7 +17,7 @@ const ID_LEN: u32 = 9;
 /// delta had is taken back.
 #[derive(Debug)]
 pub(in crate::api) struct MessageStream {
-    parser: MessageParser,
+    source: MessageSource,
     has_begun: bool,
     /// Calls are also given in OpenAI's older form.
     with_function_call: bool,
@@ -24,20 +25,69 @@ pub(in crate::api) struct MessageStream {
     seed: u64,
 }
 
+/// Where the parts of a message come from.
+#[derive(Debug)]
+enum MessageSource {
+    /// From the completion's text.
+    Parsed(MessageParser),
+    /// From the process of an isolated engine, which reads the text.
+    Received(ReceivedMessage),
+}
+
 impl MessageStream {
-    /// An empty message. `seed` determines the ids of calls to which the model gives none.
-    pub(in crate::api) fn new(reader: &Arc<MessageReader>, with_function_call: bool, seed: u64) -> MessageStream {
-        MessageStream { parser: MessageParser::new(Arc::clone(reader)), has_begun: false, with_function_call, seed }
+    /// An empty message. `reader`: of the completion's text; `None`: another process reads it. `seed` determines the ids of calls to which
+    /// the model gives none.
+    pub(in crate::api) fn new(
+        reader: Option<&Arc<MessageReader>>,
+        with_function_call: bool,
+        seed: u64,
+    ) -> MessageStream {
+        let source = match reader {
+            Some(reader) => MessageSource::Parsed(MessageParser::new(Arc::clone(reader))),
+            None => MessageSource::Received(ReceivedMessage::default()),
+        };
+        MessageStream { source, has_begun: false, with_function_call, seed }
     }
 
     /// Appends generated text.
     pub(in crate::api) fn push(&mut self, text: &str) {
-        self.parser.push(text);
+        if let MessageSource::Parsed(parser) = &mut self.source {
+            parser.push(text);
+        }
+    }
+
+    /// Appends parts that another process has read, with its warnings so far. Returns false if they do not continue the message.
+    pub(in crate::api) fn receive(&mut self, parts: MessageDelta, warnings: Vec<String>) -> bool {
+        let MessageSource::Received(message) = &mut self.source else { return false };
+        message.warnings = warnings;
+        message.append(parts)
+    }
+
+    /// Another process sends all parts again.
+    pub(in crate::api) fn repeat(&mut self) {
+        if let MessageSource::Received(message) = &mut self.source {
+            message.repeat();
+        }
+    }
+
+    /// Ends the completion's text.
+    pub(in crate::api) fn end(&mut self) {
+        if let MessageSource::Parsed(parser) = &mut self.source {
+            parser.finish();
+        }
     }
 
     /// The new parts of the message.
+    pub(in crate::api) fn parts(&mut self) -> MessageDelta {
+        match &mut self.source {
+            MessageSource::Parsed(parser) => parser.delta(),
+            MessageSource::Received(message) => message.delta(),
+        }
+    }
+
+    /// The new parts of the message, as JSON.
     pub(in crate::api) fn delta(&mut self) -> Value {
-        let new = self.parser.delta();
+        let new = self.parts();
         let mut delta = Map::new();
         for (key, text) in [("reasoning_content", new.reasoning), ("content", new.content)] {
             if !text.is_empty() {
@@ -74,9 +124,12 @@ impl MessageStream {
 
     /// The remaining parts of the message, and the whole message, when nothing more is generated.
     pub(in crate::api) fn finish(&mut self) -> (Value, ChatMessage) {
-        self.parser.finish();
+        self.end();
         let delta = self.delta();
-        let mut message = self.parser.message();
+        let mut message = match &self.source {
+            MessageSource::Parsed(parser) => parser.message(),
+            MessageSource::Received(message) => message.message(),
+        };
         for (index, call) in message.calls.iter_mut().enumerate() {
             call.id = self.id_of(std::mem::take(&mut call.id), index);
         }
@@ -85,7 +138,10 @@ impl MessageStream {
 
     /// Calls that are not valid, each with the reason.
     pub(in crate::api) fn warnings(&self) -> &[String] {
-        self.parser.warnings()
+        match &self.source {
+            MessageSource::Parsed(parser) => parser.warnings(),
+            MessageSource::Received(message) => &message.warnings,
+        }
     }
 
     /// The id that the model gives, or one that is made.

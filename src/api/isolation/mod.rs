@@ -5,14 +5,18 @@
 //! another one is started, prompt and tokens are decoded again, and the random numbers go on, so a completion is the same as without the
 //! death, and no update is lost or repeated.
 //!
+//! Both processes read a request, as an engine in one process does. Where the model is, it becomes a prompt and a completion, and the
+//! engine's events (tokens, text, ends) come back. The host's process puts them into the request's handle, so polls are answered by the
+//! same code wherever the engine is.
+//!
 //! - `settings`, `launch`: a load's keys; finding and starting the program.
-//! - `protocol`, `connection`: frames with JSON documents through a socket that only both processes have.
-//! - `remote`, `remote_request`, `delivered`, `updates`, `shared`: the host's side.
+//! - `protocol`, `connection`: frames through a socket that only both processes have. `events`: the events in them, and their checks.
+//! - `remote`, `remote_request`, `shared`: the host's side.
 //! - `supervisor`: starts the process, again and again. `watch`: ends it if it does not answer. `trial`: finds the request that ends it.
 //! - The engine's side is [`engine_process`](super::engine_process).
 
 mod connection;
-mod delivered;
+mod events;
 mod launch;
 mod protocol;
 mod remote;
@@ -21,9 +25,9 @@ mod settings;
 mod shared;
 mod supervisor;
 mod trial;
-mod updates;
 mod watch;
 
-pub(super) use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, floats};
+pub(super) use self::events::{MessageParts, RequestEvent};
+pub(super) use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, ServedModel, floats};
 pub(super) use self::remote::RemoteEngine;
 pub(super) use self::settings::IsolationSettings;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::api::request::RequestArguments;
 use crate::error::{Error, Result};
-use crate::llama::Token;
 use crate::llama::process::send_all;
+use crate::llama::{Token, TokenPieces};
 
 /// The first number of a call that is not a completion request.
 pub(in crate::api) const FIRST_CALL: u64 = 1 << 63;
@@ -31,12 +32,12 @@ pub(in crate::api) enum FrameKind {
     Hello = 1,
     /// To the engine: the name of a function, a line end, and its argument.
     Call = 2,
-    /// To the host: the answer of the call with this number, as JSON.
+    /// To the host: the answer of the call with this number, as JSON; or an object after the last event of the request with this number.
     Answer = 3,
     /// To the engine: ends the request with this number.
     Cancel = 4,
-    /// To the host: the answer of a poll of this request, and `tokens` for each completion.
-    Update = 5,
+    /// To the host: an event of this request: a [`RequestEvent`](super::events::RequestEvent).
+    Event = 5,
     /// To the host: a log line; the number is its level.
     Log = 6,
     /// To the host: the progress of a load, in thousandths.
@@ -53,6 +54,8 @@ pub(in crate::api) enum FrameKind {
     Logits = 12,
     /// To the engine: the changed row, in the order of the requests for them. Empty: there is no callback any more, or it failed.
     ChangedLogits = 13,
+    /// To the host, before the answer of a load: a [`ServedModel`]; the target has the number 0, the draft model alone 1.
+    Model = 14,
 }
 
 /// A message.
@@ -70,18 +73,17 @@ pub(in crate::api) struct Frame {
 pub(in crate::api) struct RequestHead {
     /// Its caller waits for the final response.
     pub(in crate::api) is_awaited: bool,
-    /// A former process had it. Such requests are queued in the order in which they arrive.
-    pub(in crate::api) is_continued: bool,
     pub(in crate::api) arguments: RequestArguments,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<FrameKind> {
         use FrameKind::{
-            Answer, Call, Cancel, ChangedLogits, EndReasoning, Hello, Log, Logits, Ping, Pong, Progress, Request, Update,
+            Answer, Call, Cancel, ChangedLogits, EndReasoning, Event, Hello, Log, Logits, Model, Ping, Pong, Progress,
+            Request,
         };
-        let calls = [Hello, Call, Answer, Cancel, Update, EndReasoning, Request];
-        let others = [Log, Progress, Ping, Pong, Logits, ChangedLogits];
+        let calls = [Hello, Call, Answer, Cancel, Event, EndReasoning, Request];
+        let others = [Log, Progress, Ping, Pong, Logits, ChangedLogits, Model];
         calls.into_iter().chain(others).find(|kind| *kind as u8 == byte)
     }
 }
@@ -159,6 +161,33 @@ impl Frame {
             return Ok(None);
         }
         Ok(Some(Frame::new(kind, u64::from_le_bytes(number), text)))
+    }
+}
+
+/// A model that generates, as the host's process needs to know it.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::api) struct ServedModel {
+    /// Its name in answers.
+    pub(in crate::api) name: String,
+    /// The context length of one request, in tokens.
+    pub(in crate::api) n_ctx: usize,
+    pub(in crate::api) pieces: Arc<TokenPieces>,
+}
+
+impl ServedModel {
+    /// The frame that sends it.
+    pub(in crate::api) fn frame(&self, number: u64) -> Frame {
+        let line = format!("{}\n", json!({"name": self.name, "n_ctx": self.n_ctx}));
+        Frame::new(FrameKind::Model, number, [line.into_bytes(), self.pieces.to_bytes()].concat())
+    }
+
+    /// Reads a frame; `None`: it is something else.
+    pub(super) fn read(frame: &Frame) -> Option<ServedModel> {
+        let (line, pieces) = frame.lines()?;
+        let fields: Value = serde_json::from_slice(line).ok()?;
+        let n_ctx = fields.get("n_ctx")?.as_u64().and_then(|n_ctx| u32::try_from(n_ctx).ok())?;
+        let name = fields.get("name")?.as_str()?.to_owned();
+        Some(ServedModel { name, n_ctx: n_ctx as usize, pieces: Arc::new(TokenPieces::from_bytes(pieces)?) })
     }
 }
 
@@ -258,6 +287,18 @@ mod tests {
         assert_eq!(read(), Some(Frame::new(FrameKind::Cancel, 7, Vec::new())));
         assert_eq!(read(), Some(Frame::new(FrameKind::Log, 3, "x".repeat(1000))));
         assert_eq!(read(), None);
+    }
+
+    #[test]
+    fn models_arrive_as_they_were_sent() {
+        let mut pieces = TokenPieces::default();
+        assert!(pieces.push(b"\na\xff"));
+        let model = ServedModel { name: "a\nb".to_owned(), n_ctx: 512, pieces: Arc::new(pieces) };
+        let frame = model.frame(1);
+        assert_eq!(ServedModel::read(&frame), Some(model));
+        for end in 0..frame.text.len() {
+            assert_eq!(ServedModel::read(&Frame::new(FrameKind::Model, 1, &frame.text[..end])), None);
+        }
     }
 
     #[test]

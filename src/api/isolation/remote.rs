@@ -11,23 +11,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::protocol::{Frame, FrameKind};
-use super::remote_request::{HostEnd, RemoteRequest, stopped};
+use super::protocol::{Frame, FrameKind, ServedModel};
+use super::remote_request::{RemoteRequest, stopped};
 use super::settings::IsolationSettings;
 use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
-use crate::api::Function;
-use crate::api::calls::{PollSource, Taken};
+use crate::api::calls::{PollSource, chat_record, prompt_stats, submitted, wait_for_response};
 use crate::api::fields::parse_object;
-use crate::api::registry::{UpdateSignal, no_logits_callback, no_such_request, notify_and_signal};
-use crate::api::request::{RequestArguments, RequestDefaults};
-use crate::engine::{self, LogitsCallback};
+use crate::api::load::LoadRequest;
+use crate::api::local_engine::{validate_slot, vocab_only};
+use crate::api::registry::{
+    CompletionRecord, RecordPlace, RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal,
+};
+use crate::api::request::{CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings};
+use crate::api::{Function, response};
+use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
+use crate::sampling::SamplingSettings;
 use crate::{forks, host};
 
 /// How long a status waits for the process before it is the last known one.
@@ -50,7 +56,7 @@ pub(in crate::api) struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// Starts the process and loads the models there. `defaults` are those of the load. `pauses`: the file of the gate at which its threads
+    /// Starts the process and loads the models there, as `load` says. `pauses`: the file of the gate at which its threads
     /// sleep. `notify` gets the id of each request that has an update, and `logits` the rows of those that ask for it. `progress` gets
     /// 0..=1 and aborts the load by returning false.
     ///
@@ -58,7 +64,7 @@ impl RemoteEngine {
     /// The process cannot be started, the load failed there, or it was aborted.
     pub(in crate::api) fn start(
         settings: IsolationSettings,
-        defaults: RequestDefaults,
+        load: LoadRequest,
         pauses: File,
         notify: Arc<engine::Notify>,
         logits: Arc<Hook<LogitsCallback>>,
@@ -68,7 +74,7 @@ impl RemoteEngine {
         let notify = notify_and_signal(&updates, notify);
         let (notices, noticed) = crossbeam_channel::unbounded();
         let (wake, woken) = crossbeam_channel::bounded(1);
-        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, defaults));
+        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, load));
         let engine = RemoteEngine {
             shared: Arc::clone(&shared),
             logits: Arc::clone(&logits),
@@ -122,7 +128,7 @@ impl RemoteEngine {
         let begun = Instant::now();
         while begun.elapsed() < STOP_PATIENCE
             && self.shared.connection.lock().is_some()
-            && !self.shared.requests.lock().unfinished().is_empty()
+            && !self.shared.unfinished().is_empty()
         {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -139,8 +145,8 @@ impl RemoteEngine {
         }
     }
 
-    /// Calls a function in the process, and waits for its answer. `arguments`: those of a completion request. `announce` gets the id of a request that it queues, when the process has
-    /// accepted it. If the process refuses the call, the answer is an error object.
+    /// Calls a function in the process, and waits for its answer, but for that of a submit, which this process gives. `arguments`: those of
+    /// a completion request. `announce` gets the id of a request before the engine has it.
     ///
     /// # Errors
     /// The engine stops, the call would deadlock, or the process cannot be started again.
@@ -155,8 +161,16 @@ impl RemoteEngine {
             return Err(Error::would_deadlock(function.name()));
         }
         match function {
-            Function::Complete => self.request(argument, arguments, None),
-            Function::Submit => self.request(argument, arguments, Some(announce)),
+            Function::Complete => {
+                let request = self.begin(argument, arguments, true, &|_| ())?;
+                let answer = wait_for_response(&self.shared.requests, &request.record)?;
+                request.refusal().map_or(Ok(answer), Err)
+            }
+            Function::Submit => {
+                let request = self.begin(argument, arguments, false, announce)?;
+                let record = &request.record;
+                Ok(submitted(record, prompt_stats(record, |_| response::pending_prompt_stats(record))))
+            }
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }
@@ -177,34 +191,62 @@ impl RemoteEngine {
         self.shared.call(function.name(), argument, limit)?.ok_or_else(late)
     }
 
-    /// Begins a request, and waits for its answer. `announce`: see [`RemoteEngine::call`]; `None`: the answer is the final response.
-    fn request(
+    /// Begins a request: reads it, as far as the model does not matter, and lets the process have it when that can serve. Never waits.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full; or no process will be started.
+    fn begin(
         &self,
-        argument: &[u8],
-        arguments: RequestArguments,
-        announce: Option<&dyn Fn(u64)>,
-    ) -> Result<Value> {
-        Frame::check_argument(argument)?;
-        let object = parse_object(argument)?;
+        text: &[u8],
+        mut arguments: RequestArguments,
+        is_awaited: bool,
+        announce: &dyn Fn(u64),
+    ) -> Result<Arc<RemoteRequest>> {
+        Frame::check_argument(text)?;
         self.shared.check()?;
-        // The process cannot know.
-        if object.get("logits_callback") == Some(&Value::Bool(true)) && !self.logits.is_set() {
+        let RemoteShared { load, counts, .. } = &*self.shared;
+        if load.config.model.vocab_only {
+            return Err(vocab_only());
+        }
+        let object = parse_object(text)?;
+        let id = engine::new_request_id();
+        arguments.isolated.host_number = Some(id);
+        let mut request = CompletionRequest::from_object(&object, &load.defaults, arguments.clone())?;
+        request.log(object);
+        arguments.translation.is_logged = true;
+        arguments.isolated.drawn_seed = Some(request.sampling.seed);
+        if request.logits_callback && !self.logits.is_set() {
             return Err(no_logits_callback());
         }
-        let id = engine::new_request_id();
-        let request = Arc::new(RemoteRequest::new(id, announce.is_none(), (object, argument.into()), arguments));
-        self.shared.requests.lock().add(Arc::clone(&request));
+        let n_parallel = load.config.n_parallel;
+        request.options.slot.map_or(Ok(()), |slot| validate_slot(slot, n_parallel))?;
+        request.validate_sessions()?;
+        counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
+        let model = self.shared.model(request.speculative.draft_only);
+        let completions = completion_records(&mut request, is_awaited, &model);
+        let speculates = request.speculative.settings.is_some();
+        let (handle, sinks) = RequestHandle::of_other_process(id, completions.len(), speculates, counts);
+        let ServedModel { name, n_ctx, pieces } = model;
+        let place = RecordPlace { handle, is_awaited, is_prepared: false, model: name, n_ctx, pieces };
+        let chat = request.chat.as_ref().map(|options| chat_record(options, None, completions.len()));
+        let (uses_callback, time_limit) = (request.logits_callback, request.options.timeout);
+        let record = Arc::new(RequestRecord::new(request, place, completions, chat));
+        let request = Arc::new(RemoteRequest::new(
+            (Arc::clone(&record), sinks),
+            text.into(),
+            arguments,
+            uses_callback,
+            time_limit,
+        ));
+        self.shared.requests.add(record);
+        self.shared.unfinished.lock().insert(id, Arc::clone(&request));
+        announce(id);
         self.shared.dispatch();
         // The supervisor may have given up before the request was in the list.
         if let Err(error) = self.shared.check() {
-            request.end(&HostEnd::Failed(error));
+            self.shared.end(&request, Stop::from(error));
         }
-        let answer = request.wait_for_answer();
-        match announce {
-            Some(announce) if answer.get("success") == Some(&Value::Bool(true)) => announce(id),
-            _ => self.shared.requests.lock().remove(id),
-        }
-        Ok(answer)
+        Ok(request)
     }
 
     /// `foredraft_status`, with `isolation`.
@@ -247,7 +289,7 @@ impl RemoteEngine {
 
     /// The values that a request gets for absent fields.
     pub(in crate::api) fn defaults(&self) -> &RequestDefaults {
-        &self.shared.defaults
+        &self.shared.load.defaults
     }
 
     pub(in crate::api) fn is_open(&self) -> bool {
@@ -256,65 +298,58 @@ impl RemoteEngine {
 }
 
 impl PollSource for RemoteEngine {
-    fn pollable(&self) -> Vec<u64> {
-        let requests = self.shared.requests.lock();
-        requests.records.values().filter(|request| !request.is_awaited).map(|request| request.id).collect()
-    }
-
-    fn has_request(&self, id: u64) -> bool {
-        let requests = self.shared.requests.lock();
-        requests.records.contains_key(&id) || requests.ended.contains(&id)
-    }
-
-    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {
-        let request = {
-            let requests = self.shared.requests.lock();
-            match requests.records.get(&id) {
-                Some(request) => Arc::clone(request),
-                None if requests.ended.contains(&id) => return Ok(Taken::ended(id)),
-                None => return Err(no_such_request(id)),
-            }
-        };
-        let taken = request.take(wait);
-        if taken.is_finished && !request.is_awaited {
-            self.shared.requests.lock().end(id);
-        }
-        Ok(taken)
-    }
-
-    fn cancel_request(&self, id: u64) -> Result<bool> {
-        let requests = self.shared.requests.lock();
-        let Some(request) = requests.records.get(&id) else {
-            return if requests.ended.contains(&id) { Ok(false) } else { Err(no_such_request(id)) };
-        };
-        let is_running = request.finished().is_none();
-        if is_running && request.cancel() {
-            self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
-            self.shared.wake_watch();
-        } else if is_running {
-            request.end(&HostEnd::Cancelled);
-            self.shared.notify(id);
-        }
-        Ok(is_running)
-    }
-
-    fn unfinished(&self) -> Vec<u64> {
-        let requests = self.shared.requests.lock().unfinished();
-        requests.iter().rev().map(|request| request.id).collect()
-    }
-
-    fn end_reasoning(&self, id: u64) -> Result<()> {
-        let requests = self.shared.requests.lock();
-        if let Some(request) = requests.records.get(&id) {
-            request.end_reasoning();
-            self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
-        }
-        Ok(())
+    fn requests(&self) -> &RequestRegistry {
+        &self.shared.requests
     }
 
     fn signal(&self) -> &UpdateSignal {
         &self.shared.updates
     }
+
+    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
+        let id = record.handle.id();
+        let Some(request) = self.shared.find(id) else { return Ok(false) };
+        if request.cancel() {
+            self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
+            self.shared.wake_watch();
+        } else {
+            self.shared.end(&request, Stop::Cancelled);
+        }
+        Ok(true)
+    }
+
+    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
+        let id = record.handle.id();
+        if let Some(request) = self.shared.find(id) {
+            request.end_reasoning();
+            self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
+        }
+        Ok(())
+    }
+}
+
+/// The completions of a request, as far as the model does not matter.
+fn completion_records(request: &mut CompletionRequest, is_awaited: bool, model: &ServedModel) -> Vec<CompletionRecord> {
+    let bans_as_null = request.translation.bans_as_null;
+    let used = UsedValues { streams: !is_awaited, ignores_eos: request.ignore_eos, bans_as_null };
+    let n_ctx = u32::try_from(model.n_ctx).unwrap_or(u32::MAX);
+    let mut completions = Vec::new();
+    for index in 0..request.inputs.all.len() {
+        let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
+        for copy in 0..request.n_cmpl {
+            let sampling = SamplingSettings { seed: request.seed(index, copy), ..request.sampling.clone() };
+            completions.push(CompletionRecord {
+                is_copy: copy > 0,
+                prompt: OnceCell::new(),
+                given: Arc::clone(&given),
+                lora: Vec::new(),
+                reuses_cache: false,
+                slot: request.options.slot,
+                settings: generation_settings(request, &sampling, used, n_ctx, &model.name),
+            });
+        }
+    }
+    completions
 }
 
 impl Drop for RemoteEngine {
@@ -322,3 +357,6 @@ impl Drop for RemoteEngine {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,13 +10,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::connection::Connection;
-use super::protocol::{FIRST_CALL, Frame, FrameKind, LogitsRow};
-use super::remote_request::{HostEnd, RemoteRequest, stopped};
+use super::events::{RequestEvent, breach};
+use super::protocol::{FIRST_CALL, Frame, FrameKind, LogitsRow, ServedModel};
+use super::remote_request::{RemoteRequest, stopped};
 use super::trial::{self, Presence};
 use crate::api::error_json;
-use crate::api::registry::{MAX_ENDED, MAX_UNPOLLED, UpdateSignal};
-use crate::api::request::RequestDefaults;
-use crate::engine::{self, LogitsCallback};
+use crate::api::load::LoadRequest;
+use crate::api::registry::{RequestRegistry, UpdateSignal};
+use crate::engine::{self, Counts, LogitsCallback, Stop};
 use crate::error::{Error, Result};
 use crate::host::Hook;
 use crate::llama::log::{self, Level};
@@ -33,7 +34,14 @@ pub(super) struct RemoteShared {
     pub(super) starting: Mutex<Option<Arc<Connection>>>,
     /// Calls that have no answer yet.
     pub(super) calls: Mutex<BTreeMap<u64, PendingCall>>,
-    pub(super) requests: Mutex<RemoteRequests>,
+    /// The requests that have not finished.
+    pub(super) unfinished: Mutex<BTreeMap<u64, Arc<RemoteRequest>>>,
+    /// The requests as polls see them.
+    pub(super) requests: RequestRegistry,
+    /// How many completions there are.
+    pub(super) counts: Arc<Counts>,
+    /// The target, and the draft model that can generate alone, of the process that was loaded last.
+    pub(super) models: Mutex<[Option<ServedModel>; 2]>,
     /// The status that the process sent last.
     pub(super) last_status: Mutex<Value>,
     pub(super) isolation: Mutex<IsolationStatus>,
@@ -43,7 +51,7 @@ pub(super) struct RemoteShared {
     pub(super) updates: Arc<UpdateSignal>,
     pub(super) notices: Sender<HostNotice>,
     pub(super) next_call: AtomicU64,
-    pub(super) defaults: RequestDefaults,
+    pub(super) load: LoadRequest,
     /// Wakes the watch.
     wake: Sender<()>,
     /// Requests that the host has ended, and the process has not, with the moments of their ends.
@@ -72,8 +80,8 @@ pub(super) struct PendingCall {
 pub(super) enum HostNotice {
     Update(u64),
     Log(Level, String),
-    /// A row for the logits callback, which the process at this connection waits for, if it lives.
-    Logits(Weak<Connection>, Frame),
+    /// A row for the logits callback, with its number, which the process at this connection waits for, if it lives.
+    Logits(Weak<Connection>, u64, LogitsRow),
 }
 
 impl RemoteShared {
@@ -82,13 +90,16 @@ impl RemoteShared {
         updates: Arc<UpdateSignal>,
         notices: Sender<HostNotice>,
         wake: Sender<()>,
-        defaults: RequestDefaults,
+        load: LoadRequest,
     ) -> Self {
         RemoteShared {
             connection: Mutex::new(None),
             starting: Mutex::new(None),
             calls: Mutex::default(),
-            requests: Mutex::default(),
+            unfinished: Mutex::default(),
+            requests: RequestRegistry::default(),
+            counts: Arc::default(),
+            models: Mutex::default(),
             last_status: Mutex::default(),
             isolation: Mutex::default(),
             is_stopping: AtomicBool::new(false),
@@ -96,18 +107,11 @@ impl RemoteShared {
             updates,
             notices,
             next_call: AtomicU64::new(FIRST_CALL),
-            defaults,
+            load,
             wake,
             overdue: Mutex::default(),
         }
     }
-}
-
-/// The requests by id, and those whose end was polled.
-#[derive(Default)]
-pub(super) struct RemoteRequests {
-    pub(super) records: BTreeMap<u64, Arc<RemoteRequest>>,
-    pub(super) ended: VecDeque<u64>,
 }
 
 impl RemoteShared {
@@ -120,19 +124,19 @@ impl RemoteShared {
 
     /// Sends the requests and calls that the process should have now and has not, in the order of their numbers.
     pub(super) fn dispatch(&self) {
-        let (requests, mut calls) = (self.requests.lock(), self.calls.lock());
+        // Held together, so that nothing is sent twice. Texts are shared and not copied, so polls and cancels do not wait for long.
+        let (requests, mut calls) = (self.unfinished.lock(), self.calls.lock());
         let connection = self.connection.lock();
         if let Some(connection) = &*connection {
             let now = Instant::now();
-            let unfinished = requests.unfinished();
-            let of_requests = unfinished.iter().map(|request| (request.id, request.presence()));
+            let of_requests = requests.iter().map(|(id, request)| (*id, request.presence()));
             let of_calls = calls.iter().filter_map(|(number, call)| Some((*number, call.presence?)));
             let work: Vec<(u64, Presence)> = of_requests.chain(of_calls).collect();
             for number in trial::to_send(&work, now) {
                 if let Some(call) = calls.get_mut(&number) {
                     connection.send(call.frame(number));
                     call.presence.iter_mut().for_each(|presence| presence.send(now));
-                } else if let Some(request) = requests.records.get(&number) {
+                } else if let Some(request) = requests.get(&number) {
                     request.send_to(connection, now);
                 }
             }
@@ -161,10 +165,9 @@ impl RemoteShared {
     }
 
     /// A process died while it served. Ends the request or call that is the cause, if that is known.
-    pub(super) fn process_died(&self, event: &Value) {
-        let cause = event.get("cause").and_then(Value::as_str).unwrap_or_default();
+    pub(super) fn process_died(&self, cause: &str) {
         let error = Error::model(format!("the engine's process died again and again while this ran: {cause}"));
-        let requests = self.requests.lock().unfinished();
+        let requests = self.unfinished();
         let mut calls = self.calls.lock();
         let of_requests = requests.iter().map(|request| request.presence());
         let presences = of_requests.chain(calls.values().filter_map(|call| call.presence));
@@ -177,13 +180,14 @@ impl RemoteShared {
         guilty.iter().filter_map(|number| calls.remove(number)).for_each(|call| call.fail(&error));
         drop(calls);
         for request in requests {
-            let is_guilty = request.process_died(event, is_alone);
+            let is_guilty = request.process_died(cause, is_alone);
             if request.is_cancelled() {
-                request.end(&HostEnd::Cancelled);
+                self.end(&request, Stop::Cancelled);
             } else if is_guilty {
-                request.end(&HostEnd::Failed(error.clone()));
+                self.end(&request, Stop::Error(error.clone()));
+            } else {
+                self.notify(request.id());
             }
-            self.notify(request.id);
         }
     }
 
@@ -249,36 +253,81 @@ impl RemoteShared {
         Ok((number, answer))
     }
 
-    /// Handles an answer.
+    /// Handles the answer of a call, or the last frame of a request.
     pub(super) fn answered(&self, number: u64, answer: Value) {
         self.overdue.lock().remove(&number);
-        if number >= FIRST_CALL {
-            let call = self.calls.lock().remove(&number);
-            if let Some(call) = call {
-                let _ = call.reply.send(answer);
-                self.cleared(call.presence.is_some_and(|mut presence| presence.clear()));
-            }
-            return;
-        }
-        let request = self.requests.lock().records.get(&number).cloned();
-        if let Some(request) = request {
-            request.answer(answer);
-            self.cleared(request.finished().is_some() && request.clear());
+        let call = self.calls.lock().remove(&number);
+        if let Some(call) = call {
+            let _ = call.reply.send(answer);
+            self.cleared(call.presence.is_some_and(|mut presence| presence.clear()));
         }
     }
 
-    /// Handles updates.
-    pub(super) fn updated(&self, id: u64, mut update: Value) {
-        if update.pointer("/answer/finished") == Some(&Value::Bool(true)) {
-            self.overdue.lock().remove(&id);
-        }
-        let request = self.requests.lock().records.get(&id).cloned();
-        let Some(request) = request else { return };
-        let updated = request.update(&mut update);
-        if updated.has_news {
+    /// Handles an event of a request. Nothing is new of one that the host has ended.
+    ///
+    /// # Errors
+    /// It is none that an engine sends.
+    pub(super) fn event(&self, id: u64, text: &[u8]) -> Result<()> {
+        let Some(request) = self.find(id) else { return Ok(()) };
+        let event = RequestEvent::read(text, request.record.completions.len(), &request.record.pieces)?;
+        let effect = request.arrived(event)?;
+        self.forget_finished(&request);
+        if effect.has_news {
             self.notify(id);
         }
-        self.cleared(updated.was_suspect);
+        self.cleared(effect.was_suspect);
+        Ok(())
+    }
+
+    /// Ends a request by the host.
+    pub(super) fn end(&self, request: &RemoteRequest, stop: Stop) {
+        request.end(stop);
+        self.forget_finished(request);
+        self.notify(request.id());
+    }
+
+    fn forget_finished(&self, request: &RemoteRequest) {
+        if request.is_finished() {
+            self.unfinished.lock().remove(&request.id());
+        }
+    }
+
+    /// A request that has not finished.
+    pub(super) fn find(&self, id: u64) -> Option<Arc<RemoteRequest>> {
+        self.unfinished.lock().get(&id).cloned()
+    }
+
+    /// The model that generates: the target, or the draft model alone, if it can.
+    pub(super) fn model(&self, draft_only: bool) -> ServedModel {
+        let [target, draft] = &*self.models.lock();
+        let model = draft.as_ref().filter(|_| draft_only).or(target.as_ref());
+        // No process has loaded one again, and the requests wait for it.
+        let none = || ServedModel { name: self.load.alias(), n_ctx: 0, pieces: Arc::default() };
+        model.cloned().unwrap_or_else(none)
+    }
+
+    /// The requests that have not finished, in the order of their ids.
+    pub(super) fn unfinished(&self) -> Vec<Arc<RemoteRequest>> {
+        self.unfinished.lock().values().cloned().collect()
+    }
+
+    /// Handles a row of logits: the host's callback changes it, or it goes back as one that no callback has changed.
+    ///
+    /// # Errors
+    /// It is none of a model's rows.
+    pub(super) fn logits(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<()> {
+        let row = LogitsRow::read(&frame.text).ok_or_else(|| breach("a row of logits that is cut"))?;
+        let Some(request) = self.find(row.request).filter(|request| request.uses_callback) else {
+            // It has ended here meanwhile.
+            connection.send(Frame::new(FrameKind::ChangedLogits, frame.number, Vec::new()));
+            return Ok(());
+        };
+        let pieces = &request.record.pieces;
+        if row.logits.len() != pieces.n_tokens() || !row.tokens.iter().all(|token| pieces.contains(*token)) {
+            return Err(breach("a row of logits of another vocabulary"));
+        }
+        let _ = self.notices.send(HostNotice::Logits(Arc::downgrade(connection), frame.number, row));
+        Ok(())
     }
 
     pub(super) fn notify(&self, id: u64) {
@@ -293,12 +342,8 @@ impl RemoteShared {
 
     /// Ends all requests and calls.
     pub(super) fn end_all(&self, error: Option<&Error>) {
-        let end = error.map_or(HostEnd::Cancelled, |error| HostEnd::Failed(error.clone()));
-        let requests = self.requests.lock().unfinished();
-        for request in requests {
-            request.end(&end);
-            self.notify(request.id);
-        }
+        let stop = error.map_or(Stop::Cancelled, |error| Stop::Error(error.clone()));
+        self.unfinished().iter().for_each(|request| self.end(request, stop.clone()));
         let calls = std::mem::take(&mut *self.calls.lock());
         if let Some(error) = error {
             for call in calls.into_values() {
@@ -312,14 +357,14 @@ impl RemoteShared {
 impl RemoteShared {
     /// Ends the requests that the process has not ended in time. Returns whether the process is so late with one that it hangs.
     pub(super) fn end_overdue(&self, now: Instant) -> bool {
-        let requests = self.requests.lock().unfinished();
-        for (request, end) in requests.iter().filter_map(|request| Some((request, request.overdue(now)?))) {
+        let requests = self.unfinished();
+        for (request, stop) in requests.iter().filter_map(|request| Some((request, request.overdue(now)?))) {
             if request.presence().is_sent() {
-                self.overdue.lock().insert(request.id, now);
-                self.send(Frame::new(FrameKind::Cancel, request.id, Vec::new()));
+                self.overdue.lock().insert(request.id(), now);
+                self.send(Frame::new(FrameKind::Cancel, request.id(), Vec::new()));
             }
-            request.end(&end);
-            self.notify(request.id);
+            request.warn_of_silence();
+            self.end(request, stop);
             self.cleared(request.clear());
         }
         self.overdue.lock().values().any(|since| now.saturating_duration_since(*since) > HANG_PATIENCE)
@@ -328,7 +373,7 @@ impl RemoteShared {
     /// Whether something waits for the process.
     pub(super) fn is_waited_for(&self) -> bool {
         let is_loading = || self.starting.lock().is_some() && self.connection.lock().is_none();
-        !self.requests.lock().unfinished().is_empty()
+        !self.unfinished.lock().is_empty()
             || self.calls.lock().values().any(|call| call.presence.is_some())
             || !self.overdue.lock().is_empty()
             || is_loading()
@@ -336,7 +381,7 @@ impl RemoteShared {
 
     /// Whether a request or call is suspect.
     pub(super) fn has_suspects(&self) -> bool {
-        let requests = self.requests.lock().unfinished();
+        let requests = self.unfinished();
         let of_calls: Vec<Presence> = self.calls.lock().values().filter_map(|call| call.presence).collect();
         trial::has_suspects(requests.iter().map(|request| request.presence()).chain(of_calls))
     }
@@ -350,37 +395,6 @@ impl PendingCall {
     /// Answers it with an error.
     pub(super) fn fail(self, error: &Error) {
         let _ = self.reply.send(error_json(error));
-    }
-}
-
-impl RemoteRequests {
-    pub(super) fn add(&mut self, request: Arc<RemoteRequest>) {
-        self.records.insert(request.id, request);
-        let mut ended: Vec<_> =
-            self.records.values().filter_map(|request| Some((request.finished()?, request.id))).collect();
-        let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
-        ended.sort_unstable();
-        for (_, id) in ended.iter().take(surplus) {
-            self.records.remove(id);
-        }
-    }
-
-    pub(super) fn remove(&mut self, id: u64) {
-        self.records.remove(&id);
-    }
-
-    pub(super) fn end(&mut self, id: u64) {
-        if self.records.remove(&id).is_some() {
-            self.ended.push_back(id);
-        }
-        while self.ended.len() > MAX_ENDED {
-            self.ended.pop_front();
-        }
-    }
-
-    /// In the order of their ids.
-    pub(super) fn unfinished(&self) -> Vec<Arc<RemoteRequest>> {
-        self.records.values().filter(|request| request.finished().is_none()).cloned().collect()
     }
 }
 
@@ -407,13 +421,13 @@ pub(super) fn notify_host(notices: &Receiver<HostNotice>, notify: &engine::Notif
         match notice {
             HostNotice::Update(id) => notify(id),
             HostNotice::Log(level, text) => log::write(level, &text),
-            HostNotice::Logits(connection, frame) => {
+            HostNotice::Logits(connection, number, row) => {
                 if connection.strong_count() == 0 {
                     continue;
                 }
-                let changed = LogitsRow::read(&frame.text).and_then(|row| change(row, logits)).unwrap_or_default();
+                let changed = change(row, logits).unwrap_or_default();
                 if let Some(connection) = connection.upgrade() {
-                    connection.send(Frame::new(FrameKind::ChangedLogits, frame.number, changed));
+                    connection.send(Frame::new(FrameKind::ChangedLogits, number, changed));
                 }
             }
         }

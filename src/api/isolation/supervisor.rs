@@ -12,11 +12,12 @@ use crossbeam_channel::Sender;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, write_all};
+use super::events::breach;
 use super::launch::{self, EngineProcess};
-use super::protocol::{FIRST_CALL, Frame, FrameKind, FrameSender};
+use super::protocol::{FIRST_CALL, Frame, FrameKind, FrameSender, ServedModel};
 use super::remote_request::stopped;
 use super::settings::IsolationSettings;
-use super::shared::{HostNotice, RemoteShared};
+use super::shared::RemoteShared;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::process;
@@ -182,7 +183,7 @@ impl Supervisor {
                     None => Death::new(status, lacked_memory),
                 };
                 if !self.is_stopping() {
-                    self.shared.process_died(&json!({"event": "restarted", "cause": death.cause}));
+                    self.shared.process_died(&death.cause);
                 }
                 Ok(death)
             }
@@ -244,7 +245,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The process sent what no engine sends.
-    fn serve(&mut self, connection: &Arc<Connection>, reader: &mut impl Read, pid: u32) -> Result<()> {
+    pub(super) fn serve(&mut self, connection: &Arc<Connection>, reader: &mut impl Read, pid: u32) -> Result<()> {
         self.shared.connect(connection, pid);
         if !std::mem::replace(&mut self.has_served, true) {
             let _ = self.events.send(SupervisorEvent::Loaded(Ok(())));
@@ -272,9 +273,13 @@ impl Supervisor {
         };
         match frame.kind {
             FrameKind::Answer => self.shared.answered(frame.number, object()?),
-            FrameKind::Update => self.shared.updated(frame.number, object()?),
-            FrameKind::Logits => {
-                let _ = self.shared.notices.send(HostNotice::Logits(Arc::downgrade(connection), frame));
+            FrameKind::Event => self.shared.event(frame.number, &frame.text)?,
+            FrameKind::Logits => self.shared.logits(connection, &frame)?,
+            FrameKind::Model => {
+                let model = ServedModel::read(&frame).ok_or_else(|| breach("a vocabulary that is cut"))?;
+                let index = usize::try_from(frame.number).unwrap_or(usize::MAX);
+                let mut models = self.shared.models.lock();
+                *models.get_mut(index).ok_or_else(|| breach("more than two models"))? = Some(model);
             }
             FrameKind::Log => {
                 let levels = [Level::Debug, Level::Info, Level::Warn, Level::Error];
@@ -339,14 +344,12 @@ fn signal_name(signal: i32) -> String {
     name.unwrap_or_else(|| format!("signal {signal}"))
 }
 
-/// The error of a process that has sent what no engine sends.
-fn breach(what: &str) -> Error {
-    Error::model(format!("it broke the protocol: {what}"))
-}
-
 /// The result of a load.
 fn loaded(answer: Value, shared: &RemoteShared) -> Result<()> {
     if answer.get("success") == Some(&Value::Bool(true)) {
+        if shared.models.lock().iter().all(Option::is_none) {
+            return Err(breach("a load without a model").with_code(Code::Internal));
+        }
         *shared.last_status.lock() = answer;
         return Ok(());
     }

@@ -18,8 +18,6 @@ const TRIAL_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Presence {
     /// When it was sent to the process that serves now.
     sent: Option<Instant>,
-    /// It was sent to an earlier process.
-    was_sent: bool,
     /// The processes that died with it since its last token.
     n_deaths: u32,
 }
@@ -27,11 +25,6 @@ pub(super) struct Presence {
 impl Presence {
     pub(super) fn is_sent(self) -> bool {
         self.sent.is_some()
-    }
-
-    /// An earlier process had it.
-    pub(super) fn is_continued(self) -> bool {
-        self.was_sent
     }
 
     pub(super) fn send(&mut self, now: Instant) {
@@ -48,7 +41,6 @@ impl Presence {
         if self.sent.take().is_none() {
             return false;
         }
-        self.was_sent = true;
         self.n_deaths += 1;
         is_alone && self.n_deaths >= MAX_DEATHS
     }
@@ -142,7 +134,7 @@ mod tests {
     #[test]
     fn suspect_that_takes_long_lets_others_join() {
         let now = Instant::now();
-        let suspect = Presence { n_deaths: MIN_DEATHS, sent: Some(now), was_sent: true };
+        let suspect = Presence { n_deaths: MIN_DEATHS, sent: Some(now) };
         let work = [(1, suspect), (2, Presence::default())];
         assert!(to_send(&work, now).is_empty() && has_suspects(work.iter().map(|(_, presence)| *presence)));
         assert_eq!(to_send(&work, now + TRIAL_TIME), [2]);

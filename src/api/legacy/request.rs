@@ -113,7 +113,8 @@ mod tests {
         let translation =
             translate(&mut object, endpoint, true, defaults, || Ok(1000)).expect("the vocabulary is known");
         let arguments = RequestArguments { translation, ..RequestArguments::default() };
-        CompletionRequest::from_object(&object, defaults, arguments).unwrap_or_else(|error| panic!("{request}: {error}"))
+        CompletionRequest::from_object(&object, defaults, arguments)
+            .unwrap_or_else(|error| panic!("{request}: {error}"))
     }
 
     #[test]

@@ -40,9 +40,9 @@ impl LeftRequests {
         left.ending.retain(|ending| !ending.is(loaded));
         let Left { updates, kept, .. } = &mut *left;
         updates.retain(|id, _| kept.contains(id));
-        updates.extend(loaded.left_requests());
+        updates.extend(loaded.source().left_requests());
         // Kept requests stay known, also if they were polled to their ends.
-        for id in kept.iter().filter(|id| loaded.has_request(**id)) {
+        for id in kept.iter().filter(|id| loaded.source().has_request(**id)) {
             updates.entry(*id).or_default();
         }
     }
@@ -59,7 +59,7 @@ impl LeftRequests {
     /// Whether this is a request of an engine that does not serve any more.
     pub(super) fn has(&self, id: u64) -> bool {
         let left = self.0.lock();
-        left.updates.contains_key(&id) || left.ending.iter().any(|ending| ending.has_request(id))
+        left.updates.contains_key(&id) || left.ending.iter().any(|ending| ending.source().has_request(id))
     }
 
     /// Polls a request. `command` names it. `None`: it is not here.
@@ -70,7 +70,7 @@ impl LeftRequests {
                 if let Some(updates) = left.updates.get_mut(&id) {
                     return Some(Ok(poll_left(id, std::mem::take(updates), command)));
                 }
-                left.ending.iter().find(|ending| ending.has_request(id)).cloned()?
+                left.ending.iter().find(|ending| ending.source().has_request(id)).cloned()?
             };
             // Otherwise it has ended meanwhile.
             if let Some(answer) = ending.poll(command.clone()) {

@@ -1,6 +1,5 @@
 //! A loaded engine, in this process or in another one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,6 +8,7 @@ use super::pauses::{Following, HostPauses};
 use crate::api::Function;
 use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
+use crate::api::load::LoadRequest;
 use crate::api::local_engine::LocalEngine;
 use crate::api::request::{RequestArguments, RequestDefaults};
 use crate::engine::{LogitsCallback, Notify};
@@ -31,7 +31,7 @@ impl LoadedEngine {
     /// As `RemoteEngine::start`; or this platform has no isolation.
     pub(super) fn isolated(
         settings: IsolationSettings,
-        defaults: RequestDefaults,
+        load: LoadRequest,
         pauses: &Arc<HostPauses>,
         notify: Arc<Notify>,
         logits: Arc<Hook<LogitsCallback>>,
@@ -39,7 +39,7 @@ impl LoadedEngine {
     ) -> Result<LoadedEngine> {
         let (gate, shared) = settings.share_pauses()?;
         let following = Arc::new(pauses.follow(Arc::new(gate)));
-        RemoteEngine::start(settings, defaults, shared, notify, logits, progress)
+        RemoteEngine::start(settings, load, shared, notify, logits, progress)
             .map(|engine| LoadedEngine::Isolated { engine: Arc::new(engine), _following: following })
     }
 
@@ -138,14 +138,6 @@ impl LoadedEngine {
         }
     }
 
-    /// The requests that have not finished, waiting ones first.
-    pub(super) fn unfinished(&self) -> Vec<u64> {
-        match self {
-            LoadedEngine::Local(loaded) => loaded.unfinished(),
-            LoadedEngine::Isolated { engine, .. } => engine.unfinished(),
-        }
-    }
-
     /// The values that a request gets for absent fields.
     pub(super) fn defaults(&self) -> &RequestDefaults {
         match self {
@@ -154,19 +146,11 @@ impl LoadedEngine {
         }
     }
 
-    /// Whether the engine has a request, possibly one that was polled to its end.
-    pub(super) fn has_request(&self, id: u64) -> bool {
+    /// Its requests.
+    pub(super) fn source(&self) -> &dyn PollSource {
         match self {
-            LoadedEngine::Local(loaded) => loaded.has_request(id),
-            LoadedEngine::Isolated { engine, .. } => engine.has_request(id),
-        }
-    }
-
-    /// The updates that no poll has taken, by request, after the engine has stopped.
-    pub(super) fn left_requests(&self) -> BTreeMap<u64, Vec<Value>> {
-        match self {
-            LoadedEngine::Local(loaded) => loaded.left_requests(),
-            LoadedEngine::Isolated { engine, .. } => engine.left_requests(),
+            LoadedEngine::Local(loaded) => &**loaded,
+            LoadedEngine::Isolated { engine, .. } => &**engine,
         }
     }
 }

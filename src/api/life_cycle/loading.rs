@@ -420,7 +420,7 @@ impl LifeCycle {
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
             let settings = IsolationSettings::read(&command.command, more)?;
-            return LoadedEngine::isolated(settings, request.defaults, &self.pauses, notify, logits, progress);
+            return LoadedEngine::isolated(settings, request, &self.pauses, notify, logits, progress);
         }
         {
             let mut life = self.life.lock();

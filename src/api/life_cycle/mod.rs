@@ -162,12 +162,12 @@ impl JsonEngine {
 
     /// The requests that have not finished, waiting ones first.
     pub(in crate::api) fn unfinished(&self) -> Vec<u64> {
-        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.unfinished())
+        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.source().unfinished())
     }
 
     /// Whether the loaded engine has a request, possibly one that was polled to its end.
     pub(in crate::api) fn has_request(&self, id: u64) -> bool {
-        self.loaded().is_ok_and(|engine| engine.has_request(id))
+        self.loaded().is_ok_and(|engine| engine.source().has_request(id))
     }
 
     /// Keeps a request pollable after any number of loads and unloads. `released`: the request that was kept until now.

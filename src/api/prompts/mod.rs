@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub(super) use self::infill::InfillBudget;
@@ -26,14 +27,23 @@ use crate::speculative::Predicted;
 const MAX_INLINE: usize = 4 << 10;
 
 /// A prompt after tokenization.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct PreparedPrompt {
+    #[serde(serialize_with = "write_tokens", deserialize_with = "read_tokens")]
     pub(super) tokens: Arc<[Token]>,
     /// The text, if the request did not contain it (messages and infill).
     pub(super) text: Option<Value>,
     /// The number of messages that were dropped.
     pub(super) n_dropped: usize,
     pub(super) warnings: Vec<String>,
+}
+
+fn write_tokens<S: Serializer>(tokens: &Arc<[Token]>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(tokens.iter())
+}
+
+fn read_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Token]>, D::Error> {
+    Vec::<Token>::deserialize(deserializer).map(Arc::from)
 }
 
 impl PreparedPrompt {

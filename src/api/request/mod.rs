@@ -32,6 +32,7 @@ use super::schema;
 use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
 use crate::llama::Token;
+use crate::llama::log::{self, Level};
 use crate::sampling::SamplingSettings;
 use crate::speculative::Verify;
 
@@ -154,6 +155,13 @@ impl CompletionRequest {
     /// The sampler's fields as a Markdown table, for docs/reference/request.md: name, default, least, largest, meaning.
     pub fn sampler_table() -> String {
         sampling::table()
+    }
+
+    /// Logs the request, which was read from this object, if it has `__debug`.
+    pub(in crate::api) fn log(&self, object: Map<String, Value>) {
+        if self.reply.debug && !self.translation.is_logged {
+            log::always(Level::Info, &format!("request: {}", Value::Object(object)));
+        }
     }
 
     /// Moves the prompts out of the request.

@@ -278,8 +278,11 @@ fn defaults_of_the_load_apply_to_requests() {
 
 #[test]
 fn arguments_beside_the_text_are_used() {
-    let translation =
-        Translation { warnings: vec!["top_p: 2 is used as 1".to_owned()], cuts_begun_stop: true, ..Translation::default() };
+    let translation = Translation {
+        warnings: vec!["top_p: 2 is used as 1".to_owned()],
+        cuts_begun_stop: true,
+        ..Translation::default()
+    };
     let timeout = Some(Duration::from_millis(7));
     let isolated = IsolatedArguments { drawn_seed: Some(5), timeout, ..IsolatedArguments::default() };
     let arguments = RequestArguments { translation, isolated };

@@ -39,14 +39,10 @@ pub struct Translation {
 pub struct IsolatedArguments {
     /// The seed, where the request gives none.
     pub drawn_seed: Option<u32>,
-    /// Determines the ids of calls to which the model gives none. `None`: they are drawn.
-    pub id_seed: Option<u64>,
     /// The number of the request in the host's process, for its logits callback. `None`: the engine's own.
     pub host_number: Option<u64>,
     /// The time that is left of `timeout_ms`.
     pub timeout: Option<Duration>,
     /// For each completion, the tokens that an earlier process generated.
     pub prefixes: Vec<Vec<Token>>,
-    /// For each completion, the length of the text that an earlier process has delivered.
-    pub delivered: Vec<usize>,
 }

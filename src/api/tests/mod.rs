@@ -1,3 +1,3 @@
 //! Tests of the whole layer.
 
-mod mutations;
+pub(super) mod mutations;

@@ -25,22 +25,22 @@ const SAMPLE: u64 = 400;
 const SLOW: Duration = Duration::from_secs(20);
 
 /// Deterministic random choices.
-struct Mutator(u64);
+pub(in crate::api) struct Mutator(u64);
 
 impl Mutator {
-    fn below(&mut self, end: usize) -> usize {
+    pub(in crate::api) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         usize::try_from((mixed ^ (mixed >> 31)) % end.max(1) as u64).unwrap()
     }
 
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+    pub(in crate::api) fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 
     /// A few changes of one of the seeds: bytes, ranges, words of the format, and parts of other seeds.
-    fn bytes(&mut self, seeds: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
+    pub(in crate::api) fn bytes(&mut self, seeds: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
         let mut bytes = self.of(seeds).clone();
         for _ in 0..self.below(6) {
             let at = self.below(bytes.len() + 1);
@@ -69,7 +69,7 @@ impl Mutator {
         bytes
     }
 
-    fn text(&mut self, seeds: &[Vec<u8>], words: &[&str]) -> String {
+    pub(in crate::api) fn text(&mut self, seeds: &[Vec<u8>], words: &[&str]) -> String {
         String::from_utf8_lossy(&self.bytes(seeds, words)).into_owned()
     }
 
@@ -91,7 +91,7 @@ impl Mutator {
     }
 
     /// Changes some parts of a document, which stays JSON.
-    fn document(&mut self, seed: &Value, words: &[&str]) -> Value {
+    pub(in crate::api) fn document(&mut self, seed: &Value, words: &[&str]) -> Value {
         let mut document = seed.clone();
         for _ in 0..=self.below(4) {
             self.change(&mut document, words);
@@ -121,7 +121,7 @@ impl Mutator {
 }
 
 /// Runs `work` as often as asked, each time with other random choices, and prints the number.
-fn run(target: &str, mut work: impl FnMut(&mut Mutator)) {
+pub(in crate::api) fn run(target: &str, mut work: impl FnMut(&mut Mutator)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let (count, first) = (number("FOREDRAFT_FUZZ").unwrap_or(SAMPLE), number("FOREDRAFT_FUZZ_SEED").unwrap_or(1));
     let begun = Instant::now();

@@ -67,7 +67,7 @@ fn outcome(handle: &RequestHandle) -> (Outcome, String) {
                 text.push_str(&outcome.text);
                 return (*outcome, text);
             }
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Restarted { .. } => {}
         }
     }
     panic!("it has no end")

@@ -144,7 +144,7 @@ fn texts(method: &Method, n: u32) -> (Distribution, f64, f64) {
                     (drafted, accepted) = (drafted + stats.n_drafted, accepted + stats.n_accepted);
                     outcome.tokens.iter().map(|token| token.token).collect()
                 }
-                Event::Progress(_) => Vec::new(),
+                Event::Progress(_) | Event::Restarted { .. } => Vec::new(),
             });
         }
         *counts.entry(text).or_insert(0.0) += 1.0;

@@ -76,7 +76,7 @@ fn outcome(handle: &RequestHandle) -> (Vec<Token>, Outcome) {
     for (_, event) in handle.take(Duration::ZERO).0 {
         match event {
             Event::Update(update) => tokens.extend(update.tokens.iter().map(|token| token.token)),
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Restarted { .. } => {}
             Event::Finished(outcome) => {
                 tokens.extend(outcome.tokens.iter().map(|token| token.token));
                 return (tokens, *outcome);
@@ -194,7 +194,7 @@ fn reported_probabilities_are_those_after_the_callback() {
                     generated.extend(outcome.tokens.clone());
                     scored = outcome.prompt_probs.clone();
                 }
-                Event::Progress(_) => {}
+                Event::Progress(_) | Event::Restarted { .. } => {}
             }
         }
         assert!(generated.iter().all(|token| token.token == only && token.probs.as_ref().unwrap().logprob == 0.0));

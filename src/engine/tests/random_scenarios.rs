@@ -65,7 +65,7 @@ impl Running {
     fn receive(&mut self, event: Event, disturbed: (bool, bool)) {
         let (tokens, text) = match &event {
             Event::Update(update) => (&update.tokens, &update.text),
-            Event::Progress(_) => return,
+            Event::Progress(_) | Event::Restarted { .. } => return,
             Event::Finished(outcome) => (&outcome.tokens, &outcome.text),
         };
         self.tokens.extend(tokens.iter().map(|token| token.token));

@@ -1,6 +1,7 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
 pub(super) mod identity;
+pub(super) mod pieces;
 pub(super) mod special;
 pub(super) mod vocab;
 

@@ -1,11 +1,13 @@
 //! A model's vocabulary: tokenization, detokenization, and special tokens.
 
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
 use crate::error::{Error, Result};
 use crate::llama::guard::ErrorBuffer;
+use crate::llama::model::pieces::TokenPieces;
 use crate::llama::model::special::{Fragment, SpecialToken, SpecialTokens};
 use crate::llama::native::{foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use crate::llama::{Token, backend, large_stack};
@@ -64,14 +66,11 @@ const STACK: usize = 1 << 20;
 /// Three times the measured stack use of a character.
 const STACK_PER_BYTE: usize = 1 << 10;
 
-/// The vocabulary of a [`Model`](crate::llama::Model), which owns it. The pieces of all tokens are copied once, so that a lookup returns a
-/// slice without allocation and without calling llama.cpp.
+/// The vocabulary of a [`Model`](crate::llama::Model), which owns it.
 pub struct Vocab {
     ptr: *const sys::llama_vocab,
     kind: VocabKind,
-    /// All pieces, concatenated. Piece i is `bytes[ends[i - 1]..ends[i]]`.
-    bytes: Vec<u8>,
-    ends: Vec<u32>,
+    pieces: Arc<TokenPieces>,
     end_of_generation: Vec<bool>,
     /// Control and unknown tokens, which have no text in a completion.
     hidden: Vec<bool>,
@@ -150,8 +149,7 @@ impl Vocab {
         let mut vocab = Vocab {
             ptr,
             kind,
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(n),
+            pieces: Arc::default(),
             end_of_generation: Vec::with_capacity(n),
             hidden: Vec::with_capacity(n),
             control: Vec::with_capacity(n),
@@ -170,13 +168,12 @@ impl Vocab {
             };
             vocab.suppressed.extend(list.iter().filter(|token| (0..n_tokens).contains(*token)));
         }
-        let mut buffer = vec![0_u8; 256];
+        let (mut pieces, mut buffer) = (TokenPieces::default(), vec![0_u8; 256]);
         for token in 0..n_tokens {
-            if kind != VocabKind::None {
-                let len = vocab.copy_piece(token, &mut buffer)?;
-                vocab.bytes.extend(buffer.iter().take(len));
+            let len = if kind == VocabKind::None { 0 } else { vocab.copy_piece(token, &mut buffer)? };
+            if !pieces.push(buffer.get(..len).unwrap_or(&[])) {
+                return Err(Error::model("vocabulary of over 4 GiB"));
             }
-            vocab.ends.push(u32::try_from(vocab.bytes.len()).map_err(|_| Error::model("vocabulary of over 4 GiB"))?);
             // llama.cpp asserts that there is a vocabulary.
             let (eog, attr) = match kind {
                 VocabKind::None => (false, 0),
@@ -199,6 +196,7 @@ impl Vocab {
                 });
             }
         }
+        vocab.pieces = Arc::new(pieces);
         vocab.specials = SpecialTokens::new(specials);
         if kind != VocabKind::None {
             // Characters that few vocabularies have; some tokenizers drop some of them. A vocabulary without a token for them may fail.
@@ -232,20 +230,22 @@ impl Vocab {
 
     /// The number of tokens. Ids are `0..n_tokens()`.
     pub fn n_tokens(&self) -> usize {
-        self.ends.len()
+        self.pieces.n_tokens()
     }
 
     /// Whether `token` is an id of this vocabulary.
     pub fn contains(&self, token: Token) -> bool {
-        usize::try_from(token).is_ok_and(|index| index < self.n_tokens())
+        self.pieces.contains(token)
     }
 
     /// The bytes of `token` (for special tokens their text). Empty for an id outside the vocabulary.
     pub fn piece(&self, token: Token) -> &[u8] {
-        let Ok(index) = usize::try_from(token) else { return &[] };
-        let Some(&end) = self.ends.get(index) else { return &[] };
-        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        self.bytes.get(start as usize..end as usize).unwrap_or(&[])
+        self.pieces.piece(token)
+    }
+
+    /// The bytes of all tokens.
+    pub fn pieces(&self) -> &Arc<TokenPieces> {
+        &self.pieces
     }
 
     /// The bytes that `token` adds to a completion: none for control tokens.

@@ -38,7 +38,7 @@ fn add(message: &mut Value, delta: &Value) {
 
 /// The message of a text that arrives in pieces with these ends, and the sum of its deltas.
 fn streamed(reader: &Arc<MessageReader>, text: &str, cuts: &[usize]) -> (Value, Value) {
-    let mut stream = MessageStream::new(reader, false, 1);
+    let mut stream = MessageStream::new(Some(reader), false, 1);
     let (mut sum, mut at) = (json!({"role": "", "content": ""}), 0);
     for &cut in cuts {
         stream.push(&text[at..cut]);
@@ -193,7 +193,7 @@ fn time_of_parsing() {
     for (what, text) in
         [("plain text", words.clone()), ("reasoning", format!("<think>\n{words}\n</think>\n\nok")), ("a call", call)]
     {
-        let mut stream = MessageStream::new(&reader, false, 1);
+        let mut stream = MessageStream::new(Some(&reader), false, 1);
         let pieces: Vec<&str> =
             text.as_bytes().chunks(text.len() / 4000).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
         let mut each = Vec::new();
@@ -234,7 +234,7 @@ fn older_function_call_is_given_too() {
         json!({"functions": [{"name": "get_weather", "parameters":
         {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]}),
     );
-    let mut stream = MessageStream::new(&format.reader, true, 1);
+    let mut stream = MessageStream::new(Some(&format.reader), true, 1);
     stream.push(&CALL[..CALL.len() - 30]);
     let delta = stream.delta();
     assert_eq!(delta["function_call"]["name"], "get_weather");
