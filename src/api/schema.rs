@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::fields::unexpected;
 use crate::error::{Error, Result};
+use foredraft_base::work::Work;
 use foredraft_schema::{CompileOptions, Rules, compile};
 
 /// Reads the field `json_schema`: an object, or a string that contains one.
@@ -24,10 +25,10 @@ pub(super) fn parse(value: &Value) -> Result<Value> {
 ///
 /// # Errors
 /// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, a grammar cannot enforce it, or it
-/// is too large.
-pub(super) fn to_grammar(schema: &Value) -> Result<String> {
+/// is too large. `cancelled`: `work` was interrupted.
+pub(super) fn to_grammar(schema: &Value, work: &Work) -> Result<String> {
     let mut rules = Rules::new();
-    let compiled = compile(schema, &CompileOptions::default(), &mut rules).map_err(|error| of_field(&error))?;
+    let compiled = compile(schema, &CompileOptions::default(), &mut rules, work).map_err(|error| of_field(&error))?;
     Ok(rules.to_gbnf(&compiled.rule))
 }
 

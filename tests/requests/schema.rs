@@ -111,3 +111,24 @@ fn unsupported_schemas_are_refused() {
         assert!(error.message().contains(why), "{schema}: {error}");
     }
 }
+
+/// Each part of the schema forbids the properties of all others, so the work grows with the square of its length.
+#[test]
+fn schemas_heed_the_timeout() {
+    let engine = start(json!({"n_ctx": 256}));
+    let part =
+        |index: usize| json!({"properties": {format!("p{index}"): {}}, "additionalProperties": {"type": "string"}});
+    let schema = json!({"allOf": (0..1500).map(part).collect::<Vec<_>>()});
+    for fields in [json!({"prompt": "a", "json_schema": schema}), tools(&schema)] {
+        let request = with(&json!({"n_predict": 1, "timeout_ms": 1}), fields);
+        let error = engine.complete_as(Completion, request.to_string().as_bytes()).expect_err("refused");
+        assert_eq!(error.message(), "timeout_ms: passed before the schemas were compiled");
+        assert_eq!(error.code().as_str(), "invalid_request");
+    }
+}
+
+/// A chat with a tool of this schema.
+fn tools(schema: &Value) -> Value {
+    json!({"messages": [{"role": "user", "content": "a"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
+}

@@ -8,6 +8,7 @@
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
 //! - [`atomic_write`], [`checksum`]: files. [`memory`]: lack of memory as an error.
+//! - [`work`]: steps and interrupts of passes over a host's text.
 
 pub mod atomic_write;
 pub mod checksum;
@@ -16,6 +17,7 @@ pub mod memory;
 pub mod prompt_fit;
 mod snapshot;
 mod vocabulary;
+pub mod work;
 
 pub use snapshot::Snapshot;
 pub use vocabulary::{Token, TokenData, Vocabulary};

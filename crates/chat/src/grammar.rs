@@ -397,7 +397,7 @@ impl GrammarWriter {
                 Ok(each_once(&items, "", &mut self.rules))
             }
             (Some("array"), _, Some(items)) if declared_type(items).is_some() => {
-                let value = self.elements(tags, &close_of(ITEM), &Schema::new(items)?, items, tool)?;
+                let value = self.elements(tags, &close_of(ITEM), &schema.own_part(items)?, items, tool)?;
                 let item = self.rules.add("item", element(ITEM, &value));
                 Ok(format!("{item}*"))
             }
@@ -434,7 +434,7 @@ impl GrammarWriter {
             (_, Some("object")) if raw.get("properties").is_some() => self.gemma_object(schema, raw, tool)?,
             (_, Some("array")) if raw.get("items").is_some_and(|items| declared_type(items).is_some()) => {
                 let items = raw.get("items").unwrap_or(&Value::Null);
-                let item = self.gemma_value(&Schema::new(items)?, items, tool)?;
+                let item = self.gemma_value(&schema.own_part(items)?, items, tool)?;
                 let item = self.rules.add("item", item);
                 format!("\"[\" ({item} (\",\" {item})*)? \"]\"")
             }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use foredraft_base::error::Result;
+use foredraft_base::work::Work;
 use foredraft_schema::{ArgumentKind, CompileOptions, Parameters, Rules, Schema};
 
 /// A tool that can be called.
@@ -27,12 +28,12 @@ pub(crate) struct KnownParameter<'a> {
 }
 
 impl Tool {
-    /// A tool with the JSON schema of its parameters.
+    /// A tool with the JSON schema of its parameters. `work` counts the steps of reading and compiling it.
     ///
     /// # Errors
-    /// `invalid_request`, with the location in the schema: it is not a schema, or nothing satisfies it.
-    pub fn new(name: &str, raw: &Value) -> Result<Tool> {
-        let schema = Schema::new(raw)?;
+    /// `invalid_request`, with the location in the schema: it is not a schema, or nothing satisfies it. `cancelled`: `work` was interrupted.
+    pub fn new(name: &str, raw: &Value, work: &Work) -> Result<Tool> {
+        let schema = Schema::new(raw, work)?;
         let parameters = schema.parameters()?;
         // Rules are the same for all delimiters as far as kinds are concerned.
         let mut rules = Rules::new();

@@ -1,13 +1,13 @@
 //! Arguments between tags: the parameters of a tool, and how a value is written there and read.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use foredraft_base::error::{Error, Result};
 
-use crate::document::{Document, SchemaResult, error_at};
+use crate::document::{Document, SchemaError, SchemaResult, error_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
 use crate::numbers::NumberRange;
 use crate::options::{CompileOptions, CompiledSchema, Unenforced};
@@ -118,7 +118,7 @@ impl Schema {
 
 /// See [`Schema::parameters`].
 fn parameters(schema: &Schema) -> Result<Parameters> {
-    let document = Document::new(&schema.root, true);
+    let document = Document::new(&schema.root, true, &schema.work);
     let read = || -> SchemaResult<(Vec<Property>, Option<Schema>)> {
         let mut objects = Vec::new();
         match &*schema.part {
@@ -129,16 +129,25 @@ fn parameters(schema: &Schema) -> Result<Parameters> {
         if objects.is_empty() {
             return error_at(&schema.at, "no object is valid");
         }
-        let part = |value: Value, at: String| Schema { root: Arc::clone(&schema.root), part: Arc::new(value), at };
+        let part = |value: Value, at: String| Schema {
+            root: Arc::clone(&schema.root),
+            part: Arc::new(value),
+            at,
+            work: schema.work.clone(),
+        };
         let mut merged: Vec<(Listed, Vec<Value>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         let mut additional = Vec::new();
         for (index, map) in objects.iter().enumerate() {
             let own = listed(&document, map, &schema.at)?;
-            for known in merged.iter_mut().filter(|(known, _)| !own.iter().any(|one| one.name == known.name)) {
+            document.count_steps(merged.len(), &schema.at)?;
+            let names: HashSet<String> = own.iter().map(|one| one.name.clone()).collect();
+            for known in merged.iter_mut().filter(|(known, _)| !names.contains(&known.name)) {
                 known.0.is_required = false;
             }
             for one in own.into_iter().filter(|one| one.schema != Value::Bool(false)) {
-                match merged.iter_mut().find(|(known, _)| known.name == one.name) {
+                let place = *places.entry(one.name.clone()).or_insert(merged.len());
+                match merged.get_mut(place) {
                     Some((known, schemas)) => {
                         known.is_required &= one.is_required;
                         if !schemas.contains(&one.schema) {
@@ -164,7 +173,7 @@ fn parameters(schema: &Schema) -> Result<Parameters> {
         let additional = additional.into_iter().next();
         Ok((properties.collect(), additional.map(|rest| part(rest, format!("{}/additionalProperties", schema.at)))))
     };
-    let (properties, additional) = read().map_err(Error::invalid)?;
+    let (properties, additional) = read().map_err(SchemaError::into_error)?;
     Ok(Parameters { properties, additional, unenforced: document.into_unenforced() })
 }
 
@@ -361,7 +370,7 @@ fn write_values(
         let writer_options = WriterOptions { spellings: &spellings, any_order: options.any_order, drops: true };
         writer::write(tree, &SchemaNode::Union(nodes), &writer_options, rules, dropped)
     };
-    write().or_else(|why| error_at(&schema.at, why)).map_err(Error::invalid)
+    write().or_else(|why| error_at(&schema.at, why)).map_err(SchemaError::into_error)
 }
 
 /// See [`Schema::read_argument`].

@@ -3,8 +3,10 @@
 //! References make a short schema equivalent to a very large one: comparing its parts could take forever, and writing it out could
 //! exhaust the memory. So all work that references can repeat is counted, and stops at a limit.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 
+use foredraft_base::error::{Code, Error};
+use foredraft_base::work::{Work, WorkEnd};
 use serde_json::Value;
 
 use crate::options::Unenforced;
@@ -20,18 +22,20 @@ pub(crate) struct SchemaError {
     message: String,
     /// The schema is one, but no value is valid under it.
     pub(crate) is_empty: bool,
+    code: Code,
 }
 
-impl From<SchemaError> for String {
-    fn from(error: SchemaError) -> String {
-        error.message
+impl SchemaError {
+    /// The error that a host gets.
+    pub(crate) fn into_error(self) -> Error {
+        Error::new(self.code, self.message)
     }
 }
 
 /// The error at a location in the schema.
 pub(crate) fn error_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
     let shown: String = at.chars().take(120).collect();
-    Err(SchemaError { message: format!("{shown}: {what}"), is_empty: false })
+    Err(SchemaError { message: format!("{shown}: {what}"), is_empty: false, code: Code::InvalidRequest })
 }
 
 /// The error that no value is valid under the schema at a location.
@@ -39,12 +43,14 @@ pub(crate) fn empty_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResul
     error_at(at, what).map_err(|error: SchemaError| SchemaError { is_empty: true, ..error })
 }
 
+/// The maximum nesting of arrays and objects in a schema. It bounds the stack's depth.
+pub(crate) const MAX_NESTING: usize = 128;
 /// The maximum number of schemas inside a schema.
 pub(crate) const MAX_NODES: usize = 2000;
 /// The maximum length of a reference or identifier, in bytes.
 pub(crate) const MAX_PATH: usize = 2048;
-/// The maximum number of steps for one schema: about a second. Typical schemas take thousands.
-const MAX_STEPS: usize = 8_000_000;
+/// The maximum number of steps of a validation: about a second. Typical values take hundreds.
+const MAX_STEPS: u64 = 8_000_000;
 /// The steps of reading a keyword, or of copying a value. A comparison is one step.
 pub(crate) const VISIT: usize = 8;
 /// This many bytes of text count as one value.
@@ -52,10 +58,10 @@ const BYTES_PER_VALUE: usize = 16;
 /// The longest text in a message, in characters.
 const SHOWN: usize = 80;
 
-/// The root of a schema, the number of remaining steps, and the keywords that were dropped.
+/// The root of a schema, the work that it may cause, and the keywords that were dropped.
 pub(crate) struct Document<'a> {
     root: &'a Value,
-    steps_left: Cell<usize>,
+    work: Work,
     /// A keyword that no grammar can enforce is noted in `unenforced`. Otherwise it is an error.
     drops: bool,
     unenforced: RefCell<Vec<Unenforced>>,
@@ -63,14 +69,18 @@ pub(crate) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    pub(crate) fn new(root: &'a Value, drops: bool) -> Self {
-        Self {
-            root,
-            steps_left: Cell::new(MAX_STEPS),
-            drops,
-            unenforced: RefCell::default(),
-            has_unevaluated: OnceCell::new(),
-        }
+    pub(crate) fn new(root: &'a Value, drops: bool, work: &Work) -> Self {
+        Self { root, work: work.clone(), drops, unenforced: RefCell::default(), has_unevaluated: OnceCell::new() }
+    }
+
+    /// The document for the validation of a value, with steps of its own.
+    pub(crate) fn for_validation(root: &'a Value) -> Self {
+        Document::new(root, true, &Work::new(MAX_STEPS, None))
+    }
+
+    /// What counts the steps.
+    pub(crate) fn work(&self) -> &Work {
+        &self.work
     }
 
     /// Notes that a keyword is not enforced. An error unless such keywords are dropped. `why` is the whole message.
@@ -91,6 +101,9 @@ impl<'a> Document<'a> {
         *self.has_unevaluated.get_or_init(|| {
             let mut open = vec![self.root];
             while let Some(value) = open.pop() {
+                if self.work.step(1).is_err() {
+                    return false;
+                }
                 match value {
                     Value::Array(items) => open.extend(items),
                     Value::Object(map) if map.keys().any(|key| UNEVALUATED.contains(&key.as_str())) => return true,
@@ -109,13 +122,8 @@ impl<'a> Document<'a> {
 
     /// Counts steps. `at` is the location for the error.
     pub(crate) fn count_steps(&self, steps: usize, at: &str) -> SchemaResult<()> {
-        let Some(left) = self.steps_left.get().checked_sub(steps) else {
-            // All further steps are too many, too.
-            self.steps_left.set(0);
-            return error_at(at, format!("takes more than {MAX_STEPS} steps to read"));
-        };
-        self.steps_left.set(left);
-        Ok(())
+        let located = |end: WorkEnd| error_at::<()>(at, end).map_err(|error| SchemaError { code: end.code(), ..error });
+        self.work.step(steps).or_else(located)
     }
 
     /// Counts the steps of copying `value`.

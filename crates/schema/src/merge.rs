@@ -98,6 +98,7 @@ impl Merge<'_, '_> {
             map.get("additionalProperties").filter(|rest| is_schema(rest) && **rest != Value::Bool(true)).cloned()
         };
         let (known, new) = (names(&self.merged), names(map));
+        self.document.count_steps(known.len() + new.len(), self.at)?;
         let known_set: HashSet<&String> = known.iter().collect();
         let new_set: HashSet<&String> = new.iter().collect();
         let only_new = new.iter().filter(|name| !known_set.contains(name));

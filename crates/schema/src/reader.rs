@@ -46,7 +46,7 @@ pub(crate) fn read(document: &Document<'_>, schema: &Value, at: &str) -> SchemaR
     // All are read, because each is in the queue from its creation on.
     let definitions = reader.definitions.into_iter().map(|node| node.unwrap_or(SchemaNode::Null)).collect();
     let tree = SchemaTree { root, definitions };
-    tree.check(at)?;
+    tree.check(document, at)?;
     Ok(tree)
 }
 

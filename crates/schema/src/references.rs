@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::document::{Document, MAX_PATH, SchemaResult, VISIT, error_at, show_text};
+use crate::document::{Document, MAX_NESTING, MAX_PATH, SchemaResult, VISIT, error_at, show_text};
 use crate::uri;
 
 /// Keywords with a schema, or with an array of schemas.
@@ -49,13 +49,13 @@ const DRAFT_7: Dialect = Dialect { id: "$id", ref_stands_alone: true };
 const DRAFT_2019: Dialect = Dialect { id: "$id", ref_stands_alone: false };
 
 /// The schema with all references replaced by `#` and a JSON pointer. A reference that leads nowhere stays one that leads nowhere.
-pub(crate) fn locate(schema: &Value) -> SchemaResult<Value> {
-    let document = Document::new(schema, false);
+pub(crate) fn locate(document: &Document<'_>, schema: &Value) -> SchemaResult<Value> {
     let mut places: HashMap<String, Option<String>> = HashMap::new();
     let mut texts = HashMap::new();
     for dialect in dialects(schema) {
-        let index = SchemaIndex::new(&document, schema, dialect)?;
+        let index = SchemaIndex::new(document, schema, dialect)?;
         for reference in &index.references {
+            reference.count(document)?;
             let target = index.target(&reference.text, &reference.base);
             texts.entry(reference.at.clone()).or_insert((reference.text.clone(), reference.base.clone()));
             let known = places.entry(reference.at.clone()).or_insert(None);
@@ -134,6 +134,14 @@ struct Reference {
     base: String,
 }
 
+impl Reference {
+    /// Counts the steps of finding its schema: a look-up for each name of each pointer that begins the one to it.
+    fn count(&self, document: &Document<'_>) -> SchemaResult<()> {
+        let names = self.text.matches('/').count().min(MAX_NESTING) + 1;
+        document.count_steps(names * names + (self.text.len() + self.base.len()) / 4, "#")
+    }
+}
+
 /// All resources, anchors and references of a schema.
 struct SchemaIndex<'d, 'a> {
     document: &'d Document<'a>,
@@ -155,6 +163,7 @@ impl<'d, 'a> SchemaIndex<'d, 'a> {
         let (mut done, mut walked) = (0, HashSet::new());
         while let Some(reference) = index.references.get(done) {
             done += 1;
+            reference.count(document)?;
             let Some(mut pointer) = index.target(&reference.text, &reference.base) else { continue };
             let base = reference.base.clone();
             if let Some(schema) = root.pointer(&pointer)
@@ -170,7 +179,7 @@ impl<'d, 'a> SchemaIndex<'d, 'a> {
     /// Collects what is in a schema. `base`: the resource around it.
     fn schema(&mut self, schema: &'a Value, pointer: &mut String, base: &str) -> SchemaResult<()> {
         let Some(map) = schema.as_object() else { return Ok(()) };
-        self.document.count_steps(VISIT + pointer.len() / 4, "#")?;
+        self.document.count_steps(VISIT + (pointer.len() + base.len()) / 4, "#")?;
         let reference = map.get("$ref").and_then(Value::as_str);
         let stands_alone = self.dialect.ref_stands_alone && reference.is_some();
         let base = if stands_alone { base.to_owned() } else { self.identify(map, pointer, base) };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use foredraft_base::error::{Error, Result};
+use foredraft_base::work::Work;
 
-use crate::document::{Document, error_at};
+use crate::document::{Document, MAX_NESTING, SchemaError, error_at, n_values};
 use crate::options::{CompileOptions, CompiledSchema, Unenforced};
 use crate::rules::Rules;
 use crate::spelling::Spelling;
@@ -14,9 +15,6 @@ use crate::tree::SchemaTree;
 use crate::validate::Validator;
 use crate::writer::{self, WriterOptions};
 use crate::{reader, references};
-
-/// The maximum nesting of arrays and objects in a schema. It bounds the stack's depth.
-const MAX_NESTING: usize = 128;
 
 /// A schema, or a part of one. Copies share the document.
 #[derive(Debug, Clone)]
@@ -27,25 +25,38 @@ pub struct Schema {
     pub(crate) part: Arc<Value>,
     /// Where the part is.
     pub(crate) at: String,
+    /// Counts the steps of reading and compiling.
+    pub(crate) work: Work,
 }
 
 impl Schema {
-    /// Reads a schema and finds its references.
+    /// Reads a schema and finds its references. `work` counts the steps of this and of all compilations.
     ///
     /// # Errors
-    /// `invalid_request`, with the location: it is nested too deeply, or too large.
-    pub fn new(schema: &Value) -> Result<Schema> {
+    /// `invalid_request`, with the location: it is nested too deeply, or too large. `cancelled`: `work` was interrupted.
+    pub fn new(schema: &Value, work: &Work) -> Result<Schema> {
         if nesting(schema) > MAX_NESTING {
             return Err(Error::invalid(format!("#: nested deeper than {MAX_NESTING} arrays and objects")));
         }
-        let root = Arc::new(references::locate(schema).map_err(Error::invalid)?);
-        Ok(Schema { part: Arc::clone(&root), root, at: "#".to_owned() })
+        let document = Document::new(schema, false, work);
+        let counted = document.count_steps(n_values(schema), "#");
+        let located = counted.and_then(|()| references::locate(&document, schema));
+        let root = Arc::new(located.map_err(SchemaError::into_error)?);
+        Ok(Schema { part: Arc::clone(&root), root, at: "#".to_owned(), work: work.clone() })
+    }
+
+    /// A schema of its own that is a part of this one's text, and so of its work.
+    ///
+    /// # Errors
+    /// As [`Schema::new`].
+    pub fn own_part(&self, part: &Value) -> Result<Schema> {
+        Schema::new(part, &self.work)
     }
 
     /// The tree of its values, and the keywords that were dropped.
     pub(crate) fn read(&self, drops: bool) -> Result<(SchemaTree, Vec<Unenforced>)> {
-        let document = Document::new(&self.root, drops);
-        let tree = reader::read(&document, &self.part, &self.at).map_err(Error::invalid)?;
+        let document = Document::new(&self.root, drops, &self.work);
+        let tree = reader::read(&document, &self.part, &self.at).map_err(SchemaError::into_error)?;
         Ok((tree, document.into_unenforced()))
     }
 
@@ -67,14 +78,14 @@ impl Schema {
         let (tree, mut unenforced) = self.read(options.drop_unenforceable)?;
         let spellings = Spelling::quoted(&[], options.python).or_else(|why| error_at(&self.at, why));
         let writer_options = WriterOptions {
-            spellings: &spellings.map_err(Error::invalid)?,
+            spellings: &spellings.map_err(SchemaError::into_error)?,
             any_order: options.any_order,
             drops: options.drop_unenforceable,
         };
         let mut dropped = Vec::new();
         let rule = writer::write(&tree, &tree.root, &writer_options, rules, &mut dropped)
             .or_else(|why| error_at(&self.at, why))
-            .map_err(Error::invalid)?;
+            .map_err(SchemaError::into_error)?;
         unenforced.extend(self.located(dropped));
         Ok(CompiledSchema { rule, unenforced })
     }
@@ -83,7 +94,7 @@ impl Schema {
     /// patterns with lookarounds or references to groups restrict nothing here, and a schema or value that takes too many steps is valid.
     #[must_use]
     pub fn is_valid(&self, value: &Value) -> bool {
-        let document = Document::new(&self.root, true);
+        let document = Document::for_validation(&self.root);
         Validator::new(&document).is_valid(&self.part, value)
     }
 }
@@ -92,8 +103,8 @@ impl Schema {
 ///
 /// # Errors
 /// As these.
-pub fn compile(schema: &Value, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
-    Schema::new(schema)?.compile(options, rules)
+pub fn compile(schema: &Value, options: &CompileOptions, rules: &mut Rules, work: &Work) -> Result<CompiledSchema> {
+    Schema::new(schema, work)?.compile(options, rules)
 }
 
 /// The nesting of arrays and objects in a value, found without recursion.

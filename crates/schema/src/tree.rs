@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::document::{SchemaResult, error_at};
+use crate::document::{Document, SchemaResult, VISIT, error_at};
 use crate::numbers::{IntegerRange, NumberRange};
 use crate::pattern::PatternNode;
 
@@ -88,10 +88,11 @@ pub(crate) enum TextNode {
 
 impl SchemaTree {
     /// Checks that every reference leads to a value: no schema is only itself, and not all values are infinite.
-    pub(crate) fn check(&self, at: &str) -> SchemaResult<()> {
+    pub(crate) fn check(&self, document: &Document<'_>, at: &str) -> SchemaResult<()> {
         let mut finite = vec![false; self.definitions.len()];
         // Each round finds a definition, or is the last one.
         loop {
+            document.count_steps(VISIT * self.definitions.len(), at)?;
             let mut grows = false;
             for (id, node) in self.definitions.iter().enumerate() {
                 if let Some(known) = finite.get(id).copied().filter(|known| !known)

@@ -145,10 +145,7 @@ impl<'d, 'a> Validator<'d, 'a> {
     fn finds(&self, pattern: &str, text: &str) -> bool {
         let mut patterns = self.patterns.borrow_mut();
         if !patterns.contains_key(pattern) {
-            if self.document.count_steps(VISIT * (1 + pattern.len()), "").is_err() {
-                return self.skip("pattern");
-            }
-            patterns.insert(pattern.to_owned(), pattern::whole_text(pattern).ok());
+            patterns.insert(pattern.to_owned(), pattern::whole_text(pattern, self.document.work()).ok());
         }
         let count = |steps: usize| self.document.count_steps(steps, "").is_ok();
         let found =

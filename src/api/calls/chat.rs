@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use foredraft_base::work::Work;
 use foredraft_chat::MessageReader;
 use parking_lot::Mutex;
 
@@ -16,8 +17,12 @@ use crate::error::{Code, Error, Result};
 /// answer; `None`: the request has no messages.
 ///
 /// # Errors
-/// A tool is invalid, or the template fails.
-pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -> Result<Option<Arc<MessageReader>>> {
+/// A tool is invalid, the template fails, or `work` ended.
+pub(super) fn prepare(
+    request: &mut CompletionRequest,
+    serving: &ServingModel,
+    work: &Work,
+) -> Result<Option<Arc<MessageReader>>> {
     let timeout = request.options.timeout;
     let is_unconstrained = has_other_grammar(request)?;
     let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
@@ -59,6 +64,7 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
             options,
             json_schema: json_schema.as_ref(),
             is_unconstrained,
+            work,
         })?,
         Err(error) if matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_)) => {
             return Err(error.clone());

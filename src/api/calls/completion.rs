@@ -90,7 +90,10 @@ impl LocalEngine {
         }
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
-        let reader = chat::prepare(&mut request, &serving)?;
+        let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
+        let work = interrupt.work();
+        let prepared = request.compile_schema(&work).and_then(|()| chat::prepare(&mut request, &serving, &work));
+        let reader = prepared.map_err(|error| interrupt.explained_for(error, "the schemas were compiled"))?;
         let common = self.common_request(&request, &serving)?;
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
         let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
@@ -108,7 +111,7 @@ impl LocalEngine {
         worker.check_room(request.n_completions())?;
         let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
             split_completions(&mut request, &serving, &common, used).into_iter().unzip();
-        let source = self.prompt_source(&mut request, &serving, &common);
+        let source = self.prompt_source(&mut request, &serving, &common, interrupt);
         let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short();
         let n_cmpl = request.n_cmpl;
         let n_completions = completions.len();
@@ -156,7 +159,13 @@ impl LocalEngine {
     }
 
     /// Moves what the prompts need out of the request.
-    fn prompt_source(&self, request: &mut CompletionRequest, serving: &ServingModel, common: &Request) -> PromptSource {
+    fn prompt_source(
+        &self,
+        request: &mut CompletionRequest,
+        serving: &ServingModel,
+        common: &Request,
+        interrupt: PromptInterrupt,
+    ) -> PromptSource {
         // Chats leave room for the choices.
         let longest = common.choices.iter().flat_map(|choices| choices.iter()).map(Vec::len).max();
         PromptSource {
@@ -167,7 +176,7 @@ impl LocalEngine {
                 n_predict: longest.or(request.options.n_predict),
                 spm: self.defaults().spm_infill,
             },
-            interrupt: PromptInterrupt::new(serving, request.options.timeout),
+            interrupt,
             n_keep: request.options.n_keep,
             prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
             inputs: request.take_inputs(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foredraft_base::work::Work;
 use foredraft_chat::{
     CallObject, CallPart, Calls, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart, TurnTrigger,
 };
@@ -41,6 +42,8 @@ pub(in crate::api) struct FormatRequest<'a> {
     pub(in crate::api) json_schema: Option<&'a Value>,
     /// The format's grammar does not apply, because the request has another one, or is answered otherwise.
     pub(in crate::api) is_unconstrained: bool,
+    /// Counts the steps of reading schemas and writing grammars.
+    pub(in crate::api) work: &'a Work,
 }
 
 /// The format of an answer.
@@ -92,7 +95,7 @@ impl AnswerFormat {
         let mut format = known.clone();
         let shows_tools = known.shows_tools && fails_with_tools.is_none();
         let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
-        let mut tools = callable_tools(chat, options)?;
+        let mut tools = callable_tools(chat, options, request.work)?;
         let is_named = matches!(options.tool_choice, ToolChoice::Function(_));
         let parallel = options.parallel_tool_calls.unwrap_or(shows_tools && !known.is_generic && !is_named);
         let mut messages = None;
@@ -115,7 +118,11 @@ impl AnswerFormat {
         } else if !tools.is_empty() && known.is_generic {
             warnings.push("tools: the chat template does not show how calls are written, so they are JSON with name and arguments".to_owned());
         }
-        let document = request.json_schema.map(Schema::new).transpose().map_err(|error| of_field(&error))?;
+        let document = request
+            .json_schema
+            .map(|schema| Schema::new(schema, request.work))
+            .transpose()
+            .map_err(|error| of_field(&error))?;
         let (generation_prompt, start) = turn(&format, request);
         let wanted = TurnRequest { tools: &tools, is_required, parallel, document: document.as_ref() };
         let grammar = match request.is_unconstrained {

@@ -1,5 +1,6 @@
 //! Tools as formats need them, and a description of all tools for templates that cannot show them.
 
+use foredraft_base::work::Work;
 use foredraft_chat::Tool;
 use serde_json::{Value, json};
 
@@ -9,8 +10,8 @@ use crate::error::{Error, Result};
 /// The tools that a request allows to call.
 ///
 /// # Errors
-/// A schema is not one, or nothing satisfies it.
-pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions) -> Result<Vec<Tool>> {
+/// A schema is not one, nothing satisfies it, or `work` ended.
+pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions, work: &Work) -> Result<Vec<Tool>> {
     let mut tools = Vec::new();
     for (index, tool) in chat.tools.iter().enumerate() {
         let name = tool_name(tool).unwrap_or_default();
@@ -25,10 +26,10 @@ pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions) -> Result<
         let parameters = tool.get("function").and_then(|function| function.get("parameters"));
         let parameters = parameters.filter(|schema| !schema.is_null() && **schema != json!({}));
         let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
-        let read = Tool::new(name, parameters.unwrap_or(&none));
+        let read = Tool::new(name, parameters.unwrap_or(&none), work);
         tools.push(read.map_err(|error| {
             let why = error.message().trim_start_matches("json_schema: ");
-            Error::invalid(format!("tools[{index}].function.parameters: {why}"))
+            Error::new(error.code(), format!("tools[{index}].function.parameters: {why}"))
         })?);
     }
     Ok(tools)

@@ -1,9 +1,10 @@
-//! When to stop rendering a chat template.
+//! When to stop preparing a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use foredraft_base::work::Work;
 use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
@@ -11,7 +12,10 @@ use super::ServingModel;
 use crate::engine::{Phase, RequestHandle};
 use crate::error::{Code, Error};
 
-/// When to stop rendering: at the request's `timeout_ms`, when the request is cancelled, when the engine is unloaded.
+/// The steps of all schemas of a request: a few seconds. Typical schemas take thousands.
+const MAX_STEPS: u64 = 1 << 25;
+
+/// When to stop rendering chat templates and compiling schemas: at the request's `timeout_ms`, when the request is cancelled, when the engine is unloaded.
 #[derive(Clone)]
 pub(in crate::api) struct PromptInterrupt {
     stopping: Arc<AtomicBool>,
@@ -41,6 +45,11 @@ impl PromptInterrupt {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
+    /// The steps that schemas and patterns of the request may take together.
+    pub(in crate::api) fn work(&self) -> Work {
+        Work::new(MAX_STEPS, Some(self.for_template()))
+    }
+
     /// The question that a rendering asks.
     pub(super) fn for_template(&self) -> StopSignal {
         let this = self.clone();
@@ -53,8 +62,13 @@ impl PromptInterrupt {
 
     /// The error of a rendering, which says why it was interrupted.
     pub(super) fn explained(&self, error: Error) -> Error {
+        self.explained_for(error, "the chat template had rendered the messages")
+    }
+
+    /// An error of what must be complete before the request begins, which says why it was interrupted.
+    pub(in crate::api) fn explained_for(&self, error: Error, what: &str) -> Error {
         if error.code() == Code::Cancelled && !self.stopping.load(Ordering::Relaxed) && self.is_overdue() {
-            return Error::invalid("timeout_ms: passed before the chat template had rendered the messages");
+            return Error::invalid(format!("timeout_ms: passed before {what}"));
         }
         error
     }

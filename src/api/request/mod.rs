@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foredraft_base::work::Work;
 use serde_json::{Map, Value};
 
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
@@ -164,6 +165,20 @@ impl CompletionRequest {
         }
     }
 
+    /// Compiles `json_schema` to a grammar. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
+    ///
+    /// # Errors
+    /// No grammar enforces the schema, another grammar is given, or `work` ended.
+    pub fn compile_schema(&mut self, work: &Work) -> Result<()> {
+        let Some(schema) = &self.json_schema else { return Ok(()) };
+        let converted = schema::to_grammar(schema, work)?;
+        if self.grammar.as_ref().is_some_and(|grammar| *grammar != converted) {
+            return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
+        }
+        self.grammar = Some(converted);
+        Ok(())
+    }
+
     /// Moves the prompts out of the request.
     pub fn take_inputs(&mut self) -> Inputs {
         let nothing = Inputs { all: Vec::new(), ..self.inputs };
@@ -272,7 +287,7 @@ impl CompletionRequest {
     /// Refuses or disables what a beam search cannot be combined with.
     fn validate_beams(mut self) -> Result<CompletionRequest> {
         if self.options.n_beams > 1 {
-            if self.grammar.is_some() {
+            if self.grammar.is_some() || self.json_schema.is_some() {
                 return Err(Error::invalid("n_beams: a beam search cannot use a grammar"));
             }
             if self.options.prompt_probs.is_some() {
@@ -457,8 +472,7 @@ pub(in crate::api) const ANSWER_FIELDS: [&str; 45] = [
     "tool_calls",
 ];
 
-/// Reads `grammar` and `json_schema`. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
-/// `response_schema`: the schema of `response_format`.
+/// Reads `grammar` and `json_schema`. `response_schema`: the schema of `response_format`.
 fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Option<String>, Option<Value>)> {
     let grammar = fields.c_text("grammar")?;
     let given = fields.get("json_schema").filter(|value| **value != "");
@@ -470,11 +484,7 @@ fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Opti
         (None, Some(schema)) => schema.clone(),
         (None, None) => return Ok((grammar, None)),
     };
-    let converted = schema::to_grammar(&schema)?;
-    if grammar.is_some_and(|grammar| grammar != converted) {
-        return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
-    }
-    Ok((Some(converted), Some(schema)))
+    Ok((grammar, Some(schema)))
 }
 
 fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {

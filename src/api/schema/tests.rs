@@ -1,5 +1,6 @@
 //! The field `json_schema`.
 
+use foredraft_base::work::Work;
 use serde_json::json;
 
 use super::{parse, to_grammar};
@@ -21,6 +22,6 @@ fn json_schema_field_is_an_object_or_its_json_string() {
 
 #[test]
 fn errors_begin_with_the_field() {
-    let error = to_grammar(&json!({"properties": {"a": {"type": "strin"}}})).unwrap_err();
+    let error = to_grammar(&json!({"properties": {"a": {"type": "strin"}}}), &Work::new(1 << 20, None)).unwrap_err();
     assert_eq!(error.message(), "json_schema: #/properties/a: unrecognized type \"strin\"");
 }

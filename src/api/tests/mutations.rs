@@ -17,6 +17,7 @@ use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
 use crate::session::{SeedOrigin, Session, Snapshot};
+use foredraft_base::work::Work;
 use foredraft_schema::{CompileOptions, Rules, Schema};
 
 /// Executions in a test run; `scripts/check.sh fuzz` sets more.
@@ -443,9 +444,10 @@ fn schemas_convert_or_fail() {
         let seed = mutator.of(&seeds).clone();
         let schema = mutator.document(&seed, &words);
         if let Ok(parsed) = schema::parse(&schema) {
-            let _ = schema::to_grammar(&parsed);
+            let work = Work::new(1 << 23, None);
+            let _ = schema::to_grammar(&parsed, &work);
             let mut rules = Rules::new();
-            if let Ok(read) = Schema::new(&parsed) {
+            if let Ok(read) = Schema::new(&parsed, &work) {
                 let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
                 let _ = read.compile(&options, &mut rules);
                 let _ = read.compile_argument(&["</parameter>"], &options, &mut rules);

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
-use super::round_trip::{request_tools, start_of, tools, try_constraint};
+use super::round_trip::{request_tools, start_of, tools, try_constraint, work};
 use super::templates;
 use crate::{MessageParser, MessageReader, ReaderOptions, TurnRequest};
 
@@ -108,7 +108,7 @@ fn attack(source: &str, random: &mut Random) -> bool {
     let request = request_tools(&json!({"t": {"type": "string"}, "n": {"enum": [1, "x"]}, "l": {"type": "array"}}));
     let tools = tools(&request);
     let start = start_of(&template, &format, &request).unwrap_or_default();
-    let document = Schema::new(&json!({"type": "object", "properties": {"a": {"type": "integer"}}})).unwrap();
+    let document = Schema::new(&json!({"type": "object", "properties": {"a": {"type": "integer"}}}), &work()).unwrap();
     for (is_required, document) in [(false, None), (true, None), (false, Some(&document))] {
         // A grammar can be refused, because a text cannot avoid what ends an argument.
         let turn = TurnRequest { tools: &tools, is_required, parallel: true, document };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
-use super::round_trip::{assistant, completion, constraint, read, refused, start_of, tools};
+use super::round_trip::{assistant, completion, constraint, read, refused, start_of, tools, work};
 use super::templates;
 use crate::{CallPart, ChatFormat, ChatMessage, MessageParser, MessageReader, ReaderOptions, TurnRequest, TurnStart};
 
@@ -277,7 +277,7 @@ fn added_faults(template: &TestTemplate) -> Option<Vec<String>> {
     let properties = json!({"t": {"type": "string"}, "n": {"type": "integer"}});
     let called = Called::new(template, properties, json!(["t", "n"]))?;
     let text = called.text(&[json!({"t": "two words", "n": 3})])?;
-    let schema = foredraft_schema::Schema::new(&called.request[0]["function"]["parameters"]).unwrap();
+    let schema = foredraft_schema::Schema::new(&called.request[0]["function"]["parameters"], &work()).unwrap();
     let tools = tools(&called.request);
     let turn = TurnRequest { tools: &tools, is_required: false, parallel: true, document: None };
     let constraint = constraint(&called.format, &turn, &called.start);

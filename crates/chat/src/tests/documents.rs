@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
-use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
+use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools, work};
 use super::templates;
 use crate::{MessageReader, ReaderOptions, TurnRequest};
 
@@ -16,7 +16,7 @@ const DOCUMENT: &str = r#"{"answer": "Oslo", "n": 3}"#;
 fn schema() -> Schema {
     let raw = json!({"type": "object", "properties": {"answer": {"enum": ["Lima", "Oslo"]}, "n": {"type": "integer"}},
         "required": ["answer", "n"]});
-    Schema::new(&raw).unwrap()
+    Schema::new(&raw, &work()).unwrap()
 }
 
 /// The number of a template's answers that are documents, with tools and without, and the faults in them.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foredraft_base::error::Result;
+use foredraft_base::work::Work;
 use foredraft_base::{Token, Vocabulary};
 use foredraft_grammar::{Grammar, OutputConstraint, ReasoningRules, Trigger};
 use serde_json::{Value, json};
@@ -130,9 +131,16 @@ pub(super) fn request_tools(properties: &Value) -> Value {
     json!([tool("get_it", properties), tool("get_it_all", &json!({}))])
 }
 
+/// Enough steps for any test.
+pub(super) fn work() -> Work {
+    Work::new(1 << 25, None)
+}
+
 pub(super) fn tools(request: &Value) -> Vec<Tool> {
     let functions = request.as_array().unwrap().iter().map(|tool| &tool["function"]);
-    functions.map(|function| Tool::new(function["name"].as_str().unwrap(), &function["parameters"]).unwrap()).collect()
+    functions
+        .map(|function| Tool::new(function["name"].as_str().unwrap(), &function["parameters"], &work()).unwrap())
+        .collect()
 }
 
 pub(super) fn assistant(content: &str, reasoning: &str, calls: &[(&str, &Value)]) -> Value {

@@ -11,11 +11,13 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use foredraft_base::work::Work;
+
 pub(crate) use self::classes::{CharSet, Ranges};
 pub(crate) use self::matching::matches;
 pub(crate) use self::node::PatternNode;
 
 /// The whole texts in which a pattern is found. The error names the part that a grammar cannot express.
-pub(crate) fn whole_text(pattern: &str) -> Result<PatternNode, String> {
-    search::whole_text(parse::parse(pattern)?)
+pub(crate) fn whole_text(pattern: &str, work: &Work) -> Result<PatternNode, String> {
+    search::whole_text(parse::parse(pattern, work)?, work)
 }

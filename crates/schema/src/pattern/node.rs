@@ -1,5 +1,7 @@
 //! A regular expression as a tree, without what does not change the language: groups' names, greedy or lazy.
 
+use foredraft_base::work::Work;
+
 use super::classes::CharSet;
 
 /// The maximum number of elements of a sequence of which every one may be empty, inside a repetition.
@@ -33,14 +35,14 @@ impl PatternNode {
 
     /// A repetition. If the repeated part can be empty, its other texts are repeated instead, because a grammar must not repeat
     /// nothing without end.
-    pub(crate) fn repeat(node: PatternNode, least: u32, most: Option<u32>) -> Result<PatternNode, String> {
+    pub(crate) fn repeat(node: PatternNode, least: u32, most: Option<u32>, work: &Work) -> Result<PatternNode, String> {
         if most == Some(0) {
             return Ok(PatternNode::EMPTY);
         }
         if !node.is_nullable() {
             return Ok(PatternNode::Repeat(Box::new(node), least, most));
         }
-        Ok(match node.without_empty()? {
+        Ok(match node.without_empty(work)? {
             Some(node) => PatternNode::Repeat(Box::new(node), 0, most),
             None => PatternNode::EMPTY,
         })
@@ -54,6 +56,15 @@ impl PatternNode {
             PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::is_nullable),
             PatternNode::Repeat(_, least, _) => *least == 0,
             PatternNode::Start | PatternNode::End => true,
+        }
+    }
+
+    /// The number of its nodes.
+    fn size(&self) -> usize {
+        match self {
+            PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => 1 + nodes.iter().map(PatternNode::size).sum::<usize>(),
+            PatternNode::Repeat(node, ..) => 1 + node.size(),
+            PatternNode::Class(_) | PatternNode::Start | PatternNode::End => 1,
         }
     }
 
@@ -103,7 +114,7 @@ impl PatternNode {
     }
 
     /// The texts of a node except the empty one; `None` if there are no others.
-    fn without_empty(self) -> Result<Option<PatternNode>, String> {
+    fn without_empty(self, work: &Work) -> Result<Option<PatternNode>, String> {
         if !self.is_nullable() {
             return Ok(Some(self));
         }
@@ -114,13 +125,15 @@ impl PatternNode {
             PatternNode::Start | PatternNode::End => return Err("a repeated anchor".into()),
             PatternNode::Alt(nodes) => {
                 for node in nodes {
-                    kept.extend(node.without_empty()?);
+                    kept.extend(node.without_empty(work)?);
                 }
             }
             // The first element that is not empty, and whatever follows it.
             PatternNode::Seq(nodes) if nodes.len() <= MAX_OPTIONAL => {
+                let size: usize = nodes.iter().map(PatternNode::size).sum();
                 for (i, node) in nodes.iter().enumerate() {
-                    if let Some(first) = node.clone().without_empty()? {
+                    work.step(size).map_err(|end| end.to_string())?;
+                    if let Some(first) = node.clone().without_empty(work)? {
                         let mut rest = vec![first];
                         rest.extend(nodes.iter().skip(i + 1).cloned());
                         kept.push(PatternNode::Seq(rest));

@@ -1,7 +1,10 @@
 //! Reads a regular expression (ECMA-262) into a tree. The error names the part that a grammar cannot express.
 
+use foredraft_base::work::Work;
+
 use super::classes::{CharSet, Ranges};
 use super::node::PatternNode;
+use crate::document::VISIT;
 
 /// The maximum nesting of groups.
 const MAX_DEPTH: usize = 32;
@@ -11,8 +14,8 @@ const MAX_REPEAT: u32 = 2000;
 const MAX_ITEMS: usize = 1 << 13;
 
 /// Reads a pattern.
-pub(super) fn parse(pattern: &str) -> Result<PatternNode, String> {
-    let mut reader = PatternReader { rest: pattern.chars().peekable(), items: 0 };
+pub(super) fn parse(pattern: &str, work: &Work) -> Result<PatternNode, String> {
+    let mut reader = PatternReader { rest: pattern.chars().peekable(), items: 0, work };
     let node = reader.alternatives(0)?;
     match reader.rest.next() {
         None => Ok(node),
@@ -23,6 +26,7 @@ pub(super) fn parse(pattern: &str) -> Result<PatternNode, String> {
 struct PatternReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     items: usize,
+    work: &'a Work,
 }
 
 impl PatternReader<'_> {
@@ -66,6 +70,7 @@ impl PatternReader<'_> {
     /// Counts an item.
     fn count(&mut self) -> Result<(), String> {
         self.items += 1;
+        self.work.step(VISIT).map_err(|end| end.to_string())?;
         if self.items > MAX_ITEMS { Err(format!("more than {MAX_ITEMS} characters and classes")) } else { Ok(()) }
     }
 
@@ -114,7 +119,7 @@ impl PatternReader<'_> {
         self.rest.next_if_eq(&'?');
         match self.rest.peek() {
             Some(char @ ('*' | '+' | '?' | '{')) => Err(format!("{char:?} without an item to repeat")),
-            _ if !node.has_anchor() => PatternNode::repeat(node, least, most),
+            _ if !node.has_anchor() => PatternNode::repeat(node, least, most, self.work),
             _ => match (least, most) {
                 (_, Some(0)) => Ok(PatternNode::EMPTY),
                 (1, Some(1)) => Ok(node),

@@ -1,22 +1,26 @@
 //! Turns a pattern, which is searched for, into one that describes the whole text: what is not anchored is surrounded by any text.
 
+use foredraft_base::work::Work;
+
 use super::node::PatternNode;
 
 /// The maximum number of alternatives with anchors of their own.
 const MAX_BRANCHES: usize = 64;
 
 /// A way to match: a part without anchors, and whether it must begin at the start and end at the end of the text.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Branch {
     at_start: bool,
     at_end: bool,
     body: Vec<PatternNode>,
+    /// The number of parts of the body that are not nullable.
+    n_solid: usize,
 }
 
 /// The whole texts in which the pattern is found. The error names what is in the way.
-pub(super) fn whole_text(pattern: PatternNode) -> Result<PatternNode, String> {
+pub(super) fn whole_text(pattern: PatternNode, work: &Work) -> Result<PatternNode, String> {
     let mut alternatives = Vec::new();
-    for branch in branches(pattern)? {
+    for branch in branches(pattern, work)? {
         alternatives.push(surround(branch));
     }
     match alternatives.len() {
@@ -30,10 +34,9 @@ pub(super) fn whole_text(pattern: PatternNode) -> Result<PatternNode, String> {
 fn surround(branch: Branch) -> PatternNode {
     let mut body = branch.body;
     if !branch.at_start {
-        while body.first().is_some_and(PatternNode::is_nullable) {
-            // Any text, and then this, is any text.
-            body.remove(0);
-        }
+        // Any text, and then what can be empty, is any text.
+        let n_nullable = body.iter().take_while(|node| node.is_nullable()).count();
+        body.drain(..n_nullable);
         shorten(body.first_mut());
     }
     if !branch.at_end {
@@ -63,30 +66,40 @@ fn shorten(node: Option<&mut PatternNode>) {
 }
 
 /// The branches of a node.
-fn branches(node: PatternNode) -> Result<Vec<Branch>, String> {
+fn branches(node: PatternNode, work: &Work) -> Result<Vec<Branch>, String> {
     if !node.has_anchor() {
         let body = match node {
             PatternNode::Seq(nodes) => nodes,
             node => vec![node],
         };
-        return Ok(vec![Branch { at_start: false, at_end: false, body }]);
+        let n_solid = body.iter().filter(|node| !node.is_nullable()).count();
+        return Ok(vec![Branch { body, n_solid, ..Branch::default() }]);
     }
     match node {
-        PatternNode::Start => Ok(vec![Branch { at_start: true, at_end: false, body: Vec::new() }]),
-        PatternNode::End => Ok(vec![Branch { at_start: false, at_end: true, body: Vec::new() }]),
+        PatternNode::Start => Ok(vec![Branch { at_start: true, ..Branch::default() }]),
+        PatternNode::End => Ok(vec![Branch { at_end: true, ..Branch::default() }]),
         PatternNode::Alt(nodes) => {
             let mut all = Vec::new();
             for node in nodes {
-                all.extend(branches(node)?);
+                all.extend(branches(node, work)?);
                 count(&all)?;
             }
             Ok(all)
         }
         PatternNode::Seq(nodes) => {
-            let mut all = vec![Branch { at_start: false, at_end: false, body: Vec::new() }];
+            let mut all = vec![Branch::default()];
             for node in nodes {
-                let next = branches(node)?;
-                all = all.iter().flat_map(|one| next.iter().filter_map(|other| one.then(other))).collect();
+                let next = branches(node, work)?;
+                let copied = next.iter().map(|branch| branch.body.len()).sum::<usize>() * all.len();
+                work.step(1 + copied).map_err(|end| end.to_string())?;
+                all = match next.as_slice() {
+                    [only] => all.into_iter().filter_map(|one| one.then(only)).collect(),
+                    next => {
+                        let before = all.iter().map(|branch| branch.body.len()).sum::<usize>() * next.len();
+                        work.step(before).map_err(|end| end.to_string())?;
+                        all.iter().flat_map(|one| next.iter().filter_map(|other| one.clone().then(other))).collect()
+                    }
+                };
                 count(&all)?;
             }
             Ok(all)
@@ -102,14 +115,18 @@ fn count(branches: &[Branch]) -> Result<(), String> {
 impl Branch {
     /// This branch and then another; `None` if no text matches both. Between an anchor and its end of the text, only the empty
     /// text fits.
-    fn then(&self, next: &Branch) -> Option<Branch> {
-        let is_empty = |body: &[PatternNode]| body.iter().all(PatternNode::is_nullable);
-        if next.at_start && !is_empty(&self.body) || self.at_end && !is_empty(&next.body) {
+    fn then(mut self, next: &Branch) -> Option<Branch> {
+        if next.at_start && self.n_solid > 0 || self.at_end && next.n_solid > 0 {
             return None;
         }
-        let before: &[PatternNode] = if next.at_start { &[] } else { &self.body };
-        let after: &[PatternNode] = if self.at_end { &[] } else { &next.body };
-        let body = [before, after].concat();
-        Some(Branch { at_start: self.at_start || next.at_start, at_end: self.at_end || next.at_end, body })
+        if next.at_start {
+            (self.body, self.n_solid) = (Vec::new(), 0);
+        }
+        if !self.at_end {
+            self.body.extend_from_slice(&next.body);
+            self.n_solid += next.n_solid;
+        }
+        (self.at_start, self.at_end) = (self.at_start || next.at_start, self.at_end || next.at_end);
+        Some(self)
     }
 }

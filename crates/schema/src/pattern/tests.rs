@@ -3,6 +3,7 @@
 use super::{PatternNode, matches, whole_text};
 use crate::rules::Rules;
 use crate::spelling::Spelling;
+use crate::tests::work;
 
 /// Whether the tree matches all of the text.
 fn is_match(node: &PatternNode, text: &str) -> bool {
@@ -70,7 +71,7 @@ fn tree_matches_where_a_search_finds_the_pattern() {
         let classes = [("\\S", "[^ ]"), ("\\s", "[ ]"), ("\\W", "[^0-9A-Z_a-z]")];
         let ascii = classes.iter().fold(pattern.to_owned(), |pattern, (escape, class)| pattern.replace(escape, class));
         let regex = regex::Regex::new(&ascii).unwrap_or_else(|error| panic!("{pattern}: {error}"));
-        let tree = whole_text(pattern);
+        let tree = whole_text(pattern, &work());
         for text in texts("abx", 5) {
             let is_found = tree.as_ref().is_ok_and(|tree| is_match(tree, &text));
             assert_eq!(is_found, regex.is_match(&text), "{pattern:?} in {text:?}: {tree:?}");
@@ -105,7 +106,8 @@ fn refused_patterns_say_why() {
         ("(a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?q?)*", "more than 16 optional parts"),
         (&"é".repeat(9000), "more than 8192 characters"),
     ] {
-        let written = whole_text(pattern).and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()));
+        let written =
+            whole_text(pattern, &work()).and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()));
         let error = written.expect_err(pattern);
         assert!(error.contains(why), "{pattern}: {error}");
     }
@@ -123,7 +125,7 @@ fn lengths_beside_a_pattern_limit_its_repetition() {
         ("^a{2,4}$", 3, Some(9)),
         ("^(a|b)$|^abx$", 1, Some(3)),
     ] {
-        let tree = whole_text(pattern).unwrap().limit(least, most).expect(pattern);
+        let tree = whole_text(pattern, &work()).unwrap().limit(least, most).expect(pattern);
         let regex = regex::Regex::new(pattern).unwrap();
         for text in texts("abx", 5) {
             let fits = text.len() as u64 >= least && most.is_none_or(|most| text.len() as u64 <= most);
@@ -131,6 +133,6 @@ fn lengths_beside_a_pattern_limit_its_repetition() {
         }
     }
     for (pattern, least, most) in [("a", 2, None), ("^(ab)*$", 0, Some(3)), ("^a*b*$", 1, None), ("^a$", 2, None)] {
-        assert_eq!(whole_text(pattern).unwrap().limit(least, most), None, "{pattern}");
+        assert_eq!(whole_text(pattern, &work()).unwrap().limit(least, most), None, "{pattern}");
     }
 }

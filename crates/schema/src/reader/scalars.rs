@@ -39,14 +39,14 @@ impl SchemaReader<'_, '_> {
         };
         if let Some(pattern) = map.get("pattern") {
             let Some(pattern) = pattern.as_str() else { return error_at(at, "pattern must be a string") };
-            self.document.count_steps(VISIT * (1 + pattern.len()), at)?;
             // A format beside a pattern is an annotation, as in the standard: generators of schemas write both, and the pattern is exact.
             // Written once to find out whether it can be.
-            let node = pattern::whole_text(pattern)
+            let node = pattern::whole_text(pattern, self.document.work())
                 .and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()).map(|_| node));
             match node {
                 Ok(node) => return Ok(TextNode::Pattern(length(node)?)),
                 Err(part) => {
+                    self.document.count_steps(VISIT, at)?;
                     let why = format!("the pattern has {part}, which a grammar cannot enforce");
                     self.document.drop_keyword(at, "pattern", why)?;
                 }

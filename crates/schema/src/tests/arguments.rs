@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Rng, accepts, automaton, random_text};
+use super::{Rng, accepts, automaton, random_text, work};
 use crate::{ArgumentKind, CompileOptions, CompiledArgument, Rules, Schema, text_until};
 
 const TAG: &str = "</parameter>";
 
 /// The rules of an argument, and its schema.
 fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, CompiledArgument, Schema) {
-    let schema = Schema::new(schema).unwrap();
+    let schema = Schema::new(schema, &work()).unwrap();
     let mut rules = Rules::new();
     let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
     let argument = schema.compile_argument(delimiters, &options, &mut rules).unwrap();
@@ -112,7 +112,7 @@ fn texts_are_read_as_the_kind_says() {
             }
         }
     }
-    let integer = Schema::new(&json!({"type": "integer"})).unwrap();
+    let integer = Schema::new(&json!({"type": "integer"}), &work()).unwrap();
     assert_eq!((integer.read_argument(Json, "x"), integer.read_argument(Json, " 1\n")), (None, Some(json!(1))));
 }
 
@@ -198,7 +198,7 @@ fn text_until_a_delimiter_is_all_text_without_it() {
 
 #[test]
 fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
-    let schema = Schema::new(&json!({"type": "array"})).unwrap();
+    let schema = Schema::new(&json!({"type": "array"}), &work()).unwrap();
     let error = schema.compile_argument(&["}\n"], &CompileOptions::default(), &mut Rules::new()).unwrap_err();
     assert!(error.message().contains("has no character that JSON has only in strings"), "{error}");
 }
@@ -234,7 +234,7 @@ fn values_can_be_literals_of_python() {
         ),
     ] {
         let mut rules = Rules::new();
-        let parsed = Schema::new(&schema).unwrap();
+        let parsed = Schema::new(&schema, &work()).unwrap();
         let argument = parsed.compile_argument(&[TAG], &options, &mut rules).unwrap();
         let gbnf = followed(rules, &argument.rule, &[TAG]);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
@@ -255,11 +255,12 @@ fn values_alone_are_no_strings() {
         (json!({"enum": ["a", 2]}), vec!["2"], vec!["'a'"]),
     ] {
         let mut rules = Rules::new();
-        let values = Schema::new(&schema).unwrap().compile_values(&options, &mut rules).unwrap().unwrap();
+        let values = Schema::new(&schema, &work()).unwrap().compile_values(&options, &mut rules).unwrap().unwrap();
         let grammar = automaton(&rules.to_gbnf(&values.rule)).unwrap();
         allowed.into_iter().for_each(|text| assert!(accepts(&grammar, text), "{text} under {schema}"));
         refused.into_iter().for_each(|text| assert!(!accepts(&grammar, text), "{text} under {schema}"));
     }
-    let none = Schema::new(&json!({"type": "string"})).unwrap().compile_values(&options, &mut Rules::new()).unwrap();
+    let none =
+        Schema::new(&json!({"type": "string"}), &work()).unwrap().compile_values(&options, &mut Rules::new()).unwrap();
     assert_eq!(none, None);
 }

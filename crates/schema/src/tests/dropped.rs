@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{accepts, automaton, grammar_with};
+use super::{accepts, automaton, grammar_with, work};
 use crate::{CompileOptions, Rules, Schema, compile};
 
 const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
@@ -52,7 +52,8 @@ fn only_the_keyword_is_dropped() {
     ] {
         let schema = object(property);
         let mut rules = Rules::new();
-        let compiled = compile(&schema, &DROPS, &mut rules).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let compiled =
+            compile(&schema, &DROPS, &mut rules, &work()).unwrap_or_else(|error| panic!("{schema}: {error}"));
         let dropped: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
         assert_eq!(dropped, keywords, "{schema}: {:?}", compiled.unenforced);
         assert!(
@@ -65,7 +66,7 @@ fn only_the_keyword_is_dropped() {
         assert!(!accepts(&grammar, &json!({ "x": invalid }).to_string()), "{invalid} under {schema}");
         assert!(!accepts(&grammar, "{}"), "{schema}");
         // Without the option it is an error that names the keyword and the location.
-        let error = compile(&schema, &CompileOptions::default(), &mut Rules::new()).unwrap_err();
+        let error = compile(&schema, &CompileOptions::default(), &mut Rules::new(), &work()).unwrap_err();
         assert!(error.message().starts_with("#/properties/x"), "{error}");
     }
 }
@@ -80,7 +81,7 @@ fn invalid_schemas_are_errors_also_where_keywords_are_dropped() {
         json!({"type": "integer", "minimum": 5, "maximum": 4}),
         json!({"$ref": "#/$defs/none"}),
     ] {
-        assert!(compile(&schema, &DROPS, &mut Rules::new()).is_err(), "{schema}");
+        assert!(compile(&schema, &DROPS, &mut Rules::new(), &work()).is_err(), "{schema}");
     }
 }
 
@@ -136,7 +137,7 @@ fn properties_of_large_objects_come_in_two_orders() {
 
 #[test]
 fn parameters_are_those_of_all_alternatives() {
-    let read = |schema: Value| Schema::new(&schema).unwrap().parameters().unwrap();
+    let read = |schema: Value| Schema::new(&schema, &work()).unwrap().parameters().unwrap();
     let names = |parameters: &crate::Parameters| -> Vec<(String, bool)> {
         parameters.properties.iter().map(|one| (one.name.clone(), one.is_required)).collect()
     };
@@ -163,5 +164,5 @@ fn parameters_are_those_of_all_alternatives() {
     assert!(kind.is_valid(&json!("a")) && kind.is_valid(&json!("b")) && !kind.is_valid(&json!("c")));
     assert!(read(json!({})).additional.is_some() && read(json!({"type": "object"})).properties.is_empty());
     assert!(read(json!({"type": "object", "properties": {}})).additional.is_none());
-    assert!(Schema::new(&json!({"type": "string"})).unwrap().parameters().is_err());
+    assert!(Schema::new(&json!({"type": "string"}), &work()).unwrap().parameters().is_err());
 }

@@ -9,12 +9,14 @@ mod references;
 mod strings;
 mod suite;
 mod validator;
+mod work;
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use foredraft_base::error::{Error, Result};
+use foredraft_base::work::Work;
 use foredraft_base::{Token, TokenData, Vocabulary};
 use foredraft_grammar::Grammar;
 
@@ -61,6 +63,11 @@ impl Vocabulary for ByteVocabulary {
     }
 }
 
+/// Enough steps for any test.
+pub(crate) fn work() -> Work {
+    Work::new(1 << 23, None)
+}
+
 /// The automaton of a grammar.
 pub(super) fn automaton(gbnf: &str) -> Result<Grammar> {
     Grammar::new(&Arc::new(ByteVocabulary((0..=255).collect())), gbnf)
@@ -73,7 +80,7 @@ pub(super) fn to_grammar(schema: &Value) -> Result<String> {
 
 fn grammar_with(schema: &Value, options: &CompileOptions) -> Result<String> {
     let mut rules = Rules::new();
-    let compiled = compile(schema, options, &mut rules);
+    let compiled = compile(schema, options, &mut rules, &work());
     let compiled = compiled.map_err(|error| Error::invalid(format!("json_schema: {}", error.message())))?;
     Ok(rules.to_gbnf(&compiled.rule))
 }
@@ -212,7 +219,7 @@ fn random_grammar_outputs_are_valid_under_the_schema() {
     for schema in schemas() {
         let grammar = to_grammar(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
         let automaton = automaton(&grammar).unwrap_or_else(|error| panic!("{error}: {grammar}"));
-        let schema_read = crate::Schema::new(&schema).unwrap();
+        let schema_read = crate::Schema::new(&schema, &work()).unwrap();
         let mut texts = 0;
         for _ in 0..40 {
             let Some(text) = random_text(&automaton, b"\"}]", &mut rng) else { continue };
@@ -374,7 +381,7 @@ fn deep_values_fit_a_small_stack() {
         let thread = std::thread::Builder::new().stack_size(256 << 10);
         let work = || {
             for schema in [&schema, &union] {
-                let read = crate::Schema::new(schema).unwrap();
+                let read = crate::Schema::new(schema, &work()).unwrap();
                 let mut rules = Rules::new();
                 let _ = read.compile(&options, &mut rules);
                 let _ = read.compile_argument(&["</a>"], &options, &mut rules);

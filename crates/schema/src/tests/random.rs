@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Rng, automaton, random_text, validator};
+use super::{Rng, automaton, random_text, validator, work};
 use crate::{CompileOptions, Rules, Schema, compile};
 
 /// Schemas of the keywords that the tests' validator knows.
@@ -86,13 +86,13 @@ proptest! {
         schema.as_object_mut().unwrap().insert("$defs".to_owned(), json!({ "d": definition.clone() }));
         let mut rules = Rules::new();
         let options = CompileOptions { any_order, ..CompileOptions::default() };
-        let Ok(compiled) = compile(&schema, &options, &mut rules) else { return Ok(()) };
+        let Ok(compiled) = compile(&schema, &options, &mut rules, &work()) else { return Ok(()) };
         let gbnf = rules.to_gbnf(&compiled.rule);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {schema}\n{gbnf}"));
         if refers_to_itself(&definition) {
             return Ok(());
         }
-        let read = Schema::new(&schema).unwrap();
+        let read = Schema::new(&schema, &work()).unwrap();
         let mut rng = Rng(seed);
         for _ in 0..6 {
             let Some(text) = random_text(&grammar, b"\"}]", &mut rng) else { continue };
@@ -123,7 +123,7 @@ proptest! {
         let start = Instant::now();
         for drop_unenforceable in [false, true] {
             let options = CompileOptions { drop_unenforceable, any_order: true, python: false };
-            if let Ok(read) = Schema::new(&schema) {
+            if let Ok(read) = Schema::new(&schema, &work()) {
                 let _ = read.compile(&options, &mut Rules::new());
                 let _ = read.parameters();
                 let _ = read.compile_argument(&["</a>"], &options, &mut Rules::new());

@@ -52,6 +52,7 @@ pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: 
         options: &options,
         json_schema: options.response_schema.as_ref(),
         is_unconstrained: false,
+        work: &Work::new(1 << 23, None),
     })
 }
 
