@@ -115,8 +115,8 @@ packages() {
     ) >"$stage/install.log" 2>&1 || { cat "$stage/install.log" >&2; die "the C archive cannot be built"; }
     tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
     make_packages "$out" FOREDRAFT_LIB="$release/libforedraft.so" _PYTHON_HOST_PLATFORM=linux-aarch64 FOREDRAFT_ARCH=arm64
-    begin "check_packages.py"
-    python3 scripts/check_packages.py "$out"/*
+    begin "check-packages.sh"
+    scripts/check-packages.sh "$out"/*
     keep_promise "$out" "Linux AArch64" "${GITHUB_REF_TYPE:-}"
     passed "$(find "$out" -type f | wc -l) packages carry what they need" "$(find "$out" -type f | wc -l)"
     have qemu-aarch64 || return 0

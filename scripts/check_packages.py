@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what packages carry, as auditwheel does for wheels: every ELF file in wheels, npm tarballs, archives, folders, or by itself.
 
-    scripts/check_packages.py PACKAGE...
+    scripts/check-packages.sh PACKAGE...
 
 - What a file needs is in the package, or belongs to the C and C++ run-time libraries that every Linux has.
 - No file searches a folder of the machine that built it (RPATH, RUNPATH): only $ORIGIN, the package's own folder.
@@ -9,7 +9,7 @@
 - A package for Windows carries foredraft.dll for x86-64, and its tag or its os and cpu say so.
 - A manylinux tag names at least the C library that the files need. An npm package that carries files has os, cpu and libc.
 
-Prints what each package needs, and ends with 1 if something is wrong. It needs nothing but Python.
+Prints what each package needs, and ends with 1 if something is wrong. It needs pyelftools; scripts/check-packages.sh installs that first.
 """
 import io
 import json
@@ -20,66 +20,28 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from elftools.elf.elffile import ELFFile
+
 #: Libraries that every Linux with that C library has.
 SYSTEM = re.compile(r"(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+")
 #: The newest version of libstdc++ and of its ABI that distributions with a C library (its minor version) have, oldest first.
 LIBSTDCXX = [(17, 19, 7), (24, 22, 10), (27, 24, 11), (28, 24, 11), (31, 28, 12), (34, 29, 13), (35, 30, 13), (38, 32, 13), (39, 33, 13), (41, 33, 15)]
-MACHINES = {62: "x86_64", 183: "aarch64"}
+MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 
 class Elf:
-    """The dynamic section of an ELF file: what it needs, where it searches, and which versions of symbols it takes."""
+    """What an ELF file needs, where it searches, and which versions of symbols it takes."""
 
     def __init__(self, data):
-        self.data = data
-        is_64, is_little = data[4] == 2, data[5] == 1
-        if not (is_64 and is_little):
-            raise ValueError("expected a 64-bit little-endian ELF file")
-        self.machine = MACHINES.get(struct.unpack_from("<H", data, 18)[0], "another")
-        (table,) = struct.unpack_from("<Q", data, 32)
-        size, count = struct.unpack_from("<HH", data, 54)
-        self.segments = []
-        dynamic = None
-        for index in range(count):
-            kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, table + index * size)
-            if kind == 1:
-                self.segments.append((address, offset, length))
-            elif kind == 2:
-                dynamic = (offset, length)
-        entries = []
-        if dynamic:
-            for at in range(dynamic[0], dynamic[0] + dynamic[1], 16):
-                tag, value = struct.unpack_from("<qQ", data, at)
-                if tag == 0:
-                    break
-                entries.append((tag, value))
-        values = dict(entries)
-        self.strings = self.offset(values[5]) if 5 in values else 0
-        self.needed = [self.text(value) for tag, value in entries if tag == 1]
-        self.soname = next((self.text(value) for tag, value in entries if tag == 14), None)
-        self.paths = [path for tag, value in entries if tag in (15, 29) for path in self.text(value).split(":") if path]
-        self.versions = set(self.needed_versions(values.get(0x6FFFFFFE), values.get(0x6FFFFFFF, 0)))
-
-    def offset(self, address):
-        for start, offset, length in self.segments:
-            if start <= address < start + length:
-                return address - start + offset
-        raise ValueError(f"no segment has the address {address:#x}")
-
-    def text(self, at):
-        start = self.strings + at
-        return self.data[start:self.data.index(b"\0", start)].decode("utf-8", "replace")
-
-    def needed_versions(self, table, count):
-        at = self.offset(table) if table else 0
-        for _ in range(count):
-            _, names, _, first, following = struct.unpack_from("<HHIII", self.data, at)
-            name_at = at + first
-            for _ in range(names):
-                _, _, _, name, next_name = struct.unpack_from("<IHHII", self.data, name_at)
-                yield self.text(name)
-                name_at += next_name
-            at += following
+        file = ELFFile(io.BytesIO(data))
+        self.machine = MACHINES.get(file["e_machine"], "another")
+        tags, versions = file.get_section_by_name(".dynamic"), file.get_section_by_name(".gnu.version_r")
+        tags = list(tags.iter_tags()) if tags else []
+        self.needed = [tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"]
+        self.soname = next((tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"), None)
+        searched = [tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
+        self.paths = [path for paths in searched for path in paths.split(":") if path]
+        self.versions = {version.name for _, needed in versions.iter_versions() for version in needed} if versions else set()
 
 
 def numbers(versions, prefix):

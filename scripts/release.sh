@@ -72,7 +72,7 @@ if [ -n "$with_c" ]; then
     tar -C "$work" -czf "$out/$tree.tar.gz" "$tree"
 fi
 
-python3 "$root/scripts/check_packages.py" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
+"$root/scripts/check-packages.sh" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
 keep_promise "$out" "Linux x86-64" "${tag:+tag}"
 for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl "$work"/csharp-packages/*; do
     # Text that names a folder of this machine: a search path, above all.

@@ -24,7 +24,7 @@ if [ -n "${FOREDRAFT_PACKAGES:-}" ]; then
 else
     (cd "$root/node" && npm pack --silent --pack-destination "$folder" && npm pack --silent --pack-destination "$folder" "$(node scripts/platform.cjs)")
 fi
-! command -v python3 >/dev/null || python3 "$root/scripts/check_packages.py" "$folder"/*.tgz
+! command -v python3 >/dev/null || "$root/scripts/check-packages.sh" "$folder"/*.tgz
 cd "$folder"
 unset FOREDRAFT_LIB NODE_PATH
 npm init -y >/dev/null

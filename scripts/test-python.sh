@@ -42,7 +42,7 @@ else
     "$folder/venv/bin/pip" install --quiet build
     "$folder/venv/bin/python" -m build --outdir "$folder/wheel" "$root/python" >"$folder/build.log" 2>&1 || { cat "$folder/build.log"; exit 1; }
 fi
-"$python" "$root/scripts/check_packages.py" "$folder"/wheel/*.whl
+"$root/scripts/check-packages.sh" "$folder"/wheel/*.whl
 tar -C "$folder" -xzf "$folder"/wheel/*.tar.gz
 # Cargo finds the whole workspace in it.
 ! command -v cargo >/dev/null || cargo metadata --quiet --no-deps --format-version 1 --manifest-path "$folder"/foredraft-*/source/Cargo.toml >/dev/null

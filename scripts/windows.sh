@@ -194,8 +194,8 @@ packages() {
     rm -rf "$out" "$stage/venv" "$stage/unpacked" "$stage/$tree" && mkdir -p "$out" "$stage/unpacked"
     cp -r "$package" "$stage/$tree" && tar -C "$stage" -czf "$out/$tree.tar.gz" "$tree"
     make_packages "$out" FOREDRAFT_LIB="$package/bin/foredraft.dll" FOREDRAFT_SYSTEM=win32 FOREDRAFT_ARCH=x64
-    begin "check_packages.py"
-    python3 scripts/check_packages.py "$out"/*
+    begin "check-packages.sh"
+    scripts/check-packages.sh "$out"/*
     (cd "$out" && sha256sum -- * >"$stage/sums" && mv "$stage/sums" SHA256SUMS)
     compile packaged gcc -std=c99 tests/windows/packaged.c
     for file in "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz; do

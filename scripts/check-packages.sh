@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs scripts/check_packages.py, in an environment of its own that has pyelftools, in target/checks: scripts/check-packages.sh PACKAGE...
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+checks=$root/target/checks
+if ! "$checks/bin/python" -c 'import elftools' 2>/dev/null; then
+    python3 -m venv "$checks"
+    "$checks/bin/pip" install --quiet --disable-pip-version-check pyelftools
+fi
+exec "$checks/bin/python" "$root/scripts/check_packages.py" "$@"
