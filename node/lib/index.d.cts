@@ -529,8 +529,8 @@ export interface Options {
 }
 
 export interface LoadOptions extends Options {
-  /** Told how far the load is, 0 to 1. */
-  onProgress?: (progress: number) => void;
+  /** Gets how far the load is, 0 to 1. The load waits for a promise that it returns, and fails with what it throws. */
+  onProgress?: (progress: number) => unknown;
 }
 
 /** A failure that the library reports. */
@@ -625,7 +625,7 @@ export class Engine {
   pause(): void;
   /** Ends a pause. After the last one the threads go on where they were. */
   resume(): void;
-  /** Ends what runs, and the engine with it. */
+  /** Ends what runs, and the engine with it. The garbage collector does so with an engine that was dropped. */
   close(): Promise<void>;
   readonly closed: boolean;
   /** Closes it, at the end of the block of `await using`. */
