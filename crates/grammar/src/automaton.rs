@@ -4,19 +4,25 @@
 //! token, or the stack is empty and the output may end. Stacks share their lower parts, sets have ids, and the transition from a set by a
 //! byte is kept, so a repeated transition is one lookup.
 //!
+//! In a tree with marks a set is ordered: the stacks that have priority come first. There a transition also has [`Moves`], which say from
+//! which stack each one comes and what it passes, for those that read the output. Otherwise sets are sorted.
+//!
 //! llama.cpp computes the sets again for each token and copies all rules with every copy. It does not limit the number of
 //! stacks, which grows without bound in some grammars (`x ::= "a" x "b" | "a" x "c" | "a"` doubles it per character).
 
 mod each;
+mod moves;
 mod sets;
 mod stacks;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::sets::{REJECTED_SET, Sets};
-use self::stacks::{EMPTY, Frame, Stacks};
-use crate::tree::{MachineStep, Node, NodeId, Tree};
+use self::moves::MoveTable;
+pub(super) use self::moves::{Moves, Passed};
+use self::sets::{REJECTED_SET, SetFacts, Sets};
+use self::stacks::{EMPTY, StackTop, Stacks};
+use crate::tree::{MachineStep, Mark, MarkSet, Node, NodeId, Tree};
 use foredraft_base::Token;
 
 /// The maximum number of stacks in a set.
@@ -59,6 +65,39 @@ impl std::fmt::Display for TooAmbiguous {
     }
 }
 
+/// A stack that may belong to a set.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    stack: u32,
+    /// The index of the stack before from which it comes.
+    from: u32,
+    /// What it passed, as a list of [`PassedLists`].
+    passed: u32,
+    /// Its top reads a byte or a token.
+    is_read: bool,
+}
+
+/// Lists of what candidates passed, with shared beginnings. List 0 is empty.
+#[derive(Debug, Default)]
+struct PassedLists(Vec<(u32, Passed)>);
+
+impl PassedLists {
+    fn add(&mut self, list: u32, passed: Passed) -> u32 {
+        self.0.push((list, passed));
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn list(&self, mut list: u32) -> Vec<Passed> {
+        let mut passed = Vec::new();
+        while let Some((before, last)) = (list as usize).checked_sub(1).and_then(|index| self.0.get(index)) {
+            passed.push(*last);
+            list = *before;
+        }
+        passed.reverse();
+        passed
+    }
+}
+
 /// The lazily built automaton of a tree: its stacks, sets and transitions.
 #[derive(Debug)]
 pub(super) struct Automaton {
@@ -66,6 +105,7 @@ pub(super) struct Automaton {
     root: NodeId,
     stacks: Stacks,
     sets: Sets,
+    moves: MoveTable,
     /// The column of each byte in the rows of sets.
     columns: [u8; 256],
     /// Transitions by token id: (set, token) to set. All tokens that a set does not name share [`OTHER_TOKENS`].
@@ -79,10 +119,11 @@ impl Automaton {
     pub(super) fn new(tree: Arc<Tree>, root: NodeId) -> Automaton {
         let (columns, n_columns) = tree.columns();
         Automaton {
-            tree,
             root,
             stacks: Stacks::default(),
-            sets: Sets::new(n_columns),
+            sets: Sets::new(n_columns, tree.is_ordered()),
+            moves: MoveTable::default(),
+            tree,
             columns,
             follows_token: HashMap::new(),
             joined: HashMap::new(),
@@ -92,8 +133,45 @@ impl Automaton {
 
     /// The state of an empty output.
     pub(super) fn start(&mut self) -> Result<GrammarState, TooAmbiguous> {
+        Ok(self.start_reading()?.0)
+    }
+
+    /// The state of an empty output, and the moves with which its stacks come from the empty one.
+    pub(super) fn start_reading(&mut self) -> Result<(GrammarState, Option<&Moves>), TooAmbiguous> {
         let stack = self.stacks.push(self.root, 0, EMPTY);
-        Ok(GrammarState { set: self.expand(vec![stack])? })
+        let (set, moves) = self.expand(vec![Candidate { stack, from: 0, passed: 0, is_read: false }], 0)?;
+        Ok((GrammarState { set }, self.moves.get(moves)))
+    }
+
+    /// The state after a byte, and what it does to the stacks; `None` if nothing.
+    pub(super) fn read(
+        &mut self,
+        state: GrammarState,
+        byte: u8,
+    ) -> Result<(GrammarState, Option<&Moves>), TooAmbiguous> {
+        let next = self.follow_text(state, &[byte])?;
+        let moves = self.columns.get(usize::from(byte)).map_or(0, |column| self.sets.moves(state.set, *column));
+        Ok((next, self.moves.get(moves)))
+    }
+
+    /// The index of the first stack that may end.
+    pub(super) fn first_end(&self, state: GrammarState) -> Option<usize> {
+        self.sets.stacks(state.set).iter().position(|stack| *stack == EMPTY)
+    }
+
+    /// The state with only the first stack, if there is one.
+    pub(super) fn first_only(&mut self, state: GrammarState) -> GrammarState {
+        let stacks = self.sets.stacks(state.set);
+        GrammarState { set: self.set_id(stacks.get(..1).unwrap_or(&[]).to_vec()) }
+    }
+
+    /// Whether all stacks are inside of a mark.
+    pub(super) fn is_inside(&self, state: GrammarState, mark: Mark) -> bool {
+        self.sets.facts(state.set).is_some_and(|facts| facts.marks.has(mark))
+    }
+
+    pub(super) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
     }
 
     /// Resets the work counter at the beginning of a call.
@@ -105,7 +183,7 @@ impl Automaton {
     /// counts as work, because the stacks alone may exceed the cache limit.
     pub(super) fn rebuilt(&self, state: GrammarState) -> Result<Option<(Automaton, GrammarState)>, TooAmbiguous> {
         let others = self.follows_token.len() + self.joined.len();
-        if self.stacks.len() + self.sets.size() + others < MAX_CACHED {
+        if self.stacks.len() + self.sets.size() + self.moves.size() + others < MAX_CACHED {
             return Ok(None);
         }
         let mut fresh = Automaton { work: self.work, ..Automaton::new(Arc::clone(&self.tree), self.root) };
@@ -122,7 +200,7 @@ impl Automaton {
 
     /// Whether the output may end.
     pub(super) fn may_end(&self, state: GrammarState) -> bool {
-        self.sets.stacks(state.set).contains(&EMPTY)
+        self.first_end(state).is_some()
     }
 
     /// The state after a token with the piece `piece` that adds `text` to the output; [`GrammarState::REJECTED`] if it may not
@@ -146,7 +224,7 @@ impl Automaton {
         if by_id == REJECTED_SET {
             return Ok(by_text);
         }
-        Ok(GrammarState { set: self.join(by_id, by_text.set)? })
+        Ok(GrammarState { set: self.join(by_text.set, by_id)? })
     }
 
     /// The union of two sets.
@@ -155,8 +233,11 @@ impl Automaton {
             return Ok(known);
         }
         let mut stacks = self.sets.stacks(one).to_vec();
-        stacks.extend_from_slice(&self.sets.stacks(other));
-        self.spend(stacks.len())?;
+        let others = self.sets.stacks(other);
+        self.spend(stacks.len() + others.len())?;
+        self.stacks.begin_visits();
+        stacks.iter().for_each(|stack| _ = self.stacks.visit(*stack));
+        stacks.extend(others.iter().filter(|stack| self.stacks.visit(**stack)));
         let both = self.set_id(stacks);
         self.joined.insert((one, other), both);
         Ok(both)
@@ -168,7 +249,7 @@ impl Automaton {
         self.spend(1 + stacks.len() / STACKS_PER_WORK)?;
         let mut bytes: Vec<u8> = Vec::new();
         for stack in stacks.iter() {
-            let Some(Frame { node, at, .. }) = self.stacks.top(*stack) else { return Ok(None) };
+            let Some(StackTop { node, at, .. }) = self.stacks.top(*stack) else { return Ok(None) };
             match self.tree.node(node) {
                 Some(Node::Text(text)) => bytes.extend(text.get(at as usize)),
                 Some(Node::Machine(machine)) => bytes.extend(machine.next_bytes(at)),
@@ -212,18 +293,19 @@ impl Automaton {
             _ => None,
         })?;
         self.sets.set_next(set, column, next);
-        Ok(next)
+        Ok(next.0)
     }
 
     /// The set after a token that the grammar names by id.
     fn follow_token(&mut self, state: GrammarState, token: Token) -> Result<u32, TooAmbiguous> {
-        let Some(named) = self.sets.named(state.set) else { return Ok(REJECTED_SET) };
+        let named = self.sets.facts(state.set).and_then(|facts| facts.named.as_deref());
+        let Some(named) = named else { return Ok(REJECTED_SET) };
         let number = u32::try_from(token).ok().filter(|number| named.binary_search(number).is_ok());
         let key = (state.set, number.unwrap_or(OTHER_TOKENS));
         if let Some(&known) = self.follows_token.get(&key) {
             return Ok(known);
         }
-        let next = self.step(state.set, |_, node| match node {
+        let (next, _) = self.step(state.set, |_, node| match node {
             Node::Token(wanted) => (Some(*wanted) == number).then_some(None),
             Node::NotToken(other) => (Some(*other) != number).then_some(None),
             _ => None,
@@ -232,29 +314,39 @@ impl Automaton {
         Ok(next)
     }
 
-    /// The set after the stacks of `set` whose top can be followed: `advance` returns the new progress, `Some(None)` at the node's end.
-    fn step(&mut self, set: u32, advance: impl Fn(Frame, &Node) -> Option<Option<u32>>) -> Result<u32, TooAmbiguous> {
+    /// The set after the stacks of `set` whose top can be followed, and its moves. `advance` returns the new progress, `Some(None)` at the
+    /// node's end.
+    fn step(
+        &mut self,
+        set: u32,
+        advance: impl Fn(StackTop, &Node) -> Option<Option<u32>>,
+    ) -> Result<(u32, u32), TooAmbiguous> {
         let (tree, stacks) = (Arc::clone(&self.tree), self.sets.stacks(set));
         self.spend(1 + stacks.len() / STACKS_PER_WORK)?;
         let mut next = Vec::new();
-        for &stack in stacks.iter() {
+        for (&stack, from) in stacks.iter().zip(0..) {
             let Some(frame) = self.stacks.top(stack) else { continue };
-            match tree.node(frame.node).and_then(|node| advance(frame, node)) {
-                Some(Some(at)) => next.push(self.stacks.push(frame.node, at, frame.below)),
-                Some(None) => next.push(frame.below),
-                None => {}
-            }
+            let stack = match tree.node(frame.node).and_then(|node| advance(frame, node)) {
+                Some(Some(at)) => self.stacks.push(frame.node, at, frame.below),
+                Some(None) => frame.below,
+                None => continue,
+            };
+            next.push(Candidate { stack, from, passed: 0, is_read: false });
         }
-        self.expand(next)
+        next.reverse();
+        self.expand(next, stacks.len())
     }
 
-    /// Replaces inner nodes on top of the given stacks until every top reads a byte or a token, and returns the set.
-    fn expand(&mut self, mut todo: Vec<u32>) -> Result<u32, TooAmbiguous> {
+    /// Replaces inner nodes on top of the given stacks until every top reads a byte or a token. Returns the set and its moves from
+    /// `n_before` stacks. The last candidate has priority, and so has the first set found: of two equal stacks the first one stays.
+    fn expand(&mut self, mut todo: Vec<Candidate>, n_before: usize) -> Result<(u32, u32), TooAmbiguous> {
         let tree = Arc::clone(&self.tree);
         self.stacks.begin_visits();
         let (mut found, mut n_visited) = (Vec::new(), 0);
-        while let Some(stack) = todo.pop() {
-            if !self.stacks.visit(stack) {
+        let mut passed = PassedLists::default();
+        while let Some(candidate) = todo.pop() {
+            let Candidate { stack, is_read, .. } = candidate;
+            if !is_read && !self.stacks.visit(stack) {
                 continue;
             }
             n_visited += 1;
@@ -262,65 +354,92 @@ impl Automaton {
                 return Err(TooAmbiguous);
             }
             let n_todo = todo.len();
-            let Some(frame) = self.stacks.top(stack) else {
-                found.push(stack);
-                continue;
-            };
-            if self.is_read(&tree, frame, &mut todo) {
-                found.push(stack);
+            let top = self.stacks.top(stack).filter(|_| !is_read);
+            if top.is_none_or(|frame| self.open(&tree, frame, candidate, &mut todo, &mut passed)) {
+                found.push(candidate);
             }
             self.spend(1 + todo.len().saturating_sub(n_todo))?;
         }
-        Ok(self.set_id(found))
+        let mut moves = Moves::default();
+        if tree.is_ordered() {
+            found.iter().for_each(|candidate| moves.add(candidate.from, passed.list(candidate.passed)));
+        }
+        let is_plain = !tree.is_ordered() || moves.is_plain(n_before);
+        let moves = if is_plain { 0 } else { self.moves.id(moves) };
+        Ok((self.set_id(found.into_iter().map(|candidate| candidate.stack).collect()), moves))
     }
 
-    /// Whether the top of a stack reads a byte or a token. Adds the stacks that stand for it to `todo`, those of less priority first.
-    fn is_read(&mut self, tree: &Tree, frame: Frame, todo: &mut Vec<u32>) -> bool {
-        let Frame { node, at, below } = frame;
+    /// Whether the top of a stack reads a byte or a token. Otherwise adds the stacks that stand for it to `todo`, those of less priority
+    /// first.
+    fn open(
+        &mut self,
+        tree: &Tree,
+        frame: StackTop,
+        candidate: Candidate,
+        todo: &mut Vec<Candidate>,
+        passed: &mut PassedLists,
+    ) -> bool {
+        let StackTop { node, at, below } = frame;
         let stacks = &mut self.stacks;
+        let with = |stack| Candidate { stack, ..candidate };
         match tree.node(node) {
             Some(Node::Text(_) | Node::Token(_) | Node::NotToken(_)) => return true,
             Some(Node::Machine(machine)) => {
-                if machine.may_end(at) {
-                    todo.push(below);
+                if !machine.may_end(at) {
+                    return true;
                 }
-                return true;
+                // What follows has priority.
+                todo.extend([Candidate { is_read: true, ..candidate }, with(below)]);
             }
             Some(Node::Seq(parts)) => {
                 let rest = if at as usize + 1 < parts.len() { stacks.push(node, at + 1, below) } else { below };
-                todo.push(parts.get(at as usize).map_or(below, |part| stacks.push(*part, 0, rest)));
+                todo.push(with(parts.get(at as usize).map_or(below, |part| stacks.push(*part, 0, rest))));
             }
-            Some(Node::Alt(parts)) => todo.extend(parts.iter().rev().map(|part| stacks.push(*part, 0, below))),
+            Some(Node::Alt(parts)) => {
+                todo.extend(parts.iter().rev().map(|part| with(stacks.push(*part, 0, below))));
+            }
             Some(Node::Repeat(repeated, min, max)) => {
                 if at >= *min {
-                    todo.push(below);
+                    todo.push(with(below));
                 }
                 let count = max.map_or((at + 1).min(*min), |_| at + 1);
                 if max.is_none_or(|max| at < max) {
                     let rest = if Some(count) == *max { below } else { stacks.push(node, count, below) };
-                    todo.push(stacks.push(*repeated, 0, rest));
+                    todo.push(with(stacks.push(*repeated, 0, rest)));
                 }
             }
             Some(Node::Each(each)) => {
                 let seen = stacks.seen(at);
                 if seen.may_end(each) {
-                    todo.push(below);
+                    todo.push(with(below));
                 }
                 let first = todo.len();
                 for (item, next) in seen.options(each) {
                     let next = stacks.seen_id(next);
                     let rest = stacks.push(node, next, below);
                     let item = stacks.push(item, 0, rest);
-                    todo.push(if seen.is_empty() { item } else { stacks.push(each.separator, 0, item) });
+                    todo.push(with(if seen.is_empty() { item } else { stacks.push(each.separator, 0, item) }));
                 }
-                todo.get_mut(first..).into_iter().for_each(<[u32]>::reverse);
+                todo.get_mut(first..).into_iter().for_each(<[Candidate]>::reverse);
             }
-            Some(Node::Mark(_, marked)) => {
-                let rest = stacks.push(node, 1, below);
-                todo.push(if at == 0 { stacks.push(*marked, 0, rest) } else { below });
+            Some(Node::Mark(mark, marked)) if at == 0 => {
+                let rest = stacks.push_marked(node, 1, below, MarkSet::of(*mark));
+                let passed = passed.add(candidate.passed, Passed::Open(*mark));
+                todo.push(Candidate { stack: stacks.push(*marked, 0, rest), passed, ..candidate });
             }
-            Some(Node::Emit(_) | Node::Commit) => todo.push(below),
-            Some(Node::Rule(rule)) => todo.extend(tree.body(*rule).map(|body| stacks.push(body, 0, below))),
+            Some(Node::Mark(mark, _)) => {
+                let passed = passed.add(candidate.passed, Passed::Close(*mark));
+                todo.push(Candidate { stack: below, passed, ..candidate });
+            }
+            Some(Node::Emit(_)) => {
+                let passed = passed.add(candidate.passed, Passed::Emit(node));
+                todo.push(Candidate { stack: below, passed, ..candidate });
+            }
+            Some(Node::Commit) => {
+                todo.clear();
+                todo.push(with(below));
+            }
+            Some(Node::Rule(rule)) => todo.extend(tree.body(*rule).map(|body| with(stacks.push(body, 0, below)))),
             None => {}
         }
         false
@@ -328,8 +447,9 @@ impl Automaton {
 
     /// The id of the set of these stacks.
     fn set_id(&mut self, mut stacks: Vec<u32>) -> u32 {
-        stacks.sort_unstable();
-        stacks.dedup();
+        if !self.tree.is_ordered() {
+            stacks.sort_unstable();
+        }
         let (tree, all) = (&self.tree, &self.stacks);
         self.sets.id(&stacks, || {
             let named =
@@ -340,7 +460,8 @@ impl Automaton {
             let mut named: Vec<u32> = named.collect();
             named.sort_unstable();
             named.dedup();
-            (!named.is_empty()).then(|| named.into())
+            let marks = stacks.iter().fold(MarkSet::ALL, |marks, stack| marks.shared(all.marks(*stack)));
+            SetFacts { named: (!named.is_empty()).then(|| named.into()), marks }
         })
     }
 

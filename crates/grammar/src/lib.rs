@@ -6,6 +6,7 @@
 //! cheap copies.
 //!
 //! - [`tree`]: rules as a tree of nodes. `scanner`, `parse`, `rules`: GBNF to such a tree. `automaton`: matches the output against it.
+//! - `read`: what a completion says, by the marks of the tree.
 //! - `continuation`: text that must come next, as tokens.
 //! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
 //!   these together.
@@ -16,6 +17,7 @@ mod constraint;
 mod continuation;
 mod parse;
 mod pattern;
+mod read;
 mod reasoning;
 mod rules;
 mod scanner;
@@ -28,8 +30,9 @@ use parking_lot::Mutex;
 
 use self::automaton::{Automaton, GrammarState};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
+pub use self::read::{CompletionReader, ReadEvent};
 pub use self::reasoning::ReasoningRules;
-use self::tree::{NodeId, Tree};
+use self::tree::{Mark, NodeId, Tree};
 pub use self::trigger::Trigger;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData, Vocabulary};
@@ -74,8 +77,22 @@ impl Grammar {
     /// # Errors
     /// `invalid_request`: the tree is too large, a rule of it has no body, or the grammar is too ambiguous.
     pub fn from_tree(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {
-        tree.check().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         Grammar::start(vocabulary, tree, root)
+    }
+
+    /// A reader of the completion from its beginning, by the marks of the tree. It shares the automaton.
+    ///
+    /// # Errors
+    /// `invalid_request`: the grammar is too ambiguous.
+    pub fn reader(&self) -> Result<CompletionReader> {
+        CompletionReader::shared(Arc::clone(&self.automaton))
+    }
+
+    /// Whether the completion is inside of a mark, whatever follows.
+    #[must_use]
+    pub fn is_inside(&self, mark: Mark) -> bool {
+        self.automaton.lock().is_inside(self.state, mark)
     }
 
     fn start(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::rules::{Reference, RuleDefinition, check};
+use super::rules::{RuleDefinition, RuleReference, check};
 use super::scanner::{ParseError, Scanner, is_word};
 use super::tree::{NodeId, Tree};
 
@@ -49,7 +49,7 @@ struct Parser<'a> {
 /// A rule or a group in parentheses that is being read.
 struct Group {
     rule: u32,
-    body: Vec<Reference>,
+    body: Vec<RuleReference>,
     /// The complete alternatives, and the parts of the one that is being read.
     alternatives: Vec<NodeId>,
     parts: Vec<NodeId>,
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Adds an item of so many symbols.
-    fn add_item(&mut self, node: NodeId, reference: Reference, n_symbols: usize) {
+    fn add_item(&mut self, node: NodeId, reference: RuleReference, n_symbols: usize) {
         self.item = Item { start: self.body.len(), n_symbols, n_rules: 1 };
         self.parts.push(node);
         self.body.push(reference);
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Adds an internal rule for a part of the rule `name`.
-    fn add_internal_rule(&mut self, name: &'a str, body: Option<Vec<Reference>>) -> u32 {
+    fn add_internal_rule(&mut self, name: &'a str, body: Option<Vec<RuleReference>>) -> u32 {
         let (at, node) = (self.scanner.at(), self.tree.empty());
         self.add_rule(RuleDefinition { name, at, node, body })
     }
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
                     let Some(around) = outer.pop() else { break };
                     let inner = std::mem::replace(&mut group, around);
                     let (rule, n_rules) = (inner.rule, self.n_rules - inner.rules_before);
-                    group.add_item(self.define(inner), Reference::Rule(rule), 1);
+                    group.add_item(self.define(inner), RuleReference::Rule(rule), 1);
                     group.item.n_rules = n_rules;
                     self.scanner.skip();
                 }
@@ -186,7 +186,7 @@ impl<'a> Parser<'a> {
                     self.scanner.space(true);
                     let alternative = self.tree.seq(&std::mem::take(&mut group.parts));
                     group.alternatives.push(alternative);
-                    group.body.push(Reference::Or);
+                    group.body.push(RuleReference::Or);
                     group.add_nothing();
                     continue;
                 }
@@ -195,7 +195,7 @@ impl<'a> Parser<'a> {
                 b'<' | b'!' => self.token(&mut group)?,
                 b'.' => {
                     self.scanner.skip();
-                    group.add_item(self.tree.class_except(&[]), Reference::Terminal, 1);
+                    group.add_item(self.tree.class_except(&[]), RuleReference::Terminal, 1);
                 }
                 b'*' | b'+' | b'?' | b'{' => self.repetition(&mut group, name, !outer.is_empty())?,
                 _ if is_word(byte) => {
@@ -203,7 +203,7 @@ impl<'a> Parser<'a> {
                     let mentioned = self.scanner.take_while(is_word);
                     let rule = self.id(mentioned, at);
                     let node = self.definitions.get(rule as usize).map(|definition| definition.node);
-                    group.add_item(node.unwrap_or(self.tree.empty()), Reference::Rule(rule), 1);
+                    group.add_item(node.unwrap_or(self.tree.empty()), RuleReference::Rule(rule), 1);
                 }
                 _ => break,
             }
@@ -228,7 +228,7 @@ impl<'a> Parser<'a> {
         }
         match chars.len() {
             0 => group.add_nothing(),
-            n_chars => group.add_item(self.tree.chars(&chars), Reference::Terminal, n_chars),
+            n_chars => group.add_item(self.tree.chars(&chars), RuleReference::Terminal, n_chars),
         }
         Ok(())
     }
@@ -256,8 +256,8 @@ impl<'a> Parser<'a> {
         // As in llama.cpp, an empty class is not an item.
         match (ranges.is_empty(), negated) {
             (true, _) => group.add_nothing(),
-            (false, false) => group.add_item(self.tree.class(&ranges), Reference::Terminal, 1),
-            (false, true) => group.add_item(self.tree.class_except(&ranges), Reference::Terminal, 1),
+            (false, false) => group.add_item(self.tree.class(&ranges), RuleReference::Terminal, 1),
+            (false, true) => group.add_item(self.tree.class_except(&ranges), RuleReference::Terminal, 1),
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ impl<'a> Parser<'a> {
             token
         };
         let node = if negated { self.tree.not_token(token) } else { self.tree.token(token) };
-        group.add_item(node, Reference::Terminal, 1);
+        group.add_item(node, RuleReference::Terminal, 1);
         Ok(())
     }
 
@@ -365,15 +365,15 @@ impl<'a> Parser<'a> {
         let size = |count: u32, each: usize| (count as usize).saturating_mul(each);
         let grown = size(min.saturating_sub(1), n_symbols).saturating_add(size(n_optional, n_symbols + RULE_SIZE));
         self.add_size(grown).map_err(|error| error.message)?;
-        let mut optional: Vec<Reference> = group.body.get(start..).unwrap_or(&[]).to_vec();
+        let mut optional: Vec<RuleReference> = group.body.get(start..).unwrap_or(&[]).to_vec();
         if min == 0 {
             group.body.truncate(start);
         }
         if n_optional > 0 {
             let next = u32::try_from(self.definitions.len()).unwrap_or(u32::MAX);
-            optional.extend(max.is_none().then_some(Reference::Rule(next)));
-            optional.push(Reference::Or);
-            group.body.push(Reference::Rule(self.add_internal_rule(name, Some(optional))));
+            optional.extend(max.is_none().then_some(RuleReference::Rule(next)));
+            optional.push(RuleReference::Or);
+            group.body.push(RuleReference::Rule(self.add_internal_rule(name, Some(optional))));
             self.n_rules += u64::from(n_optional - 1);
         }
         let n_symbols = size(min, n_symbols) + usize::from(n_optional > 0);

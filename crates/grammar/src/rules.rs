@@ -5,7 +5,7 @@ use super::tree::NodeId;
 
 /// An element of a rule's body, as far as the checks need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reference {
+pub(super) enum RuleReference {
     /// The end of an alternative that is followed by another one.
     Or,
     /// A reference to a rule.
@@ -23,12 +23,12 @@ pub(super) struct RuleDefinition<'a> {
     /// Its node in the tree. Internal rules are not mentioned by it.
     pub(super) node: NodeId,
     /// `None` until it is defined.
-    pub(super) body: Option<Vec<Reference>>,
+    pub(super) body: Option<Vec<RuleReference>>,
 }
 
 impl RuleDefinition<'_> {
-    fn alternatives(&self) -> impl Iterator<Item = &[Reference]> {
-        self.body.iter().flat_map(|body| body.split(|reference| *reference == Reference::Or))
+    fn alternatives(&self) -> impl Iterator<Item = &[RuleReference]> {
+        self.body.iter().flat_map(|body| body.split(|reference| *reference == RuleReference::Or))
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn check(definitions: &[RuleDefinition<'_>]) -> Result<NodeId, ParseE
         return Err(ParseError { at: 0, message: message.into() });
     };
     for reference in definitions.iter().flat_map(|definition| definition.body.iter().flatten()) {
-        if let Reference::Rule(rule) = reference
+        if let RuleReference::Rule(rule) = reference
             && let Some(definition) = (*rule as usize).checked_sub(n_defined).and_then(|rule| later.get(rule))
         {
             return undefined(definition);
@@ -70,13 +70,13 @@ fn left_recursive<'a, 'b>(definitions: &'a [RuleDefinition<'b>]) -> Option<&'a R
         Done,
     }
     let may_be_empty: Vec<bool> =
-        definitions.iter().map(|definition| definition.alternatives().any(<[Reference]>::is_empty)).collect();
+        definitions.iter().map(|definition| definition.alternatives().any(<[RuleReference]>::is_empty)).collect();
     // The rules that a rule may begin with.
     let beginnings = |definition: &RuleDefinition<'_>| {
         let mut rules = Vec::new();
         for alternative in definition.alternatives() {
             for reference in alternative {
-                let Reference::Rule(first) = *reference else { break };
+                let RuleReference::Rule(first) = *reference else { break };
                 rules.push(first as usize);
                 if may_be_empty.get(first as usize) == Some(&false) {
                     break;

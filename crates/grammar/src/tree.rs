@@ -23,7 +23,7 @@
 
 mod machine;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 pub(crate) use self::machine::{Machine, MachineStep};
@@ -39,9 +39,12 @@ pub struct NodeId(pub(crate) u32);
 
 /// What a part of a completion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Mark {
     /// Reasoning.
     Reasoning,
+    /// Reasoning with the tags around it, from the first one on. Its own text is not shown. The limit on reasoning counts inside of it.
+    ReasoningBlock,
     /// Content.
     Content,
     /// A call of a tool: its name, id and arguments are inside.
@@ -56,6 +59,31 @@ pub enum Mark {
     Verbatim,
     /// A part of a string in a call's arguments, which JSON must escape.
     Text,
+}
+
+/// A set of marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MarkSet(u16);
+
+impl MarkSet {
+    pub(crate) const NONE: MarkSet = MarkSet(0);
+    pub(crate) const ALL: MarkSet = MarkSet(u16::MAX);
+
+    pub(crate) fn of(mark: Mark) -> MarkSet {
+        MarkSet(1 << mark as u8)
+    }
+
+    pub(crate) fn with(self, other: MarkSet) -> MarkSet {
+        MarkSet(self.0 | other.0)
+    }
+
+    pub(crate) fn shared(self, other: MarkSet) -> MarkSet {
+        MarkSet(self.0 & other.0)
+    }
+
+    pub(crate) fn has(self, mark: Mark) -> bool {
+        self.shared(MarkSet::of(mark)) != MarkSet::NONE
+    }
 }
 
 /// The items of a [`Tree::each`].
@@ -283,7 +311,7 @@ impl Tree {
 
     /// A rule that [`Tree::define`] gives a body.
     pub fn declare(&mut self) -> NodeId {
-        let rule = number(self.rules.len());
+        let rule = machine::number(self.rules.len());
         self.rules.push(None);
         self.add(Node::Rule(rule))
     }
@@ -311,13 +339,43 @@ impl Tree {
         self.nodes.get(id.0 as usize)
     }
 
-    /// Says why no grammar can be made of the tree.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        match (self.is_too_large, self.rules.contains(&None)) {
-            (true, _) => Err("the rules are too large"),
-            (false, true) => Err("a rule is not defined"),
-            (false, false) => Ok(()),
+    /// Whether the order of alternatives counts.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// The text of an [`Tree::emit`].
+    pub(crate) fn emitted(&self, node: NodeId) -> &str {
+        if let Some(Node::Emit(text)) = self.node(node) { text } else { "" }
+    }
+
+    /// Says why no grammar can be made of a node.
+    pub(crate) fn check(&self, root: NodeId) -> Result<(), &'static str> {
+        if self.is_too_large {
+            return Err("the rules are too large");
         }
+        // Whether a node stands inside of a mark in which nothing may be decided.
+        let mut todo = vec![(root, false)];
+        let mut seen = HashSet::from([(root, false)]);
+        while let Some((id, is_inside)) = todo.pop() {
+            let mut add = |parts: &[NodeId], is_inside| {
+                todo.extend(parts.iter().map(|part| (*part, is_inside)).filter(|part| seen.insert(*part)));
+            };
+            match self.node(id) {
+                Some(Node::Seq(parts) | Node::Alt(parts)) => add(parts, is_inside),
+                Some(Node::Repeat(part, ..)) => add(&[*part], is_inside),
+                Some(Node::Each(each)) => {
+                    each.items.iter().for_each(|(item, _)| add(&[*item], is_inside));
+                    add(&[each.separator], is_inside);
+                    add(each.further.as_slice(), is_inside);
+                }
+                Some(Node::Mark(mark, part)) => add(&[*part], is_inside || *mark != Mark::Foreign),
+                Some(Node::Rule(rule)) => add(&[self.body(*rule).ok_or("a rule is not defined")?], is_inside),
+                Some(Node::Commit) if is_inside => return Err("a part of a turn is decided inside of it"),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The body of a rule.
@@ -356,7 +414,7 @@ impl Tree {
             return self.refuse();
         }
         self.is_ordered |= matches!(node, Node::Mark(..) | Node::Emit(_) | Node::Commit);
-        let id = NodeId(number(self.nodes.len()));
+        let id = NodeId(machine::number(self.nodes.len()));
         self.nodes.push(node.clone());
         self.node_ids.insert(node, id);
         id
@@ -373,11 +431,6 @@ impl Tree {
         self.is_too_large = true;
         NodeId(0)
     }
-}
-
-/// Ids are below [`MAX_SIZE`].
-fn number(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 /// The column of each byte.

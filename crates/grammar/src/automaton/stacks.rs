@@ -3,14 +3,14 @@
 use foldhash::HashMap;
 
 use super::each::SeenItems;
-use crate::tree::NodeId;
+use crate::tree::{MarkSet, NodeId};
 
 /// The empty stack.
 pub(super) const EMPTY: u32 = 0;
 
 /// The top of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Frame {
+pub(super) struct StackTop {
     pub(super) node: NodeId,
     /// The progress in the node.
     pub(super) at: u32,
@@ -22,8 +22,10 @@ pub(super) struct Frame {
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     /// Id 0 is the empty stack and has none.
-    frames: Vec<Frame>,
-    ids: HashMap<Frame, u32>,
+    frames: Vec<StackTop>,
+    ids: HashMap<StackTop, u32>,
+    /// The marks that each stack is inside of. The empty one is inside of none.
+    marks: Vec<MarkSet>,
     /// When each stack was last visited.
     visits: Vec<u32>,
     visit: u32,
@@ -38,18 +40,29 @@ impl Stacks {
     }
 
     /// The top of a stack; `None` for the empty one.
-    pub(super) fn top(&self, stack: u32) -> Option<Frame> {
+    pub(super) fn top(&self, stack: u32) -> Option<StackTop> {
         self.frames.get((stack as usize).checked_sub(1)?).copied()
     }
 
     pub(super) fn push(&mut self, node: NodeId, at: u32, below: u32) -> u32 {
-        let frame = Frame { node, at, below };
+        self.push_marked(node, at, below, MarkSet::NONE)
+    }
+
+    /// As [`Stacks::push`], for a place inside of marks.
+    pub(super) fn push_marked(&mut self, node: NodeId, at: u32, below: u32, marks: MarkSet) -> u32 {
+        let frame = StackTop { node, at, below };
         let next = u32::try_from(self.frames.len() + 1).unwrap_or(u32::MAX);
         let id = *self.ids.entry(frame).or_insert(next);
         if id == next {
             self.frames.push(frame);
+            self.marks.push(self.marks(below).with(marks));
         }
         id
+    }
+
+    /// The marks that a stack is inside of.
+    pub(super) fn marks(&self, stack: u32) -> MarkSet {
+        (stack as usize).checked_sub(1).and_then(|index| self.marks.get(index)).copied().unwrap_or(MarkSet::NONE)
     }
 
     /// The places of a stack of other `Stacks`, the outermost first, become one here.
@@ -57,11 +70,12 @@ impl Stacks {
         let mut frames = Vec::new();
         let mut rest = stack;
         while let Some(frame) = other.top(rest) {
-            frames.push(frame);
+            frames.push((frame, other.marks(rest)));
             rest = frame.below;
         }
         let n_frames = frames.len();
-        (frames.into_iter().rev().fold(EMPTY, |below, frame| self.push(frame.node, frame.at, below)), n_frames)
+        let copy = |below, (frame, marks): (StackTop, _)| self.push_marked(frame.node, frame.at, below, marks);
+        (frames.into_iter().rev().fold(EMPTY, copy), n_frames)
     }
 
     /// Takes over the progress of items, to which stacks refer.

@@ -1,4 +1,7 @@
 //! Tests of the whole crate.
 
+mod chats;
+mod formats;
 mod former;
 mod like_before;
+mod values;

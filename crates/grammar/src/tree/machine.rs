@@ -157,6 +157,11 @@ fn complement(ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     gaps
 }
 
+/// Numbers are below [`super::MAX_SIZE`].
+pub(super) fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
 /// Builds the states of a class: state 0 is the first one, state 1 the end of a character.
 struct ClassBuilder {
     ranges: Vec<(u32, u32)>,
@@ -187,7 +192,7 @@ impl ClassBuilder {
         for (bits, next) in (0..).zip(&mut after) {
             *next = self.state(low | bits << (6 * (left - 1)), left - 1, least);
         }
-        let id = super::number(self.rows.len());
+        let id = number(self.rows.len());
         let known = *self.ids.entry(after).or_insert(id);
         if known == id {
             let mut row = [DEAD; 256];
@@ -200,25 +205,25 @@ impl ClassBuilder {
 }
 
 /// Aho and Corasick's automaton. A state is the longest end of the text that begins a delimiter.
-struct Delimiters<'a> {
+struct DelimiterSearch<'a> {
     texts: Vec<&'a [u8]>,
     next: Vec<[u32; 256]>,
     /// The length of the longest delimiter with which the text ends; 0: none.
     found: Vec<usize>,
 }
 
-impl<'a> Delimiters<'a> {
+impl<'a> DelimiterSearch<'a> {
     /// `None`: they are too long.
-    fn new(delimiters: &[&'a str]) -> Option<Delimiters<'a>> {
+    fn new(delimiters: &[&'a str]) -> Option<DelimiterSearch<'a>> {
         let given: Vec<&[u8]> = delimiters.iter().map(|text| text.as_bytes()).filter(|text| !text.is_empty()).collect();
         if given.iter().map(|text| text.len()).fold(0, usize::saturating_add) > MAX_DELIMITERS {
             return None;
         }
-        let mut new = Delimiters { texts: Vec::new(), next: vec![[DEAD; 256]], found: vec![0] };
+        let mut new = DelimiterSearch { texts: Vec::new(), next: vec![[DEAD; 256]], found: vec![0] };
         for text in &given {
             let mut at = 0;
             for byte in *text {
-                let fresh = super::number(new.next.len());
+                let fresh = number(new.next.len());
                 let next = new.next.get_mut(at as usize)?.get_mut(usize::from(*byte))?;
                 if *next == DEAD {
                     *next = fresh;
@@ -281,7 +286,7 @@ impl<'a> Delimiters<'a> {
 
 /// The machine of a text without delimiters. `None`: the delimiters are too long.
 pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
-    let delimiters = Delimiters::new(text.delimiters)?;
+    let delimiters = DelimiterSearch::new(text.delimiters)?;
     let chars = match text.is_utf8 {
         true => class(true, text.excluded),
         false => Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true]),
@@ -301,7 +306,7 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
             if delimiters.found(after.0) > 0 {
                 continue;
             }
-            let id = super::number(states.len());
+            let id = number(states.len());
             *next = *ids.entry(after).or_insert(id);
             if *next == id {
                 states.push(after);

@@ -1,0 +1,83 @@
+//! What a transition does to each stack: from which one it comes, and which marks it passes. Only readers look at moves.
+
+use std::sync::Arc;
+
+use foldhash::HashMap;
+
+use crate::tree::{Mark, NodeId};
+
+/// A mark or a text that a stack passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Passed {
+    /// The text of the mark begins.
+    Open(Mark),
+    /// The text of the mark ends.
+    Close(Mark),
+    /// The text of an [`crate::tree::Tree::emit`] belongs to the arguments.
+    Emit(NodeId),
+}
+
+/// The moves of one transition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Moves {
+    /// For each stack after the transition, the index of the stack before it, and how much of `passed` belongs to it and to those before.
+    stacks: Vec<(u32, u32)>,
+    passed: Vec<Passed>,
+}
+
+impl Moves {
+    /// Adds the next stack.
+    pub(super) fn add(&mut self, from: u32, passed: Vec<Passed>) {
+        self.passed.extend(passed);
+        self.stacks.push((from, u32::try_from(self.passed.len()).unwrap_or(u32::MAX)));
+    }
+
+    /// Whether `n` stacks stay in their places and pass nothing.
+    pub(super) fn is_plain(&self, n: usize) -> bool {
+        let stays = self.stacks.iter().zip(0..).all(|((from, _), index)| *from == index);
+        self.passed.is_empty() && self.stacks.len() == n && stays
+    }
+
+    /// The index of the stack before, and what was passed, for each stack after the transition.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &[Passed])> {
+        let mut begin = 0;
+        self.stacks.iter().map(move |(from, end)| {
+            let end = *end as usize;
+            let passed = self.passed.get(begin..end).unwrap_or(&[]);
+            begin = end;
+            (*from, passed)
+        })
+    }
+}
+
+/// All moves by id. Id 0 stands for the plain ones, with which nothing changes.
+#[derive(Debug, Default)]
+pub(super) struct MoveTable {
+    moves: Vec<Arc<Moves>>,
+    ids: HashMap<Arc<Moves>, u32>,
+    size: usize,
+}
+
+impl MoveTable {
+    pub(super) fn id(&mut self, moves: Moves) -> u32 {
+        if let Some(known) = self.ids.get(&moves) {
+            return *known;
+        }
+        self.size += 4 + moves.stacks.len() / 2 + moves.passed.len() / 2;
+        let moves = Arc::new(moves);
+        self.moves.push(Arc::clone(&moves));
+        let id = u32::try_from(self.moves.len()).unwrap_or(u32::MAX);
+        self.ids.insert(moves, id);
+        id
+    }
+
+    /// `None`: nothing changes.
+    pub(super) fn get(&self, id: u32) -> Option<&Moves> {
+        self.moves.get((id as usize).checked_sub(1)?).map(|moves| &**moves)
+    }
+
+    /// The size in entries of about 16 bytes.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+}

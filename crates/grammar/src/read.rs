@@ -1,0 +1,283 @@
+//! Reads a completion: which parts of it are reasoning, content and calls, by the marks of a tree.
+//!
+//! As long as several stacks live, the text may be several things. What all of them agree on is decided: the longest common beginning of
+//! the marks that they have passed, and the text up to the first mark that only some have passed. Later stacks come from those that live
+//! now, so a decision stands. At the end of a completion, the first stack that may end is right, or else the first one.
+//!
+//! The state is a function of the text: it does not matter in which pieces that arrives.
+
+mod undecided;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::undecided::Undecided;
+use crate::automaton::{Automaton, GrammarState, Passed, TooAmbiguous};
+use crate::tree::{Mark, NodeId, Tree};
+use foredraft_base::error::{Error, Result};
+
+/// The most bytes whose meaning may be undecided.
+const MAX_HELD: usize = 1 << 20;
+/// The most marks that may be undecided.
+const MAX_UNDECIDED: usize = 1 << 18;
+/// The cache's size and the work are looked at after so many bytes.
+const CHUNK: usize = 4096;
+
+/// A part of a completion that is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadEvent<'a> {
+    /// A mark begins.
+    Open(Mark),
+    /// The innermost open mark ends. Marks that are open at the end of a completion do not.
+    Close(Mark),
+    /// Text of the innermost open mark: reasoning, content, a name or a call's id.
+    Text(Mark, &'a str),
+    /// JSON of a call's arguments.
+    Arguments(&'a str),
+}
+
+/// The reader of one completion. It may be copied at any time.
+#[derive(Debug, Clone)]
+pub struct CompletionReader {
+    automaton: Arc<Mutex<Automaton>>,
+    tree: Arc<Tree>,
+    state: GrammarState,
+    undecided: Undecided,
+    /// The bytes from `start` to `end` of the completion, which were not given out.
+    held: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The open marks, the innermost last.
+    open: Vec<Mark>,
+    /// What was passed before the first byte, until the first call.
+    passed_at_start: Vec<(usize, Passed)>,
+    is_lost: bool,
+    is_cut: bool,
+}
+
+impl CompletionReader {
+    /// A reader of completions that are texts of the node `root`.
+    ///
+    /// # Errors
+    /// `invalid_request`: no grammar can be made of the tree.
+    pub fn new(tree: Tree, root: NodeId) -> Result<CompletionReader> {
+        tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        CompletionReader::shared(Arc::new(Mutex::new(Automaton::new(Arc::new(tree), root))))
+    }
+
+    /// A reader that shares an automaton.
+    pub(crate) fn shared(automaton: Arc<Mutex<Automaton>>) -> Result<CompletionReader> {
+        let mut undecided = Undecided::new();
+        let mut locked = automaton.lock();
+        locked.begin_work();
+        let (state, moves) = locked.start_reading().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        let passed_at_start = moves.map_or_else(Vec::new, |moves| undecided.follow(moves, 0));
+        let tree = Arc::clone(locked.tree());
+        drop(locked);
+        let (held, open) = (Vec::new(), Vec::new());
+        let (is_lost, is_cut) = (false, false);
+        Ok(CompletionReader {
+            automaton,
+            tree,
+            state,
+            undecided,
+            held,
+            start: 0,
+            end: 0,
+            open,
+            passed_at_start,
+            is_lost,
+            is_cut,
+        })
+    }
+
+    /// Whether the tree cannot read the completion. From the place on where it could not, the text is content.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Whether too much was undecided. The first meaning was taken then, right or not.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The number of bytes whose meaning is undecided.
+    #[must_use]
+    pub fn n_held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether the completion may end here.
+    #[must_use]
+    pub fn may_end(&self) -> bool {
+        self.is_lost || self.automaton.lock().may_end(self.state)
+    }
+
+    /// Whether the completion is inside of a mark, whatever follows.
+    #[must_use]
+    pub fn is_inside(&self, mark: Mark) -> bool {
+        !self.is_lost && self.automaton.lock().is_inside(self.state, mark)
+    }
+
+    /// Reads more of the completion. `on_event` gets what is decided now, in order.
+    pub fn push(&mut self, text: &[u8], on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        self.report_start(on_event);
+        for chunk in text.chunks(CHUNK) {
+            let (n_read, passed) = if self.is_lost { (0, Vec::new()) } else { self.read(chunk) };
+            self.report(passed, on_event);
+            if let Some(rest) = chunk.get(n_read..).filter(|rest| !rest.is_empty()) {
+                self.lose(on_event);
+                self.hold(rest);
+            } else if self.held.len() > MAX_HELD || self.undecided.len() > MAX_UNDECIDED {
+                self.state = self.automaton.lock().first_only(self.state);
+                let passed = self.undecided.choose(0);
+                self.report(passed, on_event);
+                self.is_cut = true;
+            }
+            let decided = self.undecided.first_place().unwrap_or(self.end);
+            self.give_text(decided, false, on_event);
+        }
+    }
+
+    /// Ends the completion. `on_event` gets what was not decided.
+    pub fn finish(mut self, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        self.report_start(on_event);
+        self.decide_all(on_event);
+    }
+
+    /// Decides for the first stack that may end, or else for the first one.
+    fn decide_all(&mut self, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        let first_end = self.automaton.lock().first_end(self.state);
+        let passed = self.undecided.choose(first_end.unwrap_or(0));
+        self.report(passed, on_event);
+        self.give_text(self.end, true, on_event);
+    }
+
+    /// Follows bytes as far as the tree can. Returns how many, and what is decided then.
+    fn read(&mut self, bytes: &[u8]) -> (usize, Vec<(usize, Passed)>) {
+        if self.make_room().is_err() {
+            return (0, Vec::new());
+        }
+        let shared = Arc::clone(&self.automaton);
+        let mut automaton = shared.lock();
+        let mut decided = Vec::new();
+        for (index, &byte) in bytes.iter().enumerate() {
+            match automaton.read(self.state, byte) {
+                Ok((next, moves)) if !next.is_rejected() => {
+                    self.state = next;
+                    self.hold(&[byte]);
+                    decided.extend(moves.map_or_else(Vec::new, |moves| self.undecided.follow(moves, self.end)));
+                }
+                _ => return (index, decided),
+            }
+        }
+        (bytes.len(), decided)
+    }
+
+    /// Begins a call's work, in an automaton of its own when the shared one has become large.
+    fn make_room(&mut self) -> Result<(), TooAmbiguous> {
+        let mut automaton = self.automaton.lock();
+        automaton.begin_work();
+        let rebuilt = automaton.rebuilt(self.state)?;
+        drop(automaton);
+        if let Some((automaton, state)) = rebuilt {
+            (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+        self.end += bytes.len();
+    }
+
+    fn report_start(&mut self, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        let passed = std::mem::take(&mut self.passed_at_start);
+        self.report(passed, on_event);
+    }
+
+    /// The tree cannot read what follows, so that is content, as if the completion had ended here.
+    fn lose(&mut self, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        if self.is_lost {
+            return;
+        }
+        self.decide_all(on_event);
+        while let Some(mark) = self.open.pop() {
+            on_event(ReadEvent::Close(mark));
+        }
+        self.open.push(Mark::Content);
+        on_event(ReadEvent::Open(Mark::Content));
+        self.is_lost = true;
+    }
+
+    fn report(&mut self, passed: Vec<(usize, Passed)>, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        for (place, passed) in passed {
+            self.give_text(place, true, on_event);
+            match passed {
+                Passed::Open(mark) => {
+                    self.open.push(mark);
+                    on_event(ReadEvent::Open(mark));
+                }
+                Passed::Close(mark) => {
+                    self.open.pop();
+                    on_event(ReadEvent::Close(mark));
+                }
+                Passed::Emit(node) => on_event(ReadEvent::Arguments(self.tree.emitted(node))),
+            }
+        }
+    }
+
+    /// Gives out the text up to a place. The beginning of a character stays, unless the text ends there.
+    fn give_text(&mut self, until: usize, is_end: bool, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        let text = self.held.get(..until.saturating_sub(self.start)).unwrap_or(&self.held);
+        let n_begun = if is_end { 0 } else { n_begun(text) };
+        let text = text.get(..text.len() - n_begun).unwrap_or(text);
+        if text.is_empty() {
+            return;
+        }
+        let shown = String::from_utf8_lossy(text);
+        match self.open.last() {
+            Some(mark @ (Mark::Reasoning | Mark::Content | Mark::Name | Mark::CallId)) => {
+                on_event(ReadEvent::Text(*mark, &shown));
+            }
+            Some(Mark::Verbatim) => on_event(ReadEvent::Arguments(&shown)),
+            Some(Mark::Text) => on_event(ReadEvent::Arguments(&escaped(&shown))),
+            Some(Mark::Call | Mark::Foreign | Mark::ReasoningBlock) | None => {}
+        }
+        let n_given = text.len();
+        self.start += n_given;
+        self.held.drain(..n_given);
+    }
+}
+
+/// The number of bytes at the end that begin a character.
+fn n_begun(text: &[u8]) -> usize {
+    let end = text.get(text.len().saturating_sub(3)..).unwrap_or(text);
+    let last = end.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    match std::str::from_utf8(last) {
+        Err(error) if error.error_len().is_none() => last.len(),
+        _ => 0,
+    }
+}
+
+/// The text as a part of a JSON string.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => out.extend(['\\', char]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            char if char < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(char))),
+            char => out.push(char),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
