@@ -23,4 +23,5 @@ else
 fi
 unset CARGO_TARGET_DIR
 export CARGO_TARGET_DIR=$PWD/target
+FOREDRAFT_SEARCH_SECONDS=$seconds cargo test --release --quiet --test requests -- --nocapture slow_sources | grep -oE '\| .* \|$'
 FOREDRAFT_FUZZ=$executions cargo test --release --quiet --lib -- --nocapture mutations | grep -oE '\| .* \|$'

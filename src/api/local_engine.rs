@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use foredraft_jinja::StopSignal;
 use parking_lot::RwLock;
 use serde_json::Value;
 
@@ -45,7 +46,7 @@ pub struct LocalEngine {
 impl LocalEngine {
     /// Loads the models and starts the engine. Both sleep while `pauses` is closed. `notify` gets the id of each request that has an
     /// update, and `logits_hook` changes the logits of requests that ask for it, on the engine's thread. `progress` gets 0..=1 and aborts
-    /// the load by returning false.
+    /// the load by returning false. `is_aborted` is asked while chat templates are rendered.
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
@@ -55,6 +56,7 @@ impl LocalEngine {
         notify: Arc<engine::Notify>,
         logits_hook: Arc<Hook<LogitsCallback>>,
         progress: impl FnMut(f32) -> bool + Send,
+        is_aborted: &StopSignal,
     ) -> Result<LocalEngine> {
         let updates = Arc::default();
         let (models, worker) = engine::load(&load.config, pauses, notify_and_signal(&updates, notify), progress)?;
@@ -79,7 +81,7 @@ impl LocalEngine {
             stopping: Arc::default(),
             closed: RwLock::new(false),
         };
-        engine.target().find_formats();
+        engine.target().find_templates(is_aborted)?;
         Ok(engine)
     }
 
@@ -302,10 +304,12 @@ mod tests {
 
     fn start(load: LoadRequest, mut wanted: impl FnMut(f32) -> bool + Send) -> (Vec<f32>, Result<LocalEngine>) {
         let mut reported = Vec::new();
-        let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), Arc::default(), |done| {
+        let report = |done| {
             reported.push(done);
             wanted(done)
-        });
+        };
+        let goes_on: StopSignal = Arc::new(|| false);
+        let loaded = LocalEngine::start(load, &Arc::default(), Arc::new(|_| ()), Arc::default(), report, &goes_on);
         (reported, loaded)
     }
 

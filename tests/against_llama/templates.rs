@@ -65,7 +65,8 @@ fn named_templates_render_as_in_llama_cpp() {
         &[(user, "a"), (user, "b")],
     ];
     // The others are refused.
-    let templates: Vec<_> = names.iter().filter_map(|name| Some((name, ChatTemplate::parse(name).ok()?))).collect();
+    let templates: Vec<_> =
+        names.iter().filter_map(|name| Some((name, ChatTemplate::parse(name, None).ok()?))).collect();
     assert_eq!(templates.len(), 22, "of {names:?}");
     for (name, template) in templates {
         for (chat, begins_answer) in chats.iter().flat_map(|chat| [(chat, false), (chat, true)]) {

@@ -22,6 +22,8 @@ mod reference;
 mod schema;
 mod sessions;
 mod shards;
+#[cfg(unix)]
+mod slow_sources;
 mod status;
 mod templates;
 #[path = "../common/vocabulary.rs"]

@@ -141,7 +141,7 @@ fn llama_cpp_templates_render_as_in_jinja2() {
         let path = folder.join(name);
         let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert_eq!(fnv(&source), hash, "templates.txt was made from another version of {name}");
-        let template = match ChatTemplate::parse(&source) {
+        let template = match ChatTemplate::parse(&source, None) {
             Ok(template) => template,
             Err(error) => {
                 wrong.push(format!("{name}: {error}"));
@@ -201,7 +201,7 @@ struct Template {
 fn templates() -> Vec<Template> {
     let read = |(name, path): (String, PathBuf)| {
         let source = fs::read_to_string(path).expect("a template");
-        Template { template: ChatTemplate::parse(&source).expect("it parses"), name, source }
+        Template { template: ChatTemplate::parse(&source, None).expect("it parses"), name, source }
     };
     collection("jinja").into_iter().map(read).collect()
 }

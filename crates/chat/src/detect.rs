@@ -7,11 +7,11 @@ use crate::probes::{Conversation, Probes, after};
 /// The maximum length of a text around calls, reasoning or content. The longest one of a known template has 60 bytes.
 const MAX_TEXT: usize = 256;
 
-/// Finds the format of a template. `render` renders a conversation, or returns `None` if the template refuses it. `source` is the
-/// template's source, which tells what no conversation shows.
+/// Finds the format of a template. `render` renders a conversation, or returns `None` if the template refuses it. `texts` are the
+/// template's texts without comments, which tell what no conversation shows.
 #[must_use]
-pub fn detect(source: &str, render: &dyn Fn(&Conversation) -> Option<String>) -> ChatFormat {
-    let probes = Probes::new(source, render);
+pub fn detect(texts: &[&str], render: &dyn Fn(&Conversation) -> Option<String>) -> ChatFormat {
+    let probes = Probes::new(texts, render);
     let mut format = families::recognize(&probes).unwrap_or_else(|| probes.compared());
     // The time to write a grammar grows with these texts.
     let is_short = |text: &String| text.len() <= MAX_TEXT;

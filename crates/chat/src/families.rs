@@ -29,17 +29,17 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
     let calls = probes.calls.as_deref().or(probes.call.as_deref()).unwrap_or_default();
     let begun = probes.generation_prompt();
     let has = |word: &str| calls.contains(word) || probes.text.contains(word);
-    let in_source = |word: &str| probes.source.contains(word);
+    let in_texts = |word: &str| probes.has_text(word);
     Some(match () {
         () if has("<|channel|>") && begun.contains("<|start|>assistant") => harmony(),
         () if has(" to=user<|message|>") => recipients(),
         () if has("<|open|>message") => open_close(),
-        () if in_source("<|tool_call_argument_begin|>") => sections(probes),
+        () if in_texts("<|tool_call_argument_begin|>") => sections(probes),
         () if begun.ends_with(">>>") => arrows(),
-        () if in_source("<|tool_call_start|>") || in_source("List of tools: ") => python_list(probes),
-        () if has("<|tool_call>call:") || in_source("<|tool_call>call:") => gemma(),
+        () if in_texts("<|tool_call_start|>") || in_texts("List of tools: ") => python_list(probes),
+        () if has("<|tool_call>call:") || in_texts("<|tool_call>call:") => gemma(),
         () if has("<|tool_call:begin|>") => named_sections(),
-        () if has(CDATA) || in_source(CDATA) => cdata(),
+        () if has(CDATA) || in_texts(CDATA) => cdata(),
         () if has("]<]minimax[>[<tool_call>") => element_tags(),
         () => return None,
     })
@@ -293,15 +293,15 @@ fn element_tags() -> ChatFormat {
 
 /// Calls that a template does not print, as its instructions for the model or its markup describe them.
 pub(crate) fn instructed(probes: &Probes) -> Option<Calls> {
-    let in_source = |word: &str| probes.source.contains(word);
-    if in_source("<tool_call>") {
+    let in_texts = |word: &str| probes.has_text(word);
+    if in_texts("<tool_call>") {
         return Some(Calls {
             separator: "\n".to_owned(),
             call: vec![text("<tool_call>\n"), object("name", "arguments"), text("\n</tool_call>")],
             ..Calls::default()
         });
     }
-    if in_source("<|tool_call|>") {
+    if in_texts("<|tool_call|>") {
         return Some(Calls {
             begin: "<|tool_call|>[".to_owned(),
             separator: ", ".to_owned(),

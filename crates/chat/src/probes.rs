@@ -1,5 +1,8 @@
 //! Renders probe conversations with marked names, arguments and texts, and compares the results.
 
+use std::cell::Cell;
+use std::io::{self, Read};
+
 use serde_json::{Map, Value, json};
 
 use crate::format::{Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, TagKind, TaggedValue, Tags};
@@ -24,9 +27,16 @@ const VALUES: [&str; 2] = ["probevaluea71", "probevaluec71"];
 const NUMBER: &str = "71337";
 const IDS: [&str; 3] = ["probeid71", "probeid72", "probeid73"];
 
+/// The longest prompt that is looked at, in bytes. Each look reads it once, so the time for all of them has a limit. The longest prompt of a
+/// known template has a tenth of it.
+const MAX_PROMPT: usize = 64 << 10;
+/// The bytes of JSON that are read in all prompts of a template. JSON can begin at each brace of a prompt, so this takes more than a look.
+const MAX_JSON: usize = 256 << 10;
+
 /// The texts that a template renders.
 pub(crate) struct Probes<'a> {
-    pub(crate) source: &'a str,
+    texts: &'a [&'a str],
+    json: JsonBudget,
     /// A user's message, without and with the beginning of the assistant's turn.
     pub(crate) user: String,
     pub(crate) begun: String,
@@ -42,12 +52,13 @@ pub(crate) struct Probes<'a> {
 }
 
 impl<'a> Probes<'a> {
-    pub(crate) fn new(source: &'a str, render: &dyn Fn(&Conversation) -> Option<String>) -> Probes<'a> {
+    pub(crate) fn new(texts: &'a [&'a str], render: &dyn Fn(&Conversation) -> Option<String>) -> Probes<'a> {
         let tools: Vec<Value> = NAMES.iter().enumerate().map(|(index, name)| probe_tool(index, name)).collect();
         let tools = Value::from(tools);
         let user = json!({"role": "user", "content": "Hello?"});
         let print = |messages: &[Value], add_generation_prompt: bool| {
-            let with = |tools| render(&Conversation { messages, tools, add_generation_prompt });
+            let render = |tools| render(&Conversation { messages, tools, add_generation_prompt });
+            let with = |tools| render(tools).filter(|prompt| prompt.len() <= MAX_PROMPT);
             with(Some(&tools)).or_else(|| with(None))
         };
         let after_user = |message: Value| print(&[user.clone(), message], false);
@@ -66,7 +77,8 @@ impl<'a> Probes<'a> {
         let mut reasoned = json!({"role": "assistant", "content": TEXT});
         add_thought(&mut reasoned);
         Probes {
-            source,
+            texts,
+            json: JsonBudget(Cell::new(MAX_JSON)),
             user: print(std::slice::from_ref(&user), false).unwrap_or_default(),
             begun: print(std::slice::from_ref(&user), true).unwrap_or_default(),
             text: after_user(json!({"role": "assistant", "content": TEXT})).unwrap_or_default(),
@@ -76,6 +88,11 @@ impl<'a> Probes<'a> {
             call: called(vec![probe_call(0)]),
             array: called(vec![call_of(0, &json!({KEYS[0]: [VALUES[0]]}))]),
         }
+    }
+
+    /// Whether a text of the template contains this one.
+    pub(crate) fn has_text(&self, text: &str) -> bool {
+        self.texts.iter().any(|own| own.contains(text))
     }
 
     /// The text that the template adds for the assistant's turn.
@@ -140,7 +157,7 @@ impl<'a> Probes<'a> {
         ];
         let (begin, end) = known.iter().find(|(begin, end)| {
             let asked = self.generation_prompt().contains(begin);
-            asked || self.source.contains(begin) && self.source.contains(end)
+            asked || self.has_text(begin) && self.has_text(end)
         })?;
         Some(Block::new(&format!("{begin}\n"), &format!("\n{end}")))
     }
@@ -170,10 +187,11 @@ impl<'a> Probes<'a> {
         let n_shared = common_prefix(&self.user, prompt);
         let turn = prompt.get(n_shared..)?;
         let n_calls = NAMES.iter().filter(|name| turn.contains(*name)).count();
-        let objects: Option<Vec<Span>> = (0..n_calls).map(|index| object_of(turn, index)).collect();
+        let objects: Option<Vec<(Span, Value)>> = (0..n_calls).map(|index| self.json.object_of(turn, index)).collect();
+        let objects = objects.filter(|objects| !objects.is_empty());
         let spans = match &objects {
-            Some(objects) if !objects.is_empty() => objects.clone(),
-            _ => (0..n_calls).map(|index| bare_call(turn, index)).collect::<Option<Vec<_>>>()?,
+            Some(objects) => objects.iter().map(|(span, _)| *span).collect(),
+            None => (0..n_calls).map(|index| self.json.bare_call(turn, index)).collect::<Option<Vec<_>>>()?,
         };
         let (first, last) = (spans.first()?, spans.last()?);
         let before = turn.get(..first.start)?;
@@ -185,8 +203,9 @@ impl<'a> Probes<'a> {
             before = before.rsplit_once(end.trim()).map_or(before, |(_, rest)| rest);
         }
         let after = turn.get(last.end..)?;
-        let is_object = objects.is_some_and(|objects| !objects.is_empty());
-        let tags = if is_object || arguments_json(turn.get(first.start..first.end)?).is_some() {
+        let is_object = objects.is_some();
+        let arguments = self.json.arguments(turn.get(first.start..first.end)?);
+        let tags = if is_object || arguments.is_some() {
             None
         } else {
             let prints_python =
@@ -229,12 +248,12 @@ impl<'a> Probes<'a> {
         match tags {
             Some((mut parts, _)) => call.append(&mut parts),
             None => {
-                match is_object {
-                    true => {
-                        let object = object_format(turn, first)?;
+                match objects.as_ref().and_then(|objects| objects.first()) {
+                    Some((_, object)) => {
+                        let object = object_format(object)?;
                         call.push(CallPart::Object(CallObject { may_have_type: is_anchored, ..object }));
                     }
-                    false => call.append(&mut bare_parts(turn.get(first.start..first.end)?)?),
+                    None => call.append(&mut bare_parts(turn.get(first.start..first.end)?, arguments?)?),
                 }
                 if !tail.is_empty() {
                     call.push(CallPart::Text(tail.to_owned()));
@@ -269,11 +288,11 @@ impl<'a> Probes<'a> {
     }
 }
 
-/// The parts of a call whose arguments are JSON, and whose name is outside of it.
-fn bare_parts(text: &str) -> Option<Vec<CallPart>> {
+/// The parts of a call whose arguments are JSON, and whose name is outside of it. `arguments`: their place.
+fn bare_parts(text: &str, arguments: Span) -> Option<Vec<CallPart>> {
     let [name, ..] = NAMES;
     let [id, ..] = IDS;
-    let (start, end) = arguments_json(text)?;
+    let Span { start, end } = arguments;
     let mut marks = vec![(text.find(name)?, name.len(), CallPart::Name)];
     marks.extend(text.find(id).map(|at| (at, id.len(), CallPart::Id)));
     marks.push((start, end - start, CallPart::Arguments(CallArguments::Json)));
@@ -335,29 +354,66 @@ fn add_thought(message: &mut Value) {
     }
 }
 
-/// The JSON value at the beginning of a text, and its length.
-fn json_at(text: &str) -> Option<(Value, usize)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let value = values.next()?.ok()?;
-    Some((value, values.byte_offset()))
+/// How many bytes of JSON may still be read.
+struct JsonBudget(Cell<usize>);
+
+/// Reads a text until the budget is spent.
+struct BudgetReader<'a>(&'a [u8], &'a JsonBudget);
+
+impl Read for BudgetReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let JsonBudget(left) = self.1;
+        left.set(left.get().checked_sub(buffer.len()).ok_or(io::ErrorKind::QuotaExceeded)?);
+        self.0.read(buffer)
+    }
 }
 
-/// The JSON object that has the name of a call, if the call is one.
-fn object_of(turn: &str, index: usize) -> Option<Span> {
-    let name = NAMES.get(index)?;
-    let at = turn.find(name)?;
-    let starts = turn.get(..at)?.match_indices('{').map(|(at, _)| at).filter(|start| {
-        let (value, length) = json_at(turn.get(*start..).unwrap_or_default()).unwrap_or_default();
-        length > at - start && value.is_object()
-    });
-    let start = starts.min()?;
-    let (_, length) = json_at(turn.get(start..)?)?;
-    Some(Span { start, end: start + length })
+impl JsonBudget {
+    /// The first JSON object in a text that is accepted, and its place.
+    fn first_object(&self, text: &str, accepts: impl Fn(Span, &Value) -> bool) -> Option<(Span, Value)> {
+        text.match_indices('{').take_while(|_| self.0.get() > 0).find_map(|(start, _)| {
+            let reader = BudgetReader(text.as_bytes().get(start..)?, self);
+            let mut values = serde_json::Deserializer::from_reader(reader).into_iter::<Value>();
+            let value = values.next()?.ok()?;
+            let span = Span { start, end: start + values.byte_offset() };
+            accepts(span, &value).then_some((span, value))
+        })
+    }
+
+    /// The JSON object that has the name of a call, if the call is one.
+    fn object_of(&self, turn: &str, index: usize) -> Option<(Span, Value)> {
+        let at = turn.find(NAMES.get(index)?)?;
+        self.first_object(turn, |span, _| (span.start..span.end).contains(&at))
+    }
+
+    /// The place of a call's arguments in its text, if they are a JSON object.
+    fn arguments(&self, text: &str) -> Option<Span> {
+        self.first_object(text, |_, value| value.get(KEYS[0]).is_some()).map(|(span, _)| span)
+    }
+
+    /// A call whose name is outside of JSON: from the name, or the id if that comes first, to the end of the arguments.
+    fn bare_call(&self, turn: &str, index: usize) -> Option<Span> {
+        let name = NAMES.get(index)?;
+        let at = turn.find(name)?;
+        let next = NAMES.get(index + 1).and_then(|next| turn.find(next)).unwrap_or(turn.len());
+        let id = IDS.get(index).and_then(|id| turn.get(..next)?.find(id));
+        let is_before = |id: &usize| *id < at && !turn.get(*id..at).is_some_and(|text| text.contains('\n'));
+        let after_name = at + name.len();
+        let after_id = id.filter(|id| *id > at).map_or(after_name, |id| id + IDS.get(index).map_or(0, |id| id.len()));
+        let rest = turn.get(after_id..next)?;
+        // A JSON object, empty or not.
+        let object = self.first_object(rest, |_, _| true).map(|(span, _)| after_id + span.end);
+        let last_value = match index {
+            0 => rest.find(NUMBER).map(|at| after_id + at + NUMBER.len()),
+            1 => rest.find(VALUES[1]).map(|at| after_id + at + VALUES[1].len()),
+            _ => Some(after_id),
+        };
+        Some(Span { start: id.filter(is_before).unwrap_or(at), end: object.or(last_value)? })
+    }
 }
 
 /// The keys of a call in a JSON object.
-fn object_format(turn: &str, span: &Span) -> Option<CallObject> {
-    let (value, _) = json_at(turn.get(span.start..)?)?;
+fn object_format(value: &Value) -> Option<CallObject> {
     let outer = value.as_object()?;
     let key_of = |object: &Map<String, Value>, is: &dyn Fn(&Value) -> bool| {
         object.iter().position(|(_, value)| is(value)).and_then(|at| Some((at, object.keys().nth(at)?.clone())))
@@ -387,37 +443,6 @@ fn object_format(turn: &str, span: &Span) -> Option<CallObject> {
         arguments_first: arguments_at < name_at,
         may_have_type: false,
     })
-}
-
-/// The JSON object of arguments in a call's text.
-fn arguments_json(text: &str) -> Option<(usize, usize)> {
-    let starts = text.match_indices('{').map(|(at, _)| at);
-    starts
-        .filter_map(|start| Some((start, json_at(text.get(start..)?)?)))
-        .find_map(|(start, (value, length))| value.get(KEYS[0]).map(|_| (start, start + length)))
-}
-
-/// A call whose name is outside of JSON: from the name, or the id if that comes first, to the end of the arguments.
-fn bare_call(turn: &str, index: usize) -> Option<Span> {
-    let name = NAMES.get(index)?;
-    let at = turn.find(name)?;
-    let next = NAMES.get(index + 1).and_then(|next| turn.find(next)).unwrap_or(turn.len());
-    let id = IDS.get(index).and_then(|id| turn.get(..next)?.find(id));
-    let start = id.filter(|id| *id < at && !turn.get(*id..at).is_some_and(|text| text.contains('\n'))).unwrap_or(at);
-    let after_name = at + name.len();
-    let after_id = id.filter(|id| *id > at).map_or(after_name, |id| id + IDS.get(index).map_or(0, |id| id.len()));
-    let rest = turn.get(after_id..next)?;
-    // A JSON object, empty or not.
-    let object = rest.match_indices('{').map(|(at, _)| at).find_map(|start| {
-        let (value, length) = json_at(rest.get(start..)?)?;
-        value.is_object().then_some(after_id + start + length)
-    });
-    let last_value = match index {
-        0 => rest.find(NUMBER).map(|at| after_id + at + NUMBER.len()),
-        1 => rest.find(VALUES[1]).map(|at| after_id + at + VALUES[1].len()),
-        _ => Some(after_id),
-    };
-    Some(Span { start, end: object.or(last_value)? })
 }
 
 /// The parts of calls with arguments between tags, and the text with which a call ends. The first call has two arguments, the second has

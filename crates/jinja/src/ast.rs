@@ -10,6 +10,8 @@ pub(crate) struct Ast {
     /// The names of variables, by symbol.
     pub(crate) symbols: Vec<Box<str>>,
     pub(crate) constants: Vec<Constant>,
+    /// The texts outside of tags.
+    pub(crate) raw: Vec<Box<str>>,
     pub(crate) macros: Vec<MacroDef>,
     pub(crate) loops: Vec<ForLoop>,
 }
@@ -59,7 +61,8 @@ pub(crate) struct Stmt {
 
 #[derive(Debug)]
 pub(crate) enum StmtKind {
-    Raw(Box<str>),
+    /// The text with this number.
+    Raw(usize),
     Print(Expr),
     /// An expression whose value is dropped.
     Do(Expr),

@@ -81,7 +81,7 @@ impl<'t> Interpreter<'t> {
                 _ => {}
             }
         }
-        result.map(|_| self.out.into_string())
+        result.and_then(|_| self.meter.check_output(self.out.len())).map(|()| self.out.into_string())
     }
 
     pub(crate) fn constant(&self, index: usize) -> Value {
@@ -145,7 +145,7 @@ impl<'t> Interpreter<'t> {
 
     fn statement(&mut self, statement: &'t Stmt, scope: &Rc<Variables>) -> TemplateResult<Flow> {
         match &statement.kind {
-            StmtKind::Raw(text) => self.write(text)?,
+            StmtKind::Raw(index) => self.write(self.ast.raw.get(*index).map_or("", |text| text))?,
             StmtKind::Print(expr) => {
                 let value = self.eval(expr, scope)?;
                 self.print(&value)?;

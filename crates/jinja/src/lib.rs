@@ -91,6 +91,11 @@ impl Template {
         })
     }
 
+    /// All texts of the template: its string literals, and those outside of tags. No comments.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.literals().chain(self.ast.raw.iter().map(|text| &**text))
+    }
+
     /// Whether the template asks for a variable of that name.
     pub fn uses(&self, variable: &str) -> bool {
         self.ast.symbols.iter().any(|name| **name == *variable)

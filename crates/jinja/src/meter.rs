@@ -31,6 +31,8 @@ pub struct RenderLimits {
     pub steps: u64,
     /// The maximum memory of all values that exist at the same time, output included, in bytes.
     pub memory: usize,
+    /// The maximum length of the output in bytes. All that is done with the output takes time with its length.
+    pub output: usize,
     /// The maximum nesting of evaluation: expressions, blocks and macro calls. At most [`MAX_DEPTH`] has an effect.
     pub depth: usize,
     /// Whether to stop.
@@ -57,6 +59,14 @@ impl Meter {
     /// The maximum nesting of evaluation.
     pub(crate) fn depth(&self) -> usize {
         self.limits.depth.min(MAX_DEPTH)
+    }
+
+    /// Refuses an output of more bytes than allowed.
+    pub(crate) fn check_output(&self, bytes: usize) -> TemplateResult<()> {
+        if bytes > self.limits.output {
+            return Err(Fault::new(FaultKind::Limit, format!("prints more than {} bytes", self.limits.output)));
+        }
+        Ok(())
     }
 
     /// The steps until now.

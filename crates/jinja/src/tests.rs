@@ -24,7 +24,7 @@ fn rendered(source: &str, interrupt: Option<StopSignal>) -> (TemplateResult<Stri
             Ok(template) => template,
             Err(fault) => return (Err(fault), 0),
         };
-        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt });
+        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt });
         let pairs = [("a", Value::Int(1)), ("b", Value::None)].map(|(name, value)| (run.text(name).unwrap(), value));
         let given = run.dict(pairs).unwrap();
         let result = template.render(&run, vec![("given", given), ("unused", Value::None)], 0);
@@ -307,7 +307,8 @@ fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
         let template = Template::parse("{{ ('Sphinx of black quartz, judge my vow! ' * 9)|sort|length }}").unwrap();
         let mut n_limited = 0;
         for steps in (500..20_000).step_by(37) {
-            let run = Run::new(RenderLimits { steps, memory: MEMORY, depth: MAX_DEPTH, interrupt: None });
+            let run =
+                Run::new(RenderLimits { steps, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt: None });
             match template.render(&run, Vec::new(), 0) {
                 Ok(text) => assert_eq!(text, "342"),
                 Err(fault) => {
@@ -470,7 +471,13 @@ fn nesting_needs_no_more_stack_than_the_limit_on_the_depth_says() {
     for source in recursive.chain([defaults, values.to_owned()]) {
         for levels in [20, MAX_DEPTH] {
             let work = || {
-                let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: levels, interrupt: None });
+                let run = Run::new(RenderLimits {
+                    steps: STEPS,
+                    memory: MEMORY,
+                    output: MEMORY,
+                    depth: levels,
+                    interrupt: None,
+                });
                 let template = Template::parse(&source).unwrap();
                 template.render(&run, Vec::new(), 0).err()
             };
@@ -537,7 +544,13 @@ fn values_that_contain_themselves_are_freed() {
     on_stack(|| {
         for source in sources {
             let template = Template::parse(source).unwrap();
-            let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None });
+            let run = Run::new(RenderLimits {
+                steps: STEPS,
+                memory: MEMORY,
+                output: MEMORY,
+                depth: MAX_DEPTH,
+                interrupt: None,
+            });
             let _ = template.render(&run, Vec::new(), 0);
             assert_eq!(run.memory(), 0, "{source}");
         }

@@ -7,23 +7,31 @@ use foredraft_base::work::Work;
 use foredraft_chat::MessageReader;
 use parking_lot::Mutex;
 
-use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, TemplateFormat, seen_messages, text_of};
-use crate::api::prompts::{self, ServingModel};
+use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
+use crate::api::prompts::{self, PromptInterrupt, ServingModel};
 use crate::api::registry::ChatRecord;
 use crate::api::request::{ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, ToolChoice, draw_id_seed};
 use crate::error::{Code, Error, Result};
 
-/// Finds the format of the answer to a request with messages, and sets in the request what the format needs. Returns what reads the
-/// answer; `None`: the request has no messages.
+/// What the answer to a request with messages needs.
+pub(super) struct PreparedChat {
+    /// Reads the answer.
+    pub(super) reader: Arc<MessageReader>,
+    /// The length of the prompt in bytes, or 0 if the template fails.
+    pub(super) prompt_len: usize,
+}
+
+/// Finds the format of the answer to a request with messages, and sets in the request what the format needs. `None`: the request has no
+/// messages.
 ///
 /// # Errors
 /// A tool is invalid, the template fails, or `work` ended.
 pub(super) fn prepare(
     request: &mut CompletionRequest,
     serving: &ServingModel,
+    interrupt: &PromptInterrupt,
     work: &Work,
-) -> Result<Option<Arc<MessageReader>>> {
-    let timeout = request.options.timeout;
+) -> Result<Option<PreparedChat>> {
     let is_unconstrained = has_other_grammar(request)?;
     let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
@@ -31,33 +39,26 @@ pub(super) fn prepare(
     let n_before = chat.messages.len() - usize::from(options.continuation.is_some()).min(chat.messages.len());
     let before = chat.messages.get(..n_before).unwrap_or_default();
     let mut seen = ChatInput { messages: seen_messages(before), add_generation_prompt: true, ..chat.clone() };
-    let mut checked = prompts::check_template(serving, &seen, timeout);
+    let mut checked = prompts::check_template(serving, &seen, interrupt);
     let mut fails_with_tools = None;
     if let (Err(error), false) = (&checked, seen.tools.is_empty())
         && error.code() == Code::InvalidRequest
     {
         seen.tools.clear();
-        if let Ok(without_tools) = prompts::check_template(serving, &seen, timeout) {
+        if let Ok(without_tools) = prompts::check_template(serving, &seen, interrupt) {
             fails_with_tools = Some(error.message().to_owned());
             checked = Ok(without_tools);
         }
     }
-    let added = checked.as_ref().ok().and_then(Option::as_deref);
+    let added = checked.as_ref().ok().and_then(|checked| checked.generation_prompt.as_deref());
     let added = added.filter(|_| chat.add_generation_prompt || options.continuation.is_some());
-    let own;
-    let template: std::result::Result<&TemplateFormat, &Error> = match (&chat.chat_template, &checked) {
-        (_, Err(error)) => Err(error),
-        (Some(source), Ok(_)) => {
-            own = serving.request_format(source);
-            own.as_deref()
-        }
-        (None, Ok(_)) => Ok(serving.format_template(!seen.tools.is_empty())?),
-    };
+    let prompt_len = checked.as_ref().map_or(0, |checked| checked.prompt_len);
+    let known = checked.as_ref().map_err(Error::clone).and_then(|_| interrupt.template(serving, &seen));
     let uses_default = chat.chat_template.is_none();
     let fallback_warning = uses_default.then(|| serving.fallback_warning(!seen.tools.is_empty())).flatten();
-    let mut format = match template {
-        Ok(template) => AnswerFormat::new(&FormatRequest {
-            template,
+    let mut format = match &known {
+        Ok(known) => AnswerFormat::new(&FormatRequest {
+            template: &known.format,
             fails_with_tools: fails_with_tools.as_deref(),
             generation_prompt: added.unwrap_or_default(),
             chat,
@@ -103,7 +104,7 @@ pub(super) fn prepare(
     if constraint.generation_prompt.is_empty() {
         constraint.generation_prompt = format.generation_prompt;
     }
-    Ok(Some(format.reader))
+    Ok(Some(PreparedChat { reader: format.reader, prompt_len }))
 }
 
 /// Whether the request has another grammar than that of its format, or no grammar can apply.

@@ -92,8 +92,9 @@ impl LocalEngine {
         request.validate_sessions()?;
         let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
         let work = interrupt.work();
-        let prepared = request.compile_schema(&work).and_then(|()| chat::prepare(&mut request, &serving, &work));
-        let reader = prepared.map_err(|error| interrupt.explained_for(error, "the schemas were compiled"))?;
+        let prepared = request.compile_schema(&work);
+        let prepared = prepared.and_then(|()| chat::prepare(&mut request, &serving, &interrupt, &work));
+        let chat = prepared.map_err(|error| interrupt.explained_for(error, "the schemas were compiled"))?;
         let common = self.common_request(&request, &serving)?;
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
         let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
@@ -112,7 +113,8 @@ impl LocalEngine {
         let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
             split_completions(&mut request, &serving, &common, used).into_iter().unzip();
         let source = self.prompt_source(&mut request, &serving, &common, interrupt);
-        let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short();
+        let chat_len = chat.as_ref().map_or(0, |chat| chat.prompt_len);
+        let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short(chat_len);
         let n_cmpl = request.n_cmpl;
         let n_completions = completions.len();
         let prompts = if is_prepared {
@@ -137,8 +139,8 @@ impl LocalEngine {
             n_ctx: serving.n_ctx,
             pieces: Arc::clone(serving.vocab().pieces()),
         };
-        let chat = request.chat.as_ref().zip(reader.as_ref());
-        let chat = chat.map(|(options, reader)| chat::record(options, Some(reader), n_completions));
+        let chat = request.chat.as_ref().zip(chat.as_ref());
+        let chat = chat.map(|(options, chat)| chat::record(options, Some(&chat.reader), n_completions));
         let record = RequestRecord::new(request, place, completions, chat);
         record.set_prompts(prompts);
         let record = self.register(record);

@@ -23,10 +23,9 @@ use foredraft_jinja::{
 };
 use serde_json::{Map, Value as Json};
 
-pub(super) use self::overflow::{FittedChat, drop_turns};
+pub(super) use self::overflow::{FittedChat, drop_turns, without_dropped};
 use self::shape::MessageShape;
 use self::source::NAME;
-pub(super) use self::source::named as named_template;
 use self::taint::Marker;
 pub use self::taint::Rendered;
 use self::values::{failure, json_text, limits, value};
@@ -35,6 +34,9 @@ use crate::llama::{SpecialTokens, large_stack};
 
 /// The maximum size of a template in bytes. The longest one that llama.cpp knows has 17 KB.
 const MAX_SOURCE: usize = 64 << 10;
+
+/// The tools as text: firefunction's template prints it, with tools and without, and has no `tools`.
+const FUNCTIONS: &str = "functions";
 
 /// A parsed chat template. Immutable, so several threads can render it at the same time.
 #[derive(Debug)]
@@ -72,8 +74,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// `Code::InvalidRequest`, `chat_template: ...` with the line: it is not a Jinja template, or it exceeds a limit with a few short
-    /// messages.
-    pub fn parse(source: &str) -> Result<ChatTemplate> {
+    /// messages. `Code::Cancelled`: it was interrupted.
+    pub fn parse(source: &str, interrupt: Option<&StopSignal>) -> Result<ChatTemplate> {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: expected at most {MAX_SOURCE} bytes, got {}", source.len())));
         }
@@ -84,8 +86,13 @@ impl ChatTemplate {
         literals.sort_unstable();
         literals.dedup();
         let mut template = ChatTemplate { template, literals, shape: MessageShape::default() };
-        template.shape = template.probe()?;
+        template.probe(interrupt)?;
         Ok(template)
+    }
+
+    /// The texts of the template, without comments.
+    pub(super) fn texts(&self) -> Vec<&str> {
+        self.template.texts().collect()
     }
 
     /// Renders the prompt.
@@ -119,18 +126,10 @@ impl ChatTemplate {
         let messages = self.shape.messages(input.messages)?;
         let tools = input.tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
         let seconds = input.now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // llama-server's defaults. Absent variables stay undefined, because templates fail when they iterate over null.
-        let mut variables = Map::from_iter([
-            ("bos_token".to_owned(), input.bos_token.into()),
-            ("eos_token".to_owned(), input.eos_token.into()),
-            ("enable_thinking".to_owned(), true.into()),
-            ("date_string".to_owned(), strftime("%d %b %Y", seconds).into()),
-            ("datetime".to_owned(), strftime("%b %d %Y", seconds).into()),
-        ]);
+        let mut variables = defaults(input.bos_token, input.eos_token, seconds);
         if let Some(tools) = tools.map(|tools| self.shape.tools.completed(tools)) {
-            // firefunction's template has no `tools`.
-            if self.template.uses("functions") {
-                variables.insert("functions".to_owned(), json_text(&tools)?.into());
+            if self.template.uses(FUNCTIONS) {
+                variables.insert(FUNCTIONS.to_owned(), json_text(&tools)?.into());
             }
             variables.insert("tools".to_owned(), tools);
         }
@@ -156,6 +155,19 @@ impl ChatTemplate {
         let render = move || Ok(rendered(&template, &variables, now, RenderLimits { depth: MAX_DEPTH, ..limits }));
         large_stack::with(foredraft_jinja::stack(MAX_DEPTH), NAME, render)
     }
+}
+
+/// The variables that every template has, as in llama-server. Other absent ones stay undefined, because templates fail when they iterate over
+/// null.
+fn defaults(bos_token: &str, eos_token: &str, seconds: u64) -> Map<String, Json> {
+    Map::from_iter([
+        ("bos_token".to_owned(), bos_token.into()),
+        ("eos_token".to_owned(), eos_token.into()),
+        ("enable_thinking".to_owned(), true.into()),
+        ("date_string".to_owned(), strftime("%d %b %Y", seconds).into()),
+        ("datetime".to_owned(), strftime("%b %d %Y", seconds).into()),
+        (FUNCTIONS.to_owned(), "".into()),
+    ])
 }
 
 fn rendered(

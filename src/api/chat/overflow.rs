@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 pub(in crate::api) struct FittedChat<T> {
     /// The prompt of the remaining messages.
     pub(in crate::api) prompt: T,
-    /// The numbers of the dropped messages.
+    /// The numbers of the dropped messages, ascending.
     pub(in crate::api) dropped: Vec<usize>,
     /// The request's warning about them.
     pub(in crate::api) warning: Option<String>,
@@ -74,8 +74,7 @@ pub(in crate::api) fn drop_turns<T>(
     }
     let without = |n_groups: usize| {
         let dropped: Vec<usize> = groups.iter().take(n_groups).flatten().copied().collect();
-        let left = messages.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
-        let left: Vec<Value> = left.map(|(_, message)| message.clone()).collect();
+        let left: Vec<Value> = without_dropped(messages, &dropped).map(|(_, message)| message.clone()).collect();
         Ok(ShorterChat { prompt: make(&left)?, n_groups, dropped })
     };
     // Binary search for the smallest number of dropped turns that leaves at most `limit` tokens.
@@ -116,6 +115,14 @@ pub(in crate::api) fn drop_turns<T>(
         messages.len()
     );
     Ok(FittedChat { prompt, dropped, warning: Some(warning) })
+}
+
+/// The messages that stay, with their numbers. `dropped`: the numbers of the others, ascending.
+pub(in crate::api) fn without_dropped<'a>(
+    messages: &'a [Value],
+    dropped: &[usize],
+) -> impl Iterator<Item = (usize, &'a Value)> {
+    messages.iter().enumerate().filter(|(index, _)| dropped.binary_search(index).is_err())
 }
 
 /// A chat without its oldest turns.
@@ -188,6 +195,14 @@ mod tests {
             let error = left(roles, 10, None, 20).unwrap_err();
             assert_eq!(error.code(), Code::ContextFull, "{error}");
         }
+    }
+
+    /// Takes minutes if each message is looked for among all dropped ones.
+    #[test]
+    fn many_turns_are_dropped() {
+        let roles = "ua".repeat(100_000) + "u";
+        let (left, n_dropped, _) = left(&roles, 1, Some(10), 100).unwrap();
+        assert_eq!((left.len() + n_dropped, left.last()), (200_001, Some(&200_000)));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
 
-use foredraft_jinja::{FaultKind, MAX_DEPTH, RenderLimits, TemplateResult};
+use foredraft_jinja::{FaultKind, MAX_DEPTH, RenderLimits, StopSignal, TemplateResult};
 use serde_json::{Value as Json, json};
 
 use super::shape::{ContentForm, ContentForms, MessageShape};
 use super::tool_shape::ToolShape;
-use super::values::{MEMORY, PROBE_STEPS, failure, json_text};
-use super::{ChatTemplate, RenderInput};
+use super::values::{MEMORY, PROBE_OUTPUT, PROBE_STEPS, failure, json_text};
+use super::{ChatTemplate, FUNCTIONS, RenderInput, defaults};
 use crate::error::Result;
 
 /// Texts in the probe messages that do not occur in any template.
@@ -21,16 +21,27 @@ impl ChatTemplate {
     /// `input` interrupts it.
     pub(in crate::api) fn render_probe(&self, input: &RenderInput) -> Option<String> {
         let (variables, seconds) = self.variables(input).ok()?;
-        let interrupt = input.interrupt.cloned();
-        let limits = RenderLimits { steps: FORMAT_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt };
-        self.run(&variables, seconds, &limits).ok()?.ok()
+        self.run(&variables, seconds, &probe_limits(FORMAT_STEPS, input.interrupt)).ok()?.ok()
     }
 
-    /// Renders probe conversations, and determines the form of messages from the marks that appear in the output.
+    /// Renders probe conversations, and sets the form of messages from the marks that appear in the output.
     ///
     /// # Errors
-    /// A rendering exceeds a limit, so that real messages would too.
-    pub(super) fn probe(&self) -> Result<MessageShape> {
+    /// A rendering exceeds a limit, so that real messages would too, or is interrupted.
+    pub(super) fn probe(&mut self, interrupt: Option<&StopSignal>) -> Result<()> {
+        self.shape = Prober { template: self, interrupt }.shape()?;
+        Ok(())
+    }
+}
+
+/// Renders probe messages with a template.
+struct Prober<'a> {
+    template: &'a ChatTemplate,
+    interrupt: Option<&'a StopSignal>,
+}
+
+impl Prober<'_> {
+    fn shape(&self) -> Result<MessageShape> {
         let [mark, ..] = MARKS;
         let user_form = self.form(|content| json!([{"role": "user", "content": content}]))?;
         let user = || written("user", user_form.unwrap_or_default());
@@ -48,7 +59,7 @@ impl ChatTemplate {
             assistant: or_user(assistant_form),
             tool: or_user(None),
         };
-        let knows_developer = self.literals.iter().any(|literal| literal.contains("developer"))
+        let knows_developer = self.template.literals.iter().any(|literal| literal.contains("developer"))
             && self.tells_apart(["developer", "developer0"], |role| of_system(role, written(mark, forms.system)))?;
         let no_system = user_form.is_some() && system_form.is_none();
         let second = if knows_developer { "developer" } else { "system" };
@@ -122,13 +133,13 @@ impl ChatTemplate {
 
     /// Finds the template's needs in tools, before a user's message with this content.
     fn probe_tools(&self, user: Json) -> ToolShape {
-        if !["tools", "functions"].iter().any(|name| self.template.uses(name)) {
+        if !["tools", FUNCTIONS].iter().any(|name| self.template.template.uses(name)) {
             return ToolShape::default();
         }
         let messages = json!([{"role": "user", "content": user}]);
         ToolShape::find(|tools| {
             let Ok(text) = json_text(tools) else { return false };
-            let more = [("tools", tools.clone()), ("functions", text.into())];
+            let more = [("tools", tools.clone()), (FUNCTIONS, text.into())];
             self.run_probe(messages.clone(), more).is_ok_and(|prompt| prompt.is_ok())
         })
     }
@@ -140,23 +151,25 @@ impl ChatTemplate {
     /// The prompt of probe messages. "" if the template refuses them.
     fn probe_prompt(&self, messages: Json) -> Result<String> {
         match self.run_probe(messages, [])? {
-            Err(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Depth) => Err(failure(&fault)),
+            Err(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Depth | FaultKind::Interrupted) => {
+                Err(failure(&fault))
+            }
             prompt => Ok(prompt.unwrap_or_default()),
         }
     }
 
     /// Renders probe messages. `more`: further variables.
     fn run_probe<const N: usize>(&self, messages: Json, more: [(&str, Json); N]) -> Result<TemplateResult<String>> {
-        let variables = [
-            ("messages", messages),
-            ("bos_token", "".into()),
-            ("eos_token", "".into()),
-            ("add_generation_prompt", true.into()),
-        ];
-        let variables = variables.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect();
-        let limits = RenderLimits { steps: PROBE_STEPS, memory: MEMORY, depth: MAX_DEPTH, interrupt: None };
-        self.run(&variables, 0, &limits)
+        let own = [("messages", messages), ("add_generation_prompt", true.into())];
+        let mut variables = defaults("", "", 0);
+        variables.extend(own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
+        self.template.run(&variables, 0, &probe_limits(PROBE_STEPS, self.interrupt))
     }
+}
+
+/// The limits of a rendering that probes a template.
+fn probe_limits(steps: u64, interrupt: Option<&StopSignal>) -> RenderLimits {
+    RenderLimits { steps, memory: MEMORY, output: PROBE_OUTPUT, depth: MAX_DEPTH, interrupt: interrupt.cloned() }
 }
 
 /// A text in that form.

@@ -68,27 +68,26 @@ impl MessageShape {
     pub(super) fn messages(&self, given: &[Json]) -> Result<Vec<Json>> {
         let mut messages = given.iter().enumerate().map(|(i, it)| self.message(i, it)).collect::<Result<Vec<_>>>()?;
         let role = |message: &Json| message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
-        let take = |message: &mut Json| message.get_mut("content").map(Json::take).unwrap_or_default();
-        let instructs = |message: &Json| ["system", "developer"].contains(&role(message).as_str());
-        while let [first, second, ..] = messages.as_mut_slice()
-            && self.one_system
-            && instructs(first)
-            && instructs(second)
-        {
-            let content = concatenated(take(first), take(second));
-            set(first, "content", content);
-            messages.remove(1);
+        let is = |message: &Json, roles: &[&str]| roles.contains(&role(message).as_str());
+        let n_first = messages.iter().take_while(|message| is(message, &["system", "developer"])).count();
+        if self.one_system && n_first > 1 {
+            let content = taken_content(&mut messages, n_first);
+            messages.drain(1..n_first);
+            if let Some(first) = messages.first_mut() {
+                set(first, "content", content);
+            }
         }
         if !self.no_system {
             return Ok(messages);
         }
-        while let [system, next, ..] = messages.as_mut_slice()
-            && role(system) == "system"
-            && ["system", "user"].contains(&role(next).as_str())
-        {
-            let content = concatenated(take(system), take(next));
-            set(next, "content", content);
-            messages.remove(0);
+        let n_system = messages.iter().take_while(|message| is(message, &["system"])).count();
+        let n_joined = n_system + usize::from(messages.get(n_system).is_some_and(|next| is(next, &["user"])));
+        if n_system > 0 && n_joined > 1 {
+            let content = taken_content(&mut messages, n_joined);
+            messages.drain(..n_joined - 1);
+            if let Some(last) = messages.first_mut() {
+                set(last, "content", content);
+            }
         }
         if let Some(system) = messages.first_mut().filter(|message| role(message) == "system") {
             set(system, "role", "user".into());
@@ -166,17 +165,22 @@ fn set(message: &mut Json, key: &str, value: Json) {
     }
 }
 
-/// Concatenates two contents: texts with a line feed between them, or parts.
-fn concatenated(first: Json, second: Json) -> Json {
+/// The contents of the first `n` messages, which are taken from them: texts with a line feed between them, or parts.
+fn taken_content(messages: &mut [Json], n: usize) -> Json {
     let parts = |content: Json| match content {
         Json::Array(parts) => parts,
         text => vec![json!({"type": "text", "text": text})],
     };
-    match (first, second) {
-        (Json::String(first), second) if first.is_empty() => second,
-        (Json::String(first), Json::String(second)) => format!("{first}\n{second}").into(),
-        (first, second) => [parts(first), parts(second)].concat().into(),
-    }
+    let contents = messages.iter_mut().take(n).filter_map(|message| message.get_mut("content")).map(Json::take);
+    contents.fold(Json::from(""), |all, content| match (all, content) {
+        (Json::String(all), content) if all.is_empty() => content,
+        (Json::String(all), Json::String(text)) => (all + "\n" + &text).into(),
+        (all, content) => {
+            let mut all = parts(all);
+            all.extend(parts(content));
+            all.into()
+        }
+    })
 }
 
 /// The texts of message `i`'s parts, joined by line feeds.

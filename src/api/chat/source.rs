@@ -40,7 +40,7 @@ mod tests {
     fn render(template: &str, add_generation_prompt: bool) -> Result<String> {
         let system = json!({"role": "system", "content": " Be brief.\n"});
         let user = json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
-        ChatTemplate::parse(template)?.render(&RenderInput {
+        ChatTemplate::parse(template, None)?.render(&RenderInput {
             messages: &[system, user, json!({"role": "assistant", "content": null})],
             add_generation_prompt,
             bos_token: "<s>",

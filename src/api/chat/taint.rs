@@ -11,14 +11,19 @@
 //! template does not find it in a message, because in a message it is only text.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value as Json};
 
+use super::source::NAME;
 use crate::error::{Error, Result};
 use crate::llama::{ControlStarts, SpecialTokens};
 
 /// Marks are noncharacters, which do not occur in interchanged text. One that occurs in the messages is not used.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+/// The literals that are looked at in a text, for each of its bytes.
+const MAX_FOUND: usize = 4;
 /// Roles that templates print without comparing them to a literal, possibly inside of a control token (`<|user|>`).
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "model"];
 
@@ -37,8 +42,8 @@ pub(super) struct Marker<'a> {
     specials: &'a SpecialTokens,
     /// The string literals in the template's source.
     literals: &'a [String],
-    /// The literals inside of which a mark could be inserted.
-    sought: Vec<&'a str>,
+    /// Finds the literals inside of which a mark could be inserted.
+    sought: AhoCorasick,
 }
 
 impl<'a> Marker<'a> {
@@ -66,7 +71,8 @@ impl<'a> Marker<'a> {
             let last = text.chars().next_back().map_or(0, char::len_utf8);
             text.get(..text.len() - last).is_some_and(|front| front.contains(specials.first_chars()))
         };
-        let sought = literals.iter().map(String::as_str).filter(starts_inside).collect();
+        let sought = AhoCorasick::new(literals.iter().map(String::as_str).filter(starts_inside));
+        let sought = sought.map_err(|error| Error::invalid(format!("{NAME}: its literals: {error}")))?;
         Ok(Marker { mark, specials, literals, sought })
     }
 
@@ -120,26 +126,31 @@ impl<'a> Marker<'a> {
         // A text that equals a literal of the template stays unchanged, except for whole control tokens.
         if !self.is_literal(text) {
             starts.extend(cut);
-            let inside = self.inside_sought(text);
+            let ranges = self.inside_sought(text);
+            let is_inside = |at: &usize| {
+                ranges.get(ranges.partition_point(|range| range.end <= *at)).is_some_and(|range| range.contains(at))
+            };
             let first_chars = text.match_indices(self.specials.first_chars()).map(|(at, _)| at);
-            starts.extend(first_chars.filter(|at| inside.get(*at) != Some(&true)));
+            starts.extend(first_chars.filter(|at| !is_inside(at)));
             starts.sort_unstable();
             starts.dedup();
         }
         if starts.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(self.marked(text, &starts)) }
     }
 
-    /// For each byte: whether a mark after it would be inside a string that the template may search for.
-    fn inside_sought(&self, text: &str) -> Vec<bool> {
-        let mut inside = Vec::new();
-        for sought in &self.sought {
-            let last = sought.char_indices().next_back().map_or(0, |(at, _)| at);
-            for (at, _) in text.match_indices(sought) {
-                inside.resize(text.len(), false);
-                inside.get_mut(at..at + last).unwrap_or_default().fill(true);
+    /// Where a mark would be inside a string that the template may search for: ranges of bytes, ascending.
+    fn inside_sought(&self, text: &str) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        // Many literals with the same end can only be there to take time. What is not looked at is marked.
+        for found in self.sought.find_overlapping_iter(text).take(text.len().saturating_mul(MAX_FOUND)) {
+            let last = text.get(..found.end()).and_then(|text| text.chars().next_back()).map_or(0, char::len_utf8);
+            let mut start = found.start();
+            while let Some(before) = ranges.pop_if(|before| before.end >= start) {
+                start = start.min(before.start);
             }
+            ranges.push(start..found.end() - last);
         }
-        inside
+        ranges
     }
 
     /// A template can print a role inside of a control token's text. A role that is neither common nor a literal of the template is

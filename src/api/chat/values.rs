@@ -16,8 +16,13 @@ const BYTE_STEPS: u64 = 8;
 pub(super) const PROBE_STEPS: u64 = 100_000;
 /// The maximum memory of a rendering in bytes, output included, without what the variables add.
 pub(super) const MEMORY: usize = 64 << 20;
-/// Memory that is added for each byte of the variables.
+/// The maximum length of a prompt that probes a template, in bytes. Every template of llama.cpp's collection needs a tenth of it.
+pub(super) const PROBE_OUTPUT: usize = 64 << 10;
+/// The maximum length of a prompt in bytes, without what the variables add. What is done with a prompt takes time with its length.
+const OUTPUT: usize = 256 << 10;
+/// Memory and output that are added for each byte of the variables.
 const BYTE_MEMORY: usize = 8;
+
 /// Converts JSON to a template's value. Objects keep the order of their keys.
 pub(super) fn value(run: &Run, json: &Json) -> foredraft_jinja::TemplateResult<Value> {
     Ok(match json {
@@ -58,6 +63,7 @@ pub(super) fn limits(variables: &Map<String, Json>, n_messages: usize, interrupt
             .saturating_add(pairs.saturating_mul(PAIR_STEPS))
             .saturating_add((n_bytes as u64).saturating_mul(BYTE_STEPS)),
         memory: MEMORY.saturating_add(n_bytes.saturating_mul(BYTE_MEMORY)),
+        output: OUTPUT.saturating_add(n_bytes.saturating_mul(BYTE_MEMORY)),
         depth: MAX_DEPTH,
         interrupt: interrupt.cloned(),
     }

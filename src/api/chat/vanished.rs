@@ -9,6 +9,8 @@ use crate::error::Result;
 const MARK: &str = "probe-content-71c3";
 /// The maximum number of messages that are named in one warning.
 const MAX_NAMED: usize = 8;
+/// The most bytes that are searched for texts that do not come in the order of the messages. A text that is not looked for counts as found.
+const MAX_SEARCHED: usize = 256 << 20;
 
 /// A part of a message that is not in the prompt.
 #[derive(Clone, Copy, PartialEq)]
@@ -26,7 +28,7 @@ impl ChatTemplate {
         names: &[usize],
         prompt: &str,
     ) -> Option<String> {
-        let mut search = PromptSearch { prompt, at: 0 };
+        let mut search = PromptSearch { prompt, at: 0, left: MAX_SEARCHED };
         let missing = input.messages.iter().enumerate().filter_map(|(index, message)| {
             let is_missing = if !search.has_content(message) {
                 MissingPart::Content
@@ -88,19 +90,23 @@ fn replace(message: &mut Map<String, Json>, part: MissingPart) {
 struct PromptSearch<'a> {
     prompt: &'a str,
     at: usize,
+    /// The bytes that may still be searched otherwise.
+    left: usize,
 }
 
 impl PromptSearch<'_> {
     /// Whether the text is in the prompt, as it is or as JSON.
     fn has(&mut self, text: &str) -> bool {
         let text = text.trim();
-        let escaped = Json::from(text).to_string();
-        let escaped = escaped.get(1..escaped.len() - 1).unwrap_or_default();
+        let Some(left) = self.left.checked_sub(self.prompt.len()) else { return true };
         let behind = self.prompt.get(self.at..).unwrap_or_default();
         if let Some(found) = behind.find(text) {
             self.at += found + text.len();
             return true;
         }
+        self.left = left;
+        let escaped = Json::from(text).to_string();
+        let escaped = escaped.get(1..escaped.len() - 1).unwrap_or_default();
         self.prompt.contains(text) || escaped != text && self.prompt.contains(escaped)
     }
 

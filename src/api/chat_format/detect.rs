@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use foredraft_base::work::Work;
 use foredraft_chat::{
-    CallObject, CallPart, Calls, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart, TurnTrigger,
+    CallObject, CallPart, Calls, ChatFormat, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart,
+    TurnTrigger,
 };
 use foredraft_schema::Schema;
-use once_cell::sync::OnceCell;
 use serde_json::{Map, Value, json};
 
-use super::cached::TemplateFormat;
 use super::tools::{callable_tools, describe_in_system};
 use crate::api::request::{
     ChatInput, ChatOptions, Continuation, GrammarTrigger, ReasoningFormat, ToolChoice, TriggerKind,
@@ -25,13 +24,10 @@ const MAX_SEEN_MESSAGES: usize = 64;
 /// The longest text in a longer conversation, in bytes.
 const MAX_SEEN_TEXT: usize = 4 << 10;
 
-/// The formats of a model's templates, found on first use: for requests without tools, and for requests with tools.
-pub(in crate::api) type TemplateFormats = [OnceCell<TemplateFormat>; 2];
-
 /// The parts of a request on which the format of its answer depends.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct FormatRequest<'a> {
-    pub(in crate::api) template: &'a TemplateFormat,
+    pub(in crate::api) template: &'a ChatFormat,
     /// The reason why the template fails with the tools, so that it does not get them.
     pub(in crate::api) fails_with_tools: Option<&'a str>,
     /// The text that `add_generation_prompt` adds to the prompt, or "" if it is unknown.
@@ -89,7 +85,7 @@ impl AnswerFormat {
     /// # Errors
     /// A tool's schema is invalid, or the schema of the content is.
     pub(in crate::api) fn new(request: &FormatRequest) -> Result<AnswerFormat> {
-        let FormatRequest { template: TemplateFormat(known), fails_with_tools, chat, options, .. } = *request;
+        let FormatRequest { template: known, fails_with_tools, chat, options, .. } = *request;
         options.validate_choice(&chat.tools)?;
         let mut warnings = Vec::new();
         let mut format = known.clone();
@@ -173,7 +169,7 @@ impl From<TurnGrammar> for FormatGrammar {
 }
 
 /// The end of the prompt, and the part of it that belongs to the turn.
-fn turn(format: &foredraft_chat::ChatFormat, request: &FormatRequest) -> (String, TurnStart) {
+fn turn(format: &ChatFormat, request: &FormatRequest) -> (String, TurnStart) {
     let prompt = request.generation_prompt;
     let (Some(part), Some(last)) = (request.options.continuation, request.chat.messages.last()) else {
         return (prompt.to_owned(), format.turn_start(prompt));
@@ -241,7 +237,7 @@ impl AnswerFormat {
     /// The format in which the whole completion is the content, because the template fails. `why`: the reason. `continued`: the
     /// content that is continued.
     pub(in crate::api) fn plain(why: &str, continued: String) -> AnswerFormat {
-        let reader = MessageReader::new(foredraft_chat::ChatFormat::default(), Vec::new(), ReaderOptions::default());
+        let reader = MessageReader::new(ChatFormat::default(), Vec::new(), ReaderOptions::default());
         AnswerFormat {
             reader: Arc::new(reader),
             grammar: None,

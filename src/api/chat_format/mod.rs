@@ -17,6 +17,6 @@ mod tests;
 mod tools;
 
 pub(super) use self::answer::{add_deltas, add_logprobs, add_message, finish_message, message_warnings, push_text};
-pub(super) use self::cached::{RequestTemplates, TemplateFormat};
-pub(super) use self::detect::{AnswerFormat, FormatRequest, TemplateFormats, seen_messages, text_of};
+pub(super) use self::cached::{KnownTemplate, RequestTemplates};
+pub(super) use self::detect::{AnswerFormat, FormatRequest, seen_messages, text_of};
 pub(super) use self::stream::MessageStream;

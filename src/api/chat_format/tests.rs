@@ -84,7 +84,7 @@ fn templates_take_tools_without_optional_parts() {
     ];
     let (mut n, mut wrong) = (0, Vec::new());
     for (name, source) in real_templates() {
-        let Ok(template) = ChatTemplate::parse(&source) else { continue };
+        let Ok(template) = ChatTemplate::parse(&source, None) else { continue };
         let prompt = |tools: &Value| {
             template.render(&RenderInput {
                 messages: &[json!({"role": "user", "content": "Hello?"})],
@@ -126,7 +126,7 @@ fn formats_of_real_templates_are_read_at_every_cut() {
                 assert!(compiled.allows_text(b"").unwrap(), "{name}");
                 n_grammars += 1;
             }
-            let Ok(template) = ChatTemplate::parse(&source) else { continue };
+            let Ok(template) = ChatTemplate::parse(&source, None) else { continue };
             if choice != "auto" {
                 continue;
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
+use foredraft_jinja::StopSignal;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::left_requests::LeftRequests;
@@ -431,7 +432,9 @@ impl LifeCycle {
         }
         llama::start();
         self.reach(LlamaStage::Started);
-        LocalEngine::start(request, self.pauses.gate(), notify, logits, progress)
+        let me = Weak::clone(&self.me);
+        let is_aborted: StopSignal = Arc::new(move || me.upgrade().is_some_and(|this| !this.is_current(epoch)));
+        LocalEngine::start(request, self.pauses.gate(), notify, logits, progress, &is_aborted)
             .map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
     }
 

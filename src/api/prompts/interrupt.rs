@@ -9,8 +9,10 @@ use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
 use super::ServingModel;
+use crate::api::chat_format::KnownTemplate;
+use crate::api::request::ChatInput;
 use crate::engine::{Phase, RequestHandle};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
 
 /// The steps of all schemas of a request: a few seconds. Typical schemas take thousands.
 const MAX_STEPS: u64 = 1 << 25;
@@ -58,6 +60,15 @@ impl PromptInterrupt {
                 || this.is_overdue()
                 || this.request.get().is_some_and(|request| request.phase() == Phase::Finished)
         })
+    }
+
+    /// The template of a chat.
+    ///
+    /// # Errors
+    /// It cannot be parsed, or it is interrupted.
+    pub(in crate::api) fn template(&self, serving: &ServingModel, chat: &ChatInput) -> Result<Arc<KnownTemplate>> {
+        let found = serving.template(chat.chat_template.as_deref(), !chat.tools.is_empty(), &self.for_template());
+        found.map_err(|error| self.explained(error))
     }
 
     /// The error of a rendering, which says why it was interrupted.

@@ -7,7 +7,7 @@ mod serving_model;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(super) use self::infill::InfillBudget;
 pub(super) use self::interrupt::PromptInterrupt;
 pub(super) use self::preparer::Preparer;
 pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
-use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns};
+use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, without_dropped};
 use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
@@ -25,6 +25,10 @@ use crate::speculative::Predicted;
 
 /// Prompts up to this many bytes are tokenized by the caller's thread, which takes a fraction of a millisecond.
 const MAX_INLINE: usize = 4 << 10;
+/// The same for prompts with the text of a template, which takes some milliseconds.
+const MAX_INLINE_CHAT: usize = 32 << 10;
+/// The longest text that `add_generation_prompt` adds, in bytes. Those of models have a hundredth of it.
+const MAX_GENERATION_PROMPT: usize = 8 << 10;
 
 /// A prompt after tokenization.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,11 +72,12 @@ pub(super) struct PromptSource {
 }
 
 impl PromptSource {
-    /// Whether the prompts are short enough for the caller's thread.
-    pub(super) fn is_short(&self) -> bool {
+    /// Whether the prompts are short enough for the caller's thread. `chat_len`: the length of a chat's prompt in bytes.
+    pub(super) fn is_short(&self, chat_len: usize) -> bool {
         let prediction = self.prediction.as_ref().map_or(0, String::len);
         self.inputs.all.iter().map(|input| input.prompt.text_len()).fold(prediction, usize::saturating_add)
             <= MAX_INLINE
+            && chat_len <= MAX_INLINE_CHAT
     }
 
     /// Renders and tokenizes the prompts, one for each input, and the predicted output.
@@ -190,22 +195,31 @@ pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String
     Ok((text, warnings))
 }
 
-/// Renders messages, to know that the template stays within its limits. Returns what `add_generation_prompt` adds to the prompt; `None`: it
-/// changes the prompt otherwise.
+/// Renders messages, to know that the template stays within its limits.
 pub(super) fn check_template(
     serving: &ServingModel,
     chat: &ChatInput,
-    timeout: Option<Duration>,
-) -> Result<Option<String>> {
-    let interrupt = PromptInterrupt::new(serving, timeout);
-    with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
+    interrupt: &PromptInterrupt,
+) -> Result<CheckedTemplate> {
+    with_template(serving, chat, &chat.messages, interrupt, |template, input| {
         let prompt = template.render(input)?;
+        let prompt_len = prompt.len();
         let other = template.render(&RenderInput { add_generation_prompt: !input.add_generation_prompt, ..*input });
-        Ok(other.ok().and_then(|other| {
+        let generation_prompt = other.ok().and_then(|other| {
             let (with, without) = if input.add_generation_prompt { (prompt, other) } else { (other, prompt) };
-            with.strip_prefix(&without).map(str::to_owned)
-        }))
+            let added = with.strip_prefix(&without).filter(|added| added.len() <= MAX_GENERATION_PROMPT);
+            added.map(str::to_owned)
+        });
+        Ok(CheckedTemplate { prompt_len, generation_prompt })
     })
+}
+
+/// What rendering a request's messages once has shown.
+pub(super) struct CheckedTemplate {
+    /// The length of the prompt in bytes.
+    pub(super) prompt_len: usize,
+    /// The text that `add_generation_prompt` adds to the prompt; `None`: it changes the prompt otherwise.
+    pub(super) generation_prompt: Option<String>,
 }
 
 /// A warning about the messages that are in no part of the prompt.
@@ -216,7 +230,7 @@ fn vanished(
     interrupt: &PromptInterrupt,
     prompt: &str,
 ) -> Result<Vec<String>> {
-    let kept = chat.messages.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
+    let kept = without_dropped(&chat.messages, dropped);
     let (names, messages): (Vec<usize>, Vec<Value>) = kept.map(|(index, message)| (index, message.clone())).unzip();
     with_template(serving, chat, &messages, interrupt, |template, input| {
         Ok(template.warning_of_vanished(input, &names, prompt).into_iter().collect())
@@ -251,16 +265,9 @@ fn with_template<R>(
     interrupt: &PromptInterrupt,
     render: impl FnOnce(&ChatTemplate, &RenderInput) -> Result<R>,
 ) -> Result<R> {
-    let own;
-    let template = match &chat.chat_template {
-        Some(source) => {
-            own = ChatTemplate::parse(source)?;
-            &own
-        }
-        None => serving.template(!chat.tools.is_empty())?,
-    };
     let vocab = serving.vocab();
     let asked = interrupt.for_template();
+    let known = interrupt.template(serving, chat)?;
     let tools = Value::from(chat.tools.clone());
     let input = RenderInput {
         messages,
@@ -272,5 +279,5 @@ fn with_template<R>(
         now: SystemTime::now(),
         interrupt: Some(&asked),
     };
-    render(template, &input).map_err(|error| interrupt.explained(error))
+    render(&known.template, &input).map_err(|error| interrupt.explained(error))
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
-use crate::api::chat::ChatTemplate;
-use crate::api::chat_format::{RequestTemplates, TemplateFormat, TemplateFormats};
+use crate::api::chat_format::{KnownTemplate, RequestTemplates};
 use crate::api::fields::show;
 use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
 use crate::engine::ChoiceTokens;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
@@ -47,8 +47,7 @@ pub(in crate::api) struct ChatTemplates {
 /// A model's chat template for requests without tools, and for requests with tools.
 #[derive(Default)]
 pub(in crate::api) struct TemplatesByTools {
-    templates: [OnceCell<ChatTemplate>; 2],
-    formats: TemplateFormats,
+    own: [OnceCell<Result<Arc<KnownTemplate>>>; 2],
     of_requests: RequestTemplates,
 }
 
@@ -120,51 +119,47 @@ impl ServingModel {
         choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
     }
 
-    /// The chat template: the load's, else the model's, else the target's, else ChatML. A model can have a separate one for requests with
-    /// tools.
+    /// The chat template: the request's, else the load's, else the model's, else the target's, else ChatML. A model can have a separate one
+    /// for requests with tools.
     ///
     /// # Errors
-    /// It cannot be parsed.
-    pub(in crate::api) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
-        let [default, for_tools] = &self.templates.templates;
-        match self.own_tool_template(with_tools) {
-            Some(source) => for_tools.get_or_try_init(|| ChatTemplate::parse(&source)),
-            None => default.get_or_try_init(|| ChatTemplate::parse(&self.default_template())),
+    /// It cannot be parsed, or `interrupt` ended the search for its format.
+    pub(in crate::api) fn template(
+        &self,
+        requested: Option<&str>,
+        with_tools: bool,
+        interrupt: &StopSignal,
+    ) -> Result<Arc<KnownTemplate>> {
+        let find = |source: &str| {
+            let tokens = [self.vocab().bos(), self.vocab().eos()].map(|token| self.token_text(token));
+            KnownTemplate::find(source, &tokens, interrupt)
+        };
+        if let Some(source) = requested {
+            return self.templates.of_requests.get(source, || find(source));
         }
+        let [default, for_tools] = &self.templates.own;
+        let tool_template = self.own_tool_template(with_tools);
+        let own = if tool_template.is_some() { for_tools } else { default };
+        let found = own.get_or_try_init(|| {
+            let source = tool_template.unwrap_or_else(|| self.default_template());
+            match find(&source).map(Arc::new) {
+                Err(error) if error.code() == Code::Cancelled => Err(error),
+                found => Ok(found),
+            }
+        });
+        found?.clone()
     }
 
-    /// The format of the chat template of [`ServingModel::template`].
+    /// Finds the model's own templates, so that no chat has to wait until another one has found them.
     ///
     /// # Errors
-    /// It cannot be parsed.
-    pub(in crate::api) fn format_template(&self, with_tools: bool) -> Result<&TemplateFormat> {
-        let template = self.template(with_tools)?;
-        let [default, for_tools] = &self.templates.formats;
-        match self.own_tool_template(with_tools) {
-            Some(source) => for_tools.get_or_try_init(|| self.find_format(template, &source)),
-            None => default.get_or_try_init(|| self.find_format(template, &self.default_template())),
-        }
-    }
-
-    /// Finds the formats of the model's own templates, so that no chat has to wait until another one has found them.
-    pub(in crate::api) fn find_formats(&self) {
-        for with_tools in [false, true] {
-            // A chat reports what is wrong.
-            let _ = self.format_template(with_tools);
-        }
-    }
-
-    /// The format of a request's template.
-    ///
-    /// # Errors
-    /// It cannot be parsed.
-    pub(in crate::api) fn request_format(&self, source: &str) -> Result<Arc<TemplateFormat>> {
-        self.templates.of_requests.get(source, || self.find_format(&ChatTemplate::parse(source)?, source))
-    }
-
-    fn find_format(&self, template: &ChatTemplate, source: &str) -> Result<TemplateFormat> {
-        let [bos, eos] = [self.vocab().bos(), self.vocab().eos()].map(|token| self.token_text(token));
-        TemplateFormat::find(template, source, &bos, &eos)
+    /// `interrupt` ended it. A chat reports what is wrong with a template.
+    pub(in crate::api) fn find_templates(&self, interrupt: &StopSignal) -> Result<()> {
+        let found = [false, true].map(|with_tools| self.template(None, with_tools, interrupt));
+        found.into_iter().try_for_each(|found| match found {
+            Err(error) if error.code() == Code::Cancelled => Err(error),
+            _ => Ok(()),
+        })
     }
 
     /// The text of a token, or "".

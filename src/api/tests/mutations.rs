@@ -524,7 +524,7 @@ fn templates_render_or_fail() {
         ((0..1000).collect(), (0..1000).map(|at| (format!("a{at}"), json!(at))).collect());
     let kwargs = Map::from_iter([("l".to_owned(), list), ("d".to_owned(), names.into())]);
     run("chat template and messages", |mutator| {
-        let Ok(template) = ChatTemplate::parse(&mutator.text(&seeds, &words)) else { return };
+        let Ok(template) = ChatTemplate::parse(&mutator.text(&seeds, &words), None) else { return };
         let messages = mutator.document(&messages, &message_words);
         let Some(messages) = messages.as_array().filter(|all| all.iter().all(Value::is_object)) else { return };
         let input = RenderInput {

@@ -157,3 +157,26 @@ fn random_templates_do_no_harm() {
     assert!(slowest.0 < SLOW, "{slowest:?}");
     assert!(n_parsed * 4 > count, "{n_parsed} of {count}");
 }
+
+/// A template whose calls print a text of braces, from which JSON could begin anywhere.
+fn with_braces(braces: &str, condition: &str) -> String {
+    format!(
+        "{{% for m in messages %}}{{{{ m.content }}}}{{% if m.tool_calls {condition} %}}{{{{ {braces} }}}}{{% for c in m.tool_calls %}}\
+         {{{{ c.function.name }}}}{{% endfor %}}{{% endif %}}{{% endfor %}}"
+    )
+}
+
+#[test]
+fn braces_of_a_template_are_not_read_without_end() {
+    let braces = ["'{\"\":' * 300000", "'{\"a\":[' * 60000", "'{\"a\":[' * 10000", "'{\"a\":1},' * 10000"];
+    for braces in braces {
+        for condition in ["", "and messages[0].content == 'Hello?'", "and messages|length > 1"] {
+            let source = with_braces(braces, condition);
+            let template = TestTemplate::parse(&source).expect("a template");
+            let begin = processor_time();
+            template.detect();
+            let taken = processor_time().saturating_sub(begin);
+            assert!(taken < SLOW, "{taken:?}: {source}");
+        }
+    }
+}

@@ -33,3 +33,17 @@ fn print_formats_of_real_templates() {
         }
     }
 }
+
+/// Words of every family.
+const FAMILY_WORDS: &str = "<|tool_call_argument_begin|> <|tool_call_start|> List of tools: <|tool_call>call: CDATA <tool_call> <|tool_call|> \
+    <think></think> [THINK][/THINK]";
+
+#[test]
+fn comment_of_a_template_chooses_no_format() {
+    let plain = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
+    let commented = |comment: &str| TestTemplate::new(&format!("{comment}{plain}")).detect();
+    let plain = TestTemplate::new(plain).detect();
+    assert_eq!(commented(&format!("{{# {FAMILY_WORDS} #}}")), plain);
+    assert!(plain.is_generic && plain.reasoning.is_none());
+    assert_ne!(commented(&format!("{{% if false %}}{FAMILY_WORDS}{{% endif %}}")), plain);
+}

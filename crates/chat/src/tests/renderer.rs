@@ -11,7 +11,6 @@ const ALL_STEPS: u64 = 1_000_000;
 
 /// A template with the form of messages that it expects.
 pub(crate) struct TestTemplate {
-    source: String,
     template: Template,
     arguments_as_text: bool,
     null_content: bool,
@@ -25,8 +24,7 @@ impl TestTemplate {
     /// `None`: it is no template.
     pub(crate) fn parse(source: &str) -> Option<TestTemplate> {
         let template = Template::parse(source).ok()?;
-        let mut template =
-            TestTemplate { source: source.to_owned(), template, arguments_as_text: false, null_content: false };
+        let mut template = TestTemplate { template, arguments_as_text: false, null_content: false };
         for null_content in [false, true] {
             for arguments_as_text in [false, true] {
                 template.null_content = null_content;
@@ -80,7 +78,13 @@ impl TestTemplate {
     fn run(&self, messages: &[Value], conversation: &Conversation, interrupt: Option<&StopSignal>) -> Option<String> {
         // A test's thread has 2 MiB.
         let depth = foredraft_jinja::depth(1 << 20);
-        let run = Run::new(RenderLimits { steps: STEPS, memory: 64 << 20, depth, interrupt: interrupt.cloned() });
+        let run = Run::new(RenderLimits {
+            steps: STEPS,
+            memory: 64 << 20,
+            output: 64 << 10,
+            depth,
+            interrupt: interrupt.cloned(),
+        });
         let mut variables = vec![
             ("messages", value(&run, &json!(messages))),
             ("add_generation_prompt", JinjaValue::Bool(conversation.add_generation_prompt)),
@@ -119,7 +123,8 @@ impl TestTemplate {
 
     pub(crate) fn detect(&self) -> ChatFormat {
         let interrupt = stop_after(ALL_STEPS);
-        detect(&self.source, &|conversation| self.render_until(conversation, Some(&interrupt)))
+        let texts: Vec<&str> = self.template.texts().collect();
+        detect(&texts, &|conversation| self.render_until(conversation, Some(&interrupt)))
     }
 }
 

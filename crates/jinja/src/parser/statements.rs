@@ -21,7 +21,10 @@ impl TemplateParser {
                 };
                 parser.at += 1;
                 let kind = match token {
-                    Lexeme::Data(text) => StmtKind::Raw(text.into()),
+                    Lexeme::Data(text) => {
+                        parser.ast.raw.push(text.into());
+                        StmtKind::Raw(parser.ast.raw.len() - 1)
+                    }
                     Lexeme::PrintBegin => {
                         let value = parser.tuple()?;
                         parser.expect(&Lexeme::PrintEnd, "the end of the expression")?;

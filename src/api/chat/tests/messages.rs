@@ -18,7 +18,7 @@ fn parts(text: &str) -> Json {
 
 /// The warning about messages that are not in the prompt.
 fn warning(template: &str, messages: Json) -> Option<String> {
-    let template = ChatTemplate::parse(template).unwrap();
+    let template = ChatTemplate::parse(template, None).unwrap();
     let input = RenderInput {
         messages: messages.as_array().unwrap(),
         add_generation_prompt: true,

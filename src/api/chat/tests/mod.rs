@@ -97,7 +97,7 @@ const DEEPSEEK: &str = "{% if not add_generation_prompt is defined %}{% set add_
 /// Renders `input`: an array of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
 pub(super) fn render(template: &str, input: Json) -> Result<String> {
     let input = if input.is_array() { json!({"messages": input}) } else { input };
-    ChatTemplate::parse(template)?.render(&RenderInput {
+    ChatTemplate::parse(template, None)?.render(&RenderInput {
         messages: input["messages"].as_array().unwrap(),
         add_generation_prompt: input["add"] != json!(false),
         bos_token: "<s>",
@@ -126,7 +126,8 @@ fn render_tainted(template: &str, input: Json) -> String {
         now: SystemTime::now(),
         interrupt: None,
     };
-    let rendered = ChatTemplate::parse(template).unwrap().render_tainted(&input, model.vocab().specials()).unwrap();
+    let rendered =
+        ChatTemplate::parse(template, None).unwrap().render_tainted(&input, model.vocab().specials()).unwrap();
     let mut text = rendered.text;
     rendered.tainted.iter().rev().for_each(|at| text.insert(*at, '~'));
     text
@@ -434,7 +435,7 @@ fn hostile_templates_end_with_an_error_while_they_are_parsed() {
         "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ] {
-        let error = ChatTemplate::parse(template).expect_err(template);
+        let error = ChatTemplate::parse(template, None).expect_err(template);
         assert_eq!(error.code(), Code::InvalidRequest, "{error}");
         assert!(error.message().starts_with("chat_template: "), "{error}");
     }
@@ -445,7 +446,7 @@ fn hostile_templates_end_with_an_error_while_they_are_parsed() {
         ("{% if 1 %}".repeat(6_000), "chat_template: syntax error"),
         (" ".repeat(MAX_SOURCE + 1), "chat_template: expected at most 65536 bytes, got 65537"),
     ] {
-        let error = ChatTemplate::parse(&template).expect_err(&template);
+        let error = ChatTemplate::parse(&template, None).expect_err(&template);
         assert!(error.message().starts_with(expected), "{error}");
     }
 }
@@ -469,7 +470,7 @@ fn a_bomb_that_waits_for_a_message_is_limited() {
 #[test]
 fn a_rendering_can_be_interrupted() {
     let template = "{% if messages|length > 7 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}";
-    let template = ChatTemplate::parse(template).unwrap();
+    let template = ChatTemplate::parse(template, None).unwrap();
     let messages = vec![json!({"role": "user", "content": "u"}); 5000];
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
@@ -500,7 +501,7 @@ fn the_steps_grow_with_the_messages() {
 
 #[test]
 fn one_template_serves_many_threads() {
-    let template = ChatTemplate::parse(CHATML).unwrap();
+    let template = ChatTemplate::parse(CHATML, None).unwrap();
     std::thread::scope(|scope| {
         for i in 0..8 {
             let template = &template;
@@ -599,4 +600,42 @@ fn a_role_does_not_choose_a_control_token() {
     ] {
         assert_eq!(render_tainted(template, json!([{"role": role, "content": ""}])), expected);
     }
+}
+
+/// firefunction's template adds the tools' text to the one of the system, also without tools.
+#[test]
+fn template_prints_functions_with_and_without_tools() {
+    let template =
+        "{{ 'Functions: ' + functions + ' on ' + datetime[:0] }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let messages = json!([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]);
+    check(template, messages.clone(), "Functions:  on Hi");
+    let tools =
+        json!([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]);
+    let prompt = render(template, json!({"messages": messages, "tools": tools})).unwrap();
+    assert!(prompt.starts_with("Functions: [{") && prompt.ends_with(" on Hi"), "{prompt}");
+}
+
+/// Takes minutes if each message moves all others, or each text is copied with all before it.
+#[test]
+fn many_system_messages_become_one() {
+    let user_only = "{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}";
+    let once = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}{{ m.content }};{% endfor %}";
+    let mut messages = vec![json!({"role": "system", "content": "a".repeat(100)}); 30_000];
+    messages.push(json!({"role": "user", "content": [{"type": "text", "text": "u"}]}));
+    for template in [user_only, once] {
+        let prompt = render(template, messages.clone().into()).unwrap();
+        assert!(prompt.ends_with("u;") && prompt.matches('a').count() == 3_000_000, "{}", prompt.len());
+    }
+}
+
+/// Takes minutes if each text is searched for each literal.
+#[test]
+fn many_literals_are_sought_in_a_long_text() {
+    let literals: Vec<String> = (0..7000).map(|number| format!("'<{number}'")).collect();
+    let template =
+        format!("{{% set l = [{}, '{}'] %}}{{{{ messages[0].content }}}}", literals.join(","), "<".repeat(999));
+    let rest = "y".repeat(5_000_000);
+    let rendered = render_tainted(&template, json!([{"role": "user", "content": format!("<12x<6999</a>{rest}<34")}]));
+    // No mark is inside of a text that the template may search for.
+    assert!(rendered == format!("<12x<6999<~/a>{rest}<34"), "{} bytes", rendered.len());
 }

@@ -1,7 +1,10 @@
 use foredraft_chat::{ChatMessage, MessageParser};
 
 use super::*;
+use foredraft_jinja::StopSignal;
+
 use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::api::chat_format::KnownTemplate;
 use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use crate::api::fields::Fields;
 use crate::api::request::validate_tools;
@@ -35,7 +38,8 @@ fn generation_prompt(template: &ChatTemplate, messages: &[Value], kwargs: &Map<S
 
 /// The format of the answer to a request with a template, tools, and more fields, or the error.
 pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: Value) -> Result<AnswerFormat> {
-    let template = ChatTemplate::parse(source)?;
+    let never: StopSignal = Arc::new(|| false);
+    let KnownTemplate { template, format } = KnownTemplate::find(source, &Default::default(), &never)?;
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
@@ -45,7 +49,7 @@ pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: 
     let before = chat.messages.len() - usize::from(options.continuation.is_some());
     let prompt = generation_prompt(&template, &chat.messages[..before], &chat.chat_template_kwargs);
     AnswerFormat::new(&FormatRequest {
-        template: &TemplateFormat::find(&template, source, "", "")?,
+        template: &format,
         fails_with_tools: None,
         generation_prompt: &prompt.unwrap_or_default(),
         chat: &chat,

@@ -208,7 +208,7 @@ fn program() -> Option<PathBuf> {
 
 /// Completions of a template, each a line for the program: what the template itself prints for an answer after the prompt.
 fn completions(source: &str) -> Vec<Value> {
-    let Ok(renderer) = ChatTemplate::parse(source) else { return Vec::new() };
+    let Ok(renderer) = ChatTemplate::parse(source, None) else { return Vec::new() };
     let mut lines = Vec::new();
     for (tools, choice) in [(tools(), "auto"), (tools(), "required"), (json!([]), "auto")] {
         let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tool_choice": choice, "parallel_tool_calls": true,
