@@ -5,7 +5,6 @@
 //! answer polls by itself.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -41,8 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ORDER_PATIENCE: Duration = Duration::from_millis(100);
 /// How often a thread that waits for the host's logits callback looks whether its request was cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a thread without a call waits for the next one.
-const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// The requests whose ends the host does not know yet.
 #[derive(Default)]
@@ -81,7 +78,6 @@ struct EngineChild {
     /// A link to the host's working folder.
     host_folder: PathBuf,
     known: Mutex<KnownRequests>,
-    threads: CallThreads,
     /// The ids of requests that have an update, for the pusher.
     updates: Sender<u64>,
     /// Rows that the host's logits callback has changed, with their numbers.
@@ -89,14 +85,6 @@ struct EngineChild {
     /// Requests in their order, each with a channel that is closed when the request is queued.
     ordered: Sender<(Frame, Receiver<()>)>,
 }
-
-/// Threads for calls. One that has ended its call takes the next one.
-struct CallThreads {
-    idle: Sender<CallJob>,
-    jobs: Receiver<CallJob>,
-}
-
-type CallJob = Box<dyn FnOnce() + Send>;
 
 /// Runs the engine's process: serves the host on stdin until that is closed. `arguments`: the limits, and the host's process id.
 pub fn serve(arguments: &[String]) -> ! {
@@ -123,7 +111,6 @@ pub fn serve(arguments: &[String]) -> ! {
         sender,
         host_folder,
         known: Mutex::default(),
-        threads: CallThreads::default(),
         updates: updates.clone(),
         changed_rows,
         ordered,
@@ -143,9 +130,9 @@ pub fn serve(arguments: &[String]) -> ! {
         asker.change_row(number, request, logits, tokens, &incoming_rows)
     })));
     let (pusher, beginner) = (Arc::clone(&child), Arc::clone(&child));
-    let start = |name: &str, work: CallJob| std::thread::Builder::new().name(name.into()).spawn(work);
-    let pushing = start("foredraft-push", Box::new(move || pusher.push(&pushed)));
-    let beginning = start("foredraft-begin", Box::new(move || beginner.begin_in_order(&requests)));
+    let thread = |name: &str| std::thread::Builder::new().name(name.into());
+    let pushing = thread("foredraft-push").spawn(move || pusher.push(&pushed));
+    let beginning = thread("foredraft-begin").spawn(move || beginner.begin_in_order(&requests));
     if pushing.and(beginning).is_err() {
         process::end_now(1);
     }
@@ -224,7 +211,8 @@ impl EngineChild {
     /// Runs a call on a thread of its own.
     fn start(self: &Arc<Self>, frame: Frame) {
         let (this, number) = (Arc::clone(self), frame.number);
-        if let Err(error) = self.threads.run(Box::new(move || this.run(&frame))) {
+        let thread = std::thread::Builder::new().name("foredraft-call".into());
+        if let Err(error) = thread.spawn(move || this.run(&frame)) {
             let error = Error::exhausted(format!("cannot start a thread: {error}"));
             if self.known.lock().remove(number) {
                 self.event(number, &RequestEvent::Refused(error.clone()));
@@ -488,33 +476,5 @@ impl KnownRequests {
             self.numbers.remove(&record.handle.id());
         }
         removed.is_some()
-    }
-}
-
-impl Default for CallThreads {
-    fn default() -> Self {
-        let (idle, jobs) = crossbeam_channel::bounded(0);
-        CallThreads { idle, jobs }
-    }
-}
-
-impl CallThreads {
-    /// Runs a call on an idle thread, or on a new one.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    fn run(&self, job: CallJob) -> io::Result<()> {
-        let job = match self.idle.try_send(job) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job,
-        };
-        let jobs = self.jobs.clone();
-        let work = move || {
-            job();
-            while let Ok(job) = jobs.recv_timeout(IDLE_TIME) {
-                job();
-            }
-        };
-        std::thread::Builder::new().name("foredraft-call".into()).spawn(work).map(|_| ())
     }
 }

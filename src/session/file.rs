@@ -2,13 +2,15 @@
 //!
 //! Little-endian. A header of 48 bytes: [`MAGIC`], format (u32), number of sections (u32), size of the file (u64), 8 zero bytes,
 //! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): one with the
-//! writer, the seed and the adapters; three for the target; three for the draft if there is one. The three are: the required
-//! properties, the tokens, and llama.cpp's state. The whole file is verified before any of it is used. The checksums detect
-//! damage; they do not prevent deliberate forgery.
+//! writer, the seed and the adapters; those of the target; those of the draft if there is one. They are: the required
+//! properties, the tokens, llama.cpp's state, the numbers of tokens of the checkpoints (u64), and the state of each checkpoint.
+//! Files of format 1 have no checkpoints. The whole file is verified before any of it is used. The checksums detect damage; they
+//! do not prevent deliberate forgery.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +21,10 @@ use foredraft_base::Snapshot;
 use foredraft_base::atomic_write;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The format without checkpoints, which is read, too.
+const OLD_FORMAT: u32 = 1;
 const HEADER: usize = 48;
-/// Number of sections per snapshot.
-const PER_SNAPSHOT: u32 = 3;
 
 /// The contents of a session file.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,50 +82,26 @@ impl Session {
     }
 
     fn write_to(&self, file: &mut File) -> io::Result<u64> {
-        let small = self.small_sections();
-        let states = std::iter::once(&self.target).chain(&self.draft).map(|snapshot| snapshot.state.as_slice());
-        // Each state follows the small sections of its snapshot.
-        let mut sections: Vec<&[u8]> = small.iter().map(Vec::as_slice).collect();
-        for (index, state) in states.enumerate() {
-            sections.insert((3 + 3 * index).min(sections.len()), state);
+        let about = self.about();
+        let snapshots = || std::iter::once(&self.target).chain(&self.draft);
+        let heads: Vec<[Vec<u8>; 3]> = snapshots().map(heads).collect();
+        let mut sections = vec![about.as_slice()];
+        for (snapshot, [identity, tokens, places]) in snapshots().zip(&heads) {
+            sections.extend([identity.as_slice(), tokens, &snapshot.state, places]);
+            sections.extend(snapshot.checkpoints.iter().map(|(_, state)| state.as_slice()));
         }
-        let size = HEADER + sections.iter().map(|section| 16 + section.len()).sum::<usize>();
-        let mut header = Vec::with_capacity(HEADER);
-        header.extend_from_slice(MAGIC);
-        header.extend_from_slice(&FORMAT.to_le_bytes());
-        header.extend_from_slice(&u32::try_from(sections.len()).unwrap_or(u32::MAX).to_le_bytes());
-        header.extend_from_slice(&(size as u64).to_le_bytes());
-        header.extend_from_slice(&[0; 8]);
-        header.extend_from_slice(&Checksum::of(&header).to_le_bytes());
-        file.write_all(&header)?;
-        for section in sections {
-            file.write_all(&(section.len() as u64).to_le_bytes())?;
-            file.write_all(&Checksum::of(section).to_le_bytes())?;
-            file.write_all(section)?;
-        }
-        Ok(size as u64)
+        write_sections(file, FORMAT, &sections)
     }
 
-    /// All sections except the states, in order.
-    fn small_sections(&self) -> Vec<Vec<u8>> {
+    /// The section about the file.
+    fn about(&self) -> Vec<u8> {
         let mut about = Vec::new();
         put_text(&mut about, &writer());
         about.extend_from_slice(&u32::from(self.seed.is_some()).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.seed).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.origin).to_le_bytes());
         about.extend(self.lora.iter().flat_map(|scale| scale.to_le_bytes()));
-        let mut sections = vec![about];
-        for snapshot in std::iter::once(&self.target).chain(&self.draft) {
-            let mut identity = Vec::new();
-            for (name, value) in &snapshot.identity {
-                put_text(&mut identity, name);
-                put_text(&mut identity, value);
-            }
-            let mut tokens = (snapshot.blocks as u64).to_le_bytes().to_vec();
-            tokens.extend(snapshot.tokens.iter().flat_map(|token| token.to_le_bytes()));
-            sections.extend([identity, tokens]);
-        }
-        sections
+        about
     }
 
     /// Reads and verifies a file.
@@ -140,17 +118,52 @@ impl Session {
             return Err(Error::invalid(format!("{}: is not a file", path.display())));
         }
         let file = BufReader::new(File::open(path).map_err(unreadable)?);
-        let mut reader = SessionReader { file, path, at: 0, size: metadata.len() };
-        let n_snapshots = reader.header()?;
+        let mut reader = SessionReader { file, path, at: 0, size: metadata.len(), n_sections: 0 };
+        let (format, n_sections) = reader.header()?;
         let about = reader.section("the description of the writer")?;
         let (seed, lora) = reader.about(&about)?;
-        let target = reader.snapshot("target")?;
-        let draft = if n_snapshots > 1 { Some(reader.snapshot("draft")?) } else { None };
+        let target = reader.snapshot("target", format)?;
+        let draft = if reader.n_sections < n_sections { Some(reader.snapshot("draft", format)?) } else { None };
+        if reader.n_sections != n_sections {
+            return Err(reader.error(20, &format!("{n_sections} sections")));
+        }
         if reader.at != reader.size {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
         Ok(Session { target, draft, seed, lora })
     }
+}
+
+/// The small sections of a snapshot: its properties, its tokens, and the numbers of tokens of its checkpoints.
+fn heads(snapshot: &Snapshot) -> [Vec<u8>; 3] {
+    let mut identity = Vec::new();
+    for (name, value) in &snapshot.identity {
+        put_text(&mut identity, name);
+        put_text(&mut identity, value);
+    }
+    let mut tokens = (snapshot.blocks as u64).to_le_bytes().to_vec();
+    tokens.extend(snapshot.tokens.iter().flat_map(|token| token.to_le_bytes()));
+    let places = snapshot.checkpoints.iter().flat_map(|(len, _)| (*len as u64).to_le_bytes()).collect();
+    [identity, tokens, places]
+}
+
+/// Writes a file of these sections. Returns its size.
+fn write_sections(file: &mut impl Write, format: u32, sections: &[&[u8]]) -> io::Result<u64> {
+    let size = HEADER + sections.iter().map(|section| 16 + section.len()).sum::<usize>();
+    let mut header = Vec::with_capacity(HEADER);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&format.to_le_bytes());
+    header.extend_from_slice(&u32::try_from(sections.len()).unwrap_or(u32::MAX).to_le_bytes());
+    header.extend_from_slice(&(size as u64).to_le_bytes());
+    header.extend_from_slice(&[0; 8]);
+    header.extend_from_slice(&Checksum::of(&header).to_le_bytes());
+    file.write_all(&header)?;
+    for section in sections {
+        file.write_all(&(section.len() as u64).to_le_bytes())?;
+        file.write_all(&Checksum::of(section).to_le_bytes())?;
+        file.write_all(section)?;
+    }
+    Ok(size as u64)
 }
 
 fn put_text(section: &mut Vec<u8>, text: &str) {
@@ -163,6 +176,8 @@ struct SessionReader<'a> {
     path: &'a Path,
     at: u64,
     size: u64,
+    /// The sections that were read.
+    n_sections: u32,
 }
 
 impl SessionReader<'_> {
@@ -191,8 +206,8 @@ impl SessionReader<'_> {
         Ok(bytes)
     }
 
-    /// Reads the header; returns the number of snapshots.
-    fn header(&mut self) -> Result<u32> {
+    /// Reads the header; returns the format and the number of sections.
+    fn header(&mut self) -> Result<(u32, u32)> {
         let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
         let mut fields = ByteReader { bytes: &header };
         if fields.take(MAGIC.len()) != Some(MAGIC.as_slice()) {
@@ -202,8 +217,9 @@ impl SessionReader<'_> {
         let (Some(format), Some(sections), Some(size), Some(_), Some(checksum)) = whole else {
             return Err(self.error(self.size, "the file ends within its header"));
         };
-        if format != FORMAT {
-            return Err(self.error(16, &format!("the file has format {format}, where this version reads {FORMAT}")));
+        if ![OLD_FORMAT, FORMAT].contains(&format) {
+            let known = format!("the file has format {format}, where this version reads {OLD_FORMAT} and {FORMAT}");
+            return Err(self.error(16, &known));
         }
         if Checksum::of(header.get(..HEADER - 8).unwrap_or(&[])) != checksum {
             return Err(self.error(16, "the header is damaged: wrong checksum"));
@@ -211,10 +227,7 @@ impl SessionReader<'_> {
         if size != self.size {
             return Err(self.error(24, &format!("the file was written with {size} bytes and has {}", self.size)));
         }
-        match sections.checked_sub(1).map(|sections| (sections / PER_SNAPSHOT, sections % PER_SNAPSHOT)) {
-            Some((snapshots @ 1..=2, 0)) => Ok(snapshots),
-            _ => Err(self.error(20, &format!("{sections} sections"))),
-        }
+        Ok((format, sections))
     }
 
     fn section(&mut self, what: &str) -> Result<Vec<u8>> {
@@ -226,6 +239,7 @@ impl SessionReader<'_> {
         if Checksum::of(&section) != checksum {
             return Err(self.error(start, &format!("{what}, up to byte {}, is damaged: wrong checksum", self.at)));
         }
+        self.n_sections += 1;
         Ok(section)
     }
 
@@ -246,7 +260,7 @@ impl SessionReader<'_> {
         Ok((seed, scales.iter().map(|scale| f32::from_le_bytes(*scale)).collect()))
     }
 
-    fn snapshot(&mut self, owner: &str) -> Result<Snapshot> {
+    fn snapshot(&mut self, owner: &str, format: u32) -> Result<Snapshot> {
         let start = self.at;
         let section = self.section(&format!("the description of the {owner}"))?;
         let mut fields = ByteReader { bytes: &section };
@@ -263,9 +277,24 @@ impl SessionReader<'_> {
         let (Some(blocks), [], false) = (blocks, rest, tokens.is_empty()) else {
             return Err(self.error(start, &format!("the {owner}'s tokens are invalid")));
         };
-        let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
+        let tokens: Vec<Token> = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
         let state = self.section(&format!("the {owner}'s state"))?;
-        Ok(Snapshot { identity, tokens, blocks, state })
+        let checkpoints = if format == OLD_FORMAT { Vec::new() } else { self.checkpoints(owner, tokens.len())? };
+        Ok(Snapshot { identity, tokens, blocks, state, checkpoints })
+    }
+
+    fn checkpoints(&mut self, owner: &str, n_tokens: usize) -> Result<Vec<(usize, Arc<Vec<u8>>)>> {
+        let start = self.at;
+        let section = self.section(&format!("the {owner}'s checkpoints"))?;
+        let (places, rest) = section.as_chunks();
+        let places: Vec<usize> =
+            places.iter().map(|place| usize::try_from(u64::from_le_bytes(*place)).unwrap_or(usize::MAX)).collect();
+        let ascends = std::iter::once(&0).chain(&places).is_sorted_by(|before, after| before < after);
+        if !rest.is_empty() || !ascends || places.last().is_some_and(|last| *last > n_tokens) {
+            return Err(self.error(start, &format!("the {owner}'s checkpoints are invalid")));
+        }
+        let state = |place| Ok((place, Arc::new(self.section(&format!("a checkpoint of the {owner}"))?)));
+        places.into_iter().map(state).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! some memories cannot be rolled back to any position (see [`Context::cuts_anywhere`]).
 
 use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use super::extend::SelfExtend;
 use crate::error::{Error, Result};
@@ -296,7 +297,13 @@ impl Sequence {
     /// As [`Context::state`].
     pub fn save(&mut self, context: &mut Context) -> Result<Snapshot> {
         let state = context.state(self.id, Part::Whole)?;
-        Ok(Snapshot { identity: self.identity(context), tokens: self.tokens.clone(), blocks: self.blocks, state })
+        Ok(Snapshot {
+            identity: self.identity(context),
+            tokens: self.tokens.clone(),
+            blocks: self.blocks,
+            state,
+            checkpoints: self.checkpoints.list.clone(),
+        })
     }
 
     /// The first property in which `snapshot` does not match this sequence and context, with both values; `None` if it matches.
@@ -366,6 +373,9 @@ impl Sequence {
     fn restore(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
         context.set_state(self.id, &snapshot.state, Part::Whole)?;
         self.checkpoints.keep(0);
+        if Sequence::needs_checkpoints(context) {
+            self.checkpoints.list.clone_from(&snapshot.checkpoints);
+        }
         self.tokens.clone_from(&snapshot.tokens);
         (self.blocks, self.moved) = (snapshot.blocks, None);
         let there = context.len(self.id);
@@ -386,7 +396,7 @@ const MAX_CHECKPOINT_BYTES: usize = 512 << 20;
 /// Saved states of a memory that cannot be rolled back, each with its number of tokens, in ascending order.
 #[derive(Debug, Clone, Default)]
 struct Checkpoints {
-    list: Vec<(usize, Vec<u8>)>,
+    list: Vec<(usize, Arc<Vec<u8>>)>,
     /// The state before the last draft and its number of tokens. 0: there is none.
     mark: (usize, Vec<u8>),
 }
@@ -395,7 +405,7 @@ impl Checkpoints {
     /// Adds the state after `len` tokens, which must be more than those of all others. If there are too many, drops the one
     /// with the smallest gap to its neighbours.
     fn add(&mut self, len: usize, state: Vec<u8>) {
-        self.list.push((len, state));
+        self.list.push((len, Arc::new(state)));
         while self.list.len() > 1 && (self.list.len() > MAX_CHECKPOINTS || self.bytes() > MAX_CHECKPOINT_BYTES) {
             let starts = std::iter::once(0).chain(self.list.iter().map(|(len, _)| *len));
             let gaps = starts.zip(self.list.iter().skip(1)).map(|(before, (after, _))| after - before);
@@ -412,8 +422,9 @@ impl Checkpoints {
 
     /// The last checkpoint.
     fn last(&self) -> Option<(usize, &[u8])> {
-        let all = self.list.last().into_iter().chain(Some(&self.mark).filter(|(len, _)| *len > 0));
-        all.max_by_key(|(len, _)| *len).map(|(len, state)| (*len, state.as_slice()))
+        let saved = self.list.last().map(|(len, state)| (*len, state.as_slice()));
+        let marked = Some((self.mark.0, self.mark.1.as_slice())).filter(|(len, _)| *len > 0);
+        saved.into_iter().chain(marked).max_by_key(|(len, _)| *len)
     }
 
     /// The number of tokens of the last checkpoint that has at most `len`.

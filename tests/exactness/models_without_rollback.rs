@@ -183,6 +183,29 @@ fn sessions_resume_on_models_without_rollback() {
     }
 }
 
+/// The file has the checkpoints of the sequence. (One can be dropped for the state at the end of the session.)
+#[test]
+fn restored_sessions_reuse_the_beginning_of_other_prompts() {
+    for (kind, init) in kinds().into_iter().filter(|(kind, _)| !kind.starts_with("sliding window")) {
+        let path =
+            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-reuse.session", kind.replace(' ', "-")));
+        let command = json!({"filename": path}).to_string();
+        let prompt = tokens(9, 300);
+        // It has the prompt, and not what was generated after it.
+        let other = request(&[prompt.as_slice(), &tokens(4, 20)].concat());
+        let engine = load(&init, json!({}));
+        complete(&engine, Completion, &with(&request(&prompt), json!({"n_predict": 15})));
+        engine.with_loaded(|loaded| loaded.session_save(command.as_bytes())).expect("saved");
+        let expected = complete(&engine, Completion, &other);
+        let engine = load(&init, json!({}));
+        engine.with_loaded(|loaded| loaded.session_load(command.as_bytes())).expect("loaded");
+        let answer = complete(&engine, Completion, &other);
+        assert_eq!(answer["tokens"], expected["tokens"], "{kind}");
+        let [reused, before] = [&answer, &expected].map(|answer| n(&answer["timings"]["cache_n"]));
+        assert!(before > 0 && reused > before / 2, "{kind}: {reused} of {before}");
+    }
+}
+
 #[test]
 fn generation_continues_past_a_full_context() {
     for (kind, init) in kinds() {

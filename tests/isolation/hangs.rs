@@ -188,7 +188,13 @@ fn cost_of_calls_beside_a_large_request() {
         let worst = std::thread::scope(|scope| {
             let sender = scope.spawn(|| engine.call(Function::Submit, Ok(large.as_bytes())));
             let mut worst = [(0.0, 0.0); 3];
-            while !sender.is_finished() || worst[0].0 == 0.0 {
+            // An isolated engine's process gets the request after the call has returned.
+            let mut rest = 300;
+            while !sender.is_finished() || rest > 0 {
+                if sender.is_finished() {
+                    rest -= 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 for (which, worst) in worst.iter_mut().enumerate() {
                     let (begun, before) = (Instant::now(), cpu());
                     match which {

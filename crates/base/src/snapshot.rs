@@ -1,5 +1,7 @@
 //! A sequence of a KV cache as plain data.
 
+use std::sync::Arc;
+
 use crate::vocabulary::Token;
 
 /// A saved sequence.
@@ -13,4 +15,6 @@ pub struct Snapshot {
     pub blocks: usize,
     /// The sequence state as serialized by llama.cpp.
     pub state: Vec<u8>,
+    /// Earlier states of a memory that cannot be rolled back, each with its number of tokens, in ascending order.
+    pub checkpoints: Vec<(usize, Arc<Vec<u8>>)>,
 }

@@ -181,7 +181,6 @@ impl RemoteRequest {
             return Err(breach("an event of a completion that there is not"));
         };
         let message = self.record.chat.as_ref().and_then(|chat| chat.messages.get(index));
-        let has_parts = parts.as_ref().is_some_and(|parts| !parts.delta.is_empty());
         if let (Some(message), Some(parts)) = (message, parts)
             && !message.lock().receive(parts.delta, parts.warnings)
         {
@@ -192,7 +191,8 @@ impl RemoteRequest {
             Event::Update(mut update) => {
                 sink.set_generating();
                 let has_tokens = completion.take(&mut update.tokens, &mut update.text);
-                let has_news = has_tokens || has_parts || !update.text.is_empty();
+                // Without new text there is nothing new in the message.
+                let has_news = has_tokens || !update.text.is_empty();
                 if has_news {
                     sink.report(Event::Update(update));
                 }

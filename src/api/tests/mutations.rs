@@ -556,6 +556,7 @@ fn session_files_are_read_or_refused() {
         tokens: (0..40).collect(),
         blocks: 2,
         state: (0..200).collect(),
+        checkpoints: vec![(20, Arc::new(vec![1; 30]))],
     };
     let seed = Some(SeedOrigin { seed: 7, origin: 3 });
     let session = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0] };

@@ -38,6 +38,7 @@ fn snapshot(n: u8) -> Snapshot {
         tokens: vec![1, -1, i32::MAX, i32::from(n)],
         blocks: usize::from(n),
         state: (0..100 + n).collect(),
+        checkpoints: [1, 3].map(|len| (len, Arc::new(vec![n; len]))).to_vec(),
     }
 }
 
@@ -63,6 +64,35 @@ fn written_sessions_can_be_read() {
         assert_eq!(Session::read(&path), Ok(session));
     }
     assert_eq!(folder.names(), ["a.session"], "nothing is left beside it");
+}
+
+#[test]
+fn files_without_checkpoints_can_be_read() {
+    let folder = TempFolder::new("old");
+    let path = folder.file("a.session");
+    let [_, session] = sessions();
+    let Session { target, draft: Some(draft), .. } = &session else { panic!("it has both") };
+    let (about, [target_head, draft_head]) = (session.about(), [target, draft].map(heads));
+    let [[a, b, _], [c, d, _]] = [&target_head, &draft_head];
+    let sections = [&about, a, b, &target.state, c, d, &draft.state].map(Vec::as_slice);
+    let mut bytes = Vec::new();
+    write_sections(&mut bytes, OLD_FORMAT, &sections).expect("memory");
+    fs::write(&path, bytes).expect("writable");
+    let without = |snapshot: &Snapshot| Snapshot { checkpoints: Vec::new(), ..snapshot.clone() };
+    let expected = Session { target: without(target), draft: Some(without(draft)), ..session.clone() };
+    assert_eq!(Session::read(&path), Ok(expected));
+}
+
+#[test]
+fn checkpoints_out_of_order_are_refused() {
+    let folder = TempFolder::new("order");
+    let path = folder.file("a.session");
+    let [mut session, _] = sessions();
+    for places in [&[2, 1][..], &[0], &[5], &[1, 1]] {
+        session.target.checkpoints = places.iter().map(|len| (*len, Arc::default())).collect();
+        session.write(&path).expect("writable");
+        assert!(error_message(&path).contains("checkpoints are invalid"), "{places:?}");
+    }
 }
 
 #[test]
@@ -121,10 +151,10 @@ fn other_versions_and_impossible_sizes_are_errors() {
     let [session, _] = sessions();
     for (at, bytes, expected) in [
         (0, &b"GGUF"[..], "byte 0: this is not a session file"),
-        (16, &2_u32.to_le_bytes(), "byte 16: the file has format 2, where this version reads 1"),
+        (16, &3_u32.to_le_bytes(), "byte 16: the file has format 3, where this version reads 1 and 2"),
         (20, &0_u32.to_le_bytes(), "byte 20: 0 sections"),
-        (20, &7_u32.to_le_bytes(), "the draft"),
-        (20, &5_u32.to_le_bytes(), "byte 20: 5 sections"),
+        (20, &9_u32.to_le_bytes(), "the draft"),
+        (20, &6_u32.to_le_bytes(), "byte 20: 6 sections"),
         (48, &u64::MAX.to_le_bytes(), "bytes long, but"),
     ] {
         forged(&session, &path, at, bytes);

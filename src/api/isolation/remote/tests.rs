@@ -248,6 +248,9 @@ fn events_become_the_updates_of_polls() {
     let restarts = updates.iter().filter(|update| update.get("engine").is_some()).count();
     assert_eq!((restarts, &updates.last().expect("an end")["stop"]), (1, &json!(true)));
     let chat = host.poll(ids[1])["completion_updates"].as_array().cloned().expect("updates");
+    let is_empty = |update: &&Value| update["content"] == "" && update["delta"] == json!({}) && update["stop"] == false;
+    let others = chat.iter().filter(|update| update.get("engine").is_none() && update.get("prompt_progress").is_none());
+    assert_eq!(others.filter(is_empty).count(), 0, "what arrives again is no update: {chat:?}");
     let message = &chat.last().expect("an end")["message"];
     assert_eq!((&message["content"], &message["tool_calls"][0]["function"]["name"]), (&json!("a"), &json!("f")));
     for id in ids {
