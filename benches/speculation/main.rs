@@ -71,9 +71,8 @@ const COMPARED_RULES: usize = 6;
 /// The maximum number of fixed lengths, and of llama.cpp's rules, that are candidates for the best one.
 const CANDIDATES: usize = 3;
 const RIVALS: usize = 2;
-/// This library's history drafters. The last two choose the rule themselves.
-const OUR_NGRAMS: [&str; 7] =
-    ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
+/// This library's history drafters, and `auto`.
+const OUR_NGRAMS: [&str; 3] = ["ngram-cache", "suffix", "auto"];
 /// llama.cpp's five history drafters.
 const THEIR_NGRAMS: [&str; 5] = ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"];
 

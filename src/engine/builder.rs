@@ -20,8 +20,7 @@ use crate::llama::{self, Context, ContextParams, DraftKind, Interrupt, Model, Ro
 use crate::session::SelfExtend;
 use crate::speculative::{
     Assistant, BlockHead, Caches, Compatibility, Costs, CrossVocabulary, DraftModel, Drafter, DrafterKind, Drafters,
-    GrammarDrafter, Head, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
-    frequent_tokens, sizes_to_measure,
+    GrammarDrafter, Head, MAX_BRANCHES, NgramCache, Prediction, Suffix, frequent_tokens, sizes_to_measure,
 };
 
 /// The schedulers of an engine, and what its thread measures for them.
@@ -331,8 +330,4 @@ pub(super) fn add_text_drafters(drafters: &mut Drafters, n_slots: usize, caches:
     drafters.add(Box::new(GrammarDrafter));
     drafters.add(Box::new(Suffix::new(n_slots)));
     drafters.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
-    drafters.add(Box::new(NgramMapK4v::new(n_slots)));
-    drafters.add(Box::new(NgramMapK::new(n_slots)));
-    drafters.add(Box::new(NgramSimple::new(n_slots)));
-    drafters.add(Box::new(NgramMod::new(n_slots)));
 }

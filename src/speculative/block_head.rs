@@ -193,8 +193,6 @@ impl Drafter for BlockHead {
         }
     }
 
-    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
-
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         self.slots.shift(slot, &mut self.context, (keep, dropped), self.moves);
     }

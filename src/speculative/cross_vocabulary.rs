@@ -117,10 +117,6 @@ impl Drafter for CrossVocabulary {
         }
     }
 
-    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
-        self.model.verified(slot, drafted, accepted);
-    }
-
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(slot) else { return };
         remove(&mut self.model, slot, text.shift(keep, dropped));

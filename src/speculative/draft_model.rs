@@ -357,8 +357,6 @@ impl Drafter for DraftModel {
         self.prune();
     }
 
-    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
-
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
         slot.vocabulary.shift(dropped);

@@ -34,7 +34,7 @@ fn engines_with_different_models_run_concurrently() {
     let _guard = exclusive();
     let [fixed, history] = [
         json!({"type": "draft", "adaptive": false, "n_max": 4}),
-        json!({"type": ["suffix", "ngram-simple"], "n_max": 8}),
+        json!({"type": ["suffix", "ngram-cache"], "n_max": 8}),
     ];
     let large = Engine::loaded("target", with_draft());
     let small = Engine::loaded("draft", json!({"n_parallel": 2}));
@@ -52,7 +52,7 @@ fn engines_with_different_models_run_concurrently() {
         assert!(answer["speculative"]["n_drafted"].as_u64().expect("a number") > 0, "{answer}");
     }
     for answer in &together_small {
-        assert_eq!(answer["speculative"]["type"], json!(["suffix", "ngram-simple"]), "{answer}");
+        assert_eq!(answer["speculative"]["type"], json!(["suffix", "ngram-cache"]), "{answer}");
     }
     assert_eq!((large.status()["n_parallel"].clone(), small.status()["n_parallel"].clone()), (json!(1), json!(2)));
 }

@@ -75,7 +75,7 @@ fn callback_sees_each_position_once_and_speculation_changes_no_token() {
             json!({"adaptive": false, "n_max": 5}),
             json!({"adaptive": false, "n_max": 5, "verify": "match"}),
             json!({"adaptive": false, "n_max": 8, "n_branches": 3, "p_split": 0.1}),
-            json!({"type": ["suffix", "ngram-simple"]}),
+            json!({"type": ["suffix", "ngram-cache"]}),
         ] {
             noted(&calls);
             let answer = completed(&engine, json!({"temperature": temperature, "speculative": speculative}));

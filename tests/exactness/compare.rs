@@ -31,7 +31,7 @@ fn output_fields(answer: &Value) -> Value {
 
 /// Fixed draft lengths, so that every run drafts the same tokens.
 fn speculating(compare: bool) -> Value {
-    json!({"type": ["draft", "ngram-simple"], "adaptive": false, "n_max": 4, "compare": compare})
+    json!({"type": ["draft", "suffix"], "adaptive": false, "n_max": 4, "compare": compare})
 }
 
 /// The fields of a response that `compare` adds.

@@ -40,7 +40,7 @@ fn drafting() -> [(&'static str, Value); 4] {
         ("wrong", json!({"type": "draft", "adaptive": false, "n_max": 3})),
         ("longer than the rollback", json!({"type": "draft", "adaptive": false, "n_max": 16, "verify": "match"})),
         ("right", json!({"type": "suffix", "adaptive": false, "n_max": 8})),
-        ("adaptive", json!({"type": ["draft", "suffix", "ngram-simple", "ngram-cache"]})),
+        ("adaptive", json!({"type": ["draft", "suffix", "ngram-cache"]})),
     ]
 }
 

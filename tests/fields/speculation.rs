@@ -29,17 +29,15 @@ fn greedy() -> Value {
 pub fn rows() -> Vec<Row> {
     vec![
         row(&["speculative.type"], with(&greedy(), json!({"prompt": REPETITIVE})), |response| {
-            let names = ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "draft"];
-            let eager = json!({
-                "adaptive": false, "n_max": 6, "ngram_size_n": 3, "ngram_size_m": 6, "ngram_mod_n_match": 4,
-                "ngram_mod_n_min": 0,
-            });
-            for name in names {
+            let eager = json!({"adaptive": false, "n_max": 6});
+            for name in ["ngram-cache", "suffix", "draft"] {
                 let stats = drafted(response, with(&eager, json!({"type": name})));
                 assert_eq!(stats["type"], name, "{stats}");
                 let types: Vec<&String> = stats["by_type"].as_object().expect("an object").keys().collect();
                 assert_eq!(types, [name], "{stats}");
             }
+            let replaced = drafted(response, with(&eager, json!({"type": "ngram-mod", "ngram_mod_n_match": 4})));
+            assert_eq!(replaced["type"], "suffix", "{replaced}");
             let both = drafted(response, with(&eager, json!({"type": ["suffix", "draft"]})));
             assert_eq!(both["type"], json!(["suffix", "draft"]));
             assert_eq!(drafted(response, json!({"type": "auto"}))["type"], "auto");

@@ -6,17 +6,7 @@ use crate::common::{
 };
 use serde_json::{Value, json};
 
-const TYPES: [&str; 9] = [
-    "draft",
-    "ngram-cache",
-    "ngram-simple",
-    "ngram-map-k",
-    "ngram-map-k4v",
-    "ngram-mod",
-    "suffix",
-    "auto",
-    "prediction",
-];
+const TYPES: [&str; 5] = ["draft", "ngram-cache", "suffix", "auto", "prediction"];
 
 /// A prompt whose continuation repeats much of it.
 const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
@@ -24,13 +14,9 @@ const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia
 
 /// Settings with which every drafter drafts on short texts.
 fn eager(kind: &str) -> Value {
-    let mut speculative = json!({
-        "type": kind, "adaptive": false, "n_max": 6, "ngram_size_n": 3, "ngram_size_m": 6, "ngram_mod_n_match": 4, "ngram_mod_n_min": 0,
-    });
-    if kind == "prediction" {
-        speculative["type"] = json!(["ngram-mod"]);
-    }
-    speculative
+    // The drafter of a prediction is added to those of the list.
+    let kind = if kind == "prediction" { "grammar" } else { kind };
+    json!({"type": kind, "adaptive": false, "n_max": 6})
 }
 
 #[test]
@@ -71,9 +57,7 @@ fn drafters_do_not_change_output() {
             }
         }
     }
-    for source in
-        ["draft", "ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "prediction"]
-    {
+    for source in ["draft", "ngram-cache", "suffix", "prediction"] {
         assert!(
             accepted[source].as_u64() > Some(20),
             "the test needs accepted tokens of every drafter: {source} {accepted}"
@@ -87,11 +71,11 @@ fn drafter_list_attributes_tokens_to_their_drafter() {
     let request = json!({
         "prompt": "Mia had a red kite. Mia had a red kite. Mia had a", "n_predict": 60, "temperature": 0, "repeat_penalty": 1,
         "ignore_eos": true, "return_tokens": true,
-        "speculative": {"type": ["ngram-mod", "suffix", "draft"], "adaptive": false, "n_max": 6},
+        "speculative": {"type": ["ngram-cache", "suffix", "draft"], "adaptive": false, "n_max": 6},
     });
     let answer = complete(&engine, Speculative, &request);
     let report = &answer["speculative"];
-    assert_eq!(report["type"], json!(["ngram-mod", "suffix", "draft"]));
+    assert_eq!(report["type"], json!(["ngram-cache", "suffix", "draft"]));
     let by_type = report["by_type"].as_object().unwrap();
     assert!(by_type.contains_key("suffix") && by_type.len() > 1, "{report}");
     let sum = |key: &str| by_type.values().map(|counts| counts[key].as_u64().unwrap()).sum::<u64>();
@@ -125,7 +109,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
     let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
     let plain = complete(&engine, Completion, &request);
     assert_eq!(plain["truncated"], true);
-    for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
+    for kind in ["auto", "suffix", "ngram-cache"] {
         let fast = with(&request, json!({"speculative": eager(kind)}));
         // In the slot of a cancelled request, and concurrently with another request.
         let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));

@@ -12,7 +12,7 @@ use crate::interpreter::Interpreter;
 use crate::methods;
 use crate::operators;
 use crate::predicates;
-use crate::value::{Callable, Items, List, ListKind, LoopState, Value, Variables, dict, list, text, tuple};
+use crate::value::{Callable, Items, List, LoopState, Value, Variables, dict, list, text, tuple};
 
 impl<'t> Interpreter<'t> {
     /// The value of an expression.
@@ -159,11 +159,6 @@ impl<'t> Interpreter<'t> {
         let found = match value {
             Value::Dict(dict) => dict.get(name)?,
             Value::Loop(state) => loop_attribute(state, name),
-            Value::List(list) if list.kind() == ListKind::Group => match name {
-                "grouper" => list.get(0),
-                "list" => list.get(1),
-                _ => None,
-            },
             Value::Callable(callable) => match (callable.as_ref(), name) {
                 (Callable::Macro(index, _), "name") => {
                     let name = self.ast.macros.get(*index).map_or("", |definition| &definition.name);

@@ -29,7 +29,6 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
 fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     match name {
         "safe" => Ok(value),
-        "bool" => Ok(Value::Bool(value.is_true())),
         "string" => print::to_text(&run.meter, &value),
         "default" | "d" => {
             let [default, also_false] = arguments.bind(name, ["default_value", "boolean"])?;
@@ -74,11 +73,6 @@ fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Argument
                 return Ok(Value::Int(number));
             }
             round(number, precision, method.as_ref().and_then(Value::as_str).unwrap_or("common"))
-        }
-        "pprint" => {
-            let mut out = TextBuilder::new(&run.meter)?;
-            print::repr(&mut out, &value, 0)?;
-            Ok(out.finish())
         }
         _ => tojson(run, &value, arguments),
     }

@@ -1,4 +1,4 @@
-//! Python's formatting: the operator `%`, and `str.format`.
+//! Python's formatting: the operator `%`, and `str.format`, with the kinds `s`, `d` and `f`. Templates use no others, and llama.cpp only `{}`.
 
 use std::rc::Rc;
 
@@ -19,12 +19,10 @@ struct Style {
     fill: Option<char>,
     /// `<`, `>`, `^`, `=`
     align: Option<char>,
-    /// `+`, a space
-    sign: Option<char>,
-    is_alternate: bool,
-    has_commas: bool,
+    is_signed: bool,
     width: usize,
     precision: Option<usize>,
+    /// `s`, `d`, `f`
     kind: Option<char>,
 }
 
@@ -77,62 +75,27 @@ pub(crate) fn percent(meter: &Rc<Meter>, pattern: &str, arguments: &Value) -> Te
             named = Some(dict.get(&name)?.map_or_else(|| refused(format!("%: there is no key '{name}'")), Ok)?);
         }
         let mut style = Style::default();
-        while let Some(flag) = chars.next_if(|c| "-+ #0".contains(*c)) {
+        while let Some(flag) = chars.next_if(|c| "-+0".contains(*c)) {
             match flag {
                 '-' => style.align = Some('<'),
-                '#' => style.is_alternate = true,
-                '0' if style.align.is_none() => (style.fill, style.align) = (Some('0'), Some('=')),
-                '0' => {}
-                sign => style.sign = Some(sign).filter(|sign| *sign == '+' || style.sign.is_none()).or(style.sign),
+                '+' => style.is_signed = true,
+                _ => (style.fill, style.align) = (Some('0'), style.align.or(Some('='))),
             }
         }
-        let mut star = |chars: &mut std::iter::Peekable<std::str::Chars>| -> TemplateResult<Option<usize>> {
-            if chars.next_if_eq(&'*').is_none() {
-                return Ok(digits(chars));
-            }
-            let number = next()?.as_int().map_or_else(|| refused("%: expected an integer for *"), Ok)?;
-            Ok(Some(usize::try_from(number.max(0)).unwrap_or(usize::MAX)))
-        };
-        style.width = star(&mut chars)?.unwrap_or_default();
+        style.width = digits(&mut chars).unwrap_or_default();
         if chars.next_if_eq(&'.').is_some() {
-            style.precision = Some(precise(star(&mut chars)?.unwrap_or_default())?);
+            style.precision = Some(precise(digits(&mut chars).unwrap_or_default())?);
         }
-        while chars.next_if(|c| "hlL".contains(*c)).is_some() {}
         let Some(kind) = chars.next() else { return refused("%: the format is incomplete") };
         let value = named.map_or_else(&mut next, Ok)?;
-        let is_text = matches!(kind, 's' | 'r' | 'a' | 'c');
-        if is_text && style.align == Some('=') {
-            (style.fill, style.align) = (None, None);
+        style.kind = Some(if kind == 'i' { 'd' } else { kind });
+        if kind == 's' || style.align == Some('<') {
+            style.fill = None;
         }
-        style.align = style.align.or(Some('>'));
-        match kind {
-            's' => write_text(&mut out, &print::to_text(meter, &value)?, &style)?,
-            'r' | 'a' => {
-                let mut printed = TextBuilder::new(meter)?;
-                print::repr(&mut printed, &value, 0)?;
-                write_text(&mut out, &printed.finish(), &style)?;
-            }
-            'c' => {
-                let c = value.as_int().and_then(|code| u32::try_from(code).ok()).and_then(char::from_u32);
-                let printed = match c {
-                    Some(c) => text(meter, c.encode_utf8(&mut [0; 4]))?,
-                    None => value,
-                };
-                write_text(&mut out, &printed, &style)?;
-            }
-            'd' | 'i' | 'u' => {
-                let Some(number) = value.as_float() else {
-                    return refused(format!("%: expected a number for %{kind}, got {}", value.type_name()));
-                };
-                style.kind = Some('d');
-                let number = value.as_int().unwrap_or(number.trunc() as i128);
-                write_number(&mut out, &Value::Int(number), &style)?;
-            }
-            'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-                style.kind = Some(kind);
-                write_number(&mut out, &value, &style)?;
-            }
-            other => return refused(format!("%: the format %{other} is unknown")),
+        style.align = if kind == 's' && style.align != Some('<') { Some('>') } else { style.align };
+        match (kind, value.as_float().filter(|_| value.as_int().is_none())) {
+            ('d' | 'i', Some(number)) => write(&mut out, &Value::Int(number.trunc() as i128), &style)?,
+            _ => write(&mut out, &value, &style)?,
         }
     }
     let is_collection = matches!(arguments, Value::Dict(_) | Value::List(_)) && used == 0;
@@ -168,15 +131,7 @@ pub(crate) fn braces(interpreter: &mut Interpreter, pattern: &str, arguments: &A
                     return refused("format: expected '}'");
                 }
                 let (place, spec) = field.split_once(':').unwrap_or((&field, ""));
-                let (place, conversion) = place.split_once('!').unwrap_or((place, ""));
-                let mut value = field_value(interpreter, place, arguments, &mut next)?;
-                if conversion == "r" {
-                    let mut printed = TextBuilder::new(&meter)?;
-                    print::repr(&mut printed, &value, 0)?;
-                    value = printed.finish();
-                } else if conversion == "s" {
-                    value = print::to_text(&meter, &value)?;
-                }
+                let value = field_value(interpreter, place, arguments, &mut next)?;
                 write_spec(&mut out, &value, spec)?;
             }
             '}' => return refused("format: unexpected '}'"),
@@ -241,13 +196,11 @@ fn write_spec(out: &mut TextBuilder, value: &Value, spec: &str) -> TemplateResul
         }
         _ => style.align = chars.next_if(is_align),
     }
-    style.sign = chars.next_if(|c| "+- ".contains(*c)).filter(|sign| *sign != '-');
-    style.is_alternate = chars.next_if_eq(&'#').is_some();
+    style.is_signed = chars.next_if_eq(&'+').is_some();
     if chars.next_if_eq(&'0').is_some() && style.align.is_none() {
         (style.fill, style.align) = (Some('0'), Some('='));
     }
     style.width = digits(&mut chars).unwrap_or_default();
-    style.has_commas = chars.next_if_eq(&',').is_some();
     if chars.next_if_eq(&'.').is_some() {
         style.precision = Some(precise(digits(&mut chars).unwrap_or_default())?);
     }
@@ -255,38 +208,43 @@ fn write_spec(out: &mut TextBuilder, value: &Value, spec: &str) -> TemplateResul
     if chars.next().is_some() {
         return refused(format!("format: invalid format '{spec}'"));
     }
-    match (value, style.kind) {
-        (
-            Value::Int(_) | Value::Float(_) | Value::Bool(_),
-            Some('d' | 'x' | 'X' | 'o' | 'b' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%' | 'n'),
-        ) => {
-            style.align = style.align.or(Some('>'));
-            write_number(out, value, &style)
-        }
-        (Value::Int(_) | Value::Float(_), None) => {
-            style.align = style.align.or(Some('>'));
-            style.kind = match (value, style.precision) {
-                (Value::Float(_), Some(_)) => Some('g'),
-                _ => None,
-            };
-            write_number(out, value, &style)
-        }
-        (_, None | Some('s')) => {
-            let meter = Rc::clone(out.meter());
-            write_text(out, &print::to_text(&meter, value)?, &style)
-        }
-        (_, Some(kind)) => refused(format!("format: unknown format '{kind}' for {}", value.type_name())),
-    }
+    write(out, value, &style)
 }
 
-/// Appends a text, cut to the precision, and padded to the width.
-fn write_text(out: &mut TextBuilder, value: &Value, style: &Style) -> TemplateResult<()> {
-    let string = value.as_str().unwrap_or_default();
-    out.meter().read(string.len())?;
-    let end =
-        style.precision.and_then(|precision| string.char_indices().nth(precision)).map_or(string.len(), |it| it.0);
-    let cut = string.get(..end).unwrap_or_default();
-    padded(out, "", cut, style, '<')
+/// Appends a value, padded to the width. A text is cut to the precision.
+fn write(out: &mut TextBuilder, value: &Value, style: &Style) -> TemplateResult<()> {
+    let (whole, float) = (value.as_int(), value.as_float());
+    let body = match (style.kind, whole, float) {
+        (Some('d') | None, Some(whole), _) => whole.unsigned_abs().to_string(),
+        (Some('f'), _, Some(float)) => format!("{:.*}", style.precision.unwrap_or(6), float.abs()),
+        (None, None, Some(float)) if style.precision.is_none() => print::float(float.abs()),
+        (Some('s'), ..) | (None, None, None) => {
+            let printed = print::to_text(&Rc::clone(out.meter()), value)?;
+            let string = printed.as_str().unwrap_or_default();
+            out.meter().read(string.len())?;
+            let end = style.precision.and_then(|precision| string.char_indices().nth(precision));
+            let cut = string.get(..end.map_or(string.len(), |(at, _)| at)).unwrap_or_default();
+            return padded(out, "", cut, style, '<');
+        }
+        (Some(kind @ ('d' | 'f')), ..) => {
+            return refused(format!("format: expected a number for {kind}, got {}", value.type_name()));
+        }
+        (kind, ..) => return refused(format!("format: expected s, d or f, got '{}'", kind.unwrap_or('.'))),
+    };
+    let is_negative = whole.map_or(float.is_some_and(|it| it.is_sign_negative() && !it.is_nan()), |whole| whole < 0);
+    padded(
+        out,
+        if is_negative {
+            "-"
+        } else if style.is_signed {
+            "+"
+        } else {
+            ""
+        },
+        &body,
+        style,
+        '>',
+    )
 }
 
 /// Appends `sign` and `body`, padded to the width.
@@ -304,74 +262,4 @@ fn padded(out: &mut TextBuilder, sign: &str, body: &str, style: &Style, default:
     out.pad(fill, between, 0)?;
     out.push_str(body)?;
     out.pad(fill, after, 0)
-}
-
-fn write_number(out: &mut TextBuilder, value: &Value, style: &Style) -> TemplateResult<()> {
-    let Some(float) = value.as_float() else {
-        return refused(format!("format: expected a number, got {}", value.type_name()));
-    };
-    let kind = style.kind.unwrap_or(if value.as_int().is_some() { 'd' } else { 'r' });
-    let precision = style.precision.unwrap_or(6);
-    let is_negative = value.as_int().map_or(float.is_sign_negative() && !float.is_nan(), |number| number < 0);
-    let magnitude = value.as_int().map(i128::unsigned_abs);
-    let whole = || magnitude.map_or_else(|| refused(format!("format: expected an integer for '{kind}'")), Ok);
-    let prefix = |prefix: &str| if style.is_alternate { prefix.to_owned() } else { String::new() };
-    let mut body = match kind {
-        'd' | 'n' => whole()?.to_string(),
-        'x' => prefix("0x") + &format!("{:x}", whole()?),
-        'X' => prefix("0X") + &format!("{:X}", whole()?),
-        'o' => prefix("0o") + &format!("{:o}", whole()?),
-        'b' => prefix("0b") + &format!("{:b}", whole()?),
-        'f' | 'F' => format!("{:.precision$}", float.abs()),
-        '%' => format!("{:.precision$}%", float.abs() * 100.0),
-        'e' | 'E' => exponential(float.abs(), precision, kind),
-        'g' | 'G' => general(float.abs(), precision.max(1), kind),
-        _ => print::float(float.abs()),
-    };
-    if style.has_commas {
-        body = with_commas(&body);
-    }
-    let sign = if is_negative { "-" } else { style.sign.map_or("", |sign| if sign == '+' { "+" } else { " " }) };
-    padded(out, sign, &body, style, '>')
-}
-
-fn exponential(number: f64, precision: usize, kind: char) -> String {
-    let text = format!("{number:.precision$e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let exponent = exponent.parse::<i32>().unwrap_or_default();
-    let letter = if kind.is_uppercase() { 'E' } else { 'e' };
-    format!("{digits}{letter}{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
-}
-
-/// C's `%g`: the shorter of both notations, without zeros at the end.
-fn general(number: f64, precision: usize, kind: char) -> String {
-    let text = format!("{number:.*e}", precision - 1);
-    let exponent = text.split_once('e').and_then(|(_, exponent)| exponent.parse::<i64>().ok()).unwrap_or_default();
-    let trimmed = |text: &str| {
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text.to_owned() }
-    };
-    if number == 0.0 || !number.is_finite() {
-        return format!("{number}");
-    }
-    if exponent < -4 || exponent >= precision as i64 {
-        let text = exponential(number, precision - 1, kind);
-        let at = text.find(['e', 'E']).unwrap_or(text.len());
-        let (digits, power) = text.split_at_checked(at).unwrap_or((&text, ""));
-        return trimmed(digits) + power;
-    }
-    let digits = usize::try_from(precision as i64 - 1 - exponent).unwrap_or_default();
-    trimmed(&format!("{number:.digits$}"))
-}
-
-fn with_commas(body: &str) -> String {
-    let end = body.find(|c: char| !c.is_ascii_digit()).unwrap_or(body.len());
-    let (whole, rest) = body.split_at_checked(end).unwrap_or((body, ""));
-    let mut grouped = String::new();
-    for (index, c) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(c);
-    }
-    grouped + rest
 }

@@ -66,7 +66,7 @@ pub(crate) fn binary(meter: &Rc<Meter>, operator: BinaryOp, left: &Value, right:
             for item in (0..times(count)).take_while(|_| !original.is_empty()).flat_map(|_| original.iter()) {
                 items.push(item.clone())?;
             }
-            items.into_kind(if list.kind() == ListKind::List { ListKind::List } else { ListKind::Tuple })
+            items.into_kind(list.kind())
         }
         (BinaryOp::Remainder, Value::Text(pattern), arguments) => format::percent(meter, pattern, arguments),
         _ => number(operator, left, right),
@@ -195,7 +195,7 @@ pub(crate) fn slice(meter: &Rc<Meter>, value: &Value, bounds: &[Option<Value>; 3
                 let index = start as i128 + step.saturating_mul(position as i128);
                 items.push(usize::try_from(index).ok().and_then(|index| list.get(index)).unwrap_or_default())?;
             }
-            items.into_kind(if list.kind() == ListKind::List { ListKind::List } else { ListKind::Tuple })
+            items.into_kind(list.kind())
         }
         Value::Text(string) => {
             meter.read(string.len())?;

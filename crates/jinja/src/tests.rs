@@ -90,16 +90,19 @@ fn methods_and_formatting_follow_python() {
             "['12'|int, ' -3 '|int, '3.7'|int, 'x'|int, 'x'|int(5), '1f'|int(base=16), 3.9|int]",
             "[12, -3, 3, 0, 5, 31, 3]",
         ),
-        ("'%s has %d%% of %05.1f|%-4s|%+d|%x' % ('a', 3, 2.25, 'ab', 7, 255)", "a has 3% of 002.2|ab  |+7|ff"),
+        (
+            "'%s has %d%% of %05.1f|%-4s|%4s|%+d|%03d' % ('a', 3.9, 2.25, 'ab', 'c', 7, -5)",
+            "a has 3% of 002.2|ab  |   c|+7|-05",
+        ),
         ("'%s' % [1, 2] ~ '%(a)s' % {'a': 1} ~ '%s-%s'|format('x', 'y')", "[1, 2]1x-y"),
         ("'{} {1[0]} {x:>4}|{y:.2f}'.format(1, [5], x='a', y=1.005)", "1 5    a|1.00"),
-        ("'{0}{1}{0}'.format('a', 'b') ~ '{:,}'.format(1234567)", "aba1,234,567"),
-        ("['a'|center(4), 'ab'|center(5), 'a\\nb'.splitlines(), 'abc'.find('c')]", "[' a  ', '  ab ', ['a', 'b'], 2]"),
         (
-            "{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort ~ [1, 2]|batch(2, 0)|list",
-            "[('A', 2), ('b', 1)]['A', 'b'][[1, 2]]",
+            "'{0}{1}{0}'.format('a', 'b') ~ '{:*^5}|{:05d}|{:+.1f}|{:.1}'.format('a', -42, 2.25, 'ab')",
+            "aba**a**|-0042|+2.2|a",
         ),
-        ("[{'t': 'a', 'v': 1}, {'t': 'a', 'v': 2}]|groupby('t')|map(attribute='list')|map('length')|list", "[2]"),
+        ("['a\\nb'.splitlines(), 'abc'.find('c')]", "[['a', 'b'], 2]"),
+        ("{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort", "[('A', 2), ('b', 1)]['A', 'b']"),
+        ("' a b '|strip ~ 'a,b'|split(',') ~ 'xa'|lstrip('x')", "a b['a', 'b']a"),
         ("2.5|round ~ 5|round ~ 2.567|round(2)", "2.052.57"),
         ("none|map('upper')|list ~ 'abc'|map('upper')|join", "[]ABC"),
     ] {
@@ -191,22 +194,16 @@ fn often(body: &str) -> String {
 fn bombs_reach_a_limit() {
     let mut bombs: Vec<String> = [
         // Sizes and widths.
-        "{{ [1]|batch(1000000000, 'x')|list|length }}",
-        "{{ [1]|slice(1000000000)|list }}",
         "{{ '%999999999d' % 1 }}",
         "{{ '%999999999d'|format(1) }}",
-        "{{ '%*d' % (999999999, 1) }}",
         "{{ '{:>999999999}'.format(1) }}",
         "{{ '{:99999999999999999999999}'.format(1) }}",
         "{{ 'a'|indent(1000000000, true) }}",
         "{{ ('a\n' * 1000)|indent(1000000) }}",
-        "{{ 'a'|center(1000000000) }}",
         "{{ 'a' * 1000000000 }}",
         "{{ 1000000000 * [1] }}",
         "{{ ('a' * 100000).join(['b'] * 100000) }}",
         "{{ (['b'] * 100000)|join('a' * 100000) }}",
-        "{{ ('a' * 10000000)|wordwrap(3, true, 'x' * 1000) }}",
-        "{{ (['\\\\' * 1000000])|string|pprint|pprint|pprint|pprint|pprint|pprint|pprint }}",
         "{{ ('\\\\' * 1000000)|tojson|tojson|tojson|tojson|tojson|tojson|tojson|tojson }}",
         "{{ ('<' * 10000000)|e|e|e|e }}",
         "{{ strftime_now('%A' * 10000000) }}",
@@ -354,7 +351,7 @@ fn long_argument_lists_reach_a_limit() {
             reaches_a_limit(&format!("{macros}{list}{{% for a in [1] %}}{{{{ {call}({arguments}) }}}}{{% endfor %}}"));
         }
     }
-    for filter in ["default", "map", "select", "format", "zip", "join"] {
+    for filter in ["default", "map", "select", "format", "join"] {
         reaches_a_limit(&format!("{list}{{{{ [1]|{filter}({}) }}}}", stars("l", 400)));
     }
     for each in ["select('eq', *l)", "rejectattr('a', 'eq', *l)"] {

@@ -44,8 +44,6 @@ pub enum Value {
 pub(crate) enum ListKind {
     List,
     Tuple,
-    /// A tuple of `groupby`, with names for its items.
-    Group,
 }
 
 /// A list or a tuple.

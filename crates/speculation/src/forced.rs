@@ -31,8 +31,6 @@ impl Drafter for GrammarDrafter {
         }
     }
 
-    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
-
     fn shift(&mut self, _slot: usize, _keep: usize, _dropped: usize) {}
 
     fn end(&mut self, _slot: usize, _tokens: &[Token], _generated: usize) {}

@@ -31,8 +31,5 @@ pub use controller::{
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
 pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
 pub use forced::GrammarDrafter;
-pub use history::{
-    CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
-    NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,
-};
+pub use history::{CacheFile, CacheKind, Caches, NgramCache, Predicted, Prediction, Suffix, SuffixParams, read_cache};
 pub use settings::{Adaptive, DrafterKind, HEURISTIC_MAX, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};

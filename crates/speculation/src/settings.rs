@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::{CacheFile, NgramParams, Predicted, SuffixParams};
+use super::history::{CacheFile, Predicted, SuffixParams};
 
 /// The kind of a drafter, or the target itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,14 +17,6 @@ pub enum DrafterKind {
     Mtp,
     /// n-gram caches: of the request, of earlier outputs, and of a file.
     NgramCache,
-    /// llama.cpp's `ngram-simple`: continues as after the last occurrence of the same tokens.
-    NgramSimple,
-    /// llama.cpp's `ngram-map-k`.
-    NgramMapK,
-    /// llama.cpp's `ngram-map-k4v`.
-    NgramMapK4v,
-    /// llama.cpp's `ngram-mod`.
-    NgramMod,
     /// The longest repetition in the request and in earlier outputs (suffix decoding).
     Suffix,
     /// The output that the request predicts.
@@ -41,10 +33,6 @@ impl DrafterKind {
             DrafterKind::Draft => "draft",
             DrafterKind::Mtp => "mtp",
             DrafterKind::NgramCache => "ngram-cache",
-            DrafterKind::NgramSimple => "ngram-simple",
-            DrafterKind::NgramMapK => "ngram-map-k",
-            DrafterKind::NgramMapK4v => "ngram-map-k4v",
-            DrafterKind::NgramMod => "ngram-mod",
             DrafterKind::Suffix => "suffix",
             DrafterKind::Prediction => "prediction",
             DrafterKind::Grammar => "grammar",
@@ -108,7 +96,7 @@ pub struct Settings {
     pub n_max_text: usize,
     /// Shorter drafts are dropped.
     pub n_min: usize,
-    /// Drafting stops at a token with a smaller probability by the draft. Not used by llama.cpp's n-gram drafters.
+    /// Drafting stops at a token with a smaller probability by the draft.
     pub p_min: f32,
     /// The maximum number of branches of a draft model's draft, 1..=[`MAX_BRANCHES`].
     pub n_branches: usize,
@@ -120,8 +108,8 @@ pub struct Settings {
     pub adaptive: Adaptive,
     /// The length of the first draft under [`Adaptive::Heuristic`], limited by `n_max`: `speculative.cpp`'s `n_draft`.
     pub n_draft: usize,
-    /// Parameters of the drafters without a model.
-    pub ngram: NgramParams,
+    /// The parameters of `suffix`.
+    pub suffix: SuffixParams,
     /// The request's own n-gram caches. `None`: the shared ones.
     pub lookup_static: Option<CacheFile>,
     /// As `lookup_static`, for the dynamic cache, which is then not updated.
@@ -150,8 +138,7 @@ impl Settings {
 
     /// The same for free draft tokens, which cost nothing and so need no minimum probability.
     pub(super) fn for_free_token(&self) -> Settings {
-        let suffix = SuffixParams { offers_free_token: true, ..self.ngram.suffix };
-        Settings { ngram: NgramParams { suffix, ..self.ngram }, ..self.clone() }
+        Settings { suffix: SuffixParams { offers_free_token: true, ..self.suffix }, ..self.clone() }
     }
 }
 
@@ -168,7 +155,7 @@ impl Default for Settings {
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
             n_draft: 16,
-            ngram: NgramParams::default(),
+            suffix: SuffixParams::default(),
             lookup_static: None,
             lookup_dynamic: None,
             prediction: None,

@@ -32,21 +32,6 @@ class SpeculativeOptions(TypedDict, total=False):
     n_branches: int
     lookup_cache_static: Path
     lookup_cache_dynamic: Path
-    ngram_size_n: int
-    ngram_size_m: int
-    ngram_min_hits: int
-    ngram_simple_size_n: int
-    ngram_simple_size_m: int
-    ngram_simple_min_hits: int
-    ngram_map_k_size_n: int
-    ngram_map_k_size_m: int
-    ngram_map_k_min_hits: int
-    ngram_map_k4v_size_n: int
-    ngram_map_k4v_size_m: int
-    ngram_map_k4v_min_hits: int
-    ngram_mod_n_match: int
-    ngram_mod_n_min: int
-    ngram_mod_n_max: int
     suffix_depth: int
     suffix_factor: float
     suffix_p_min: float

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::api::fields::{Fields, did_you_mean, set, shortest, show, unexpected, word_in};
 use crate::error::{Error, Result};
 use crate::speculative::{
-    Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify,
+    Adaptive, DrafterKind, HEURISTIC_MAX, MAX_BRANCHES, MAX_DRAFT, Settings, SuffixParams, Verify,
 };
 
 /// The options of `speculative`. A load sets defaults, and a request changes them.
@@ -73,11 +73,11 @@ const TYPES: [(&str, DrafterKind); 17] = [
     ("mtp", DrafterKind::Mtp),
     ("draft-mtp", DrafterKind::Mtp),
     ("ngram-cache", DrafterKind::NgramCache),
-    ("ngram-simple", DrafterKind::NgramSimple),
-    ("ngram-map-k", DrafterKind::NgramMapK),
-    ("ngram-map-k4v", DrafterKind::NgramMapK4v),
-    ("ngram-mod", DrafterKind::NgramMod),
     ("suffix", DrafterKind::Suffix),
+    ("ngram-simple", DrafterKind::Suffix),
+    ("ngram-map-k", DrafterKind::Suffix),
+    ("ngram-map-k4v", DrafterKind::Suffix),
+    ("ngram-mod", DrafterKind::Suffix),
     ("grammar", DrafterKind::Grammar),
 ];
 const AUTO: &str = "auto";
@@ -130,7 +130,7 @@ impl SpeculativeOptions {
     fn overlay(&mut self, fields: &mut Fields) -> Result<()> {
         let settings = &mut self.settings;
         if let Some(value) = fields.get("type") {
-            settings.sources = read_types(value)?;
+            settings.sources = read_types(value, fields)?;
         }
         if let Some(n_max) = fields.int("n_max", 0..=MAX_DRAFT as i64)? {
             (settings.n_max, settings.n_max_text) = (n_max, n_max);
@@ -160,7 +160,11 @@ impl SpeculativeOptions {
         if let Some(value) = fields.get("verify") {
             settings.verify = word_in("speculative.verify", value, &VERIFY)?;
         }
-        ngram(fields, &mut settings.ngram)?;
+        read_suffix(fields, &mut settings.suffix)?;
+        // The parameters of the replaced drafters.
+        for (key, _) in fields.get_prefixed("ngram_") {
+            fields.warn(format!("{}ngram_{key}: ignored, suffix has no such parameter", fields.name("")));
+        }
         set(&mut settings.p_split, fields.number("p_split", 0.0..=1.0)?);
         // As in llama.cpp, 0 means no additional branches.
         set(&mut settings.n_branches, fields.int("n_branches", 0..=MAX_BRANCHES as i64)?.map(|n: usize| n.max(1)));
@@ -201,14 +205,15 @@ impl SpeculativeOptions {
     }
 
     fn to_json(&self) -> Value {
-        let Settings { n_draft, n_max, n_max_text, n_min, p_min, n_branches, p_split, verify, adaptive, ngram, .. } =
-            &self.settings;
+        let Settings {
+            n_draft, n_max, n_max_text, n_min, p_min, n_branches, p_split, verify, adaptive, suffix, ..
+        } = &self.settings;
         let adaptive = match adaptive {
             Adaptive::Auto => json!(true),
             Adaptive::Heuristic => json!("heuristic"),
             Adaptive::Fixed => json!(false),
         };
-        let mut answer = json!({
+        json!({
             "type": self.kind(),
             "n_draft": n_draft,
             "n_max": n_max,
@@ -219,62 +224,23 @@ impl SpeculativeOptions {
             "p_split": shortest(*p_split),
             "verify": verify.as_str(),
             "adaptive": adaptive,
-            "ngram_mod_n_match": ngram.modulo.n_match,
-            "ngram_mod_n_min": ngram.modulo.n_min,
-            "ngram_mod_n_max": ngram.modulo.n_max,
-            "suffix_depth": ngram.suffix.max_depth,
-            "suffix_factor": shortest(ngram.suffix.factor),
-            "suffix_p_min": shortest(ngram.suffix.min_prob),
+            "suffix_depth": suffix.max_depth,
+            "suffix_factor": shortest(suffix.factor),
+            "suffix_p_min": shortest(suffix.min_prob),
             "lookup_cache_static": self.caches.0,
             "lookup_cache_dynamic": self.caches.1,
             "model": if self.draft_only { "draft" } else { "target" },
             "compare": self.compare,
-        });
-        if let Value::Object(answer) = &mut answer {
-            answer.extend(sizes_json(ngram));
-        }
-        answer
+        })
     }
 }
 
-/// The keys of the sizes of `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`: for all three (llama-server's names), and for each.
-const SIZES: [&str; 3] = ["ngram_size_n", "ngram_size_m", "ngram_min_hits"];
-const OWN_SIZES: [[&str; 3]; 3] = [
-    ["ngram_simple_size_n", "ngram_simple_size_m", "ngram_simple_min_hits"],
-    ["ngram_map_k_size_n", "ngram_map_k_size_m", "ngram_map_k_min_hits"],
-    ["ngram_map_k4v_size_n", "ngram_map_k4v_size_m", "ngram_map_k4v_min_hits"],
-];
-
-/// Reads the parameters of the history drafters: llama.cpp's, and those of `suffix`.
-fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
-    const LONGEST: i64 = 1024;
-    let [size_n, size_m, min_hits] = SIZES;
-    let (size_n, size_m) = (fields.int(size_n, 1..=LONGEST)?, fields.int(size_m, 1..=LONGEST)?);
-    // An alias from llama-server's options.
-    let hits = fields.int("ngram_m_hits", 1..=LONGEST)?;
-    let hits = fields.int(min_hits, 1..=LONGEST)?.or(hits);
-    let lookups = [&mut ngram.simple, &mut ngram.map_k, &mut ngram.map_k4v];
-    for (lookup, [own_n, own_m, own_hits]) in lookups.into_iter().zip(OWN_SIZES) {
-        set(&mut lookup.size_n, fields.int(own_n, 1..=LONGEST)?.or(size_n));
-        set(&mut lookup.size_m, fields.int(own_m, 1..=LONGEST)?.or(size_m));
-        set(&mut lookup.min_hits, fields.int(own_hits, 1..=LONGEST)?.or(hits));
-    }
-    set(&mut ngram.modulo.n_match, fields.int("ngram_mod_n_match", 1..=LONGEST)?);
-    set(&mut ngram.modulo.n_min, fields.int("ngram_mod_n_min", 0..=LONGEST)?);
-    set(&mut ngram.modulo.n_max, fields.int("ngram_mod_n_max", 1..=LONGEST)?);
-    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=16)?);
-    set(&mut ngram.suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
-    set(&mut ngram.suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
+/// Reads the parameters of `suffix`.
+fn read_suffix(fields: &mut Fields, suffix: &mut SuffixParams) -> Result<()> {
+    set(&mut suffix.max_depth, fields.int("suffix_depth", 1..=16)?);
+    set(&mut suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
+    set(&mut suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
     Ok(())
-}
-
-/// The JSON of [`SIZES`], and of [`OWN_SIZES`] for drafters that differ.
-fn sizes_json(ngram: &NgramParams) -> Map<String, Value> {
-    let values = |lookup: &LookupParams| [lookup.size_n.into(), lookup.size_m.into(), lookup.min_hits.into()];
-    let other = [ngram.map_k, ngram.map_k4v].map(|lookup| lookup != ngram.simple);
-    let own = OWN_SIZES.into_iter().skip(1).zip([ngram.map_k, ngram.map_k4v]).zip(other).filter(|(_, other)| *other);
-    let all = std::iter::once((SIZES, ngram.simple)).chain(own.map(|(own, _)| own));
-    all.flat_map(|(keys, lookup)| keys.map(str::to_owned).into_iter().zip(values(&lookup))).collect()
 }
 
 impl SpeculationRequest {
@@ -320,7 +286,7 @@ impl SpeculationRequest {
 }
 
 /// Reads `type`: the drafters, without duplicates.
-fn read_types(value: &Value) -> Result<Vec<DrafterKind>> {
+fn read_types(value: &Value, fields: &mut Fields) -> Result<Vec<DrafterKind>> {
     let name = "speculative.type";
     let items = match value {
         Value::String(_) => std::slice::from_ref(value),
@@ -334,7 +300,12 @@ fn read_types(value: &Value) -> Result<Vec<DrafterKind>> {
             NONE => Vec::new(),
             AUTO => Settings::default().sources,
             _ => match TYPES.iter().find(|(known, _)| *known == word) {
-                Some((_, source)) => vec![*source],
+                Some((_, source)) => {
+                    if *source == DrafterKind::Suffix && word != source.as_str() {
+                        fields.warn(format!("{name}: {word} is a name of suffix"));
+                    }
+                    vec![*source]
+                }
                 None => return Err(unknown_type(name, word, item)),
             },
         };

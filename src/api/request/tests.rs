@@ -392,8 +392,6 @@ fn generation_settings_report_every_field() {
         "grammar_lazy": false, "grammar_triggers": [], "grammar_prefix": "", "preserved_tokens": [], "generation_prompt": "",
         "reasoning_budget_start_tag": "", "reasoning_budget_end_tags": [], "reasoning_budget_tokens": -1, "reasoning_budget_message": "",
         "speculative": {"type": "auto", "n_draft": 16, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
-            "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
-            "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
             "suffix_depth": 5, "suffix_factor": 4.0, "suffix_p_min": 0.1,
             "lookup_cache_static": null, "lookup_cache_dynamic": null, "model": "target", "compare": false}
     }"#;

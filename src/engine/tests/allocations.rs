@@ -10,14 +10,7 @@ use crate::speculative::{Adaptive, DrafterKind, Settings};
 
 const FAKE_MODEL: FakeModel =
     FakeModel { seed: 7, n_words: 3, near: 4.0, far: 2.0, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
-const HISTORY_DRAFTERS: [DrafterKind; 6] = [
-    DrafterKind::NgramCache,
-    DrafterKind::NgramSimple,
-    DrafterKind::NgramMapK,
-    DrafterKind::NgramMapK4v,
-    DrafterKind::NgramMod,
-    DrafterKind::Suffix,
-];
+const HISTORY_DRAFTERS: [DrafterKind; 2] = [DrafterKind::NgramCache, DrafterKind::Suffix];
 /// Steps until every buffer has been used.
 const WARM_UP_STEPS: usize = 30;
 /// The context grows to four times its length, so some buffers double: this often in all, and this often more for each drafter.

@@ -115,7 +115,7 @@ fn decisions_equal_the_choices_alone_beside_other_requests() {
             let mut engine = TestEngine::new(&setup);
             let temperature = [0.0, 0.5, 1.0, 1.7][seed as usize % 4];
             let settings = Settings {
-                sources: vec![DrafterKind::NgramSimple, DrafterKind::Suffix],
+                sources: vec![DrafterKind::NgramCache, DrafterKind::Suffix],
                 adaptive: Adaptive::Fixed,
                 ..Settings::default()
             };

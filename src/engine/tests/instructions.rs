@@ -43,7 +43,7 @@ fn counted_steps_without_drafts() {
 
 #[test]
 fn counted_steps_with_history_drafters() {
-    run_steps(&[DrafterKind::Suffix, DrafterKind::NgramCache, DrafterKind::NgramSimple], Adaptive::Auto);
+    run_steps(&[DrafterKind::Suffix, DrafterKind::NgramCache], Adaptive::Auto);
 }
 
 #[test]

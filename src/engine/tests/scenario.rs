@@ -15,7 +15,7 @@ use crate::grammar::Grammar;
 use crate::llama::fake::{FakeModel, Fault, mix};
 use crate::llama::{Rollback, Token};
 use crate::sampling::{self, MirostatVersion};
-use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, NgramParams, Verify};
+use crate::speculative::{self, Adaptive, DrafterKind, Verify};
 
 /// A configuration, and everything that happens to the engine.
 #[derive(Debug, Clone)]
@@ -166,7 +166,6 @@ impl Sampling {
 
 impl Speculation {
     fn settings(&self) -> speculative::Settings {
-        let lookup = LookupParams { size_n: 3, size_m: 6, min_hits: 1 };
         speculative::Settings {
             sources: self.sources.clone(),
             n_max: self.n_max,
@@ -176,13 +175,6 @@ impl Speculation {
             p_split: self.p_split,
             verify: self.verify,
             adaptive: self.adaptive,
-            ngram: NgramParams {
-                simple: lookup,
-                map_k: lookup,
-                map_k4v: lookup,
-                modulo: ModParams { n_match: 3, n_min: 1, n_max: 8 },
-                ..NgramParams::default()
-            },
             prediction: Some(Arc::new(tokens(&self.prediction).collect::<Vec<_>>().into())),
             ..speculative::Settings::default()
         }
@@ -260,9 +252,8 @@ prop_compose! {
         sources in prop_oneof![
             Just(vec![DrafterKind::Draft]),
             subsequence(vec![
-                DrafterKind::Suffix, DrafterKind::Prediction, DrafterKind::NgramCache, DrafterKind::NgramSimple, DrafterKind::NgramMapK,
-                DrafterKind::NgramMapK4v, DrafterKind::NgramMod, DrafterKind::Draft,
-            ], 1..=8),
+                DrafterKind::Suffix, DrafterKind::Prediction, DrafterKind::NgramCache, DrafterKind::Draft,
+            ], 1..=4),
         ],
         n_max in 1..=16_usize,
         n_min in prop_oneof![4 => Just(0), 1 => 0..4_usize],

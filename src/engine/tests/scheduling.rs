@@ -30,7 +30,7 @@ fn every_request_advances_in_every_step_despite_long_drafts() {
     const N: usize = 8;
     let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, N, 250, 32));
     let speculative = Some(Settings {
-        sources: vec![DrafterKind::NgramSimple, DrafterKind::Suffix],
+        sources: vec![DrafterKind::NgramCache, DrafterKind::Suffix],
         adaptive: Adaptive::Fixed,
         n_max: 60,
         n_max_text: 60,

@@ -1,13 +1,13 @@
 //! Filters of lists, dictionaries and what else has items.
 
-use crate::arguments::{Arguments, flag, required, size};
+use crate::arguments::{Arguments, flag, required};
 use crate::compare;
 use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::predicates;
 use crate::print;
 use crate::text::TextBuilder;
-use crate::value::{Items, ListKind, Value, list, text, tuple};
+use crate::value::{Items, Value, list, text, tuple};
 
 /// Applies a filter.
 pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
@@ -111,7 +111,7 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
             }
             Ok(sum)
         }
-        "unique" => {
+        _ => {
             let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
             let (mut seen, mut kept) = (Items::new(&run.meter)?, Items::new(&run.meter)?);
             'items: for item in run.iterate(&value)?.iter() {
@@ -125,64 +125,6 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 kept.push(item.clone())?;
             }
             kept.into_list()
-        }
-        "groupby" => groupby(run, &value, arguments),
-        "batch" => {
-            let [count, fill] = arguments.bind(name, ["linecount", "fill_with"])?;
-            let count = size(name, Some(required(name, count)?), 1)?;
-            if count == 0 {
-                return refused("batch: expected a number above 0");
-            }
-            let (mut rows, mut row) = (Items::new(&run.meter)?, Items::new(&run.meter)?);
-            for item in run.iterate(&value)?.iter() {
-                if row.len() == count {
-                    let full = std::mem::replace(&mut row, Items::new(&run.meter)?);
-                    rows.push(full.into_list()?)?;
-                }
-                row.push(item.clone())?;
-            }
-            if !row.is_empty() {
-                while let (Some(fill), true) = (&fill, row.len() < count) {
-                    row.push(fill.clone())?;
-                }
-                rows.push(row.into_list()?)?;
-            }
-            rows.into_list()
-        }
-        "slice" => {
-            let [count, fill] = arguments.bind(name, ["slices", "fill_with"])?;
-            let count = size(name, Some(required(name, count)?), 1)?;
-            let items = run.iterate(&value)?;
-            let (Some(each), Some(longer)) = (items.len().checked_div(count), items.len().checked_rem(count)) else {
-                return refused("slice: expected a number above 0");
-            };
-            let (mut columns, mut rest) = (Items::new(&run.meter)?, items.iter());
-            for index in 0..count {
-                let mut column = Items::new(&run.meter)?;
-                for item in rest.by_ref().take(each + usize::from(index < longer)) {
-                    column.push(item.clone())?;
-                }
-                if let (Some(fill), true) = (&fill, index >= longer) {
-                    column.push(fill.clone())?;
-                }
-                columns.push(column.into_list()?)?;
-            }
-            columns.into_list()
-        }
-        _ => {
-            let mut others = Vec::new();
-            for other in arguments.positional {
-                others.push(run.iterate(&other)?);
-            }
-            let mut rows = Items::new(&run.meter)?;
-            for (index, item) in run.iterate(&value)?.iter().enumerate() {
-                let Some(rest) = others.iter().map(|other| other.get(index).cloned()).collect::<Option<Vec<_>>>()
-                else {
-                    break;
-                };
-                rows.push(tuple(&run.meter, std::iter::once(item.clone()).chain(rest).collect())?)?;
-            }
-            rows.into_list()
         }
     }
 }
@@ -328,47 +270,4 @@ fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Argum
         }
     }
     kept.into_list()
-}
-
-fn groupby(run: &mut Interpreter, value: &Value, arguments: Arguments) -> TemplateResult<Value> {
-    let [attribute, default, case_sensitive] = arguments.bind("groupby", ["attribute", "default", "case_sensitive"])?;
-    let attribute = required("groupby", attribute)?;
-    let mut keyed = Vec::new();
-    for item in run.iterate(value)?.iter() {
-        let mut found = by_attribute(run, item, Some(&attribute))?;
-        if let (Value::Undefined, Some(default)) = (&found, &default) {
-            found = default.clone();
-        }
-        let key = sort_key(run, &found, None, flag(case_sensitive.clone()))?;
-        keyed.push((key, tuple(&run.meter, vec![found, item.clone()])?));
-    }
-    compare::sort(&run.meter, &mut keyed, false)?;
-    let mut groups = Items::new(&run.meter)?;
-    let mut rest = keyed.into_iter().peekable();
-    while let Some((key, first)) = rest.next() {
-        let (grouper, item) = two(&first);
-        let mut members = Items::new(&run.meter)?;
-        members.push(item)?;
-        while let Some((next, _)) = rest.peek() {
-            if !compare::equal(&run.meter, next, &key)? {
-                break;
-            }
-            if let Some((_, member)) = rest.next() {
-                members.push(two(&member).1)?;
-            }
-        }
-        let mut group = Items::new(&run.meter)?;
-        group.push(grouper)?;
-        group.push(members.into_list()?)?;
-        groups.push(group.into_kind(ListKind::Group)?)?;
-    }
-    groups.into_list()
-}
-
-/// The first two items of a tuple.
-fn two(value: &Value) -> (Value, Value) {
-    match value {
-        Value::List(list) => (list.get(0).unwrap_or_default(), list.get(1).unwrap_or_default()),
-        _ => (Value::Undefined, Value::Undefined),
-    }
 }

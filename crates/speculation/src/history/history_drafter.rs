@@ -26,9 +26,6 @@ pub trait HistoryDrafter: Sized {
     /// Drafts tokens that continue `text`, the whole history, which has been passed to [`HistoryDrafter::extend`].
     fn draft(&mut self, shared: &Self::Shared, text: &[Token], limits: Limits<'_>, draft: &mut Draft);
 
-    /// Records that `drafted` tokens of the last draft were verified and `accepted` of them accepted.
-    fn verified(&mut self, _drafted: usize, _accepted: usize) {}
-
     /// Adds the output of a finished request to the shared state: the tokens of `_context` from index `_output` on.
     fn learn_output(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
 
@@ -46,8 +43,7 @@ pub trait HistoryDrafter: Sized {
 pub struct Limits<'a> {
     /// The largest number of tokens to draft, at least 1.
     pub n_max: usize,
-    /// Drafting stops at a token less probable than this. llama.cpp's drafters have no probabilities and ignore it, as in
-    /// llama.cpp.
+    /// Drafting stops at a token less probable than this.
     pub p_min: f32,
     /// Decides when longer drafts no longer pay. Drafters that copy a whole run of tokens may ignore it.
     pub stop_policy: StopPolicy<'a>,
@@ -97,10 +93,6 @@ impl<R: HistoryDrafter> SlotDrafters<R> {
         &self.shared
     }
 
-    fn slot(&mut self, slot: usize) -> Option<&mut HistorySlot<R>> {
-        self.slots.get_mut(slot)?.as_mut()
-    }
-
     /// Starts a request in `slot`.
     pub(super) fn start(&mut self, slot: usize, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
@@ -142,14 +134,8 @@ impl<R: HistoryDrafter> Drafter for SlotDrafters<R> {
         }
     }
 
-    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
-        if let Some(slot) = self.slot(slot) {
-            slot.drafter.verified(drafted, accepted);
-        }
-    }
-
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        if let Some(slot) = self.slot(slot) {
+        if let Some(Some(slot)) = self.slots.get_mut(slot) {
             slot.history.shift(keep, dropped);
         }
     }

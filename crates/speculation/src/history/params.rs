@@ -1,43 +1,8 @@
-//! The settings of the model-free drafters: parameters with llama.cpp's names and defaults (`common/common.h`), and the cache
-//! file of a request.
+//! The settings of the model-free drafters: the parameters of `suffix`, and the cache file of a request.
 
 use std::sync::Arc;
 
 use foredraft_ngram::Cache;
-
-/// Parameters of `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LookupParams {
-    /// Tokens that must match, at least 1 (`size_n`).
-    pub size_n: usize,
-    /// Tokens drafted after a match, at least 1 (`size_m`).
-    pub size_m: usize,
-    /// Successful lookups of an n-gram before it drafts. Only `ngram-map-k4v` uses it, as in llama.cpp.
-    pub min_hits: u32,
-}
-
-impl Default for LookupParams {
-    fn default() -> Self {
-        LookupParams { size_n: 12, size_m: 48, min_hits: 1 }
-    }
-}
-
-/// Parameters of `ngram-mod`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ModParams {
-    /// Tokens that must match, at least 1.
-    pub n_match: usize,
-    /// Shorter drafts are dropped.
-    pub n_min: usize,
-    /// The longest draft.
-    pub n_max: usize,
-}
-
-impl Default for ModParams {
-    fn default() -> Self {
-        ModParams { n_match: 24, n_min: 48, n_max: 64 }
-    }
-}
 
 /// Parameters of `suffix`, which llama.cpp does not have. The names are SuffixDecoding's (arXiv 2411.04975).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,21 +21,6 @@ impl Default for SuffixParams {
     fn default() -> Self {
         SuffixParams { max_depth: 5, factor: 4.0, min_prob: 0.1, offers_free_token: false }
     }
-}
-
-/// The parameters of all model-free drafters.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct NgramParams {
-    /// `ngram-simple`.
-    pub simple: LookupParams,
-    /// `ngram-map-k`.
-    pub map_k: LookupParams,
-    /// `ngram-map-k4v`.
-    pub map_k4v: LookupParams,
-    /// `ngram-mod`.
-    pub modulo: ModParams,
-    /// `suffix`.
-    pub suffix: SuffixParams,
 }
 
 /// A cache that was read from a file for a request.

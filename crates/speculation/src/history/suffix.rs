@@ -21,9 +21,8 @@
 //! [`StopPolicy::may_gain`]: crate::StopPolicy::may_gain
 
 use super::history_drafter::{HistoryDrafter, Limits, SlotDrafters};
-use super::ngram_index::to_index;
 use super::params::SuffixParams;
-use super::suffix_tree::{ContextTree, Continuations, Hint, LENGTHS, MAX_LENGTH, SEPARATOR};
+use super::suffix_tree::{ContextTree, Continuations, Hint, LENGTHS, MAX_LENGTH, SEPARATOR, to_index};
 use crate::{Draft, DrafterKind, Settings, SoFar};
 use foredraft_base::Token;
 
@@ -52,7 +51,7 @@ impl HistoryDrafter for SuffixDrafter {
     type Shared = EarlierOutputs;
 
     fn new(settings: &Settings) -> Self {
-        let params = settings.ngram.suffix;
+        let params = settings.suffix;
         SuffixDrafter {
             params,
             tree: ContextTree::new(params.max_depth),

@@ -16,7 +16,6 @@
 //! for the context: among a million nodes one lookup in 2^18 finds a wrong node, which can cost a draft. The hash differs
 //! per process, so no input can be built to make all contexts collide.
 
-use super::ngram_index::{mix, to_index, to_value};
 use foredraft_base::Token;
 use foredraft_ngram::seed;
 
@@ -279,6 +278,22 @@ impl Contexts<'_> {
         let [more, ..] = hash.wrapping_mul(0xff51_afd7_ed55_8ccd).to_be_bytes();
         Some((mix(hash), more))
     }
+}
+
+/// Mixes the high bits of a product into the low ones, which do not depend on them.
+fn mix(hash: u64) -> u32 {
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+}
+
+/// Converts an index to a table value. Histories are short enough (`history_drafter::MAX_HISTORY`).
+fn to_value(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX - 1)
+}
+
+/// Converts a table value to an index.
+pub fn to_index(value: u32) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::fields::parse_object;
-use crate::speculative::LookupParams;
+use crate::speculative::SuffixParams;
 
 /// A request without `speculative` does not speculate.
 const IF_ASKED: bool = true;
@@ -85,25 +85,12 @@ fn values_are_parsed() {
     };
     types(json!("auto"), base().sources);
     types(json!(["auto", "draft-simple", "none"]), base().sources);
-    types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![DrafterKind::NgramMod, DrafterKind::Suffix]);
-    types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![DrafterKind::NgramMapK, DrafterKind::NgramMapK4v]);
+    types(json!(["ngram-cache", "suffix", "ngram-cache"]), vec![DrafterKind::NgramCache, DrafterKind::Suffix]);
     types(json!(["mtp", "suffix", "draft-mtp"]), vec![DrafterKind::Mtp, DrafterKind::Suffix]);
     types(json!(["draft-eagle3", "dflash", "suffix"]), vec![DrafterKind::Draft, DrafterKind::Suffix]);
-    types(json!(["ngram-cache", "ngram-simple"]), vec![DrafterKind::NgramCache, DrafterKind::NgramSimple]);
-    let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
-    let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
-    ngram.modulo.n_match = 9;
-    ngram.suffix.factor = 1.5;
     check(
-        json!({"speculative": {"ngram_size_n": 3, "ngram_mod_n_match": 9, "suffix_factor": 1.5},
-        "speculative.ngram_size_m": 7, "speculative.ngram_m_hits": 2}),
-        Settings { ngram, ..base() },
-    );
-    let own = |size_n| LookupParams { size_n, size_m: 9, ..LookupParams::default() };
-    let ngram = NgramParams { simple: own(3), map_k: own(4), map_k4v: own(12), ..NgramParams::default() };
-    check(
-        json!({"speculative": {"ngram_simple_size_n": 3, "ngram_map_k_size_n": 4, "ngram_size_m": 9}}),
-        Settings { ngram, ..base() },
+        json!({"speculative": {"suffix_factor": 1.5, "suffix_depth": 3}, "speculative.suffix_p_min": 0.5}),
+        Settings { suffix: SuffixParams { factor: 1.5, max_depth: 3, min_prob: 0.5, ..base().suffix }, ..base() },
     );
     // Empty values count as absent.
     check(
@@ -140,7 +127,7 @@ fn invalid_values_are_refused() {
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
     check(
         one("type", json!("drft")),
-        r#""ngram-mod", "suffix", "grammar", "auto", "none", got "drft" (did you mean "draft"?)"#,
+        r#""suffix", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "grammar", "auto", "none", got "drft" (did you mean "draft"?)"#,
     );
     check(one("n_draft", json!(0)), "speculative.n_draft: expected a whole number from 1 to 64, got 0");
     check(one("n_branches", json!(9)), "speculative.n_branches: expected a whole number from 0 to 8, got 9");
@@ -164,6 +151,27 @@ fn unknown_keys_are_warnings() {
     check(json!({"speculative": {"nmax": 4}}), &[warning]);
     check(json!({"speculative.nmax": 4}), &[warning]);
     check(json!({"speculativ": true}), &[r#"unknown key "speculativ" (did you mean "speculative"?)"#]);
+}
+
+#[test]
+fn llama_cpp_history_drafters_are_names_of_suffix() {
+    let check = |speculative: Value, sources: Vec<DrafterKind>, expected: &[&str]| {
+        let document = json!({"speculative": speculative});
+        let (speculation, warnings) = read(&document, BY_DEFAULT, &SpeculativeOptions::default()).unwrap();
+        assert_eq!(warnings, expected, "{document}");
+        assert_eq!(speculation.settings.unwrap(), Settings { sources, ..Settings::default() }, "{document}");
+    };
+    for name in ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"] {
+        let warning = format!("speculative.type: {name} is a name of suffix");
+        check(json!({"type": name}), vec![DrafterKind::Suffix], &[&warning]);
+        let both = vec![DrafterKind::Draft, DrafterKind::Suffix];
+        check(json!({"type": ["draft", name, "suffix"]}), both, &[&warning]);
+    }
+    for key in ["ngram_size_n", "ngram_m_hits", "ngram_simple_size_m", "ngram_map_k4v_min_hits", "ngram_mod_n_match"] {
+        let warning = format!("speculative.{key}: ignored, suffix has no such parameter");
+        check(json!({key: 3}), Settings::default().sources, &[&warning]);
+    }
+    check(json!({"type": "ngram-cache"}), vec![DrafterKind::NgramCache], &[]);
 }
 
 #[test]

@@ -56,9 +56,6 @@ pub(in super::super) fn play<R: HistoryDrafter>(
     while end < text.len() {
         let draft = draft_in(drafter, &text[..end], prompt, n_max);
         let accepted = draft.tokens.iter().zip(&text[end..]).take_while(|(a, b)| a == b).count();
-        if !draft.tokens.is_empty() {
-            drafter.verified(0, draft.tokens.len(), accepted);
-        }
         played.steps += 1;
         played.drafted += draft.tokens.len();
         played.accepted += accepted;
@@ -75,7 +72,7 @@ struct RecordingDrafter {
 }
 
 impl HistoryDrafter for RecordingDrafter {
-    const KIND: DrafterKind = DrafterKind::NgramSimple;
+    const KIND: DrafterKind = DrafterKind::Suffix;
     type Shared = Vec<Vec<Token>>;
 
     fn new(_settings: &Settings) -> Self {
@@ -202,7 +199,6 @@ fn slots_are_independent_and_unknown_slots_are_ignored() {
         drafter.propose(slot, &[1, 2], 1, Limits { n_max: 2, p_min: 0.0, stop_policy: StopPolicy::All }, &mut draft);
         assert!(draft.tokens.is_empty());
         drafter.shift(slot, 1, 1);
-        drafter.verified(slot, 1, 1);
         drafter.end(slot, &[], 0);
         assert!(drafter.disabled(slot).is_none());
     }

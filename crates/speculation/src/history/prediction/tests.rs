@@ -1,5 +1,4 @@
 use super::super::history_drafter::tests::{draft_in, play};
-use super::super::ngram_index::NgramPositions;
 use super::*;
 use crate::{Drafter, StopPolicy};
 use proptest::prelude::*;
@@ -169,7 +168,7 @@ proptest! {
         let positions: Vec<usize> = (0..text.len()).filter(|place| text[*place..].starts_with(&ngram)).collect();
         let ahead = positions.iter().find(|place| **place >= from && **place - from <= near);
         let following = positions.iter().rev().find(|place| **place < from).filter(|_| near == usize::MAX);
-        let found = NgramPositions::new(&text, ngram.len()).nearest(&text, &ngram, from, near);
+        let found = Predicted::from(text).nearest(&ngram, from, near);
         prop_assert_eq!(found, ahead.or(following).copied());
     }
 }

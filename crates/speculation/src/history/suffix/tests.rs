@@ -1,13 +1,11 @@
 use super::super::history_drafter::tests::{Played, draft_in, draft_of, play};
-use super::super::ngram_lookup;
-use super::super::params::NgramParams;
 use super::*;
 use crate::controller::test_costs as costs;
 use crate::{Calibration, Choice, DraftPrices, Drafter, Prices, StepSlot, StopPolicy};
 use proptest::prelude::*;
 
 fn settings(params: SuffixParams) -> Settings {
-    Settings { ngram: NgramParams { suffix: params, ..NgramParams::default() }, ..Settings::default() }
+    Settings { suffix: params, ..Settings::default() }
 }
 
 fn draft(context: &[Token], n_max: usize) -> Vec<Token> {
@@ -237,17 +235,9 @@ fn suffix_needs_no_more_steps_than_llama_cpp_drafters_on_repetitive_texts() {
         (period, 20),
     ];
     let ours = steps::<SuffixDrafter>(&texts);
-    let theirs = [
-        steps::<ngram_lookup::SimpleLookup>(&texts),
-        steps::<ngram_lookup::MapLookup<false>>(&texts),
-        steps::<ngram_lookup::MapLookup<true>>(&texts),
-        steps::<ngram_lookup::ModLookup>(&texts),
-    ];
-    for (text, ours) in ours.iter().enumerate() {
-        for (drafter, theirs) in theirs.iter().enumerate() {
-            let theirs = &theirs[text];
-            assert!(ours.steps <= theirs.steps, "text {text}: {ours:?}, drafter {drafter}: {theirs:?}");
-        }
+    // The fewest steps of `ngram-simple`, `ngram-map-k`, `ngram-map-k4v` and `ngram-mod`, with their defects removed.
+    for (text, (ours, theirs)) in ours.iter().zip([53, 500, 1029, 1495, 59]).enumerate() {
+        assert!(ours.steps <= theirs, "text {text}: {ours:?}, llama.cpp {theirs}");
     }
 }
 
