@@ -69,7 +69,7 @@ pub use threads::pacing::{FrameBudget, working_time};
 pub use threads::placement::{KeepPlacement, ThreadSettings, run_when_idle};
 pub use unrecoverable::end_process_on_loss;
 
-pub use foredraft_base::{Token, TokenData, Vocabulary};
+pub use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 
 /// A sequence's number in a context.
 pub type SeqId = i32;

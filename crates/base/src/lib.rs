@@ -5,6 +5,7 @@
 //!
 //! - [`error`]: a code from a closed list, and a message that names the field and the value.
 //! - [`Vocabulary`], [`Token`], [`TokenData`]: tokens as grammars and samplers see them. A model implements the trait; tests have fakes.
+//! - [`TokenTree`]: a vocabulary's tokens as a tree of their bytes.
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
 //! - [`atomic_write`], [`checksum`]: files. [`memory`]: lack of memory as an error.
@@ -16,8 +17,12 @@ pub mod error;
 pub mod memory;
 pub mod prompt_fit;
 mod snapshot;
+mod token;
+mod token_tree;
 mod vocabulary;
 pub mod work;
 
 pub use snapshot::Snapshot;
-pub use vocabulary::{Token, TokenData, Vocabulary};
+pub use token::{Token, TokenData};
+pub use token_tree::{TextSummary, TokenNode, TokenTree};
+pub use vocabulary::Vocabulary;

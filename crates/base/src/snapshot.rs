@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::vocabulary::Token;
+use crate::token::Token;
 
 /// A saved sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,23 +1,10 @@
-//! Tokens, and what a vocabulary says of them.
+//! What a vocabulary says of its tokens.
 
 use std::fmt::Debug;
 
 use crate::error::Result;
-
-/// A token's id in a vocabulary.
-pub type Token = i32;
-
-/// A candidate for the next token. Its layout is that of llama.cpp's `llama_token_data`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct TokenData {
-    /// The token.
-    pub id: Token,
-    /// Its logit.
-    pub logit: f32,
-    /// Its probability, where it is known.
-    pub p: f32,
-}
+use crate::token::Token;
+use crate::token_tree::TokenTree;
 
 /// A vocabulary as grammars and samplers need it: a model's, or a fake in a test.
 pub trait Vocabulary: Debug + Send + Sync {
@@ -39,6 +26,26 @@ pub trait Vocabulary: Debug + Send + Sync {
 
     /// Whether `token` ends a completion.
     fn is_eog(&self, token: Token) -> bool;
+
+    /// The tree of its tokens, which is made when it is first needed. `None`: each token is looked at by itself.
+    fn token_tree(&self) -> Option<&TokenTree> {
+        None
+    }
+
+    /// Makes the tree of its tokens.
+    fn make_token_tree(&self) -> TokenTree {
+        let (mut with_text, mut others) = (Vec::new(), Vec::new());
+        for token in 0..Token::try_from(self.n_tokens()).unwrap_or(Token::MAX) {
+            // A token without a piece, or with one that begins with NUL, matches nothing.
+            let has_piece = self.piece(token).first().is_some_and(|byte| *byte != 0);
+            if self.is_eog(token) || has_piece && self.text(token).is_empty() {
+                others.push(token);
+            } else if has_piece {
+                with_text.push(token);
+            }
+        }
+        TokenTree::new(with_text, others, |token| self.text(token))
+    }
 
     /// The newline token.
     fn newline(&self) -> Option<Token>;

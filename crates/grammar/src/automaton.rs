@@ -11,6 +11,7 @@
 //! stacks, which grows without bound in some grammars (`x ::= "a" x "b" | "a" x "c" | "a"` doubles it per character).
 
 mod each;
+mod mask;
 mod moves;
 mod sets;
 mod stacks;
@@ -18,12 +19,14 @@ mod stacks;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use self::mask::Masks;
+pub(super) use self::mask::TokenMask;
 use self::moves::MoveTable;
 pub(super) use self::moves::{Moves, Passed};
 use self::sets::{REJECTED_SET, SetFacts, Sets};
 use self::stacks::{EMPTY, StackTop, Stacks};
 use crate::tree::{MachineStep, Mark, MarkSet, Node, NodeId, Tree};
-use foredraft_base::Token;
+use foredraft_base::{Token, Vocabulary};
 
 /// The maximum number of stacks in a set.
 const MAX_STACKS: usize = 1 << 14;
@@ -112,6 +115,7 @@ pub(super) struct Automaton {
     follows_token: HashMap<(u32, u32), u32>,
     /// Unions of two sets.
     joined: HashMap<(u32, u32), u32>,
+    masks: Masks,
     work: usize,
 }
 
@@ -127,6 +131,7 @@ impl Automaton {
             columns,
             follows_token: HashMap::new(),
             joined: HashMap::new(),
+            masks: Masks::default(),
             work: 0,
         }
     }
@@ -182,8 +187,7 @@ impl Automaton {
     /// A new automaton with only this state; `None` while this one is small. The work counter is kept, and copying the stacks
     /// counts as work, because the stacks alone may exceed the cache limit.
     pub(super) fn rebuilt(&self, state: GrammarState) -> Result<Option<(Automaton, GrammarState)>, TooAmbiguous> {
-        let others = self.follows_token.len() + self.joined.len();
-        if self.stacks.len() + self.sets.size() + self.moves.size() + others < MAX_CACHED {
+        if self.size() < MAX_CACHED {
             return Ok(None);
         }
         let mut fresh = Automaton { work: self.work, ..Automaton::new(Arc::clone(&self.tree), self.root) };
@@ -198,9 +202,28 @@ impl Automaton {
         Ok(Some((fresh, GrammarState { set })))
     }
 
+    /// The size of the caches, in entries of about 16 bytes.
+    fn size(&self) -> usize {
+        let others = self.follows_token.len() + self.joined.len();
+        self.stacks.len() + self.sets.size() + self.moves.size() + others
+    }
+
     /// Whether the output may end.
     pub(super) fn may_end(&self, state: GrammarState) -> bool {
         self.first_end(state).is_some()
+    }
+
+    /// The state after `token` of a vocabulary. An end-of-generation token does not change it.
+    pub(super) fn follow_in(
+        &mut self,
+        state: GrammarState,
+        vocabulary: &dyn Vocabulary,
+        token: Token,
+    ) -> Result<GrammarState, TooAmbiguous> {
+        if vocabulary.is_eog(token) {
+            return Ok(if self.may_end(state) { state } else { GrammarState::REJECTED });
+        }
+        self.follow(state, token, vocabulary.piece(token), vocabulary.text(token))
     }
 
     /// The state after a token with the piece `piece` that adds `text` to the output; [`GrammarState::REJECTED`] if it may not
@@ -267,16 +290,21 @@ impl Automaton {
     /// The state after text; [`GrammarState::REJECTED`] if it may not follow.
     pub(super) fn follow_text(&mut self, mut state: GrammarState, text: &[u8]) -> Result<GrammarState, TooAmbiguous> {
         for &byte in text {
-            let column = self.columns.get(usize::from(byte)).copied().unwrap_or(0);
-            state.set = match self.sets.next(state.set, column) {
-                Some(known) => known,
-                None => self.follow_byte(state.set, byte, column)?,
-            };
+            state.set = self.next_set(state.set, byte)?;
             if state.is_rejected() {
                 break;
             }
         }
         Ok(state)
+    }
+
+    /// The set after a byte.
+    fn next_set(&mut self, set: u32, byte: u8) -> Result<u32, TooAmbiguous> {
+        let column = self.columns.get(usize::from(byte)).copied().unwrap_or(0);
+        match self.sets.next(set, column) {
+            Some(known) => Ok(known),
+            None => self.follow_byte(set, byte, column),
+        }
     }
 
     /// The set after a byte, of this column.

@@ -6,7 +6,7 @@ use super::Grammar;
 use super::reasoning::{ReasoningRules, ReasoningState, VisibleText};
 use super::trigger::{Awaiting, Trigger, TriggerSet};
 use foredraft_base::error::Result;
-use foredraft_base::{Token, TokenData, Vocabulary};
+use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 
 /// A vocabulary in which some control tokens add their text to a completion.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl Vocabulary for PreservingVocabulary {
 
     fn is_eog(&self, token: Token) -> bool {
         self.inner.is_eog(token)
+    }
+
+    /// The preserved tokens are among those that are not in the tree.
+    fn token_tree(&self) -> Option<&TokenTree> {
+        self.inner.token_tree()
     }
 
     fn newline(&self) -> Option<Token> {

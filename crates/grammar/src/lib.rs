@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::automaton::{Automaton, GrammarState};
+use self::automaton::{Automaton, GrammarState, TokenMask};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
 pub use self::read::{CompletionReader, ReadEvent};
 pub use self::reasoning::ReasoningRules;
@@ -39,6 +39,9 @@ use foredraft_base::{Token, TokenData, Vocabulary};
 
 /// The longest grammar in bytes.
 pub const MAX_GRAMMAR: usize = 1 << 20;
+
+/// One candidate among so many tokens of the vocabulary makes a walk through all of them worthwhile.
+const TOKENS_PER_CANDIDATE: usize = 64;
 
 /// A grammar with the state of the output so far.
 ///
@@ -119,13 +122,32 @@ impl Grammar {
         if self.state.is_rejected() {
             return Err(Error::invalid("grammar: the output does not match it"));
         }
+        let mask = self.mask(candidates.len());
         self.automaton.lock().begin_work();
         for candidate in candidates {
-            if self.next(candidate.id)?.is_rejected() {
+            let is_allowed = match &mask {
+                Some(mask) => mask.has(candidate.id),
+                None => !self.next(candidate.id)?.is_rejected(),
+            };
+            if !is_allowed {
                 candidate.logit = f32::NEG_INFINITY;
             }
         }
         Ok(())
+    }
+
+    /// The tokens that may come next, if that is known or worth finding out for so many candidates. `None` also if it cannot be found
+    /// out within the limits: fewer tokens may be.
+    fn mask(&mut self, n_candidates: usize) -> Option<TokenMask> {
+        let vocabulary = Arc::clone(&self.vocabulary);
+        let known = self.automaton.lock().kept_mask(self.state);
+        if known.is_some() || n_candidates < 2 || n_candidates * TOKENS_PER_CANDIDATE < vocabulary.n_tokens() {
+            return known;
+        }
+        let tree = vocabulary.token_tree()?;
+        self.automaton.lock().begin_work();
+        self.rebuild_if_large().ok()?;
+        self.automaton.lock().mask(self.state, vocabulary.as_ref(), tree).ok().flatten()
     }
 
     /// Advances past `token`.
@@ -169,18 +191,18 @@ impl Grammar {
 
     /// The state after `token`. An end-of-generation token does not change it.
     fn next(&mut self, token: Token) -> Result<GrammarState> {
-        let error = |why| Error::invalid(format!("grammar: {why}"));
-        let rebuilt = self.automaton.lock().rebuilt(self.state).map_err(error)?;
-        if let Some((automaton, state)) = rebuilt {
+        self.rebuild_if_large()?;
+        let followed = self.automaton.lock().follow_in(self.state, self.vocabulary.as_ref(), token);
+        followed.map_err(|why| Error::invalid(format!("grammar: {why}")))
+    }
+
+    /// Replaces an automaton whose caches have become large.
+    fn rebuild_if_large(&mut self) -> Result<()> {
+        let rebuilt = self.automaton.lock().rebuilt(self.state);
+        if let Some((automaton, state)) = rebuilt.map_err(|why| Error::invalid(format!("grammar: {why}")))? {
             (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
         }
-        let mut automaton = self.automaton.lock();
-        let vocab = &self.vocabulary;
-        if vocab.is_eog(token) {
-            return Ok(if automaton.may_end(self.state) { self.state } else { GrammarState::REJECTED });
-        }
-        let followed = automaton.follow(self.state, token, vocab.piece(token), vocab.text(token));
-        followed.map_err(error)
+        Ok(())
     }
 }
 

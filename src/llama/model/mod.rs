@@ -7,7 +7,7 @@ pub(super) mod vocab;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llama_cpp_sys_2 as sys;
 
@@ -28,7 +28,9 @@ use crate::llama::platform::{available_memory, give_back_pages};
 use crate::llama::sources::gguf_source::{DraftKind, GgufFile, Role, WeightType};
 use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::threads::prove_threads;
-use crate::llama::{DevicePlacement, Interrupt, PausableLoad, Token, Vocab, VocabKind, Vocabulary, backend, log};
+use crate::llama::{
+    DevicePlacement, Interrupt, PausableLoad, Token, TokenTree, Vocab, VocabKind, Vocabulary, backend, log,
+};
 
 /// The names of a load's fields for a model, for error messages.
 struct Names {
@@ -57,6 +59,8 @@ pub struct Model {
     fallback_weights: Vec<(String, u32)>,
     weight_layouts: Vec<WeightLayout>,
     pending_panels: PendingPanels,
+    /// Made when a grammar first looks at all tokens.
+    token_tree: OnceLock<TokenTree>,
     /// Lets the thread that makes panels sleep while the host pauses the engine that loaded the model, and wakes it.
     panel_interrupt: Arc<Interrupt>,
     draft_kind: DraftKind,
@@ -244,6 +248,7 @@ impl Model {
             fallback_weights,
             weight_layouts,
             pending_panels,
+            token_tree: OnceLock::new(),
             panel_interrupt: Arc::new(Interrupt::after_load()),
             draft_kind: opened.kind,
             weight_type: opened.weights,
@@ -629,6 +634,10 @@ impl Vocabulary for Model {
 
     fn is_eog(&self, token: Token) -> bool {
         self.vocab().is_eog(token)
+    }
+
+    fn token_tree(&self) -> Option<&TokenTree> {
+        Some(self.token_tree.get_or_init(|| self.make_token_tree()))
     }
 
     fn newline(&self) -> Option<Token> {

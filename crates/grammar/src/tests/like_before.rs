@@ -28,7 +28,7 @@ fn body() -> impl Strategy<Value = String> {
     })
 }
 
-fn grammar() -> impl Strategy<Value = String> {
+pub(super) fn grammar() -> impl Strategy<Value = String> {
     (vec(body(), 5), 0_usize..8).prop_map(|(bodies, n_redefined)| {
         let mut text = String::new();
         for (name, body) in ["root", "r0", "r1", "r2", "r3"].iter().zip(&bodies).skip(usize::from(n_redefined == 7)) {

@@ -4,4 +4,5 @@ mod chats;
 mod formats;
 mod former;
 mod like_before;
+mod masks;
 mod values;

@@ -1,0 +1,112 @@
+//! Masks of whole vocabularies allow what each token by itself is allowed.
+
+use std::sync::{Arc, OnceLock};
+
+use foredraft_base::error::Result;
+use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::like_before::grammar;
+use crate::{Grammar, PreservingVocabulary};
+
+/// A vocabulary with a tree of its tokens, or without. Token 0 ends a completion; tokens 1 and 4 add no text.
+#[derive(Debug)]
+struct Pieces {
+    pieces: Vec<Vec<u8>>,
+    tree: Option<OnceLock<TokenTree>>,
+}
+
+impl Vocabulary for Pieces {
+    fn n_tokens(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        self.pieces.get(token as usize).map_or(&[], Vec::as_slice)
+    }
+
+    fn text(&self, token: Token) -> &[u8] {
+        if [1, 4].contains(&token) { &[] } else { self.piece(token) }
+    }
+
+    fn is_eog(&self, token: Token) -> bool {
+        token == 0
+    }
+
+    fn token_tree(&self) -> Option<&TokenTree> {
+        self.tree.as_ref().map(|tree| tree.get_or_init(|| self.make_token_tree()))
+    }
+
+    fn newline(&self) -> Option<Token> {
+        None
+    }
+
+    fn tokenize(&self, _: &[u8], _: bool) -> Result<Vec<Token>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Many tokens begin with "a", some with characters behind it, some with a part of one.
+fn pieces() -> Vec<Vec<u8>> {
+    let mut pieces: Vec<Vec<u8>> = ["", "<t>", "b", "ab", "<u>", "", "x", "a", "é", "aé", "abc", "\0", "b\0"]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec();
+    pieces.extend((b'a'..=b'z').map(|byte| vec![b'a', byte, b'b']));
+    pieces.extend((0..20).map(|n| format!("ab{}", "é€😀a".repeat(n)).into_bytes()));
+    pieces.extend(
+        [&b"\xC3"[..], b"\xA9", b"\xA9a", b"a\xE2\x82", b"\xAC", b"a\xED\xA0\x80", b"\xFF"].map(<[u8]>::to_vec),
+    );
+    pieces
+}
+
+/// Compares the masks of two equal grammars along a random completion.
+fn compare(gbnf: &str, preserved: &[Token], walk: &[usize]) -> std::result::Result<(), TestCaseError> {
+    let with = |tree| Arc::new(Pieces { pieces: pieces(), tree });
+    let preserving = |vocabulary| Arc::new(PreservingVocabulary::new(vocabulary, preserved.into()));
+    let by_tree = Grammar::new(&preserving(with(Some(OnceLock::new()))), gbnf);
+    let by_token = Grammar::new(&preserving(with(None)), gbnf);
+    let (Ok(mut by_tree), Ok(mut by_token)) = (by_tree, by_token) else { return Ok(()) };
+    for choice in walk {
+        let all: Vec<TokenData> = (-2..80).map(|id| TokenData { id, logit: 1.0, p: 0.0 }).collect();
+        let (mut masked, mut expected) = (all.clone(), all);
+        let (ours, theirs) = (by_tree.filter(&mut masked), by_token.filter(&mut expected));
+        prop_assert_eq!(ours.is_ok(), theirs.is_ok(), "{}", gbnf);
+        if ours.is_err() {
+            break;
+        }
+        prop_assert_eq!(&masked, &expected, "{}", gbnf);
+        // A copy, which shares the masks, and a single token find the same.
+        let allowed: Vec<Token> =
+            expected.iter().filter(|candidate| candidate.logit == 1.0).map(|candidate| candidate.id).collect();
+        prop_assert!((-2..80).all(|token| by_tree.clone().allows(token).unwrap() == allowed.contains(&token)));
+        let Some(token) = allowed.get(choice % allowed.len().max(1)) else { break };
+        prop_assert!(by_tree.accept(*token).is_ok() && by_token.accept(*token).is_ok(), "{} {}", gbnf, token);
+    }
+    Ok(())
+}
+
+#[test]
+fn masks_of_special_cases_are_those_of_tokens() {
+    let check = |gbnf: &str| compare(gbnf, &[4], &[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+    // All characters, some, none beyond ASCII, and all but a few.
+    check("root ::= .*");
+    check("root ::= [^\"]* \"a\"");
+    check("root ::= [a-z]+");
+    check("root ::= [^é]*");
+    check("root ::= ([^€] | \"a\"){3,}");
+    // Tokens by their ids, and any token.
+    check("root ::= <[1]> | <[2]> \"b\" | \"a\"");
+    check("root ::= (!<[2]>)* \"ab\"");
+    check("root ::= \"<u>\" | \"<t>\"");
+    check("root ::= \"\"");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn masks_of_random_grammars_are_those_of_tokens(gbnf in grammar(), walk in vec(0_usize..100, 1..6), preserve in any::<bool>()) {
+        compare(&gbnf, if preserve { &[4] } else { &[] }, &walk)?;
+    }
+}
