@@ -325,6 +325,13 @@ impl ChatFormat {
         ends.filter(|end| !end.is_empty()).collect()
     }
 
+    /// Whether the prompt begins reasoning with the text that begins it in completions.
+    #[must_use]
+    pub fn opens_reasoning(&self, start: &TurnStart) -> bool {
+        let begins = |block: &Block| !block.begin().trim().is_empty() && start.opened.contains(block.begin().trim());
+        self.is_reasoning(start) && self.reasoning.as_ref().is_some_and(begins)
+    }
+
     /// Whether the prompt's end is inside of reasoning.
     #[must_use]
     pub fn is_reasoning(&self, start: &TurnStart) -> bool {

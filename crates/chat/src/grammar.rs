@@ -36,6 +36,8 @@ pub struct TurnGrammar {
     pub text: String,
     /// The texts from which on the grammar applies. None: it applies from the beginning of the completion.
     pub triggers: Vec<TurnTrigger>,
+    /// The turn begins inside of reasoning, and the grammar applies when that ends, or from a trigger inside of it on. A turn does not end before.
+    pub is_behind_reasoning: bool,
     /// The keywords of schemas that the grammar does not enforce, each with the name of the tool; no name: of the document.
     pub unenforced: Vec<(Option<String>, Unenforced)>,
 }
@@ -67,14 +69,18 @@ impl ChatFormat {
         if let (Some(calls), false, None) = (&calls, request.is_required, request.document) {
             let triggers = self.triggers(request.tools, start);
             let text = writer.rules.to_gbnf(calls);
-            return Ok(Some(TurnGrammar { text, triggers, unenforced: writer.unenforced }));
+            let unenforced = writer.unenforced;
+            return Ok(Some(TurnGrammar { text, triggers, is_behind_reasoning: false, unenforced }));
         }
         let document = match request.document.filter(|_| !(request.is_required && has_calls)) {
             Some(schema) => Some(self.document_rule(schema, start, &mut writer)?),
             None => None,
         };
+        let is_behind_reasoning = self.opens_reasoning(start);
+        let triggers = if is_behind_reasoning && has_calls { self.triggers(request.tools, start) } else { Vec::new() };
         let root = self.root(calls, document, start, &mut writer);
-        Ok(Some(TurnGrammar { text: writer.rules.to_gbnf(&root), triggers: Vec::new(), unenforced: writer.unenforced }))
+        let text = writer.rules.to_gbnf(&root);
+        Ok(Some(TurnGrammar { text, triggers, is_behind_reasoning, unenforced: writer.unenforced }))
     }
 
     /// A turn with calls or a document, with reasoning before it.
@@ -98,7 +104,7 @@ impl ChatFormat {
                 .flatten()
                 .collect();
         let after = writer.rules.add("answer", after.join(" | "));
-        let Some(block) = &self.reasoning else { return after };
+        let Some(block) = self.reasoning.as_ref().filter(|_| !self.opens_reasoning(start)) else { return after };
         let ends = self.reasoning_ends();
         let thought = text_until(&ends.iter().map(String::as_str).collect::<Vec<_>>(), &mut writer.rules);
         let end = literal(block.end().trim());

@@ -90,13 +90,11 @@ impl MessageReader {
         in_content.extend(outside.clone());
         let mut in_reasoning: Vec<_> =
             format.reasoning.iter().flat_map(|block| texts(&block.ends, TurnMark::End)).collect();
-        if !options.is_required {
-            let anchored = |index: usize| format.calls.get(index).is_some_and(|calls| calls.is_anchored);
-            in_reasoning.extend(called.into_iter().filter(|(_, mark)| match mark {
-                TurnMark::Calls(index) => !anchored(*index),
-                _ => false,
-            }));
-        }
+        let anchored = |index: usize| format.calls.get(index).is_some_and(|calls| calls.is_anchored);
+        in_reasoning.extend(called.into_iter().filter(|(_, mark)| match mark {
+            TurnMark::Calls(index) => !anchored(*index),
+            _ => false,
+        }));
         MessageReader { format, tools, options, outside, in_content, in_reasoning }
     }
 

@@ -64,6 +64,12 @@ impl Vocabulary for PreservingVocabulary {
 /// the grammar does not allow is not allowed. (In llama.cpp it is, and then the completion fails.) If such a token is accepted nevertheless,
 /// the grammar does not begin.
 ///
+/// A call can begin inside of reasoning. Where the budget of reasoning is used up inside of such a call, the grammar begins with it, so no end
+/// of reasoning is written into its arguments.
+///
+/// A grammar behind reasoning is not lazy: it applies when reasoning ends, and a completion does not end before. With triggers, a call inside of
+/// reasoning is enough.
+///
 /// It may move between threads, but not be used by several at once. Copies share the grammar's automaton.
 #[derive(Debug, Clone)]
 pub struct OutputConstraint {
@@ -72,19 +78,30 @@ pub struct OutputConstraint {
     /// The grammar has not begun.
     awaiting: Option<Awaiting>,
     reasoning: Option<(Arc<ReasoningRules>, ReasoningState)>,
+    /// The grammar begins when reasoning ends, if not before.
+    is_behind_reasoning: bool,
+    /// The same constraint without reasoning, which reads what the model says inside of it.
+    inside: Option<Box<OutputConstraint>>,
 }
 
 impl From<Grammar> for OutputConstraint {
     fn from(grammar: Grammar) -> OutputConstraint {
         let vocabulary = Arc::clone(&grammar.vocabulary);
-        OutputConstraint { vocabulary, grammar: Some(grammar), awaiting: None, reasoning: None }
+        OutputConstraint { grammar: Some(grammar), ..OutputConstraint::none(vocabulary) }
     }
 }
 
 impl OutputConstraint {
     /// No constraint.
     pub fn none(vocabulary: Arc<dyn Vocabulary>) -> OutputConstraint {
-        OutputConstraint { vocabulary, grammar: None, awaiting: None, reasoning: None }
+        OutputConstraint {
+            vocabulary,
+            grammar: None,
+            awaiting: None,
+            reasoning: None,
+            is_behind_reasoning: false,
+            inside: None,
+        }
     }
 
     /// The grammar applies from the first trigger on.
@@ -95,6 +112,18 @@ impl OutputConstraint {
         Ok(OutputConstraint { awaiting: Some(Awaiting::new(TriggerSet::new(triggers)?)), ..self })
     }
 
+    /// The grammar applies from the end of reasoning on, if the completion begins inside of it. Its triggers, if it has some, count inside.
+    #[must_use]
+    pub fn behind_reasoning(mut self) -> OutputConstraint {
+        if self.reasoning.as_ref().is_some_and(|(_, state)| state.is_inside()) {
+            self.is_behind_reasoning = true;
+            self.awaiting.get_or_insert_with(|| Awaiting::new(TriggerSet::default()));
+        } else {
+            self.awaiting = None;
+        }
+        self
+    }
+
     /// Adds the rules of reasoning, for a completion after a prompt that ends with `prefix`.
     pub fn with_reasoning(self, rules: ReasoningRules, prefix: &str) -> OutputConstraint {
         let state = ReasoningState::new(&rules, prefix.as_bytes());
@@ -103,12 +132,15 @@ impl OutputConstraint {
 
     /// Ends reasoning as if its budget were used up. Returns whether the completion reasons.
     pub fn end_reasoning(&mut self) -> bool {
-        self.reasoning.as_mut().is_some_and(|(rules, state)| state.end_now(rules))
+        let reasons = self.reasoning.as_mut().is_some_and(|(rules, state)| state.end_now(rules));
+        self.keep_begun_call();
+        reasons
     }
 
     /// Whether any token may come next, as far as this constraint knows without looking at tokens.
     pub fn is_idle(&self) -> bool {
-        self.forced().is_none() && (self.grammar.is_none() || !self.grammar_applies())
+        let applies = self.grammar.is_some() && (self.is_behind_reasoning || self.grammar_applies());
+        self.forced().is_none() && !applies
     }
 
     /// Whether `token` may come next.
@@ -134,6 +166,15 @@ impl OutputConstraint {
             }
             // A grammar of the whole completion comes first.
             self.reasoning.iter_mut().for_each(|(_, state)| state.give_up());
+        }
+        if self.is_behind_reasoning {
+            for candidate in candidates.iter_mut().filter(|candidate| self.vocabulary.is_eog(candidate.id)) {
+                let begun = self.inside.as_mut().filter(|inside| inside.awaiting.is_none());
+                if !begun.map_or(Ok(false), |inside| inside.allows(candidate.id))? {
+                    forbid(candidate);
+                }
+            }
+            return Ok(());
         }
         match (&mut self.grammar, &self.awaiting) {
             (Some(grammar), None) => grammar.filter(candidates),
@@ -169,8 +210,20 @@ impl OutputConstraint {
         };
         let Some(awaiting) = &mut self.awaiting else { return self.advance_grammar(token) };
         match visible {
-            VisibleText::Nothing => Ok(()),
+            VisibleText::Nothing => {
+                self.read_inside(token);
+                self.keep_begun_call();
+                Ok(())
+            }
+            VisibleText::Ended(text, n_end) if self.is_behind_reasoning => {
+                self.begin_grammar();
+                let rest = text.get(n_end..).unwrap_or(&[]);
+                let Some(grammar) = &mut self.grammar else { return Ok(()) };
+                // A token can end reasoning and go on with what no grammar foresees.
+                if grammar.allows_text(rest)? { grammar.accept_text(rest) } else { Ok(()) }
+            }
             VisibleText::Ended(text, n_end) => {
+                self.inside = None;
                 // The end's own text can be a trigger, too.
                 let (end, rest) = text.split_at_checked(n_end).unwrap_or((&text, &[]));
                 self.advance_awaiting(end)?;
@@ -182,10 +235,9 @@ impl OutputConstraint {
             }
             VisibleText::All if !applies => Ok(()),
             VisibleText::All if awaiting.triggers.has_token(token) => {
-                let Some(grammar) = &mut self.grammar else { return Ok(()) };
-                if grammar.allows(token)? {
-                    self.awaiting = None;
-                    grammar.accept(token)?;
+                if self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.allows(token))? {
+                    self.begin_grammar();
+                    self.advance_grammar(token)?;
                 }
                 Ok(())
             }
@@ -222,11 +274,50 @@ impl OutputConstraint {
         };
         let Some(grammar) = &mut self.grammar else { return Ok(()) };
         if grammar.allows_text(begun)? {
-            self.awaiting = None;
-            return grammar.accept_text(begun);
+            grammar.accept_text(begun)?;
+            self.begin_grammar();
+            return Ok(());
         }
         awaiting.push(text, &search);
         Ok(())
+    }
+
+    /// From now on the grammar alone counts: tags of reasoning can be a part of arguments.
+    fn begin_grammar(&mut self) {
+        self.awaiting = None;
+        self.reasoning = None;
+        self.is_behind_reasoning = false;
+        self.inside = None;
+    }
+
+    /// Reads a token inside of reasoning, where it can be a part of a call.
+    fn read_inside(&mut self, token: Token) {
+        let fresh = || OutputConstraint {
+            grammar: self.grammar.clone(),
+            awaiting: self.awaiting.clone(),
+            ..OutputConstraint::none(Arc::clone(&self.vocabulary))
+        };
+        // A search for patterns takes long, and formats of calls have none.
+        let is_sought = self.awaiting.as_ref().is_some_and(|awaiting| !awaiting.triggers.has_patterns());
+        if !is_sought || self.grammar.is_none() {
+            return;
+        }
+        let mut inside = self.inside.take().unwrap_or_else(|| Box::new(fresh()));
+        // What the grammar does not allow was no call.
+        if !inside.allows(token).unwrap_or(false) || inside.accept(token).is_err() {
+            *inside = fresh();
+            let _ = inside.accept(token);
+        }
+        self.inside = Some(inside);
+    }
+
+    /// Lets the grammar begin with a call that has begun inside of reasoning, where the end of reasoning would be written into it.
+    fn keep_begun_call(&mut self) {
+        let is_forced = self.reasoning.as_ref().is_some_and(|(_, state)| state.is_forcing());
+        if let Some(inside) = self.inside.take_if(|inside| is_forced && inside.awaiting.is_none()) {
+            self.grammar = inside.grammar;
+            self.begin_grammar();
+        }
     }
 }
 

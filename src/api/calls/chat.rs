@@ -89,9 +89,13 @@ pub(super) fn prepare(
     let is_needed = json_schema.is_none() || !chat.tools.is_empty() || format.has_frame;
     if let Some(grammar) = format.grammar.take().filter(|_| is_needed) {
         request.grammar = Some(grammar.text);
-        request.constraint.grammar_lazy = !grammar.triggers.is_empty();
+        request.constraint.grammar_lazy = !grammar.triggers.is_empty() && !grammar.is_behind_reasoning;
+        request.constraint.is_behind_reasoning = grammar.is_behind_reasoning;
         request.constraint.grammar_triggers = grammar.triggers;
         request.constraint.grammar_prefix = String::new();
+    } else if !request.constraint.grammar_lazy && request.constraint.grammar_prefix.is_empty() {
+        // The host's own grammar is that of the answer.
+        request.constraint.is_behind_reasoning = request.grammar.is_some() && format.opens_reasoning;
     }
     request.warnings.extend(fallback_warning);
     request.warnings.append(&mut format.warnings);

@@ -41,7 +41,7 @@ pub(super) fn compile(
                 grammar.accept_text(options.grammar_prefix.as_bytes())?;
             }
             let constraint = OutputConstraint::from(grammar);
-            Some(match options.grammar_lazy {
+            Some(match options.grammar_lazy || options.is_behind_reasoning {
                 true => constraint.with_triggers(&triggers(request, serving, preserved)?)?,
                 false => constraint,
             })
@@ -58,6 +58,9 @@ pub(super) fn compile(
         };
         let any = constraint.unwrap_or_else(|| OutputConstraint::none(vocabulary));
         constraint = Some(any.with_reasoning(rules, &options.generation_prompt));
+    }
+    if options.is_behind_reasoning {
+        constraint = constraint.map(OutputConstraint::behind_reasoning);
     }
     Ok(constraint)
 }

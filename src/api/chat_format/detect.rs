@@ -57,6 +57,8 @@ pub(in crate::api) struct AnswerFormat {
     pub(in crate::api) generation_prompt: String,
     /// Content is not all that a turn begins with: the model reasons, or content has a beginning.
     pub(in crate::api) has_frame: bool,
+    /// The completion begins inside of reasoning.
+    pub(in crate::api) opens_reasoning: bool,
     /// The messages for the template, if they differ from the request's.
     pub(in crate::api) messages: Option<Vec<Value>>,
     pub(in crate::api) warnings: Vec<String>,
@@ -69,6 +71,8 @@ pub(in crate::api) struct FormatGrammar {
     pub(in crate::api) text: String,
     /// It applies from the first of these on. None: it applies from the beginning.
     pub(in crate::api) triggers: Vec<GrammarTrigger>,
+    /// It applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
+    pub(in crate::api) is_behind_reasoning: bool,
 }
 
 /// The tags around reasoning.
@@ -132,6 +136,7 @@ impl AnswerFormat {
             .map(|block| ThinkingTags { start: block.begin().trim().to_owned(), ends: format.reasoning_ends() });
         let preserved = format.tags();
         let has_frame = format.reasoning.is_some() || format.content.is_some();
+        let opens_reasoning = format.opens_reasoning(&start);
         if options.reasoning_format == ReasoningFormat::Inline {
             format.keep_reasoning_in_content();
         }
@@ -149,6 +154,7 @@ impl AnswerFormat {
             thinking: thinking.filter(|tags| !tags.start.is_empty() && !tags.ends.is_empty()),
             generation_prompt,
             has_frame,
+            opens_reasoning,
             messages,
             warnings,
         })
@@ -164,7 +170,8 @@ impl From<TurnGrammar> for FormatGrammar {
             };
             GrammarTrigger { kind, value, token: None }
         });
-        FormatGrammar { text: grammar.text, triggers: triggers.collect() }
+        let (triggers, is_behind_reasoning) = (triggers.collect(), grammar.is_behind_reasoning);
+        FormatGrammar { text: grammar.text, triggers, is_behind_reasoning }
     }
 }
 
@@ -245,6 +252,7 @@ impl AnswerFormat {
             thinking: None,
             generation_prompt: continued,
             has_frame: false,
+            opens_reasoning: false,
             messages: None,
             warnings: vec![format!("message: the whole completion is its content, because the template fails: {why}")],
         }

@@ -21,6 +21,8 @@ pub struct ConstraintOptions {
     pub grammar_triggers: Vec<GrammarTrigger>,
     /// The text that the grammar begins with before the completion begins.
     pub grammar_prefix: String,
+    /// The grammar applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
+    pub is_behind_reasoning: bool,
     /// Texts of control tokens that are part of the completion.
     pub preserved_tokens: Vec<String>,
     /// The end of the prompt, which may begin reasoning.
@@ -101,6 +103,7 @@ impl ConstraintOptions {
             grammar_lazy: fields.flag("grammar_lazy")?.unwrap_or(false),
             grammar_triggers: fields.list("grammar_triggers", "an array of triggers", trigger)?.unwrap_or_default(),
             grammar_prefix: fields.c_text("grammar_prefix")?.unwrap_or_default(),
+            is_behind_reasoning: false,
             preserved_tokens,
             generation_prompt: fields.c_text("generation_prompt")?.unwrap_or_default(),
             reasoning_start: fields.c_text("reasoning_budget_start_tag")?.unwrap_or_default(),

@@ -263,13 +263,16 @@ pub(super) fn try_constraint(
         TurnTrigger::Beginning(word) => Trigger::Beginning(word.clone()),
     });
     let triggers: Vec<Trigger> = triggers.collect();
-    if !triggers.is_empty() {
+    if !triggers.is_empty() || grammar.is_behind_reasoning {
         constraint = constraint.with_triggers(&triggers).unwrap();
         if let Some(block) = format.reasoning.as_ref().filter(|block| !block.begin().trim().is_empty()) {
             let ends = format.reasoning_ends();
             let rules =
                 ReasoningRules { start: block.begin().trim().to_owned(), ends, budget: None, forced: Vec::new() };
             constraint = constraint.with_reasoning(rules, &start.opened);
+        }
+        if grammar.is_behind_reasoning {
+            constraint = constraint.behind_reasoning();
         }
     }
     Ok(constraint)

@@ -112,6 +112,62 @@ fn text_that_ends_reasoning_can_be_a_trigger() {
 }
 
 #[test]
+fn budget_of_reasoning_leaves_a_begun_call_whole() {
+    let constraint = |budget| lazy(&[1], &[call_word()]).with_reasoning(think(budget), "<think>");
+    let all = vocabulary().0.len();
+    // The budget is used up inside of the call, which goes on as the grammar says, without tags of reasoning.
+    assert_eq!(allowed_after(&constraint(Some(3)), &["a", "<call>", "{"]), ["a", "}"]);
+    assert_eq!(allowed_after(&constraint(Some(3)), &["a", "<ca", "ll>{", "a", "}"]), ["</s>"]);
+    assert_eq!(allowed_after(&constraint(Some(4)), &["<call>", "{", "a", "}"]), ["</s>"]);
+    // A text that is no call does not delay the end of reasoning.
+    assert_eq!(allowed_after(&constraint(Some(3)), &["<call>", "a", "a"]), ["stop"]);
+    assert_eq!(allowed_after(&constraint(Some(2)), &["a", "<ca"]), ["stop"]);
+    assert_eq!(allowed_after(&constraint(Some(5)), &["<call>", "{", "}", "a", "a"]), ["stop"]);
+    assert_eq!(allowed_after(&constraint(Some(5)), &["<call>", "a", "<call>", "{", "a"]), ["a", "}"]);
+    // Before the budget is used up, it is reasoning.
+    assert_eq!(allowed_after(&constraint(Some(9)), &["<call>", "{", "a"]).len(), all);
+    let mut ended = constraint(None);
+    for token in [1, 6] {
+        ended.accept(token).unwrap();
+    }
+    assert!(ended.end_reasoning());
+    assert_eq!(allowed_after(&ended, &["a"]), ["a", "}"]);
+    assert!(!ended.end_reasoning());
+}
+
+#[test]
+fn tags_of_reasoning_in_a_call_are_text() {
+    let grammar = Grammar::new(&vocabulary(), "root ::= \"<call>\" [^}]* \"}\"").unwrap();
+    let constraint = OutputConstraint::from(grammar).with_triggers(&[call_word()]).unwrap();
+    let constraint = constraint.with_reasoning(think(Some(1)), "");
+    let allowed = allowed_after(&constraint, &["<ca", "ll>", "<think>", "a", "a"]);
+    assert!(allowed.contains(&"a") && allowed.contains(&"}"), "{allowed:?}");
+}
+
+#[test]
+fn grammar_behind_reasoning_applies_when_it_ends() {
+    let grammar = || OutputConstraint::from(Grammar::new(&vocabulary(), GRAMMAR).unwrap());
+    let open = grammar().with_reasoning(think(None), "<think>").behind_reasoning();
+    let all = vocabulary().0.len();
+    // The answer is not left out.
+    assert_eq!(allowed_after(&open, &["a"]).len(), all - 1);
+    assert_eq!(allowed_after(&open, &["<ca", "ll>{", "}"]).len(), all - 1);
+    assert_eq!(allowed_after(&open, &["a", "</think>"]), ["<ca"]);
+    assert_eq!(allowed_after(&open, &["a", "</think>", "<ca", "ll>{"]), ["a", "}"]);
+    let limited = grammar().with_reasoning(think(Some(1)), "<think>").behind_reasoning();
+    assert_eq!(allowed_after(&limited, &["a", "stop", "</think>"]), ["<ca"]);
+    // Without open reasoning it applies at once.
+    assert_eq!(allowed_after(&grammar().with_reasoning(think(None), "").behind_reasoning(), &[]), ["<ca"]);
+    // With triggers, a call inside of reasoning is an answer.
+    let calls = grammar().with_triggers(&[call_word()]).unwrap();
+    let calls = calls.with_reasoning(think(None), "<think>").behind_reasoning();
+    assert_eq!(allowed_after(&calls, &["<ca", "ll>{"]).len(), all - 1);
+    assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}"]).len(), all);
+    assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}", "a"]).len(), all - 1);
+    assert_eq!(allowed_after(&calls, &["</think>"]), ["<ca"]);
+}
+
+#[test]
 fn budget_forces_its_tokens_once() {
     let constraint = OutputConstraint::none(vocabulary()).with_reasoning(think(Some(2)), "<think>");
     assert_eq!(allowed_after(&constraint, &["a"]).len(), vocabulary().0.len());
