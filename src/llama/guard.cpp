@@ -217,6 +217,13 @@ int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_toke
     });
 }
 
+int32_t foredraft_guarded_chat_template(const char * name, const llama_chat_message * chat, size_t n_messages, bool begins_answer, char * text,
+                             int32_t text_len_max, char * why, size_t why_size) {
+    return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
+        return llama_chat_apply_template(name, chat, n_messages, begins_answer, text, text_len_max);
+    });
+}
+
 llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, void * stream, char * why, size_t why_size) {
     return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&]() -> llama_adapter_lora * {
         if (stream == nullptr) {

@@ -8,11 +8,13 @@
 //! - `threads`: the pool that decodes run on. `kernels`: ours in place of ggml's.
 //! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
 //! - `device_use`, `placement`: what models and contexts have on each device.
+//! - `builtin_templates`: the chat templates that llama.cpp has in C++.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `native`: our C and C++ functions. `log`: llama.cpp's log and ours.
 //! - `unrecoverable`: failures that end the process of an isolated engine.
 //! - `fake` (tests only): a context without llama.cpp.
 
 mod backend;
+mod builtin_templates;
 mod context;
 mod device_use;
 #[cfg(test)]
@@ -40,6 +42,7 @@ pub use backend::module_failures;
 pub use backend::modules::module_failures;
 pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
+pub use builtin_templates::{apply_template, template_names};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::heads::DraftBlock;

@@ -89,6 +89,10 @@ int32_t foredraft_guarded_tokenize(const struct llama_vocab * vocab, const char 
 int32_t foredraft_guarded_detokenize(const struct llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text, int32_t text_len_max,
     bool unparse_special, char * why, size_t why_size);
 
+// Returns INT32_MIN if it threw, else as llama_chat_apply_template.
+int32_t foredraft_guarded_chat_template(const char * name, const struct llama_chat_message * chat, size_t n_messages, bool begins_answer, char * text,
+    int32_t text_len_max, char * why, size_t why_size);
+
 // Loads an adapter from a path or a stream.
 struct llama_adapter_lora * foredraft_lora_load(struct llama_model * model, const char * path, void * stream, char * why, size_t why_size);
 

@@ -64,10 +64,7 @@ fn named_templates_render_as_in_llama_cpp() {
         &[(assistant, "a"), (user, "b")],
         &[(user, "a"), (user, "b")],
     ];
-    // The others are refused.
-    let templates: Vec<_> =
-        names.iter().filter_map(|name| Some((name, ChatTemplate::parse(name, None).ok()?))).collect();
-    assert_eq!(templates.len(), 22, "of {names:?}");
+    let templates = names.iter().map(|name| (name, ChatTemplate::parse(name, None).unwrap()));
     for (name, template) in templates {
         for (chat, begins_answer) in chats.iter().flat_map(|chat| [(chat, false), (chat, true)]) {
             let messages: Vec<Value> =

@@ -1,4 +1,4 @@
-//! Jinja chat templates, rendered by `foredraft_jinja`, and chats that exceed the context.
+//! Chat templates, and chats that exceed the context. Jinja templates are rendered by `foredraft_jinja`, those with a name by llama.cpp.
 //!
 //! The settings are those of `apply_chat_template` in Hugging Face's transformers, for which the templates are written. The messages
 //! are first adapted to the template, as llama.cpp's `common/chat.cpp` does. A template comes from a model file or from a request,
@@ -26,6 +26,7 @@ use serde_json::{Map, Value as Json};
 pub(super) use self::overflow::{FittedChat, drop_turns, without_dropped};
 use self::shape::MessageShape;
 use self::source::NAME;
+pub(super) use self::source::is_name as is_template_name;
 use self::taint::Marker;
 pub use self::taint::Rendered;
 use self::values::{failure, json_text, limits, value};
@@ -41,10 +42,18 @@ const FUNCTIONS: &str = "functions";
 /// A parsed chat template. Immutable, so several threads can render it at the same time.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    template: Arc<Template>,
+    template: TemplateSource,
     /// The string literals in its source, sorted, without duplicates.
     literals: Vec<String>,
     shape: MessageShape,
+}
+
+/// What renders a template.
+#[derive(Debug)]
+enum TemplateSource {
+    Jinja(Arc<Template>),
+    /// llama.cpp's template with this name.
+    Named(String),
 }
 
 /// The input of a template.
@@ -79,12 +88,17 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: expected at most {MAX_SOURCE} bytes, got {}", source.len())));
         }
-        let source = source::named(source)?.into_owned();
+        if source::is_name(source)? {
+            let template = TemplateSource::Named(source.to_owned());
+            return Ok(ChatTemplate { template, literals: Vec::new(), shape: MessageShape::default() });
+        }
+        let source = source.to_owned();
         let parse = move || Template::parse(&source).map_err(|fault| failure(&fault));
         let template = Arc::new(large_stack::with(PARSE_STACK, NAME, parse)?);
         let mut literals: Vec<String> = template.literals().map(str::to_owned).collect();
         literals.sort_unstable();
         literals.dedup();
+        let template = TemplateSource::Jinja(template);
         let mut template = ChatTemplate { template, literals, shape: MessageShape::default() };
         template.probe(interrupt)?;
         Ok(template)
@@ -92,7 +106,15 @@ impl ChatTemplate {
 
     /// The texts of the template, without comments.
     pub(super) fn texts(&self) -> Vec<&str> {
-        self.template.texts().collect()
+        match &self.template {
+            TemplateSource::Jinja(template) => template.texts().collect(),
+            TemplateSource::Named(_) => Vec::new(),
+        }
+    }
+
+    /// Whether the template asks for a variable of that name.
+    fn uses(&self, variable: &str) -> bool {
+        matches!(&self.template, TemplateSource::Jinja(template) if template.uses(variable))
     }
 
     /// Renders the prompt.
@@ -128,7 +150,7 @@ impl ChatTemplate {
         let seconds = input.now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut variables = defaults(input.bos_token, input.eos_token, seconds);
         if let Some(tools) = tools.map(|tools| self.shape.tools.completed(tools)) {
-            if self.template.uses(FUNCTIONS) {
+            if self.uses(FUNCTIONS) {
                 variables.insert(FUNCTIONS.to_owned(), json_text(&tools)?.into());
             }
             variables.insert("tools".to_owned(), tools);
@@ -142,16 +164,20 @@ impl ChatTemplate {
     /// Renders the template with these variables. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// There is no memory for a stack on which the template can nest as deeply as it does.
+    /// There is no memory for a stack on which the template can nest as deeply as it does; or llama.cpp refuses a role.
     fn run(&self, variables: &Map<String, Json>, now: u64, limits: &RenderLimits) -> Result<TemplateResult<String>> {
+        let template = match &self.template {
+            TemplateSource::Jinja(template) => template,
+            TemplateSource::Named(name) => return named::render(name, variables).map(Ok),
+        };
         let depth = foredraft_jinja::depth(large_stack::left());
         if depth > 0 {
-            match rendered(&self.template, variables, now, RenderLimits { depth, ..limits.clone() }) {
+            match rendered(template, variables, now, RenderLimits { depth, ..limits.clone() }) {
                 Err(fault) if fault.kind == FaultKind::Depth && depth < MAX_DEPTH => {}
                 result => return Ok(result),
             }
         }
-        let (template, variables, limits) = (Arc::clone(&self.template), variables.clone(), limits.clone());
+        let (template, variables, limits) = (Arc::clone(template), variables.clone(), limits.clone());
         let render = move || Ok(rendered(&template, &variables, now, RenderLimits { depth: MAX_DEPTH, ..limits }));
         large_stack::with(foredraft_jinja::stack(MAX_DEPTH), NAME, render)
     }

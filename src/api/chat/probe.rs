@@ -133,7 +133,7 @@ impl Prober<'_> {
 
     /// Finds the template's needs in tools, before a user's message with this content.
     fn probe_tools(&self, user: Json) -> ToolShape {
-        if !["tools", FUNCTIONS].iter().any(|name| self.template.template.uses(name)) {
+        if !["tools", FUNCTIONS].iter().any(|name| self.template.uses(name)) {
             return ToolShape::default();
         }
         let messages = json!([{"role": "user", "content": user}]);

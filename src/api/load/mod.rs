@@ -20,6 +20,7 @@ use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, show};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
+use crate::api::chat::is_template_name;
 use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
 use crate::error::{Code, Error, Result};
 use crate::llama;
@@ -358,7 +359,9 @@ fn chat_template(fields: &mut Fields) -> Result<Option<String>> {
     const LONGEST: u64 = 1 << 20;
     let name = "chat_template_file";
     let (given, Some(path)) = (fields.c_text("chat_template")?, fields.c_text(name)?) else {
-        return fields.c_text("chat_template");
+        let given = fields.c_text("chat_template")?;
+        given.as_deref().filter(|text| !text.is_empty()).map(is_template_name).transpose()?;
+        return Ok(given);
     };
     if given.is_some() {
         return Err(Error::invalid(format!("{name}: expected either chat_template or {name}, got both")));
