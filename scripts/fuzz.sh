@@ -12,7 +12,7 @@ else
     # For the target that calls the C interface.
     export FOREDRAFT_LIBRARY=$PWD/target/release/libforedraft.so
     CARGO_TARGET_DIR=$PWD/target cargo build --release --lib
-    for name in ngram_file gbnf template template_api schema; do
+    for name in ngram_file gbnf read template template_api schema; do
         mkdir -p "fuzz/corpus/$name" "fuzz/seeds/$name"
         cargo +nightly fuzz build "$name" >"target/fuzz-$name.log" 2>&1
         cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "fuzz/seeds/$name" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \

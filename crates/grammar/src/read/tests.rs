@@ -216,6 +216,26 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Texts that are too long and too ambiguous for the reference.
+    #[test]
+    fn pieces_of_long_texts_are_read_as_the_whole(parts in vec(part(), 1..4), text in "[ab,é]{8,40}") {
+        let mut tree = Tree::new();
+        let parts: Vec<NodeId> = parts.iter().map(|part| part.build(&mut tree)).collect();
+        let any = tree.alt(&parts);
+        let any = tree.mark(Mark::Name, any);
+        let (many, letter) = (tree.repeat(any, 0, None), tree.one_of("ab,é"));
+        let letter = tree.mark(Mark::Reasoning, letter);
+        let each = tree.alt(&[many, letter]);
+        let root = tree.repeat(each, 0, None);
+        let reader = CompletionReader::new(tree, root).unwrap();
+        let whole = read(&reader, text.as_bytes(), text.len());
+        for n in [1, 3] {
+            prop_assert_eq!(&read(&reader, text.as_bytes(), n), &whole);
+        }
+    }
+}
+
 /// The events of a text that arrives in pieces of `n` bytes.
 fn read(reader: &CompletionReader, text: &[u8], n: usize) -> String {
     let (mut reader, mut shown) = (reader.clone(), String::new());

@@ -139,6 +139,7 @@ impl Undecided {
                 at = self.marks.get(at as usize).map_or(self.decided, |mark| mark.before);
             }
         }
+        self.decided = 0;
         let mut n_kept = 1;
         for old in 1..self.marks.len() {
             let Some(&mark) = self.marks.get(old).filter(|_| self.new_ids.get(old) == Some(&NEEDED)) else { continue };
@@ -150,7 +151,7 @@ impl Undecided {
         self.marks.truncate(n_kept as usize);
         let mut live = std::mem::take(&mut self.live);
         live.iter_mut().for_each(|last| *last = self.new_id(*last));
-        (self.live, self.decided, self.n_needed) = (live, 0, self.marks.len());
+        (self.live, self.n_needed) = (live, self.marks.len());
     }
 
     fn new_id(&self, old: u32) -> u32 {
