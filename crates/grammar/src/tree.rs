@@ -20,6 +20,10 @@
 //!
 //! The order of alternatives counts where a tree has marks: the first one in which the whole text can be read is taken. A repetition goes
 //! on before it ends, and free text ends before it goes on.
+//!
+//! Authors of chat formats keep text flowing by two rules. Free text does not follow free text. Nothing optional stands between free text
+//! that may go on and a part that could begin at every byte. Otherwise a second reading lives along, and a reader holds all text back.
+//! A reader follows text: nodes of tokens by id are for masks, and no reader reads them.
 
 mod machine;
 
