@@ -66,7 +66,7 @@ case $check in
     chaos) scripts/soak.sh chaos "${1:-10}" ;;
     soak) scripts/soak.sh soak "$@" ;;
     deaths)
-        tests --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll never_polled | sed 's/^[.]*|/|/' | grep '^|'
+        tests --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of never_polled | sed 's/^[.]*|/|/' | grep '^|'
         ;;
     architectures) FOREDRAFT_TABLE=1 tests --test architectures -- --ignored --exact all_architectures ;;
     exactness)
