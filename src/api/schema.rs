@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::fields::unexpected;
 use crate::error::{Error, Result};
 use foredraft_base::work::Work;
-use foredraft_schema::{CompileOptions, Rules, compile};
+use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_schema::{CompileOptions, Schema};
 
 /// Reads the field `json_schema`: an object, or a string that contains one.
 ///
@@ -21,15 +22,16 @@ pub(super) fn parse(value: &Value) -> Result<Value> {
     }
 }
 
-/// Converts a schema to a grammar in GBNF. A completion is always valid under the schema.
+/// Converts a schema to a grammar: a node of a tree. A completion is always valid under the schema.
 ///
 /// # Errors
 /// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, a grammar cannot enforce it, or it
 /// is too large. `cancelled`: `work` was interrupted.
-pub(super) fn to_grammar(schema: &Value, work: &Work) -> Result<String> {
-    let mut rules = Rules::new();
-    let compiled = compile(schema, &CompileOptions::default(), &mut rules, work).map_err(|error| of_field(&error))?;
-    Ok(rules.to_gbnf(&compiled.rule))
+pub(super) fn to_grammar(schema: &Value, work: &Work) -> Result<(Tree, NodeId)> {
+    let mut tree = Tree::new();
+    let read = Schema::new(schema, work);
+    let compiled = read.and_then(|schema| schema.compile(&CompileOptions::default(), &mut tree));
+    Ok((tree, compiled.map_err(|error| of_field(&error))?.node))
 }
 
 /// An error as the field `json_schema` has it.

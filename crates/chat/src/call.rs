@@ -9,7 +9,7 @@ use crate::elements;
 use crate::format::{CallArguments, CallObject, CallPart, Calls, KEY, TagKind, TaggedValue, Tags};
 use crate::scan::{TextMatch, compare};
 use crate::tool::Tool;
-use crate::value::{Notation, Scan, ValueScanner, escape, overlap};
+use crate::value::{Scan, ValueNotation, ValueScanner, escape, overlap};
 
 /// The longest id, or name of an argument, in bytes.
 const MAX_NAME: usize = 512;
@@ -181,8 +181,8 @@ impl CallReader {
                 self.whole(progress)
             }
             CallPart::Object(object) => self.object(object, tools, text, is_final),
-            CallPart::Arguments(CallArguments::Json) => self.value(Notation::Json, text, is_final),
-            CallPart::Arguments(CallArguments::Gemma) => self.value(Notation::Gemma, text, is_final),
+            CallPart::Arguments(CallArguments::Json) => self.value(ValueNotation::Json, text, is_final),
+            CallPart::Arguments(CallArguments::Gemma) => self.value(ValueNotation::Gemma, text, is_final),
             CallPart::Arguments(CallArguments::Tags(tags)) => {
                 let tail = match next {
                     Some(CallPart::Text(text)) => text.as_str(),
@@ -271,7 +271,7 @@ impl CallReader {
     }
 
     /// Arguments as one value, which must be an object.
-    fn value(&mut self, notation: Notation, text: &str, is_final: bool) -> Progress {
+    fn value(&mut self, notation: ValueNotation, text: &str, is_final: bool) -> Progress {
         let mut scanner = match std::mem::take(&mut self.state) {
             PartState::Value(scanner) => scanner,
             _ => match text.trim_start().chars().next() {
@@ -413,7 +413,7 @@ impl CallReader {
                 one
             }
             (ObjectExpect::Value(field), _) if *field != ObjectField::Arguments || first == '{' => {
-                state.expect = ObjectExpect::Scanning(*field, ValueScanner::new(Notation::Json), String::new());
+                state.expect = ObjectExpect::Scanning(*field, ValueScanner::new(ValueNotation::Json), String::new());
                 Progress::Read(space)
             }
             _ => Progress::Bad,
@@ -547,13 +547,13 @@ impl CallReader {
         self.arguments.push_str("\": ");
         let close: String = value.close.replace(KEY, key);
         let expect = match (value.kind, parameter.kind) {
-            _ if tags.is_python => TagsExpect::Json { close, scanner: ValueScanner::new(Notation::Python) },
+            _ if tags.is_python => TagsExpect::Json { close, scanner: ValueScanner::new(ValueNotation::Python) },
             (TagKind::BySchema, ArgumentKind::Json) if tags.has_elements => {
                 TagsExpect::Either { close, key: key.to_owned(), text: String::new() }
             }
             (TagKind::Text, _) | (TagKind::BySchema, ArgumentKind::Text) => TagsExpect::Text { close, is_first: true },
             (TagKind::Json(_), _) | (TagKind::BySchema, ArgumentKind::Json) => {
-                TagsExpect::Json { close, scanner: ValueScanner::new(Notation::Python) }
+                TagsExpect::Json { close, scanner: ValueScanner::new(ValueNotation::Python) }
             }
             (TagKind::BySchema, ArgumentKind::Either) => {
                 TagsExpect::Either { close, key: key.to_owned(), text: String::new() }
@@ -613,7 +613,7 @@ fn number(text: &str, is_final: bool) -> Progress {
 /// An object or array that is a literal of Python or JSON.
 fn python_container(text: &str) -> Option<Value> {
     let mut json = String::new();
-    match ValueScanner::new(Notation::Python).scan(text, true, &mut json) {
+    match ValueScanner::new(ValueNotation::Python).scan(text, true, &mut json) {
         (end, Scan::Done) if end == text.len() && text.starts_with(['{', '[']) => serde_json::from_str(&json).ok(),
         _ => None,
     }

@@ -1,20 +1,17 @@
 //! The grammar of a turn: which calls, or which document, a model may write.
 
 use foredraft_base::error::Result;
-use foredraft_schema::{ArgumentKind, CompileOptions, Rules, Schema, Unenforced, each_once, text_until};
+use foredraft_grammar::tree::{Each, NodeId, Tree};
+use foredraft_schema::{ArgumentKind, CompileOptions, Notation, Schema, Unenforced, Values};
 use serde_json::Value;
 
 use crate::elements::ITEM;
 use crate::format::{CallArguments, CallObject, CallPart, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart};
 use crate::tool::Tool;
-use crate::value::{GEMMA_QUOTE, overlap};
+use crate::value::overlap;
 
-/// Space in JSON.
-const SPACE: &str = "(\" \" | \"\\n\"{1,2} [ \\t]{0,20})?";
 /// Arguments come in any order, and what a grammar cannot enforce is reported.
-const ANY_ORDER: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
-/// Any value in Gemma's notation.
-const GEMMA_NUMBER: &str = "\"-\"? (\"0\" | [1-9] [0-9]{0,15}) (\".\" [0-9]{1,15})? ([eE] [+-]? [0-9]{1,3})?";
+const ANY_ORDER: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
 
 /// The parts that a turn must or may have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,10 +27,12 @@ pub struct TurnRequest<'a> {
 }
 
 /// The grammar of a turn.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct TurnGrammar {
-    /// GBNF.
-    pub text: String,
+    /// The rules.
+    pub tree: Tree,
+    /// The texts that the grammar allows.
+    pub root: NodeId,
     /// The texts from which on the grammar applies. None: it applies from the beginning of the completion.
     pub triggers: Vec<TurnTrigger>,
     /// The turn begins inside of reasoning, and the grammar applies when that ends, or from a trigger inside of it on. A turn does not end before.
@@ -63,66 +62,61 @@ impl ChatFormat {
             return Ok(None);
         }
         let calls = match has_calls {
-            true => Some(self.calls_rule(request, start, &mut writer)?),
+            true => Some(self.all_calls(request, start, &mut writer)?),
             false => None,
         };
         if let (Some(calls), false, None) = (&calls, request.is_required, request.document) {
             let triggers = self.triggers(request.tools, start);
-            let text = writer.rules.to_gbnf(calls);
-            let unenforced = writer.unenforced;
-            return Ok(Some(TurnGrammar { text, triggers, is_behind_reasoning: false, unenforced }));
+            let (root, GrammarWriter { tree, unenforced }) = (*calls, writer);
+            return Ok(Some(TurnGrammar { tree, root, triggers, is_behind_reasoning: false, unenforced }));
         }
         let document = match request.document.filter(|_| !(request.is_required && has_calls)) {
-            Some(schema) => Some(self.document_rule(schema, start, &mut writer)?),
+            Some(schema) => Some(self.document(schema, start, &mut writer)?),
             None => None,
         };
         let is_behind_reasoning = self.opens_reasoning(start);
         let triggers = if is_behind_reasoning && has_calls { self.triggers(request.tools, start) } else { Vec::new() };
-        let root = self.root(calls, document, start, &mut writer);
-        let text = writer.rules.to_gbnf(&root);
-        Ok(Some(TurnGrammar { text, triggers, is_behind_reasoning, unenforced: writer.unenforced }))
+        let root = self.root(calls, document, start, &mut writer.tree);
+        let GrammarWriter { tree, unenforced } = writer;
+        Ok(Some(TurnGrammar { tree, root, triggers, is_behind_reasoning, unenforced }))
     }
 
     /// A turn with calls or a document, with reasoning before it.
-    fn root(
-        &self,
-        calls: Option<String>,
-        document: Option<String>,
-        start: &TurnStart,
-        writer: &mut GrammarWriter,
-    ) -> String {
+    fn root(&self, calls: Option<NodeId>, document: Option<NodeId>, start: &TurnStart, tree: &mut Tree) -> NodeId {
         // Calls that nothing surrounds begin at once, or a model could write space for ever.
         let is_bare = self.calls.iter().all(|calls| calls.is_anchored && calls.begin.is_empty());
         let has_gap = self.reasoning.is_some() || !is_bare;
-        let rest = |rule: Option<String>, before: &str| {
-            let gap = if has_gap { gap(before) } else { String::new() };
-            rule.map(|rule| format!("{gap} {rule}"))
-        };
-        let after: Vec<String> =
-            [rest(calls.clone(), &self.before_calls), rest(document.clone(), &self.before_content)]
-                .into_iter()
-                .flatten()
-                .collect();
-        let after = writer.rules.add("answer", after.join(" | "));
+        let mut after = Vec::new();
+        for (node, before) in [(calls, &self.before_calls), (document, &self.before_content)] {
+            let Some(node) = node else { continue };
+            let gap = if has_gap { gap(before, tree) } else { tree.empty() };
+            after.push(tree.seq(&[gap, node]));
+        }
+        let after = tree.alt(&after);
         let Some(block) = self.reasoning.as_ref().filter(|_| !self.opens_reasoning(start)) else { return after };
         let ends = self.reasoning_ends();
-        let thought = text_until(&ends.iter().map(String::as_str).collect::<Vec<_>>(), &mut writer.rules);
-        let end = literal(block.end().trim());
+        let thought = tree.until(&ends.iter().map(String::as_str).collect::<Vec<_>>());
+        let end = tree.text(block.end().trim());
         if self.is_reasoning(start) {
-            return format!("{thought} {end} {after}");
+            return tree.seq(&[thought, end, after]);
         }
         let is_over = block.ends.iter().any(|end| start.opened.contains(end.trim()));
         if is_over {
             return after;
         }
         // Some templates print the end alone where there is no reasoning.
-        format!("[ \\n]{{0,4}} (({} {thought})? {end})? {after}", literal(block.begin().trim()))
+        let (space, begin) = (space(tree), tree.text(block.begin().trim()));
+        let thought = tree.seq(&[begin, thought]);
+        let thought = tree.opt(thought);
+        let reasoning = tree.seq(&[thought, end]);
+        let reasoning = tree.opt(reasoning);
+        tree.seq(&[space, reasoning, after])
     }
 
     /// The content's block with a document.
-    fn document_rule(&self, schema: &Schema, start: &TurnStart, writer: &mut GrammarWriter) -> Result<String> {
-        let options = CompileOptions::default();
-        let compiled = schema.compile(&options, &mut writer.rules)?;
+    fn document(&self, schema: &Schema, start: &TurnStart, writer: &mut GrammarWriter) -> Result<NodeId> {
+        let tree = &mut writer.tree;
+        let compiled = schema.compile(&CompileOptions::default(), tree)?;
         writer.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
         let block = self.content.clone().unwrap_or_default();
         // The prompt can have the beginning already, or a part of it.
@@ -130,7 +124,8 @@ impl ChatFormat {
         let opened = start.opened.as_str();
         let n_open = if opened.ends_with(begin) { begin.len() } else { overlap(opened, begin) };
         let begin = begin.get(n_open..).filter(|rest| !rest.trim().is_empty()).unwrap_or_default();
-        Ok(format!("{} {} {}", literal(begin), compiled.rule, optional(block.end())))
+        let (begin, end) = (tree.text(begin), optional(block.end(), tree));
+        Ok(tree.seq(&[begin, compiled.node, end]))
     }
 
     /// The texts from which on calls are written.
@@ -163,7 +158,7 @@ impl ChatFormat {
     }
 
     /// All ways to write calls.
-    fn calls_rule(&self, request: &TurnRequest, start: &TurnStart, writer: &mut GrammarWriter) -> Result<String> {
+    fn all_calls(&self, request: &TurnRequest, start: &TurnStart, writer: &mut GrammarWriter) -> Result<NodeId> {
         let mut ways = Vec::new();
         for calls in &self.calls {
             let head = match calls.call.first() {
@@ -176,28 +171,20 @@ impl ChatFormat {
                 let parts = calls.call.iter().skip(skipped);
                 alternatives.push(writer.call(parts, tool)?);
             }
-            let one = writer.rules.add("tool", alternatives.join(" | "));
-            let mut head_literal = literal(head);
-            let several = request.parallel && !calls.is_single;
-            let another = format!("{} {head_literal} {one}", literal(&calls.separator));
-            let mut begin = literal(&calls.begin);
+            let tree = &mut writer.tree;
+            let (one, separator, head) = (tree.alt(&alternatives), tree.text(&calls.separator), tree.text(head));
+            let another = tree.seq(&[separator, head, one]);
             // The prompt can have the beginning already.
-            if calls.triggers().iter().any(|trigger| is_open(trigger, start)) {
-                if calls.begin.is_empty() {
-                    head_literal = format!("{head_literal}?");
-                } else {
-                    begin = format!("{begin}?");
-                }
-            }
-            let more = match several {
-                true => format!("({another})*"),
-                false => String::new(),
-            };
-            let end = if calls.end_is_optional { optional(&calls.end) } else { literal(&calls.end) };
-            ways.push(format!("{begin} {head_literal} {one} {more} {end}"));
+            let is_open = calls.triggers().iter().any(|trigger| is_open(trigger, start));
+            let first = if is_open && calls.begin.is_empty() { tree.opt(head) } else { head };
+            let begin = if is_open { optional(&calls.begin, tree) } else { tree.text(&calls.begin) };
+            let several = request.parallel && !calls.is_single;
+            let more = if several { tree.repeat(another, 0, None) } else { tree.empty() };
+            let end = if calls.end_is_optional { optional(&calls.end, tree) } else { tree.text(&calls.end) };
+            ways.push(tree.seq(&[begin, first, one, more, end]));
         }
-        let calls = writer.rules.add("calls", ways.join(" | "));
-        Ok(format!("{calls} {}", optional(&self.turn_end)))
+        let (calls, end) = (writer.tree.alt(&ways), optional(&self.turn_end, &mut writer.tree));
+        Ok(writer.tree.seq(&[calls, end]))
     }
 }
 
@@ -206,26 +193,46 @@ fn is_open(trigger: &str, start: &TurnStart) -> bool {
     !trigger.is_empty() && start.opened.ends_with(trigger)
 }
 
+/// Space between parts of a turn.
+fn space(tree: &mut Tree) -> NodeId {
+    let space = tree.one_of(" \n");
+    tree.repeat(space, 0, Some(4))
+}
+
 /// A text between parts: exactly it, or white space that is like it.
-fn gap(text: &str) -> String {
-    if text.trim().is_empty() { "[ \\n]{0,4}".to_owned() } else { format!("({})?", literal(text)) }
+fn gap(text: &str, tree: &mut Tree) -> NodeId {
+    if text.trim().is_empty() { space(tree) } else { optional(text, tree) }
 }
 
-fn optional(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("({})?", literal(text)) }
+fn optional(text: &str, tree: &mut Tree) -> NodeId {
+    let node = tree.text(text);
+    if text.is_empty() { node } else { tree.opt(node) }
 }
 
-/// A literal that matches exactly `text`; nothing for an empty one.
-fn literal(text: &str) -> String {
-    if text.is_empty() { String::new() } else { foredraft_schema::literal(text) }
+/// Items in any order, each at most once.
+fn each_once(items: Vec<(NodeId, bool)>, separator: NodeId, tree: &mut Tree) -> NodeId {
+    tree.each(Each { items, separator, further: None, least: 0, most: None, any_order: true })
+}
+
+/// The letters, digits and signs of an id, in which the first one is a letter or a digit.
+fn id(tree: &mut Tree) -> NodeId {
+    let ranges = [(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)];
+    let signs = ['_', '.', ':', '-'].map(|char| (u32::from(char), u32::from(char)));
+    let (first, next) = (tree.class(&ranges), tree.class(&[&ranges[..], &signs].concat()));
+    let next = tree.repeat(next, 0, Some(63));
+    tree.seq(&[first, next])
+}
+
+/// The number of a call.
+fn call_number(tree: &mut Tree) -> NodeId {
+    let digit = tree.class(&[(0x30, 0x39)]);
+    tree.repeat(digit, 1, Some(4))
 }
 
 /// Writes the rules of calls.
 #[derive(Default)]
 struct GrammarWriter {
-    rules: Rules,
-    /// The rule for any value in Gemma's notation.
-    gemma_any: Option<String>,
+    tree: Tree,
     unenforced: Vec<(Option<String>, Unenforced)>,
 }
 
@@ -239,25 +246,24 @@ impl GrammarWriter {
         }
     }
 
-    fn call<'a>(&mut self, parts: impl Iterator<Item = &'a CallPart>, tool: &Tool) -> Result<String> {
+    fn call<'a>(&mut self, parts: impl Iterator<Item = &'a CallPart>, tool: &Tool) -> Result<NodeId> {
         let parts: Vec<&CallPart> = parts.collect();
         let mut out = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             out.push(match part {
-                CallPart::Text(text) => literal(text),
-                CallPart::AnyText(texts) => {
-                    let forms: Vec<String> = texts.iter().map(|text| literal(text)).collect();
-                    format!("({})", forms.join(" | "))
-                }
-                CallPart::Name => literal(&tool.name),
-                CallPart::Id => "[a-zA-Z0-9] [a-zA-Z0-9_.:-]{0,63}".to_owned(),
-                CallPart::Number => "[0-9]{1,4}".to_owned(),
+                CallPart::Text(text) => self.tree.text(text),
+                CallPart::AnyText(texts) => self.tree.texts(texts),
+                CallPart::Name => self.tree.text(&tool.name),
+                CallPart::Id => id(&mut self.tree),
+                CallPart::Number => call_number(&mut self.tree),
                 CallPart::NumberedName { prefix, separator } => {
-                    format!("{} [0-9]{{1,4}}", literal(&format!("{prefix}{}{separator}", tool.name)))
+                    let name = self.tree.text(format!("{prefix}{}{separator}", tool.name));
+                    let number = call_number(&mut self.tree);
+                    self.tree.seq(&[name, number])
                 }
                 CallPart::Object(object) => self.object(object, tool)?,
-                CallPart::Arguments(CallArguments::Json) => self.json(tool)?,
-                CallPart::Arguments(CallArguments::Gemma) => self.gemma_object(&tool.schema, &tool.raw, tool)?,
+                CallPart::Arguments(CallArguments::Json) => self.arguments(Notation::Json, tool)?,
+                CallPart::Arguments(CallArguments::Gemma) => self.arguments(Notation::Gemma, tool)?,
                 CallPart::Arguments(CallArguments::Tags(tags)) => {
                     let tail = match parts.get(index + 1) {
                         Some(CallPart::Text(text)) => text.as_str(),
@@ -267,59 +273,83 @@ impl GrammarWriter {
                 }
             });
         }
-        Ok(out.join(" "))
+        Ok(self.tree.seq(&out))
     }
 
-    fn json(&mut self, tool: &Tool) -> Result<String> {
-        let compiled = tool.schema.compile(&ANY_ORDER, &mut self.rules)?;
-        self.note(tool, compiled.unenforced);
-        Ok(compiled.rule)
+    fn arguments(&mut self, notation: Notation, tool: &Tool) -> Result<NodeId> {
+        let mut values = Values::new(&mut self.tree, notation, ANY_ORDER);
+        let node = values.object(&tool.schema)?;
+        let unenforced = values.into_unenforced();
+        self.note(tool, unenforced);
+        Ok(node)
     }
 
-    fn object(&mut self, object: &CallObject, tool: &Tool) -> Result<String> {
-        let arguments = self.json(tool)?;
-        let space = self.rules.add("space", SPACE);
-        let key = |key: &str| format!("{} {space} \":\" {space}", literal(&Value::from(key).to_string()));
-        let Some(name) = &object.name else {
-            return Ok(format!("\"{{\" {space} {} {arguments} {space} \"}}\"", key(&tool.name)));
+    fn object(&mut self, object: &CallObject, tool: &Tool) -> Result<NodeId> {
+        let arguments = self.arguments(Notation::Json, tool)?;
+        let tree = &mut self.tree;
+        let space = foredraft_schema::space(tree);
+        let key = |key: &str, value: NodeId, tree: &mut Tree| {
+            let (key, colon) = (tree.text(Value::from(key).to_string()), tree.text(":"));
+            tree.seq(&[key, space, colon, space, value])
         };
-        let mut fields = vec![format!("{} {}", key(name), literal(&Value::from(tool.name.as_str()).to_string()))];
-        fields.push(format!("{} {arguments}", key(&object.arguments)));
+        let wrapped = |fields: &[NodeId], tree: &mut Tree| {
+            let (open, close, comma) = (tree.text("{"), tree.text("}"), tree.text(","));
+            let comma = tree.seq(&[space, comma, space]);
+            let fields: Vec<NodeId> = fields
+                .iter()
+                .enumerate()
+                .flat_map(|(index, field)| (index > 0).then_some(comma).into_iter().chain([*field]))
+                .collect();
+            let fields = tree.seq(&fields);
+            tree.seq(&[open, space, fields, space, close])
+        };
+        let Some(name) = &object.name else {
+            let field = key(&tool.name, arguments, tree);
+            return Ok(wrapped(&[field], tree));
+        };
+        let tool_name = tree.text(Value::from(tool.name.as_str()).to_string());
+        let mut fields = vec![key(name, tool_name, tree), key(&object.arguments, arguments, tree)];
         if object.arguments_first {
             fields.reverse();
         }
-        let comma = format!(" {space} \",\" {space} ");
-        let wrapped = |inner: String| format!("\"{{\" {space} {inner} {space} \"}}\"");
-        let kind = format!("({} \"\\\"function\\\"\"{comma})?", key("type"));
-        let mut outer = match &object.wrapper {
-            Some(wrapper) => vec![format!("{} {}", key(wrapper), wrapped(fields.join(&comma)))],
-            None => fields,
-        };
-        if let Some((id, is_first)) = &object.id {
-            let id = format!("{} \"\\\"\" [a-zA-Z0-9] [a-zA-Z0-9_.:-]{{0,63}} \"\\\"\"", key(id));
-            outer.insert(if *is_first { 0 } else { outer.len() }, id);
+        if let Some(wrapper) = &object.wrapper {
+            let inner = wrapped(&fields, tree);
+            fields = vec![key(wrapper, inner, tree)];
         }
-        let fields = outer.join(&comma);
-        Ok(wrapped(if object.may_have_type { format!("{kind} {fields}") } else { fields }))
+        if let Some((id_key, is_first)) = &object.id {
+            let (quote, id) = (tree.text("\""), id(tree));
+            let id = tree.seq(&[quote, id, quote]);
+            fields.insert(if *is_first { 0 } else { fields.len() }, key(id_key, id, tree));
+        }
+        let plain = wrapped(&fields, tree);
+        if !object.may_have_type {
+            return Ok(plain);
+        }
+        let function = tree.text("\"function\"");
+        fields.insert(0, key("type", function, tree));
+        let typed = wrapped(&fields, tree);
+        Ok(tree.alt(&[plain, typed]))
     }
 
     /// Arguments one by one, each once.
-    fn tags(&mut self, tags: &Tags, tail: &str, tool: &Tool) -> Result<String> {
+    fn tags(&mut self, tags: &Tags, tail: &str, tool: &Tool) -> Result<NodeId> {
         let mut items = Vec::new();
         for property in &tool.parameters.properties {
             let name = property.name.as_str();
-            let argument = self.tagged(tags, tail, tool, name, &literal(name), &property.schema)?;
-            items.push((self.rules.add(&format!("argument-{name}"), argument), property.is_required));
+            let key = self.tree.text(name);
+            items.push((self.tagged(tags, tail, tool, name, key, &property.schema)?, property.is_required));
         }
         self.note(tool, tool.parameters.unenforced.clone());
-        let separator = literal(&tags.separator);
+        let separator = self.tree.text(&tags.separator);
         if let (true, Some(additional)) = (items.is_empty(), &tool.parameters.additional) {
             // Any names. That each comes once is not enforced.
-            let item = self.tagged(tags, tail, tool, "", "[a-zA-Z0-9_-]{1,64}", additional)?;
-            let item = self.rules.add("argument", item);
-            return Ok(format!("({item} ({separator} {item})*)?"));
+            let char = self.tree.class(&[(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A), (0x5F, 0x5F), (0x2D, 0x2D)]);
+            let key = self.tree.repeat(char, 1, Some(64));
+            let item = self.tagged(tags, tail, tool, "", key, additional)?;
+            let each = Each { items, separator, further: Some(item), least: 0, most: None, any_order: true };
+            return Ok(self.tree.each(each));
         }
-        Ok(each_once(&items, &separator, &mut self.rules))
+        Ok(each_once(items, separator, &mut self.tree))
     }
 
     fn tagged(
@@ -328,67 +358,77 @@ impl GrammarWriter {
         tail: &str,
         tool: &Tool,
         name: &str,
-        key: &str,
+        key: NodeId,
         schema: &Schema,
-    ) -> Result<String> {
-        let options = CompileOptions { python: tags.prints_python, ..ANY_ORDER };
-        let before = literal(&tags.before_key);
+    ) -> Result<NodeId> {
+        let before = self.tree.text(&tags.before_key);
         let mut forms = Vec::new();
         if tags.is_python {
-            let Some(TaggedValue { open, close, .. }) = tags.values.first() else { return Ok(String::new()) };
+            let Some(TaggedValue { open, close, .. }) = tags.values.first() else { return Ok(self.tree.empty()) };
             let value = self.python(schema, tool)?;
-            return Ok(format!("{before} {key} {} {value} {}", literal(open), literal(close)));
+            let (open, close) = (self.tree.text(open), self.tree.text(close));
+            return Ok(self.tree.seq(&[before, key, open, value, close]));
         }
+        let notation = if tags.prints_python { Notation::Python } else { Notation::Json };
         for value in &tags.values {
             let close = value.close.replace(KEY, name);
             let core = if close.trim().is_empty() { tail.trim() } else { close.trim() };
-            let argument = schema.compile_argument(&[core], &options, &mut self.rules)?;
-            let rule = match (value.kind, argument.kind) {
+            let mut argument = schema.compile_argument(&[core], Notation::Json, &ANY_ORDER, &mut self.tree)?;
+            if notation == Notation::Python && argument.kind != ArgumentKind::Text {
+                let python = schema.compile_argument(&[core], notation, &ANY_ORDER, &mut self.tree)?;
+                argument.node = self.tree.alt(&[argument.node, python.node]);
+            }
+            let node = match (value.kind, argument.kind) {
                 (TagKind::BySchema, ArgumentKind::Json) if tags.has_elements => {
                     self.elements(tags, &close, schema, raw_of(tool, name).unwrap_or(&Value::Null), tool)?
                 }
-                (TagKind::BySchema, _) => with_python_flags(argument.rule, raw_of(tool, name)),
-                (TagKind::Text, ArgumentKind::Text) => argument.rule,
+                (TagKind::BySchema, _) => self.with_python_flags(argument.node, raw_of(tool, name)),
+                (TagKind::Text, ArgumentKind::Text) => argument.node,
                 (TagKind::Text, ArgumentKind::Json) | (TagKind::Json(_), ArgumentKind::Text) => continue,
-                (TagKind::Text, ArgumentKind::Either) => text_until(&[core], &mut self.rules),
+                (TagKind::Text, ArgumentKind::Either) => self.tree.until(&[core]),
                 (TagKind::Json(kind), _) if !kind.is_empty() && !may_be(kind, raw_of(tool, name)) => {
                     continue;
                 }
                 (TagKind::Json(_), ArgumentKind::Json | ArgumentKind::Either) => {
-                    schema.compile(&ANY_ORDER, &mut self.rules)?.rule
+                    schema.compile(&ANY_ORDER, &mut self.tree)?.node
                 }
             };
             self.note(tool, argument.unenforced);
-            forms.push(format!("{} {rule} {}", literal(&value.open), literal(&close)));
+            let (open, close) = (self.tree.text(&value.open), self.tree.text(&close));
+            forms.push(self.tree.seq(&[open, node, close]));
         }
-        Ok(format!("{before} {key} ({})", forms.join(" | ")))
+        let forms = self.tree.alt(&forms);
+        Ok(self.tree.seq(&[before, key, forms]))
     }
 
     /// A literal of Python or JSON. The text of a string in single quotes has no escapes, except inside of objects and arrays.
-    fn python(&mut self, schema: &Schema, tool: &Tool) -> Result<String> {
-        let json = schema.compile(&ANY_ORDER, &mut self.rules)?;
-        let values = schema.compile_values(&CompileOptions { python: true, ..ANY_ORDER }, &mut self.rules)?;
-        let argument = schema.compile_argument(&["'"], &ANY_ORDER, &mut self.rules)?;
+    fn python(&mut self, schema: &Schema, tool: &Tool) -> Result<NodeId> {
+        let json = schema.compile(&ANY_ORDER, &mut self.tree)?;
+        let values = schema.compile_values(Notation::Python, &ANY_ORDER, &mut self.tree)?;
+        let argument = schema.compile_argument(&["'"], Notation::Json, &ANY_ORDER, &mut self.tree)?;
         let text = match argument.kind {
-            ArgumentKind::Text => Some(argument.rule),
-            ArgumentKind::Either => Some(text_until(&["'"], &mut self.rules)),
+            ArgumentKind::Text => Some(argument.node),
+            ArgumentKind::Either => Some(self.tree.until(&["'"])),
             ArgumentKind::Json => None,
         };
         self.note(tool, json.unenforced);
-        let text = text.map(|text| format!("\"'\" {text} \"'\""));
-        let forms: Vec<String> =
-            [Some(json.rule), values.map(|values| values.rule), text].into_iter().flatten().collect();
-        Ok(format!("({})", forms.join(" | ")))
+        let text = text.map(|text| {
+            let quote = self.tree.text("'");
+            self.tree.seq(&[quote, text, quote])
+        });
+        let forms: Vec<NodeId> =
+            [Some(json.node), values.map(|values| values.node), text].into_iter().flatten().collect();
+        Ok(self.tree.alt(&forms))
     }
 
     /// An object or array as elements, or another value as JSON. `close`: the end of the element around it. Without a schema for its parts,
     /// an object or array is any text.
-    fn elements(&mut self, tags: &Tags, close: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
-        let element = |name: &str, value: &str| {
-            let open = literal(&format!("{}{name}>", tags.before_key));
-            format!("{open} {value} {}", literal(&format!("{}/{name}>", tags.before_key)))
-        };
+    fn elements(&mut self, tags: &Tags, close: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<NodeId> {
         let close_of = |name: &str| format!("{}/{name}>", tags.before_key);
+        let element = |name: &str, value: NodeId, tree: &mut Tree| {
+            let (open, close) = (tree.text(format!("{}{name}>", tags.before_key)), tree.text(close_of(name)));
+            tree.seq(&[open, value, close])
+        };
         match (declared_type(raw), raw.get("properties"), raw.get("items")) {
             (Some("object"), Some(properties), _) => {
                 let parameters = schema.parameters()?;
@@ -396,89 +436,41 @@ impl GrammarWriter {
                 for property in &parameters.properties {
                     let raw = properties.get(&property.name).unwrap_or(&Value::Null);
                     let value = self.elements(tags, &close_of(&property.name), &property.schema, raw, tool)?;
-                    let item = element(&property.name, &value);
-                    items.push((self.rules.add(&format!("element-{}", property.name), item), property.is_required));
+                    items.push((element(&property.name, value, &mut self.tree), property.is_required));
                 }
                 self.note(tool, parameters.unenforced);
-                Ok(each_once(&items, "", &mut self.rules))
+                let nothing = self.tree.empty();
+                Ok(each_once(items, nothing, &mut self.tree))
             }
             (Some("array"), _, Some(items)) if declared_type(items).is_some() => {
                 let value = self.elements(tags, &close_of(ITEM), &schema.own_part(items)?, items, tool)?;
-                let item = self.rules.add("item", element(ITEM, &value));
-                Ok(format!("{item}*"))
+                let item = element(ITEM, value, &mut self.tree);
+                Ok(self.tree.repeat(item, 0, None))
             }
-            (Some("object" | "array"), _, _) => Ok(text_until(&[close.trim()], &mut self.rules)),
+            (Some("object" | "array"), _, _) => Ok(self.tree.until(&[close.trim()])),
             _ => {
-                let argument = schema.compile_argument(&[close.trim()], &ANY_ORDER, &mut self.rules)?;
+                let argument = schema.compile_argument(&[close.trim()], Notation::Json, &ANY_ORDER, &mut self.tree)?;
                 self.note(tool, argument.unenforced);
-                Ok(argument.rule)
+                Ok(argument.node)
             }
         }
     }
 
-    /// An object in Gemma's notation. `raw`: the schema as it was given, without references.
-    fn gemma_object(&mut self, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
-        let parameters = schema.parameters()?;
-        let mut items = Vec::new();
-        for property in &parameters.properties {
-            let raw = raw.get("properties").and_then(|raw| raw.get(&property.name)).unwrap_or(&Value::Null);
-            let value = self.gemma_value(&property.schema, raw, tool)?;
-            let item = format!("{} {value}", literal(&format!("{}:", property.name)));
-            items.push((self.rules.add(&format!("argument-{}", property.name), item), property.is_required));
-        }
-        self.note(tool, parameters.unenforced);
-        Ok(format!("\"{{\" {} \"}}\"", each_once(&items, "\",\"", &mut self.rules)))
-    }
-
-    /// A value in Gemma's notation. Numbers, constants, texts, and objects and arrays of these obey the schema; others are any value.
-    fn gemma_value(&mut self, schema: &Schema, raw: &Value, tool: &Tool) -> Result<String> {
-        let argument = schema.compile_argument(&[GEMMA_QUOTE], &ANY_ORDER, &mut self.rules)?;
-        let quote = literal(GEMMA_QUOTE);
-        let value = match (argument.kind, declared_type(raw)) {
-            (ArgumentKind::Text, _) => format!("{quote} {} {quote}", argument.rule),
-            (_, Some("integer" | "number" | "boolean" | "null")) => argument.rule,
-            (_, Some("object")) if raw.get("properties").is_some() => self.gemma_object(schema, raw, tool)?,
-            (_, Some("array")) if raw.get("items").is_some_and(|items| declared_type(items).is_some()) => {
-                let items = raw.get("items").unwrap_or(&Value::Null);
-                let item = self.gemma_value(&schema.own_part(items)?, items, tool)?;
-                let item = self.rules.add("item", item);
-                format!("\"[\" ({item} (\",\" {item})*)? \"]\"")
+    /// A value between tags. Many templates print Python's constants there.
+    fn with_python_flags(&mut self, node: NodeId, raw: Option<&Value>) -> NodeId {
+        match raw.and_then(declared_type) {
+            Some("boolean") => {
+                let (yes, no) = (self.tree.as_text("True", "true"), self.tree.as_text("False", "false"));
+                self.tree.alt(&[node, yes, no])
             }
-            _ => self.gemma_any(),
-        };
-        self.note(tool, argument.unenforced);
-        Ok(value)
-    }
-
-    /// Any value in Gemma's notation.
-    fn gemma_any(&mut self) -> String {
-        if let Some(rule) = &self.gemma_any {
-            return rule.clone();
+            _ => node,
         }
-        let text = text_until(&[GEMMA_QUOTE], &mut self.rules);
-        let quote = literal(GEMMA_QUOTE);
-        let any = self.rules.declare("gemma-value");
-        let body = format!(
-            "{quote} {text} {quote} | {GEMMA_NUMBER} | \"true\" | \"false\" | \"null\" | \"[\" ({any} (\",\" {any})*)? \"]\" \
-             | \"{{\" ([a-zA-Z0-9_-]+ \":\" {any} (\",\" [a-zA-Z0-9_-]+ \":\" {any})*)? \"}}\""
-        );
-        self.rules.define(&any, body);
-        self.gemma_any = Some(any.clone());
-        any
     }
 }
 
 /// The schema of a parameter as it was given.
 fn raw_of<'a>(tool: &'a Tool, parameter: &str) -> Option<&'a Value> {
     tool.raw.get("properties").and_then(|properties| properties.get(parameter))
-}
-
-/// A value between tags. Many templates print Python's constants there.
-fn with_python_flags(rule: String, raw: Option<&Value>) -> String {
-    match raw.and_then(declared_type) {
-        Some("boolean") => format!("({rule} | \"True\" | \"False\")"),
-        _ => rule,
-    }
 }
 
 /// Whether values of a schema may have this type, as far as its own keyword `type` says.

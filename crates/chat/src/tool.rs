@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use foredraft_base::error::Result;
 use foredraft_base::work::Work;
-use foredraft_schema::{ArgumentKind, CompileOptions, Parameters, Rules, Schema};
+use foredraft_schema::{ArgumentKind, Parameters, Schema};
 
 /// A tool that can be called.
 #[derive(Debug, Clone)]
@@ -35,13 +35,9 @@ impl Tool {
     pub fn new(name: &str, raw: &Value, work: &Work) -> Result<Tool> {
         let schema = Schema::new(raw, work)?;
         let parameters = schema.parameters()?;
-        // Rules are the same for all delimiters as far as kinds are concerned.
-        let mut rules = Rules::new();
-        let mut kind = |schema: &Schema| -> Result<ArgumentKind> {
-            Ok(schema.compile_argument(&["</"], &CompileOptions::default(), &mut rules)?.kind)
-        };
-        let kinds = parameters.properties.iter().map(|property| kind(&property.schema)).collect::<Result<_>>()?;
-        let additional = parameters.additional.as_ref().map_or(Ok(ArgumentKind::Either), kind)?;
+        let kinds =
+            parameters.properties.iter().map(|property| property.schema.argument_kind()).collect::<Result<_>>()?;
+        let additional = parameters.additional.as_ref().map_or(Ok(ArgumentKind::Either), Schema::argument_kind)?;
         Ok(Tool { name: name.to_owned(), schema, raw: raw.clone(), parameters, kinds, additional })
     }
 

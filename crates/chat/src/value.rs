@@ -11,7 +11,7 @@ pub(crate) const GEMMA_QUOTE: &str = "<|\"|>";
 
 /// How values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notation {
+pub(crate) enum ValueNotation {
     Json,
     /// JSON, or literals of Python. Inside of objects and arrays, strings have Python's escapes. Outside, strings in single quotes have no
     /// escapes but `\'` and `\\'`, because templates print them as they are.
@@ -23,7 +23,7 @@ pub(crate) enum Notation {
 /// Reads one value.
 #[derive(Debug, Clone)]
 pub(crate) struct ValueScanner {
-    notation: Notation,
+    notation: ValueNotation,
     /// The open containers: whether each is an object.
     open: Vec<bool>,
     expect: Expect,
@@ -57,7 +57,7 @@ pub(crate) enum Scan {
 }
 
 impl ValueScanner {
-    pub(crate) fn new(notation: Notation) -> ValueScanner {
+    pub(crate) fn new(notation: ValueNotation) -> ValueScanner {
         ValueScanner { notation, open: Vec::new(), expect: Expect::Value }
     }
 
@@ -89,7 +89,7 @@ impl ValueScanner {
                 out.push_str(rest.get(..space).unwrap_or_default());
             }
         };
-        let is_json = self.notation == Notation::Json && !self.open.is_empty();
+        let is_json = self.notation == ValueNotation::Json && !self.open.is_empty();
         let one = Ok(Some(space + first.len_utf8()));
         match (self.expect, first) {
             (Expect::Value | Expect::ValueOrEnd, '{' | '[') => {
@@ -109,7 +109,7 @@ impl ValueScanner {
             }
             (Expect::CommaOrEnd, ',') => {
                 spaced(out, is_json);
-                out.push_str(if self.notation == Notation::Json { "," } else { ", " });
+                out.push_str(if self.notation == ValueNotation::Json { "," } else { ", " });
                 let is_object = self.open.last() == Some(&true);
                 self.expect = if is_object { Expect::Key } else { Expect::Value };
                 one
@@ -121,7 +121,7 @@ impl ValueScanner {
             }
             (Expect::Colon, ':') => {
                 spaced(out, is_json);
-                out.push_str(if self.notation == Notation::Json { ":" } else { ": " });
+                out.push_str(if self.notation == ValueNotation::Json { ":" } else { ": " });
                 self.expect = Expect::Value;
                 one
             }
@@ -149,7 +149,7 @@ impl ValueScanner {
                     self.expect = Expect::String { quote, is_key: true };
                     Ok(Some(space + quote.len()))
                 }
-                Quote::None if self.notation == Notation::Gemma => {
+                Quote::None if self.notation == ValueNotation::Gemma => {
                     let Some(end) = trimmed.find(':') else {
                         return if trimmed.len() > MAX_ATOM { Err(()) } else { Ok(None) };
                     };
@@ -170,9 +170,9 @@ impl ValueScanner {
             return Ok(Quote::Found("\""));
         }
         match self.notation {
-            Notation::Python if text.starts_with('\'') => Ok(Quote::Found("'")),
-            Notation::Gemma if text.starts_with(GEMMA_QUOTE) => Ok(Quote::Found(GEMMA_QUOTE)),
-            Notation::Gemma if GEMMA_QUOTE.starts_with(text) => {
+            ValueNotation::Python if text.starts_with('\'') => Ok(Quote::Found("'")),
+            ValueNotation::Gemma if text.starts_with(GEMMA_QUOTE) => Ok(Quote::Found(GEMMA_QUOTE)),
+            ValueNotation::Gemma if GEMMA_QUOTE.starts_with(text) => {
                 if is_final {
                     Err(())
                 } else {
@@ -217,7 +217,7 @@ impl ValueScanner {
         }
         let mut chars = rest.chars();
         match (chars.next()?, quote) {
-            ('\\', _) if self.notation == Notation::Python && !self.open.is_empty() => {
+            ('\\', _) if self.notation == ValueNotation::Python && !self.open.is_empty() => {
                 python_escape(chars.as_str(), is_final, out).map(|n| 1 + n)
             }
             ('\\', "\"") => {
@@ -254,7 +254,7 @@ impl ValueScanner {
 
     /// A number or a constant as JSON.
     fn constant<'a>(&self, atom: &'a str) -> Result<&'a str, ()> {
-        let is_python = self.notation == Notation::Python;
+        let is_python = self.notation == ValueNotation::Python;
         match atom {
             "true" | "false" | "null" => Ok(atom),
             "True" if is_python => Ok("true"),
@@ -357,10 +357,10 @@ mod tests {
     /// The JSON of a literal of Python, read whole and byte by byte.
     fn json_of(text: &str) -> String {
         let mut whole = String::new();
-        let mut scanner = ValueScanner::new(Notation::Python);
+        let mut scanner = ValueScanner::new(ValueNotation::Python);
         assert_eq!(scanner.scan(text, true, &mut whole), (text.len(), Scan::Done), "{text}");
         for cut in (0..text.len()).filter(|cut| text.is_char_boundary(*cut)) {
-            let (mut scanner, mut out) = (ValueScanner::new(Notation::Python), String::new());
+            let (mut scanner, mut out) = (ValueScanner::new(ValueNotation::Python), String::new());
             let (first, _) = scanner.scan(&text[..cut], false, &mut out);
             assert_eq!(
                 scanner.scan(&text[first..], true, &mut out),

@@ -8,15 +8,17 @@
 //! - [`tree`]: rules as a tree of nodes. `scanner`, `parse`, `rules`: GBNF to such a tree. `automaton`: matches the output against it.
 //! - `read`: what a completion says, by the marks of the tree.
 //! - `continuation`: text that must come next, as tokens.
-//! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
+//! - [`pattern`]: regular expressions. `matcher`: whether a whole text is one of a tree's.
+//! - `trigger`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
 //!   these together.
 
 mod automaton;
 mod byte_set;
 mod constraint;
 mod continuation;
+mod matcher;
 mod parse;
-mod pattern;
+pub mod pattern;
 mod read;
 mod reasoning;
 mod rules;
@@ -30,6 +32,7 @@ use parking_lot::Mutex;
 
 use self::automaton::{Automaton, GrammarState, TokenMask};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
+pub use self::matcher::TextMatcher;
 pub use self::read::{CompletionReader, ReadEvent};
 pub use self::reasoning::ReasoningRules;
 use self::tree::{Mark, NodeId, Tree};
@@ -72,14 +75,15 @@ impl Grammar {
             _ => None,
         };
         let (tree, root) = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
-        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, tree, root)
+        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, Arc::new(tree), root)
     }
 
     /// A grammar of the texts of the node `root`.
     ///
     /// # Errors
     /// `invalid_request`: the tree is too large, a rule of it has no body, or the grammar is too ambiguous.
-    pub fn from_tree(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {
+    pub fn from_tree(vocabulary: Arc<dyn Vocabulary>, tree: impl Into<Arc<Tree>>, root: NodeId) -> Result<Grammar> {
+        let tree = tree.into();
         tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         Grammar::start(vocabulary, tree, root)
     }
@@ -98,8 +102,8 @@ impl Grammar {
         self.automaton.lock().is_inside(self.state, mark)
     }
 
-    fn start(vocabulary: Arc<dyn Vocabulary>, tree: Tree, root: NodeId) -> Result<Grammar> {
-        let mut automaton = Automaton::new(Arc::new(tree), root);
+    fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId) -> Result<Grammar> {
+        let mut automaton = Automaton::new(tree, root);
         let state = automaton.start().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         Ok(Grammar { vocabulary, automaton: Arc::new(Mutex::new(automaton)), state })
     }

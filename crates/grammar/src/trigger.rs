@@ -292,6 +292,9 @@ mod tests {
     fn invalid_triggers_are_named() {
         let error = |trigger| TriggerSet::new(&[Trigger::Token(1), trigger]).unwrap_err().message().to_owned();
         assert_eq!(error(Trigger::Word(String::new())), "grammar_triggers[1]: the word is empty");
-        assert_eq!(error(Trigger::Pattern("(".to_owned())), "grammar_triggers[1]: missing ) at byte 1");
+        assert_eq!(
+            error(Trigger::Pattern("(".to_owned())),
+            "grammar_triggers[1]: unbalanced parentheses at character 1"
+        );
     }
 }

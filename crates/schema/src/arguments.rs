@@ -1,23 +1,21 @@
 //! Arguments between tags: the parameters of a tool, and how a value is written there and read.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use foredraft_base::error::{Error, Result};
+use foredraft_base::error::Result;
+use foredraft_grammar::tree::{Mark, NodeId, Tree};
 
-use crate::document::{Document, SchemaError, SchemaResult, error_at};
+use crate::document::{Document, SchemaError, SchemaResult, error_at, too_large_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
-use crate::numbers::NumberRange;
-use crate::options::{CompileOptions, CompiledSchema, Unenforced};
+use crate::merge;
+use crate::options::{CompileOptions, CompiledSchema, Notation, Unenforced};
 use crate::reader::objects::{Listed, MAX_PROPERTIES, listed};
-use crate::rules::Rules;
 use crate::schema::Schema;
-use crate::spelling::Spelling;
-use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
-use crate::writer::{self, WriterOptions};
-use crate::{formats, merge};
+use crate::spelling::{Script, Spelling};
+use crate::tree::{SchemaNode, SchemaTree, TextNode};
+use crate::writer::{Values, content, one_of};
 
 /// The maximum number of alternatives of which the parameters are those of all.
 const MAX_ALTERNATIVES: usize = 64;
@@ -61,12 +59,11 @@ pub enum ArgumentKind {
     Either,
 }
 
-/// The rule of an argument between tags.
+/// The node of an argument between tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompiledArgument {
-    /// The rule that matches the text between the tags. The text contains none of the delimiters, and is followed by the first
-    /// occurrence of one.
-    pub rule: String,
+    /// The texts between the tags. They contain none of the delimiters, and are followed by the first occurrence of one.
+    pub node: NodeId,
     /// How the text is read.
     pub kind: ArgumentKind,
     /// The keywords that were dropped.
@@ -83,29 +80,49 @@ impl Schema {
         parameters(self)
     }
 
-    /// Adds the rules for the text of a value between tags; see [`ArgumentKind`] for how it is read. `delimiters`: the texts that end the
-    /// value. Strings obey `enum`, `const`, `pattern`, `format` and lengths as they do in JSON. JSON avoids the delimiters inside of its
-    /// strings by escapes, so a delimiter must have a character that JSON has only in strings.
+    /// Adds nodes for the text of a value between tags; see [`ArgumentKind`] for how it is read. `delimiters`: the texts that end the
+    /// value. Strings obey `enum`, `const`, `pattern`, `format` and lengths as they do in JSON. Values that are no strings, in `notation`,
+    /// avoid the delimiters inside of their strings by escapes, so a delimiter must have a character that they have only in strings.
+    /// Marks say which texts are JSON as they stand, and which are strings.
     /// [`CompileOptions::drop_unenforceable`] is always set here.
     ///
     /// # Errors
-    /// As [`Schema::compile`].
+    /// As [`Values::value`].
     pub fn compile_argument(
         &self,
         delimiters: &[&str],
+        notation: Notation,
         options: &CompileOptions,
-        rules: &mut Rules,
+        tree: &mut Tree,
     ) -> Result<CompiledArgument> {
-        compile(self, delimiters, options, rules)
+        compile(self, delimiters, notation, options, tree)
     }
 
-    /// Adds the rules for the valid values that are no strings, as [`Schema::compile`] does for all. `None`: there are none.
-    /// [`CompileOptions::drop_unenforceable`] is always set here.
+    /// How the text of a value between tags is read.
     ///
     /// # Errors
-    /// As [`Schema::compile`].
-    pub fn compile_values(&self, options: &CompileOptions, rules: &mut Rules) -> Result<Option<CompiledSchema>> {
-        compile_values(self, options, rules)
+    /// As [`Values::value`].
+    pub fn argument_kind(&self) -> Result<ArgumentKind> {
+        let (tree, _) = self.read(true)?;
+        Ok(ByKind::of(&tree).kind())
+    }
+
+    /// Adds nodes for the valid values that are no strings. `None`: there are none. [`CompileOptions::drop_unenforceable`] is always set here.
+    ///
+    /// # Errors
+    /// As [`Values::value`].
+    pub fn compile_values(
+        &self,
+        notation: Notation,
+        options: &CompileOptions,
+        tree: &mut Tree,
+    ) -> Result<Option<CompiledSchema>> {
+        let (read, unenforced) = self.read(true)?;
+        let others = ByKind::of(&read).others;
+        let mut values = Values::new(tree, notation, CompileOptions { drop_unenforceable: true, ..*options });
+        values.note(unenforced);
+        let node = write_values(self, &read, others, &mut values)?;
+        Ok(node.map(|node| CompiledSchema { node, unenforced: values.into_unenforced() }))
     }
 
     /// The value that the text of an argument means; see [`ArgumentKind`]. `None`: it must be JSON, and is not. The value can be invalid
@@ -129,12 +146,6 @@ fn parameters(schema: &Schema) -> Result<Parameters> {
         if objects.is_empty() {
             return error_at(&schema.at, "no object is valid");
         }
-        let part = |value: Value, at: String| Schema {
-            root: Arc::clone(&schema.root),
-            part: Arc::new(value),
-            at,
-            work: schema.work.clone(),
-        };
         let mut merged: Vec<(Listed, Vec<Value>)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut additional = Vec::new();
@@ -163,17 +174,22 @@ fn parameters(schema: &Schema) -> Result<Parameters> {
             additional.extend(rest(map));
         }
         if merged.len() > MAX_PROPERTIES {
-            return error_at(&schema.at, format!("more than {MAX_PROPERTIES} properties"));
+            return too_large_at(&schema.at, format!("more than {MAX_PROPERTIES} properties"));
         }
         let properties = merged.into_iter().map(|(one, mut schemas)| Property {
             name: one.name,
             is_required: one.is_required,
-            schema: part(if schemas.len() == 1 { schemas.swap_remove(0) } else { json!({ "anyOf": schemas }) }, one.at),
+            schema: schema
+                .part(if schemas.len() == 1 { schemas.swap_remove(0) } else { json!({ "anyOf": schemas }) }, one.at),
         });
         let additional = additional.into_iter().next();
-        Ok((properties.collect(), additional.map(|rest| part(rest, format!("{}/additionalProperties", schema.at)))))
+        Ok((
+            properties.collect(),
+            additional.map(|rest| schema.part(rest, format!("{}/additionalProperties", schema.at))),
+        ))
     };
-    let (properties, additional) = read().map_err(SchemaError::into_error)?;
+    let any = || (Vec::new(), Some(schema.part(Value::Bool(true), format!("{}/additionalProperties", schema.at))));
+    let (properties, additional) = document.allow_large(read(), &schema.at, any).map_err(SchemaError::into_error)?;
     Ok(Parameters { properties, additional, unenforced: document.into_unenforced() })
 }
 
@@ -195,7 +211,7 @@ fn add_objects(
     objects: &mut Vec<Map<String, Value>>,
 ) -> SchemaResult<()> {
     if depth > MAX_DEPTH || objects.len() > MAX_ALTERNATIVES {
-        return error_at(at, "too many references and alternatives around the parameters");
+        return too_large_at(at, "too many references and alternatives around the parameters");
     }
     if map.contains_key("allOf") || map.contains_key("$ref") {
         return match merge::all_of(document, map, at)? {
@@ -245,6 +261,21 @@ struct ByKind<'t> {
 }
 
 impl<'t> ByKind<'t> {
+    fn of(tree: &'t SchemaTree) -> ByKind<'t> {
+        let mut values = ByKind::default();
+        values.add(tree, &tree.root, &mut HashSet::new());
+        values
+    }
+
+    fn kind(&self) -> ArgumentKind {
+        let has_text = self.any_text || !self.texts.is_empty() || !self.strings.is_empty();
+        match (has_text, self.others.is_empty()) {
+            (true, true) => ArgumentKind::Text,
+            (true, false) => ArgumentKind::Either,
+            (false, _) => ArgumentKind::Json,
+        }
+    }
+
     fn add(&mut self, tree: &'t SchemaTree, node: &'t SchemaNode, seen: &mut HashSet<usize>) {
         match node {
             SchemaNode::Any => {
@@ -279,98 +310,76 @@ impl<'t> ByKind<'t> {
 fn compile(
     schema: &Schema,
     delimiters: &[&str],
+    notation: Notation,
     options: &CompileOptions,
-    rules: &mut Rules,
+    tree: &mut Tree,
 ) -> Result<CompiledArgument> {
-    let (tree, mut unenforced) = schema.read(true)?;
-    let mut values = ByKind::default();
-    values.add(&tree, &tree.root, &mut HashSet::new());
-    let has_text = values.any_text || !values.texts.is_empty() || !values.strings.is_empty();
-    let kind = match (has_text, values.others.is_empty()) {
-        (true, true) => ArgumentKind::Text,
-        (true, false) => ArgumentKind::Either,
-        (false, _) => ArgumentKind::Json,
-    };
-    let raw = Spelling::raw(delimiters);
-    if values.any_text {
-        let text = raw.any_text(rules, false);
-        return Ok(CompiledArgument { rule: rules.add("text", text), kind, unenforced });
+    let (read, unenforced) = schema.read(true)?;
+    let ByKind { texts, strings, others, any_text } = ByKind::of(&read);
+    let kind = ByKind { texts: texts.clone(), strings: strings.clone(), others: others.clone(), any_text }.kind();
+    if !others.is_empty()
+        && let Some(delimiter) = delimiters.iter().find(|delimiter| !Values::avoids(delimiter, notation))
+    {
+        let why = format!("the delimiter {delimiter:?} has no character that JSON has only in strings");
+        return error_at(&schema.at, why).map_err(SchemaError::into_error);
     }
-    let mut dropped = Vec::new();
-    let mut parts: Vec<String> = values.strings.iter().filter_map(|text| raw.exactly(text)).collect();
-    for text in &values.texts {
-        let body = match text {
-            TextNode::Format(format) => formats::rule(format, rules),
-            TextNode::Except(_) => {
-                dropped.push(("not", "not cannot be enforced in text without quotes".to_owned()));
-                raw.any_text(rules, false)
-            }
-            TextNode::Pattern(node) => raw.pattern(node, rules).unwrap_or_else(|part| {
-                dropped.push(("pattern", format!("the pattern has {part}, which a grammar cannot enforce")));
-                raw.any_text(rules, false)
-            }),
-        };
-        parts.push(rules.add("text", body));
+    let options = CompileOptions { drop_unenforceable: true, ..*options };
+    let mut values = Values::between(tree, notation, options, delimiters);
+    values.note(unenforced);
+    // Values that are no strings come first: other text is a string.
+    let mut forms: Vec<NodeId> = write_values(schema, &read, others, &mut values)?.into_iter().collect();
+    if notation == Notation::Json {
+        forms = forms.into_iter().map(|node| values.tree.mark(Mark::Verbatim, node)).collect();
     }
-    if !values.others.is_empty() {
-        parts.push(write_values(schema, &tree, values.others, delimiters, options, rules, &mut dropped)?);
+    let raw = Spelling::new(Script::Raw, delimiters);
+    let mut contents: Vec<NodeId> = Vec::new();
+    if any_text {
+        contents.push(raw.any_text(values.tree, false));
+    } else {
+        let mut listed: Vec<(String, Option<String>)> =
+            strings.iter().filter(|text| raw.allows(text)).map(|text| ((*text).to_owned(), None)).collect();
+        listed.sort_unstable();
+        if !listed.is_empty() {
+            let listed = one_of(&listed, 0, 0, values.tree);
+            contents.push(values.tree.mark(Mark::Text, listed));
+        }
+        for text in texts {
+            contents.push(match content(text, &raw, values.tree) {
+                Ok(node) => node,
+                Err((keyword, reason)) => {
+                    let (location, keyword) = (schema.at.clone(), keyword.to_owned());
+                    values.note(vec![Unenforced { location, keyword, reason }]);
+                    raw.any_text(values.tree, false)
+                }
+            });
+        }
     }
-    if parts.is_empty() {
-        let why = format!("{}: every valid text has what ends the argument", schema.at);
-        return Err(Error::invalid(why));
+    if !contents.is_empty() {
+        let (quote, content) = (values.tree.emit("\""), values.tree.alt(&contents));
+        forms.push(values.tree.seq(&[quote, content, quote]));
     }
-    unenforced.extend(schema.located(dropped));
-    Ok(CompiledArgument { rule: rules.add("argument", parts.join(" | ")), kind, unenforced })
+    if forms.is_empty() {
+        return error_at(&schema.at, "every valid text has what ends the argument").map_err(SchemaError::into_error);
+    }
+    let node = values.tree.alt(&forms);
+    Ok(CompiledArgument { node, kind, unenforced: values.into_unenforced() })
 }
 
-/// See [`Schema::compile_values`].
-fn compile_values(schema: &Schema, options: &CompileOptions, rules: &mut Rules) -> Result<Option<CompiledSchema>> {
-    let (tree, mut unenforced) = schema.read(true)?;
-    let mut values = ByKind::default();
-    values.add(&tree, &tree.root, &mut HashSet::new());
-    if values.others.is_empty() {
-        return Ok(None);
-    }
-    let others = values.others.into_iter().map(|node| match node {
-        SchemaNode::Any => any_but_texts(),
-        node => node,
-    });
-    let others = others.collect();
-    let mut dropped = Vec::new();
-    let rule = write_values(schema, &tree, others, &[], options, rules, &mut dropped)?;
-    unenforced.extend(schema.located(dropped));
-    Ok(Some(CompiledSchema { rule, unenforced }))
-}
-
-/// Any value but strings.
-fn any_but_texts() -> SchemaNode {
-    let additional = AdditionalNode { excluded: Vec::new(), names: None, value: SchemaNode::Any };
-    let array = ArrayNode { first: Vec::new(), rest: Some(SchemaNode::Any), least: 0, most: None };
-    SchemaNode::Union(vec![
-        SchemaNode::Object(Box::new(ObjectNode { additional: Some(additional), ..ObjectNode::default() })),
-        SchemaNode::Array(Box::new(array)),
-        SchemaNode::Number(NumberRange::default()),
-        SchemaNode::Boolean,
-        SchemaNode::Null,
-    ])
-}
-
-/// Adds the rules of values that are no strings, in which no delimiter occurs.
+/// The values of nodes that are no strings. `None`: there are no nodes.
 fn write_values(
     schema: &Schema,
     tree: &SchemaTree,
     nodes: Vec<SchemaNode>,
-    delimiters: &[&str],
-    options: &CompileOptions,
-    rules: &mut Rules,
-    dropped: &mut Vec<(&'static str, String)>,
-) -> Result<String> {
-    let write = || {
-        let spellings = Spelling::quoted(delimiters, options.python)?;
-        let writer_options = WriterOptions { spellings: &spellings, any_order: options.any_order, drops: true };
-        writer::write(tree, &SchemaNode::Union(nodes), &writer_options, rules, dropped)
-    };
-    write().or_else(|why| error_at(&schema.at, why)).map_err(SchemaError::into_error)
+    values: &mut Values<'_>,
+) -> Result<Option<NodeId>> {
+    let mut forms = Vec::new();
+    for node in &nodes {
+        forms.push(match node {
+            SchemaNode::Any => values.any_but_strings(),
+            node => values.write(schema, tree, node)?,
+        });
+    }
+    Ok((!forms.is_empty()).then(|| values.tree.alt(&forms)))
 }
 
 /// See [`Schema::read_argument`].

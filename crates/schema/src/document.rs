@@ -20,9 +20,19 @@ pub(crate) type SchemaResult<T> = Result<T, SchemaError>;
 pub(crate) struct SchemaError {
     /// The location and the reason.
     message: String,
-    /// The schema is one, but no value is valid under it.
-    pub(crate) is_empty: bool,
+    pub(crate) kind: SchemaFault,
     code: Code,
+}
+
+/// What is wrong with a part of a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SchemaFault {
+    /// It is no schema, or its steps are used up.
+    Invalid,
+    /// The schema is one, but no value is valid under it.
+    Empty,
+    /// It is larger than a grammar can be.
+    TooLarge,
 }
 
 impl SchemaError {
@@ -35,12 +45,24 @@ impl SchemaError {
 /// The error at a location in the schema.
 pub(crate) fn error_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
     let shown: String = at.chars().take(120).collect();
-    Err(SchemaError { message: format!("{shown}: {what}"), is_empty: false, code: Code::InvalidRequest })
+    Err(SchemaError { message: format!("{shown}: {what}"), kind: SchemaFault::Invalid, code: Code::InvalidRequest })
 }
 
 /// The error that no value is valid under the schema at a location.
 pub(crate) fn empty_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
-    error_at(at, what).map_err(|error: SchemaError| SchemaError { is_empty: true, ..error })
+    error_at(at, what).map_err(|error: SchemaError| SchemaError { kind: SchemaFault::Empty, ..error })
+}
+
+/// The error that a part of the schema is too large for a grammar.
+pub(crate) fn too_large_at<T>(at: &str, what: impl std::fmt::Display) -> SchemaResult<T> {
+    error_at(at, what).map_err(|error: SchemaError| SchemaError { kind: SchemaFault::TooLarge, ..error })
+}
+
+impl SchemaError {
+    /// The reason, without the location.
+    fn reason(&self) -> &str {
+        self.message.split_once(": ").map_or(self.message.as_str(), |(_, reason)| reason)
+    }
 }
 
 /// The maximum nesting of arrays and objects in a schema. It bounds the stack's depth.
@@ -94,6 +116,22 @@ impl<'a> Document<'a> {
             unenforced.push(dropped);
         }
         Ok(())
+    }
+
+    /// The result of a part that may be too large for a grammar: then `other`, and a note, if keywords may be dropped.
+    pub(crate) fn allow_large<T>(
+        &self,
+        result: SchemaResult<T>,
+        at: &str,
+        other: impl FnOnce() -> T,
+    ) -> SchemaResult<T> {
+        match result {
+            Err(error) if error.kind == SchemaFault::TooLarge && self.drops => {
+                self.drop_keyword(at, "schema", format!("{}, which a grammar cannot enforce", error.reason()))?;
+                Ok(other())
+            }
+            other => other,
+        }
     }
 
     /// Whether a keyword for unevaluated properties or items occurs.

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::document::{SchemaResult, empty_at, error_at, show_text};
+use crate::document::{SchemaResult, empty_at, error_at, show_text, too_large_at};
 
 /// The maximum number of repetitions in a grammar.
-const MAX_COUNT: u64 = 2000;
+const MAX_COUNT: u64 = 100_000;
 /// The formats that are enforced. Other formats are annotations, as in the standard.
 pub(crate) const FORMATS: [&str; 4] = ["date", "time", "date-time", "uuid"];
 /// The types of JSON Schema.
@@ -108,7 +108,7 @@ pub(crate) fn count(map: &Map<String, Value>, key: &str, at: &str) -> SchemaResu
 pub(crate) fn bounds(map: &Map<String, Value>, least: &str, most: &str, at: &str) -> SchemaResult<(u64, Option<u64>)> {
     let (low, high) = (count(map, least, at)?.unwrap_or(0), count(map, most, at)?);
     if low > MAX_COUNT {
-        return error_at(at, format!("{least}: expected at most {MAX_COUNT}, got {low}"));
+        return too_large_at(at, format!("{least}: expected at most {MAX_COUNT}, got {low}"));
     }
     match high {
         Some(high) if high < low => empty_at(at, format!("{least} ({low}) is greater than {most} ({high})")),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, too_large_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
 use crate::negation::{self, both};
 use crate::unevaluated::UNEVALUATED;
@@ -137,7 +137,7 @@ impl Merge<'_, '_> {
             return error_at(self.at, "allOf must be an array of schemas, and not empty");
         };
         if parts.len() > MAX_NODES {
-            return error_at(self.at, format!("more than {MAX_NODES} schemas in one"));
+            return too_large_at(self.at, format!("more than {MAX_NODES} schemas in one"));
         }
         for part in parts {
             match part {

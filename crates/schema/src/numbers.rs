@@ -1,4 +1,4 @@
-//! Ranges of integers and of decimal numbers, and the GBNF for them.
+//! Ranges of integers and of decimal numbers, and patterns for them.
 
 use serde_json::Number;
 
@@ -8,9 +8,9 @@ pub(crate) const MAX_INTEGER: i64 = 999_999_999_999_999;
 const MAX_DIGITS: usize = 15;
 
 /// Integers without bounds.
-const ANY_INTEGER: &str = r#""-"? ([0] | [1-9] [0-9]{0,15})"#;
+const ANY_INTEGER: &str = "-?(0|[1-9][0-9]{0,15})";
 /// Numbers without bounds: every parser can represent an exponent of one or two digits.
-const ANY_NUMBER: &str = r#""-"? ([0] | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})? ([eE] [-+]? [0-9] [0-9]?)?"#;
+const ANY_NUMBER: &str = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][-+]?[0-9][0-9]?)?";
 
 /// The integers from `least` to `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,8 +29,8 @@ impl IntegerRange {
         Some((least, self.most.unwrap_or(MAX_INTEGER).min(MAX_INTEGER)))
     }
 
-    /// The GBNF for them. `None`: there are none.
-    pub(crate) fn body(self) -> Option<String> {
+    /// The pattern of them. `None`: there are none.
+    pub(crate) fn pattern(self) -> Option<String> {
         let Some((least, most)) = self.bounds() else { return Some(ANY_INTEGER.to_owned()) };
         if least > most {
             return None;
@@ -41,9 +41,9 @@ impl IntegerRange {
         }
         if least < 0 {
             let magnitudes = integers(most.min(-1).unsigned_abs(), least.unsigned_abs());
-            parts.push(format!("\"-\" ({})", magnitudes.join(" | ")));
+            parts.push(format!("-({})", magnitudes.join("|")));
         }
-        Some(parts.join(" | "))
+        Some(parts.join("|"))
     }
 }
 
@@ -120,8 +120,8 @@ impl NumberBound {
 }
 
 impl NumberRange {
-    /// The GBNF for them. `None`: there are none.
-    pub(crate) fn body(&self) -> Option<String> {
+    /// The pattern of them. `None`: there are none.
+    pub(crate) fn pattern(&self) -> Option<String> {
         if self.least.is_none() && self.most.is_none() {
             return Some(ANY_NUMBER.to_owned());
         }
@@ -144,9 +144,9 @@ impl NumberRange {
             let from = most.filter(|_| is_negative(&self.most) == Some(true)).unwrap_or(zero);
             let from = Magnitude { is_exclusive: from.is_exclusive || forbids_zero, ..from };
             let body = magnitudes(&from, magnitude(&self.least).as_ref(), digits);
-            parts.extend(body.map(|body| format!("\"-\" ({body})")));
+            parts.extend(body.map(|body| format!("-({body})")));
         }
-        (!parts.is_empty()).then(|| parts.join(" | "))
+        (!parts.is_empty()).then(|| parts.join("|"))
     }
 }
 
@@ -160,9 +160,9 @@ fn magnitudes(least: &Magnitude, most: Option<&Magnitude>, digits: usize) -> Opt
     let with_fraction = |whole: u64, least: Option<&Magnitude>, most: Option<&Magnitude>| {
         let fractions = fraction(least.map(Tight::new), most.map(Tight::new), digits);
         match (fractions.may_be_empty, fractions.digits) {
-            (true, Some(digits)) => Some(format!("\"{whole}\" (\".\" ({digits}))?")),
-            (false, Some(digits)) => Some(format!("\"{whole}\" \".\" ({digits})")),
-            (true, None) => Some(format!("\"{whole}\"")),
+            (true, Some(digits)) => Some(format!("{whole}(\\.({digits}))?")),
+            (false, Some(digits)) => Some(format!("{whole}\\.({digits})")),
+            (true, None) => Some(whole.to_string()),
             (false, None) => None,
         }
     };
@@ -171,12 +171,12 @@ fn magnitudes(least: &Magnitude, most: Option<&Magnitude>, digits: usize) -> Opt
     } else {
         parts.extend(with_fraction(least.whole, Some(least), None));
         if least.whole + 1 < last {
-            let between = integers(least.whole + 1, last - 1).join(" | ");
-            parts.push(format!("({between}) (\".\" [0-9]{{1,{digits}}})?"));
+            let between = integers(least.whole + 1, last - 1).join("|");
+            parts.push(format!("({between})(\\.[0-9]{{1,{digits}}})?"));
         }
         parts.extend(most.and_then(|most| with_fraction(last, None, Some(most))));
     }
-    (!parts.is_empty()).then(|| parts.join(" | "))
+    (!parts.is_empty()).then(|| parts.join("|"))
 }
 
 /// A bound whose digits so far are those of the number.
@@ -209,7 +209,7 @@ impl<'a> Tight<'a> {
 /// Digits after the point.
 struct Fractions {
     may_be_empty: bool,
-    /// One digit or more, in GBNF.
+    /// The pattern of one digit or more.
     digits: Option<String>,
 }
 
@@ -224,10 +224,10 @@ fn fraction(least: Option<Tight<'_>>, most: Option<Tight<'_>>, left: usize) -> F
     let (low, high) = (least.map_or(0, Tight::digit), most.map_or(9, Tight::digit));
     let mut parts = Vec::new();
     let mut add = |first: u8, last: u8, rest: &Fractions| {
-        let digits = if first == last { format!("\"{first}\"") } else { format!("[{first}-{last}]") };
+        let digits = range(first, last);
         match (rest.may_be_empty, &rest.digits) {
-            (true, Some(rest)) => parts.push(format!("{digits} ({rest})?")),
-            (false, Some(rest)) => parts.push(format!("{digits} ({rest})")),
+            (true, Some(rest)) => parts.push(format!("{digits}({rest})?")),
+            (false, Some(rest)) => parts.push(format!("{digits}({rest})")),
             (true, None) => parts.push(digits),
             (false, None) => {}
         }
@@ -263,7 +263,7 @@ fn fraction(least: Option<Tight<'_>>, most: Option<Tight<'_>>, left: usize) -> F
     {
         add(first, last, &free());
     }
-    Fractions { may_be_empty, digits: (!parts.is_empty()).then(|| parts.join(" | ")) }
+    Fractions { may_be_empty, digits: (!parts.is_empty()).then(|| parts.join("|")) }
 }
 
 /// The integers from `least` to `most` without a sign, as alternatives.
@@ -286,10 +286,15 @@ fn integers(least: u64, most: u64) -> Vec<String> {
     }
     parts.extend(whole.map(|(from, to)| match (from - 1, to - 1) {
         (0, 0) => "[1-9]".to_owned(),
-        (few, many) if few == many => format!("[1-9] [0-9]{{{few}}}"),
-        (few, many) => format!("[1-9] [0-9]{{{few},{many}}}"),
+        (few, many) if few == many => format!("[1-9][0-9]{{{few}}}"),
+        (few, many) => format!("[1-9][0-9]{{{few},{many}}}"),
     }));
     parts
+}
+
+/// A digit from `first` to `last`.
+fn range(first: u8, last: u8) -> String {
+    if first == last { first.to_string() } else { format!("[{first}-{last}]") }
 }
 
 /// The numbers between two of the same length.
@@ -297,31 +302,26 @@ fn same_length(least: &[u8], most: &[u8]) -> String {
     let (Some((low, least)), Some((high, most))) = (least.split_first(), most.split_first()) else {
         return String::new();
     };
-    let any = |count: usize| match count {
-        0 => String::new(),
-        1 => " [0-9]".to_owned(),
-        count => format!(" [0-9]{{{count}}}"),
-    };
-    let range = |first: u8, last: u8| if first == last { format!("\"{first}\"") } else { format!("[{first}-{last}]") };
+    let any = |count: usize| if count == 0 { String::new() } else { format!("[0-9]{{{count}}}") };
     let (zeros, nines) = (vec![0; least.len()], vec![9; most.len()]);
     let (is_from_zero, is_to_nine) = (least == zeros, most == nines);
     if low == high {
         let rest =
-            if is_from_zero && is_to_nine { any(least.len()) } else { format!(" ({})", same_length(least, most)) };
+            if is_from_zero && is_to_nine { any(least.len()) } else { format!("({})", same_length(least, most)) };
         return if least.is_empty() { range(*low, *high) } else { range(*low, *high) + &rest };
     }
     let mut parts = Vec::new();
     let (mut first, mut last) = (*low, *high);
     if !is_from_zero {
-        parts.push(format!("{} ({})", range(*low, *low), same_length(least, &nines)));
+        parts.push(format!("{low}({})", same_length(least, &nines)));
         first += 1;
     }
     if !is_to_nine {
-        parts.push(format!("{} ({})", range(*high, *high), same_length(&zeros, most)));
+        parts.push(format!("{high}({})", same_length(&zeros, most)));
         last -= 1;
     }
     if first <= last {
         parts.push(range(first, last) + &any(least.len()));
     }
-    if parts.len() == 1 { parts.swap_remove(0) } else { format!("({})", parts.join(" | ")) }
+    if parts.len() == 1 { parts.swap_remove(0) } else { format!("({})", parts.join("|")) }
 }

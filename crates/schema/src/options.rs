@@ -1,15 +1,27 @@
 //! How a schema is compiled, and the result.
 
+use foredraft_grammar::tree::NodeId;
+
 /// How a schema is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompileOptions {
     /// A keyword that no grammar can enforce is dropped and reported in [`CompiledSchema::unenforced`]. Otherwise it is an error.
     pub drop_unenforceable: bool,
-    /// The properties of small objects may come in any order. Otherwise, and in larger objects, they come in the order of the schema, or
-    /// the required ones first.
+    /// Properties may come in any order. Otherwise they come in the order of the schema, or the required ones first.
     pub any_order: bool,
-    /// Values can also be literals of Python: strings in single quotes, `True`, `False` and `None`.
-    pub python: bool,
+    /// Any values and any space are read, not only the schema's.
+    pub is_lenient: bool,
+}
+
+/// How values are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Notation {
+    /// JSON.
+    Json,
+    /// Literals of Python: strings in single or double quotes, `True`, `False`, `None`. Constants of JSON, too.
+    Python,
+    /// Gemma's: bare keys, and strings between [`GEMMA_QUOTE`](crate::GEMMA_QUOTE).
+    Gemma,
 }
 
 /// A keyword that the grammar does not enforce.
@@ -23,11 +35,11 @@ pub struct Unenforced {
     pub reason: String,
 }
 
-/// The rule of a schema in a collector.
+/// The node of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompiledSchema {
-    /// The rule that matches the JSON text of a valid value, without space around it.
-    pub rule: String,
+    /// The texts of valid values, without space around them.
+    pub node: NodeId,
     /// The keywords that were dropped.
     pub unenforced: Vec<Unenforced>,
 }

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
 
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, show};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, show, too_large_at};
 use crate::keywords::{FORMATS, OF_TYPE, UNENFORCEABLE, is_assertion, named_types};
 use crate::tree::{SchemaNode, SchemaTree};
 use crate::unevaluated::UNEVALUATED;
@@ -89,11 +89,16 @@ impl SchemaReader<'_, '_> {
         Ok(SchemaNode::Definition(id))
     }
 
-    /// Reads a schema.
+    /// Reads a schema. What is too large for a grammar becomes any value, if keywords may be dropped.
     fn schema(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
+        let result = self.bounded(schema, at, depth);
+        self.document.allow_large(result, at, || SchemaNode::Any)
+    }
+
+    fn bounded(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
-            return error_at(at, format!("more than {MAX_NODES} schemas in one"));
+            return too_large_at(at, format!("more than {MAX_NODES} schemas in one"));
         }
         let map = match schema {
             Value::Object(map) => map,
@@ -194,7 +199,10 @@ impl SchemaReader<'_, '_> {
     /// Reads a schema for values of one type.
     fn typed(&mut self, map: &Map<String, Value>, name: &str, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         match name {
-            "object" => self.object(map, at, depth),
+            "object" => {
+                let object = self.object(map, at, depth);
+                self.document.allow_large(object, at, SchemaNode::any_object)
+            }
             "array" => self.array(map, at, depth),
             "string" => self.text(map, at).map(SchemaNode::Text),
             "integer" => self.integer(map, at),

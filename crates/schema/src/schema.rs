@@ -7,13 +7,10 @@ use serde_json::Value;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::work::Work;
 
-use crate::document::{Document, MAX_NESTING, SchemaError, error_at, n_values};
-use crate::options::{CompileOptions, CompiledSchema, Unenforced};
-use crate::rules::Rules;
-use crate::spelling::Spelling;
+use crate::document::{Document, MAX_NESTING, SchemaError, n_values};
+use crate::options::Unenforced;
 use crate::tree::SchemaTree;
 use crate::validate::Validator;
-use crate::writer::{self, WriterOptions};
 use crate::{reader, references};
 
 /// A schema, or a part of one. Copies share the document.
@@ -53,41 +50,16 @@ impl Schema {
         Schema::new(part, &self.work)
     }
 
+    /// The schema at another place of the same document. Its text can differ from what is there.
+    pub(crate) fn part(&self, part: Value, at: String) -> Schema {
+        Schema { root: Arc::clone(&self.root), part: Arc::new(part), at, work: self.work.clone() }
+    }
+
     /// The tree of its values, and the keywords that were dropped.
     pub(crate) fn read(&self, drops: bool) -> Result<(SchemaTree, Vec<Unenforced>)> {
         let document = Document::new(&self.root, drops, &self.work);
         let tree = reader::read(&document, &self.part, &self.at).map_err(SchemaError::into_error)?;
         Ok((tree, document.into_unenforced()))
-    }
-
-    /// The error, or the dropped keywords, of writing the schema.
-    pub(crate) fn located(&self, dropped: Vec<(&'static str, String)>) -> impl Iterator<Item = Unenforced> {
-        dropped.into_iter().map(|(keyword, reason)| Unenforced {
-            location: self.at.clone(),
-            keyword: keyword.to_owned(),
-            reason,
-        })
-    }
-
-    /// Adds the rules for the JSON text of valid values.
-    ///
-    /// # Errors
-    /// `invalid_request`, with the location: it is not a schema, nothing satisfies it, or it is too large; without
-    /// [`CompileOptions::drop_unenforceable`]: a grammar cannot enforce it.
-    pub fn compile(&self, options: &CompileOptions, rules: &mut Rules) -> Result<CompiledSchema> {
-        let (tree, mut unenforced) = self.read(options.drop_unenforceable)?;
-        let spellings = Spelling::quoted(&[], options.python).or_else(|why| error_at(&self.at, why));
-        let writer_options = WriterOptions {
-            spellings: &spellings.map_err(SchemaError::into_error)?,
-            any_order: options.any_order,
-            drops: options.drop_unenforceable,
-        };
-        let mut dropped = Vec::new();
-        let rule = writer::write(&tree, &tree.root, &writer_options, rules, &mut dropped)
-            .or_else(|why| error_at(&self.at, why))
-            .map_err(SchemaError::into_error)?;
-        unenforced.extend(self.located(dropped));
-        Ok(CompiledSchema { rule, unenforced })
     }
 
     /// Whether a value is valid, as far as the keywords are known: `unevaluatedProperties`, `unevaluatedItems`, `$dynamicRef` and
@@ -97,14 +69,6 @@ impl Schema {
         let document = Document::for_validation(&self.root);
         Validator::new(&document).is_valid(&self.part, value)
     }
-}
-
-/// Reads and compiles a schema: [`Schema::new`] and [`Schema::compile`].
-///
-/// # Errors
-/// As these.
-pub fn compile(schema: &Value, options: &CompileOptions, rules: &mut Rules, work: &Work) -> Result<CompiledSchema> {
-    Schema::new(schema, work)?.compile(options, rules)
 }
 
 /// The nesting of arrays and objects in a value, found without recursion.

@@ -1,361 +1,472 @@
-//! How strings are spelled: in JSON, in Python, or raw between tags.
+//! How the content of a string is spelled: in JSON, in Python, or as it is between delimiters.
 
 use std::collections::BTreeSet;
 
+use foredraft_grammar::pattern::{CharSet, Ranges};
+use foredraft_grammar::tree::{Mark, NodeId, TextEnd, TextWithout, Tree};
 use serde_json::Value;
 
-use crate::classes::{class, class_without};
-use crate::delimiters::Delimiters;
-use crate::pattern::{CharSet, PatternNode, Ranges};
-use crate::rules::{Rules, literal};
+use crate::pattern::PatternNode;
 
-/// Characters that a JSON string has only as escapes, DEL, and surrogates.
-const ESCAPED: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), SURROGATES];
 /// Surrogates are no characters.
 const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
 /// Characters that no completion has raw.
 const UNSAYABLE: [(u32, u32); 2] = [(0, 0), SURROGATES];
-/// The escapes that have a letter in JSON.
-const LETTERS: [(u32, char); 8] =
-    [(0x08, 'b'), (0x09, 't'), (0x0A, 'n'), (0x0C, 'f'), (0x0D, 'r'), (0x22, '"'), (0x2F, '/'), (0x5C, '\\')];
-/// Any escape of a JSON string. Surrogates only in pairs, because a lone one is invalid.
-const ESCAPE: &str = concat!(
-    r#"[\\] (["\\/bfnrt] | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} | "#,
-    r#"[dD] [89abAB] [0-9a-fA-F]{2} [\\] "u" [dD] [c-fC-F] [0-9a-fA-F]{2}))"#,
-);
-/// The escapes that have a letter in a Python string in single quotes.
-const PYTHON_LETTERS: [(u32, char); 5] = [(0x09, 't'), (0x0A, 'n'), (0x0D, 'r'), (0x27, '\''), (0x5C, '\\')];
-/// Characters that a Python string in single quotes has only as escapes, DEL, and surrogates.
-const PYTHON_ESCAPED: [(u32, u32); 5] = [(0, 0x1F), (0x27, 0x27), (0x5C, 0x5C), (0x7F, 0x7F), SURROGATES];
-/// The escapes of a Python string that the reader of calls knows.
-const PYTHON_ESCAPE: &str =
-    r#"[\\] (["'\\nrt] | "x" [0-9a-fA-F]{2} | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))"#;
-/// The maximum length of what a pattern is written to, in bytes.
-const MAX_LEN: usize = 1 << 16;
-/// Characters that JSON has outside of strings, or in escapes. No delimiter is recognized by them.
-const STRUCTURE: &str = " \t\r\n{}[]:,\"\\/+-.0123456789abcdefABCDEFlnrstu";
+/// Characters that a JSON string has only as escapes, DEL, and surrogates.
+const ESCAPED: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), SURROGATES];
+/// The escapes that have a letter in JSON: the character, the letter, and what JSON has for it.
+const LETTERS: &[(u32, char, &str)] = &[
+    (0x08, 'b', "\\b"),
+    (0x09, 't', "\\t"),
+    (0x0A, 'n', "\\n"),
+    (0x0C, 'f', "\\f"),
+    (0x0D, 'r', "\\r"),
+    (0x22, '"', "\\\""),
+    (0x2F, '/', "/"),
+    (0x5C, '\\', "\\\\"),
+];
+/// Further escapes of Python.
+const PYTHON_LETTERS: &[(u32, char, &str)] =
+    &[(0x27, '\'', "'"), (0x07, 'a', "\\u0007"), (0x0B, 'v', "\\u000b"), (0x00, '0', "\\u0000")];
+const HEX: &[(u32, u32)] = &[(0x30, 0x39), (0x41, 0x46), (0x61, 0x66)];
+/// The maximum number of nodes of a pattern.
+const MAX_NODES: usize = 1 << 15;
 
-/// Further characters that Python has outside of strings, or in escapes.
-const PYTHON_WORDS: &str = "'TFNox";
+/// How the content of a string is spelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Script {
+    /// As in a JSON string.
+    Json,
+    /// As in a string of Python in these quotes; if lenient, also with line ends and escapes that Python does not know.
+    Python { quote: char, is_lenient: bool },
+    /// As it is.
+    Raw,
+}
 
-/// How the strings of a value are written.
-#[derive(Debug, Clone)]
-pub(crate) enum Spelling {
-    /// As JSON strings, without their quotes. They contain none of the delimiters.
-    Json(Option<Delimiters>),
-    /// As Python's strings in single quotes, without these. They contain none of the delimiters.
-    Python(Option<Delimiters>),
-    /// As they are. They contain none of the delimiters.
-    Raw(Option<Delimiters>),
+/// A script, and texts that do not occur in the string.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Spelling {
+    pub(crate) script: Script,
+    pub(crate) delimiters: Vec<String>,
 }
 
 impl Spelling {
-    /// The ways to write a value outside of tags, in which no delimiter occurs: JSON, and also Python. The error names a delimiter that
-    /// these cannot avoid.
-    pub(crate) fn quoted(delimiters: &[&str], python: bool) -> Result<Vec<Spelling>, String> {
-        let mut parts = Vec::new();
-        for delimiter in delimiters.iter().filter(|text| !text.is_empty()) {
-            // The rest from the first character on that occurs only in strings. To avoid the rest is to avoid the delimiter.
-            match delimiter.trim_start_matches(|char| STRUCTURE.contains(char) || python && PYTHON_WORDS.contains(char))
-            {
-                "" => {
-                    return Err(format!("the delimiter {delimiter:?} has no character that JSON has only in strings"));
-                }
-                rest => parts.push(rest),
-            }
-        }
-        let delimiters = Delimiters::new(&parts);
-        let python = python.then(|| Spelling::Python(delimiters.clone()));
-        Ok(std::iter::once(Spelling::Json(delimiters)).chain(python).collect())
-    }
-
-    pub(crate) fn raw(delimiters: &[&str]) -> Spelling {
-        Spelling::Raw(Delimiters::new(delimiters))
-    }
-
-    pub(crate) fn is_python(&self) -> bool {
-        matches!(self, Spelling::Python(_))
-    }
-
-    /// A string with this content, in quotes.
-    pub(crate) fn in_quotes(&self, content: &str) -> String {
-        let quote = if self.is_python() { "\"'\"" } else { "\"\\\"\"" };
-        format!("{quote} {content} {quote}")
-    }
-
-    fn letters(&self) -> &'static [(u32, char)] {
-        match self {
-            Spelling::Json(_) => &LETTERS,
-            Spelling::Python(_) => &PYTHON_LETTERS,
-            Spelling::Raw(_) => &[],
-        }
+    pub(crate) fn new(script: Script, delimiters: &[&str]) -> Spelling {
+        // Where another one ends inside of a delimiter, that one comes first.
+        let is_reached = |text: &str| {
+            let inside = text.char_indices().next_back().and_then(|(last, _)| text.get(..last)).unwrap_or_default();
+            !delimiters.iter().any(|other| !other.is_empty() && inside.contains(other))
+        };
+        let given: BTreeSet<&str> =
+            delimiters.iter().copied().filter(|text| !text.is_empty() && is_reached(text)).collect();
+        Spelling { script, delimiters: given.into_iter().map(str::to_owned).collect() }
     }
 
     /// The characters that are not written as themselves.
-    fn escaped(&self) -> &'static [(u32, u32)] {
-        match self {
-            Spelling::Json(_) => &ESCAPED,
-            Spelling::Python(_) => &PYTHON_ESCAPED,
-            Spelling::Raw(_) => &UNSAYABLE,
-        }
-    }
-
-    /// The rule of an escape, if there are any.
-    fn escape(&self, rules: &mut Rules) -> Option<String> {
-        match self {
-            Spelling::Json(_) => Some(rules.add("escape", ESCAPE)),
-            Spelling::Python(_) => Some(rules.add("escape", PYTHON_ESCAPE)),
-            Spelling::Raw(_) => None,
-        }
-    }
-
-    fn delimiters(&self) -> Option<&Delimiters> {
-        match self {
-            Spelling::Json(delimiters) | Spelling::Python(delimiters) | Spelling::Raw(delimiters) => {
-                delimiters.as_ref()
+    fn escaped(&self) -> Vec<(u32, u32)> {
+        match self.script {
+            Script::Json => ESCAPED.to_vec(),
+            Script::Python { quote, is_lenient } => {
+                let controls: &[(u32, u32)] = if is_lenient { &[(0, 0x08), (0x0B, 0x1F)] } else { &[(0, 0x1F)] };
+                [controls, &[(quote.into(), quote.into()), (0x5C, 0x5C), (0x7F, 0x7F), SURROGATES]].concat()
             }
+            Script::Raw => UNSAYABLE.to_vec(),
         }
     }
 
-    /// The GBNF for one character of any kind.
-    fn any_char(&self, rules: &mut Rules) -> String {
-        let plain = class_without(self.escaped());
-        match self.escape(rules) {
-            Some(escape) => rules.add("char", format!("{plain} | {escape}")),
-            None => rules.add("raw-char", plain),
-        }
-    }
-
-    /// The GBNF for any string. `is_closed`: it does not end with the beginning of a delimiter.
-    pub(crate) fn any_text(&self, rules: &mut Rules, is_closed: bool) -> String {
-        match self.delimiters() {
-            Some(delimiters) => {
-                let escape = self.escape(rules);
-                delimiters.rule(rules, escape.as_deref(), self.escaped(), is_closed)
-            }
-            None => format!("{}*", self.any_char(rules)),
-        }
-    }
-
-    /// The GBNF for exactly this string. `None`: it has a delimiter.
-    pub(crate) fn exactly(&self, text: &str) -> Option<String> {
-        match self {
-            Spelling::Raw(delimiters) => {
-                let allows = delimiters.as_ref().is_none_or(|delimiters| delimiters.allows(text));
-                (allows && !text.contains('\0')).then(|| literal(text))
-            }
-            Spelling::Json(_) | Spelling::Python(_) => {
-                let quoted = self.value(&Value::from(text));
-                Some(literal(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()))
-            }
-        }
-    }
-
-    /// The text of a value, with escapes where a string would have a delimiter.
-    pub(crate) fn value(&self, value: &Value) -> String {
-        let mut text = match self {
-            Spelling::Python(_) => {
-                let mut text = String::new();
-                write_python(value, &mut text);
-                text
-            }
-            Spelling::Json(_) | Spelling::Raw(_) => value.to_string(),
+    /// The escapes that have a letter.
+    fn letters(&self) -> impl Iterator<Item = (u32, char, &'static str)> + use<> {
+        let (json, python) = match self.script {
+            Script::Json => (LETTERS, &[][..]),
+            Script::Python { .. } => (LETTERS, PYTHON_LETTERS),
+            Script::Raw => (&[][..], &[][..]),
         };
-        for delimiter in self.delimiters().into_iter().flat_map(Delimiters::texts) {
-            let Some((first, rest)) = delimiter.split_first() else { continue };
-            let whole: String = delimiter.iter().collect();
-            let mut units = [0; 2];
-            let mut escaped: String = match self {
-                Spelling::Python(_) if u32::from(*first) > 0xFFFF => format!("\\U{:08x}", u32::from(*first)),
-                _ => first.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        json.iter().chain(python).copied()
+    }
+
+    /// Says that JSON must escape the text of a node. JSON's own is JSON as it stands.
+    fn marked(&self, node: NodeId, tree: &mut Tree) -> NodeId {
+        if self.script == Script::Json { node } else { tree.mark(Mark::Text, node) }
+    }
+
+    /// An escape: the text of the completion, and what JSON has for it.
+    fn escape_text(&self, text: &str, json: &str, tree: &mut Tree) -> NodeId {
+        if self.script == Script::Json { tree.text(text) } else { tree.as_text(text, json) }
+    }
+
+    /// The escapes with these letters.
+    fn letter_escapes(&self, letters: impl Iterator<Item = (u32, char, &'static str)>, tree: &mut Tree) -> Vec<NodeId> {
+        if self.script != Script::Json {
+            return letters.map(|(_, letter, json)| tree.as_text(&format!("\\{letter}"), json)).collect();
+        }
+        let letters: String = letters.map(|(_, letter, _)| letter).collect();
+        let (slash, class) = (tree.text("\\"), tree.one_of(&letters));
+        if letters.is_empty() { Vec::new() } else { vec![tree.seq(&[slash, class])] }
+    }
+
+    /// Any escape.
+    fn escape(&self, tree: &mut Tree) -> NodeId {
+        let mut forms = self.letter_escapes(self.letters(), tree);
+        let (hex, surrogate) = (tree.class(HEX), tree.one_of("dD"));
+        let verbatim = |node: NodeId, tree: &mut Tree| match self.script {
+            Script::Json => node,
+            _ => tree.mark(Mark::Verbatim, node),
+        };
+        // Surrogates only in pairs, because a lone one is invalid.
+        let unicode = self.escape_text("\\u", "\\u", tree);
+        let (other, three, two) =
+            (tree.one_of("0123456789abcefABCEF"), tree.repeat(hex, 3, Some(3)), tree.repeat(hex, 2, Some(2)));
+        let (low, high, second) = (tree.one_of("01234567"), tree.one_of("89abAB"), tree.one_of("cdefCDEF"));
+        let plain = tree.seq(&[other, three]);
+        let below = tree.seq(&[surrogate, low, two]);
+        let code = tree.alt(&[plain, below]);
+        let code = verbatim(code, tree);
+        let (first, last) = (tree.seq(&[surrogate, high, two]), tree.seq(&[surrogate, second, two]));
+        let (first, last) = (verbatim(first, tree), verbatim(last, tree));
+        let pair = tree.seq(&[first, unicode, last]);
+        let code = tree.alt(&[code, pair]);
+        forms.push(tree.seq(&[unicode, code]));
+        if let Script::Python { is_lenient, .. } = self.script {
+            let (byte, digits) = (tree.as_text("\\x", "\\u00"), tree.mark(Mark::Verbatim, two));
+            forms.push(tree.seq(&[byte, digits]));
+            forms.push(long_escape(tree));
+            if !is_lenient {
+                return tree.alt(&forms);
+            }
+            // Python keeps the backslash of an escape that it does not know.
+            let known: String = self.letters().map(|(_, letter, _)| letter).chain("xuU\n".chars()).collect();
+            let (slash, other) = (tree.as_text("\\", "\\\\"), tree.none_of(&known));
+            let other = tree.mark(Mark::Text, other);
+            forms.push(tree.seq(&[slash, other]));
+        }
+        tree.alt(&forms)
+    }
+
+    /// Characters as themselves, any number of them.
+    fn run(&self, end: TextEnd, tree: &mut Tree) -> NodeId {
+        let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
+        let text = TextWithout { delimiters: &delimiters, excluded: &self.escaped(), end, is_utf8: true };
+        let run = tree.text_without(&text);
+        self.marked(run, tree)
+    }
+
+    /// Any string. `is_closed`: it does not end with the beginning of a delimiter.
+    pub(crate) fn any_text(&self, tree: &mut Tree, is_closed: bool) -> NodeId {
+        let end = if is_closed { TextEnd::OutsideOfDelimiters } else { TextEnd::BeforeDelimiter };
+        let last = self.run(end, tree);
+        if self.script == Script::Raw {
+            return last;
+        }
+        let (run, escape) = (self.run(TextEnd::Anywhere, tree), self.escape(tree));
+        let escaped = tree.seq(&[run, escape]);
+        let escaped = tree.repeat(escaped, 0, None);
+        tree.seq(&[escaped, last])
+    }
+
+    /// Exactly this string. `None`: it has a delimiter.
+    pub(crate) fn exactly(&self, text: &str, tree: &mut Tree) -> Option<NodeId> {
+        match self.script {
+            Script::Raw => {
+                let node = tree.text(text);
+                self.allows(text).then(|| self.marked(node, tree))
+            }
+            Script::Json => {
+                let quoted = self.without_delimiters(Value::from(text).to_string());
+                Some(tree.text(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()))
+            }
+            Script::Python { .. } => {
+                let json = Value::from(text).to_string();
+                let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default();
+                let spelled = self.without_delimiters(self.python(text));
+                Some(tree.as_text(&spelled, json))
+            }
+        }
+    }
+
+    /// A text inside of a string of Python.
+    pub(crate) fn python(&self, text: &str) -> String {
+        let Script::Python { quote, .. } = self.script else { return text.to_owned() };
+        let mut out = String::new();
+        for char in text.chars() {
+            let letter = self.letters().find(|(code, letter, _)| {
+                *code == u32::from(char) && (char.is_control() && char != '\0' || *letter == quote || char == '\\')
+            });
+            match letter {
+                Some((_, letter, _)) => out.extend(['\\', letter]),
+                None if char.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(char))),
+                None => out.push(char),
+            }
+        }
+        out
+    }
+
+    /// A text with escapes in place of the first characters of delimiters.
+    pub(crate) fn without_delimiters(&self, mut text: String) -> String {
+        for delimiter in &self.delimiters {
+            let Some(first) = delimiter.chars().next() else { continue };
+            let mut escaped: String = match self.script {
+                Script::Python { .. } if u32::from(first) > 0xFFFF => format!("\\U{:08x}", u32::from(first)),
+                _ => first.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
             };
-            escaped.extend(rest);
-            text = text.replace(&whole, &escaped);
+            escaped.push_str(delimiter.get(first.len_utf8()..).unwrap_or_default());
+            text = text.replace(delimiter, &escaped);
         }
         text
     }
 
-    /// The GBNF for the strings that a pattern matches as a whole. The error names the part that a grammar cannot express.
-    pub(crate) fn pattern(&self, node: &PatternNode, rules: &mut Rules) -> Result<String, String> {
-        if node.is_any_text() {
-            return Ok(self.any_text(rules, false));
-        }
-        let avoiding = match self.delimiters() {
-            Some(delimiters) => avoid(node, delimiters).ok_or("only texts with what ends the argument")?,
-            None => node.clone(),
-        };
-        let mut out = String::new();
-        self.write(&avoiding, rules, &mut out)?;
-        Ok(out)
+    /// Whether a text can be written as it is: it has no delimiter, and the first one that occurs is the one that follows, whichever does.
+    pub(crate) fn allows(&self, text: &str) -> bool {
+        !text.contains('\0')
+            && self.delimiters.iter().all(|delimiter| {
+                let whole = format!("{text}{delimiter}");
+                let inside =
+                    whole.char_indices().next_back().and_then(|(last, _)| whole.get(..last)).unwrap_or_default();
+                self.delimiters.iter().all(|other| {
+                    !inside.contains(other.as_str())
+                        && (other.len() <= delimiter.len() || !whole.ends_with(other.as_str()))
+                })
+            })
     }
 
-    fn write(&self, node: &PatternNode, rules: &mut Rules, out: &mut String) -> Result<(), String> {
-        if out.len() > MAX_LEN {
+    /// The strings that a pattern matches as a whole. The error names the part that a grammar cannot express.
+    pub(crate) fn pattern(&self, node: &PatternNode, tree: &mut Tree) -> Result<NodeId, String> {
+        if node.is_any_text() {
+            return Ok(self.any_text(tree, false));
+        }
+        let avoiding = avoid(node, &self.delimiters).ok_or("only texts with what ends the argument")?;
+        let written = self.write(&avoiding, &mut 0, tree)?;
+        // Of text as it is, all is one part.
+        Ok(if self.script == Script::Raw { self.marked(written, tree) } else { written })
+    }
+
+    fn write(&self, node: &PatternNode, n_nodes: &mut usize, tree: &mut Tree) -> Result<NodeId, String> {
+        *n_nodes += 1;
+        if *n_nodes > MAX_NODES {
             return Err("too many characters and classes".into());
         }
-        if !out.is_empty() && !out.ends_with(['(', ' ']) {
-            out.push(' ');
-        }
-        match node {
-            PatternNode::Class(set) => out.push_str(&self.set(set, rules)?),
-            PatternNode::Seq(nodes) if nodes.is_empty() => out.push_str("\"\""),
+        let mut all = |nodes: &[PatternNode], tree: &mut Tree| -> Result<Vec<NodeId>, String> {
+            nodes.iter().map(|node| self.write(node, n_nodes, tree)).collect()
+        };
+        Ok(match node {
+            PatternNode::Class(set) => self.set(set, tree)?,
             PatternNode::Seq(nodes) => {
-                for node in nodes {
-                    if matches!(node, PatternNode::Alt(_)) {
-                        self.group(node, rules, out)?;
-                    } else {
-                        self.write(node, rules, out)?;
-                    }
-                }
+                let parts = all(nodes, tree)?;
+                tree.seq(&parts)
             }
             PatternNode::Alt(nodes) => {
-                for (i, node) in nodes.iter().enumerate() {
-                    if i > 0 {
-                        out.push_str(" |");
-                    }
-                    self.write(node, rules, out)?;
-                }
+                let parts = all(nodes, tree)?;
+                tree.alt(&parts)
             }
-            node if node.is_any_text() => out.push_str(&self.any_text(rules, true)),
+            node if node.is_any_text() => self.any_part(tree),
             PatternNode::Repeat(item, least, most) => {
-                match &**item {
-                    PatternNode::Class(set) => out.push_str(&self.set(set, rules)?),
-                    // A rule of its own counts as one in the parser's limit for repetitions.
-                    item => {
-                        let mut body = String::new();
-                        self.write(item, rules, &mut body)?;
-                        out.push_str(&rules.add("part", body));
-                    }
-                }
-                out.push_str(&match (least, most) {
-                    (0, None) => "*".to_owned(),
-                    (1, None) => "+".to_owned(),
-                    (0, Some(1)) => "?".to_owned(),
-                    (1, Some(1)) => String::new(),
-                    (least, None) => format!("{{{least},}}"),
-                    (least, Some(most)) => format!("{{{least},{most}}}"),
-                });
+                let item = self.write(item, n_nodes, tree)?;
+                tree.repeat(item, *least, *most)
             }
-            // None are left in a pattern for the whole text.
-            PatternNode::Start | PatternNode::End => {}
+        })
+    }
+
+    /// Any text inside of a pattern.
+    fn any_part(&self, tree: &mut Tree) -> NodeId {
+        match self.script {
+            // The mark is around the whole string.
+            Script::Raw => {
+                let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
+                let end = TextEnd::OutsideOfDelimiters;
+                tree.text_without(&TextWithout { delimiters: &delimiters, excluded: &UNSAYABLE, end, is_utf8: true })
+            }
+            _ => self.any_text(tree, true),
         }
-        Ok(())
     }
 
-    fn group(&self, node: &PatternNode, rules: &mut Rules, out: &mut String) -> Result<(), String> {
-        out.push_str(if out.is_empty() || out.ends_with(['(', ' ']) { "(" } else { " (" });
-        self.write(node, rules, out)?;
-        out.push(')');
-        Ok(())
-    }
-
-    /// The spellings of all characters but some: the characters that are not written as themselves, and the letters of escapes.
-    /// Characters with which a delimiter begins have none.
-    pub(crate) fn spellings_without(&self, taken: &[(u32, u32)]) -> (Ranges, Ranges) {
-        let mut excluded = self.escaped().to_vec();
-        excluded.extend_from_slice(taken);
-        excluded.extend(self.delimiters().map(Delimiters::first_chars).unwrap_or_default());
-        let is_taken = |code: u32| taken.iter().any(|(first, last)| (*first..=*last).contains(&code));
-        let letters = self.letters().iter().filter(|(code, _)| !is_taken(*code));
-        (excluded, letters.map(|(_, letter)| (u32::from(*letter), u32::from(*letter))).collect())
-    }
-
-    /// Writes a set of characters as an item that can be repeated.
-    fn set(&self, set: &CharSet, rules: &mut Rules) -> Result<String, String> {
-        if *set == CharSet::any() {
-            return Ok(self.any_char(rules));
-        }
-        if let Spelling::Raw(_) = self {
-            let plain = set.without(&UNSAYABLE);
-            return if plain.is_empty() { Err("an empty class".into()) } else { Ok(class(plain.ranges())) };
+    /// One character of a set.
+    fn set(&self, set: &CharSet, tree: &mut Tree) -> Result<NodeId, String> {
+        let plain = set.without(&self.escaped());
+        let class = match plain.single().and_then(char::from_u32) {
+            Some(char) => Some(tree.text(char.encode_utf8(&mut [0; 4]))),
+            None => (!plain.is_empty()).then(|| tree.class(plain.ranges())),
+        };
+        if self.script == Script::Raw {
+            return class.ok_or_else(|| "an empty class".into());
         }
         // A character as itself, or an escape with a letter. Escapes by number are used only where nothing else is in the set.
-        let letters = self.letters().iter().filter(|(code, _)| set.contains(*code));
-        let letters: Ranges = letters.map(|(_, letter)| (u32::from(*letter), u32::from(*letter))).collect();
-        let plain = set.without(self.escaped());
-        let mut spellings = Vec::new();
-        if !plain.is_empty() {
-            spellings.push(class(plain.ranges()));
+        let mut forms: Vec<NodeId> = class.map(|class| self.marked(class, tree)).into_iter().collect();
+        if *set == CharSet::any() {
+            forms.push(self.escape(tree));
+            return Ok(tree.alt(&forms));
         }
-        if !letters.is_empty() {
-            spellings.push(format!("[\\\\] {}", class(&letters)));
-        }
+        let letters = self.letters().filter(|(code, ..)| set.contains(*code));
+        forms.extend(self.letter_escapes(letters, tree));
         if plain.is_empty() {
-            let controls = (0..0x20).chain([0x7F]);
-            let by_number =
-                controls.filter(|code| set.contains(*code) && self.letters().iter().all(|(other, _)| other != code));
-            spellings.extend(by_number.map(|code| literal(&format!("\\u{code:04x}"))));
+            let is_letter = |code: u32| self.letters().any(|(other, ..)| other == code);
+            let controls = (0..0x20).chain([0x7F]).filter(|code| set.contains(*code) && !is_letter(*code));
+            for code in controls {
+                let text = format!("\\u{code:04x}");
+                forms.push(self.escape_text(&text, &text, tree));
+            }
         }
-        match spellings.as_slice() {
-            [] => Err("an empty class".into()),
-            [only] if !plain.is_empty() => Ok(only.clone()),
-            _ => Ok(rules.add("chars", spellings.join(" | "))),
+        if forms.is_empty() { Err("an empty class".into()) } else { Ok(tree.alt(&forms)) }
+    }
+
+    /// All strings but these. `None`: they have too many characters.
+    pub(crate) fn except(&self, texts: &[&str], tree: &mut Tree) -> Option<NodeId> {
+        let names = NameTree::new(texts)?;
+        let rest = self.any_text(tree, false);
+        // Leaves stand behind their parents, so they are written first.
+        let mut written: Vec<Option<NodeId>> = vec![None; names.nodes.len()];
+        for (id, node) in names.nodes.iter().enumerate().rev() {
+            let mut forms = Vec::new();
+            for (char, next) in &node.next {
+                let spelled = self.exactly(char.encode_utf8(&mut [0; 4]), tree);
+                if let (Some(spelled), Some(Some(next))) = (spelled, written.get(*next)) {
+                    forms.push(tree.seq(&[spelled, *next]));
+                }
+            }
+            // A character that stays among the names has no other spelling.
+            let taken: Ranges = node.next.iter().map(|(char, _)| (u32::from(*char), u32::from(*char))).collect();
+            let firsts = self
+                .delimiters
+                .iter()
+                .filter_map(|text| text.chars().next())
+                .map(|char| (u32::from(char), u32::from(char)));
+            let excluded: Ranges = self.escaped().into_iter().chain(taken.iter().copied()).chain(firsts).collect();
+            let plain = tree.class_except(&excluded);
+            let mut others = vec![self.marked(plain, tree)];
+            let is_taken = |code: u32| taken.iter().any(|(taken, _)| *taken == code);
+            others.extend(self.letter_escapes(self.letters().filter(|(code, ..)| !is_taken(*code)), tree));
+            let other = tree.alt(&others);
+            forms.push(tree.seq(&[other, rest]));
+            if !node.is_name {
+                forms.push(tree.empty());
+            }
+            if let Some(place) = written.get_mut(id) {
+                *place = Some(tree.alt(&forms));
+            }
         }
+        written.first().copied().flatten()
     }
 }
 
-/// Writes a value as a literal of Python.
-fn write_python(value: &Value, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("None"),
-        Value::Bool(flag) => out.push_str(if *flag { "True" } else { "False" }),
-        Value::Number(number) => out.push_str(&number.to_string()),
-        Value::String(text) => {
-            out.push('\'');
-            for char in text.chars() {
-                let code = u32::from(char);
-                match PYTHON_LETTERS.iter().find(|(escaped, _)| *escaped == code) {
-                    Some((_, letter)) => out.extend(['\\', *letter]),
-                    None if char.is_control() => out.push_str(&format!("\\x{code:02x}")),
-                    None => out.push(char),
+/// `\U` with eight digits. JSON has a pair of surrogates for a character beyond the first plane, whose bits are those of the digits in other
+/// places: each digit that is read makes one of the pair known.
+fn long_escape(tree: &mut Tree) -> NodeId {
+    let hex = tree.class(HEX);
+    // A digit that is read, and the text that it makes known.
+    let digit = |value: u32, json: &str, tree: &mut Tree| {
+        let lower = char::from_digit(value, 16).unwrap_or('0');
+        let forms: BTreeSet<char> = [lower, lower.to_ascii_uppercase()].into();
+        let forms: Vec<NodeId> =
+            forms.into_iter().map(|form| tree.as_text(form.encode_utf8(&mut [0; 4]), json)).collect();
+        tree.alt(&forms)
+    };
+    let last = tree.repeat(hex, 2, Some(2));
+    let last = tree.mark(Mark::Verbatim, last);
+    // By the two bits of the digit before that are in the next digit of the pair.
+    let third: Vec<NodeId> = (0..4)
+        .map(|before| {
+            let forms: Vec<NodeId> = (0..16)
+                .map(|value: u32| {
+                    let json = format!("{:x}\\ud{:x}", before << 2 | value >> 2, 0xC | value & 3);
+                    digit(value, &json, tree)
+                })
+                .collect();
+            let forms = tree.alt(&forms);
+            tree.seq(&[forms, last])
+        })
+        .collect();
+    let second: Vec<NodeId> = (0..4)
+        .map(|before| {
+            let mut forms = Vec::new();
+            for value in 0..16_u32 {
+                let read = digit(value, &format!("{:x}", before << 2 | value >> 2), tree);
+                forms.extend(third.get((value & 3) as usize).map(|next| tree.seq(&[read, *next])));
+            }
+            tree.alt(&forms)
+        })
+        .collect();
+    let four = tree.repeat(hex, 4, Some(4));
+    let four = tree.mark(Mark::Verbatim, four);
+    let plane = tree.as_text("\\U0000", "\\u");
+    let mut forms = vec![tree.seq(&[plane, four])];
+    for plane in 0..16_u32 {
+        let json = format!("\\ud{:x}", 8 | plane >> 2);
+        let read = match plane {
+            15 => tree.as_text("\\U0010", &json),
+            plane => {
+                let (begin, plane) = (tree.text("\\U000"), digit(plane + 1, &json, tree));
+                tree.seq(&[begin, plane])
+            }
+        };
+        forms.extend(second.get((plane & 3) as usize).map(|next| tree.seq(&[read, *next])));
+    }
+    tree.alt(&forms)
+}
+
+/// Names as a tree of characters.
+struct NameTree {
+    nodes: Vec<NameNode>,
+}
+
+#[derive(Default)]
+struct NameNode {
+    next: Vec<(char, usize)>,
+    /// A name ends here.
+    is_name: bool,
+}
+
+/// The most nodes of a tree of names.
+const MAX_NAME_NODES: usize = 1 << 14;
+
+impl NameTree {
+    /// `None`: it would be too large.
+    fn new(names: &[&str]) -> Option<NameTree> {
+        let mut nodes = vec![NameNode::default()];
+        for name in names {
+            let mut at = 0;
+            for char in name.chars() {
+                let new = nodes.len();
+                let node = nodes.get_mut(at)?;
+                at = match node.next.iter().find(|(other, _)| *other == char) {
+                    Some((_, next)) => *next,
+                    None => {
+                        node.next.push((char, new));
+                        nodes.push(NameNode::default());
+                        new
+                    }
+                };
+                if nodes.len() > MAX_NAME_NODES {
+                    return None;
                 }
             }
-            out.push('\'');
+            nodes.get_mut(at)?.is_name = true;
         }
-        Value::Array(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
-                write_python(item, out);
-            }
-            out.push(']');
-        }
-        Value::Object(map) => {
-            out.push('{');
-            for (index, (key, item)) in map.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
-                write_python(&Value::from(key.as_str()), out);
-                out.push_str(": ");
-                write_python(item, out);
-            }
-            out.push('}');
-        }
+        Some(NameTree { nodes })
     }
 }
 
 /// A pattern of which no text has a delimiter, and no text ends with the beginning of one. `None`: there are no such texts.
 ///
-/// The result can be narrower than it must be. Where the pattern has any text, this stays, because its rule avoids the delimiters by itself
+/// The result can be narrower than it must be. Where the pattern has any text, this stays, because it avoids the delimiters by itself
 /// ([`Spelling::any_text`]).
-fn avoid(node: &PatternNode, delimiters: &Delimiters) -> Option<PatternNode> {
+fn avoid(node: &PatternNode, delimiters: &[String]) -> Option<PatternNode> {
     let mut sets = Vec::new();
     node.add_sets(&mut sets);
-    let is_possible = |char: &char| sets.iter().any(|set| set.contains(u32::from(*char)));
-    let possible: Vec<&Vec<char>> = delimiters.texts().iter().filter(|text| text.iter().all(is_possible)).collect();
+    let chars = |text: &str| -> Vec<u32> { text.chars().map(u32::from).collect() };
+    let delimiters: Vec<Vec<u32>> = delimiters.iter().map(|text| chars(text)).collect();
+    let nth = |n: usize| delimiters.iter().filter_map(move |text| text.get(n)).map(|code| (*code, *code));
+    let is_possible = |char: &u32| sets.iter().any(|set| set.contains(*char));
+    let possible: Vec<&Vec<u32>> = delimiters.iter().filter(|text| text.iter().all(is_possible)).collect();
     if possible.is_empty() {
         return Some(node.clone());
     }
-    let firsts = delimiters.first_chars();
+    let firsts: Ranges = nth(0).collect();
     // A length alone: characters with which no delimiter begins, or those and pairs of one and a harmless next one.
     if let PatternNode::Repeat(item, least, most) = node
         && **item == PatternNode::Class(CharSet::any())
     {
         let plain = PatternNode::Class(CharSet::any().without(&firsts));
         let repeat = |item: &PatternNode, most: Option<u32>| PatternNode::Repeat(Box::new(item.clone()), *least, most);
-        let seconds =
-            delimiters.texts().iter().filter_map(|text| text.get(1)).map(|char| (u32::from(*char), u32::from(*char)));
-        let harmless = CharSet::any().without(&seconds.chain(firsts.iter().copied()).collect::<Vec<_>>());
-        let has_singles = delimiters.texts().iter().any(|text| text.len() == 1);
+        let harmless = CharSet::any().without(&nth(1).chain(nth(0)).collect::<Ranges>());
+        let has_singles = delimiters.iter().any(|text| text.len() == 1);
         let pairs = most.map(|most| most / 2).filter(|_| !has_singles);
         let can_pair = !has_singles && (most.is_none() || pairs.is_some_and(|pairs| pairs > 0 && pairs >= *least));
         if !can_pair {
@@ -373,10 +484,8 @@ fn avoid(node: &PatternNode, delimiters: &Delimiters) -> Option<PatternNode> {
         return Some(without);
     }
     // One of each delimiter's characters occurs nowhere.
-    let mut rest = node.clone();
-    for text in possible {
-        let candidates: BTreeSet<u32> = text.iter().map(|char| u32::from(*char)).collect();
-        rest = candidates.into_iter().find_map(|code| rest.without(&[(code, code)], false))?;
-    }
-    Some(rest)
+    possible.into_iter().try_fold(node.clone(), |rest, text| {
+        let candidates: BTreeSet<u32> = text.iter().copied().collect();
+        candidates.into_iter().find_map(|code| rest.without(&[(code, code)], false))
+    })
 }

@@ -86,6 +86,14 @@ pub(crate) enum TextNode {
     Except(Vec<String>),
 }
 
+impl SchemaNode {
+    /// Any object.
+    pub(crate) fn any_object() -> SchemaNode {
+        let additional = Some(AdditionalNode { excluded: Vec::new(), names: None, value: SchemaNode::Any });
+        SchemaNode::Object(Box::new(ObjectNode { additional, ..ObjectNode::default() }))
+    }
+}
+
 impl SchemaTree {
     /// Checks that every reference leads to a value: no schema is only itself, and not all values are infinite.
     pub(crate) fn check(&self, document: &Document<'_>, at: &str) -> SchemaResult<()> {

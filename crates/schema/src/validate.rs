@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::disjoint::JsonValue;
 use crate::document::{Document, VISIT, n_values};
-use crate::formats::has_format;
+use crate::formats;
 use crate::keywords::is_of_type;
-use crate::pattern::{self, PatternNode};
+use crate::matching::Matcher;
+use crate::pattern;
 
 /// The maximum nesting of schemas that apply to one value and its parts.
 const MAX_DEPTH: usize = 96;
@@ -19,12 +20,12 @@ pub(crate) struct Validator<'d, 'a> {
     document: &'d Document<'a>,
     /// A keyword that was not applied since the last call of [`Validator::take_unknown`].
     unknown: RefCell<Option<String>>,
-    patterns: RefCell<HashMap<String, Option<PatternNode>>>,
+    matchers: RefCell<HashMap<String, Option<Matcher>>>,
 }
 
 impl<'d, 'a> Validator<'d, 'a> {
     pub(crate) fn new(document: &'d Document<'a>) -> Self {
-        Validator { document, unknown: RefCell::default(), patterns: RefCell::default() }
+        Validator { document, unknown: RefCell::default(), matchers: RefCell::default() }
     }
 
     /// Whether a value is valid. A keyword that is not known, or that takes too many steps, restricts nothing.
@@ -136,21 +137,22 @@ impl<'d, 'a> Validator<'d, 'a> {
             "minLength" => length(|n, limit| n >= limit),
             "maxLength" => length(|n, limit| n <= limit),
             "pattern" => wanted.as_str().is_none_or(|pattern| self.finds(pattern, text)),
-            "format" => wanted.as_str().is_none_or(|format| has_format(text, format)),
+            "format" => {
+                let pattern = wanted.as_str().and_then(formats::pattern);
+                // A time may have any number of digits behind its point.
+                pattern.is_none_or(|pattern| self.finds(&format!("^({})$", pattern.replace("{1,9}", "+")), text))
+            }
             _ => true,
         }
     }
 
     /// Whether a pattern is found in a text.
     fn finds(&self, pattern: &str, text: &str) -> bool {
-        let mut patterns = self.patterns.borrow_mut();
-        if !patterns.contains_key(pattern) {
-            patterns.insert(pattern.to_owned(), pattern::whole_text(pattern, self.document.work()).ok());
-        }
-        let count = |steps: usize| self.document.count_steps(steps, "").is_ok();
-        let found =
-            patterns.get(pattern).and_then(Option::as_ref).and_then(|node| pattern::matches(node, text, &count));
-        found.unwrap_or_else(|| self.skip("pattern"))
+        let work = self.document.work();
+        let read = || pattern::whole_text(pattern, work).ok().as_ref().and_then(Matcher::new);
+        let mut matchers = self.matchers.borrow_mut();
+        let matcher = matchers.entry(pattern.to_owned()).or_insert_with(read);
+        matcher.as_mut().and_then(|matcher| matcher.matches(text, work)).unwrap_or_else(|| self.skip("pattern"))
     }
 
     fn about_array(&self, map: &Map<String, Value>, key: &str, wanted: &Value, items: &[Value], depth: usize) -> bool {

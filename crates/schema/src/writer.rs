@@ -1,382 +1,580 @@
-//! Writes the rules of a schema's tree.
+//! Writes nodes for the values of a schema, in a notation.
 
 use std::collections::VecDeque;
 
+use foredraft_base::error::{Error, Result};
+use foredraft_grammar::tree::{Each, Mark, NodeId, Tree};
 use serde_json::Value;
 
-use crate::classes::{class, class_without};
+use crate::document::{SchemaError, error_at};
 use crate::formats;
-use crate::pattern::PatternNode;
-use crate::rules::{Rules, literal};
-use crate::sequence::ItemSequence;
-use crate::spelling::Spelling;
-use crate::tree::{AdditionalNode, ArrayNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
+use crate::numbers::NumberRange;
+use crate::options::{CompileOptions, CompiledSchema, Notation, Unenforced};
+use crate::pattern::{self, PatternNode};
+use crate::schema::Schema;
+use crate::spelling::{Script, Spelling};
+use crate::tree::{AdditionalNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
 
-/// Space between the parts of a JSON text: none, a space, or a line break with indentation. It is bounded, because models tend to repeat it.
-const SPACE: &str = r#"| " " | "\n"{1,2} [ \t]{0,20}"#;
-/// The names of the listed properties, as a tree of characters, have at most so many nodes; with more there are no additional properties.
-const MAX_NAME_NODES: usize = 8192;
-/// The maximum length of all rules in bytes, that of a grammar.
-const MAX_SIZE: usize = 1 << 20;
+/// The token around strings in Gemma's notation.
+pub const GEMMA_QUOTE: &str = "<|\"|>";
+/// Texts that no key of Gemma's has.
+const GEMMA_STRUCTURE: [&str; 11] = [":", ",", "{", "}", "[", "]", "\"", "<", " ", "\n", "\t"];
+/// The most indentation behind a line break. It is bounded, because models tend to repeat it.
+const MAX_INDENT: u32 = 20;
+/// A tree of this size has no room for more schemas.
+const MAX_SIZE: usize = foredraft_grammar::tree::MAX_SIZE / 2;
+/// Texts that share more beginnings than this are alternatives beside each other.
+const MAX_SHARED: usize = 64;
+/// Characters that values have outside of strings, or in escapes. No delimiter is recognized by them.
+const STRUCTURE: &str = " \t\r\n{}[]:,\"\\/+-.0123456789abcdefABCDEFlnrstu";
+/// Further characters that Python has outside of strings, or in escapes.
+const PYTHON_WORDS: &str = "'TFNoxU";
 
-/// Writes rules for the values of a tree.
-struct SchemaWriter<'w> {
-    rules: &'w mut Rules,
-    options: &'w WriterOptions<'w>,
-    /// The names of the definitions' rules.
-    names: Vec<Option<String>>,
-    /// Definitions that are mentioned and not yet written, with hints for their names.
-    todo: VecDeque<(usize, String)>,
-    dropped: &'w mut Vec<(&'static str, String)>,
+/// Writes values of schemas in one notation into a tree.
+pub struct Values<'t> {
+    pub(crate) tree: &'t mut Tree,
+    notation: Notation,
+    options: CompileOptions,
+    /// The ways to write a string: the quotes, and how its content is spelled.
+    strings: Vec<(&'static str, Spelling)>,
+    unenforced: Vec<Unenforced>,
 }
 
-/// How a tree is written.
-pub(crate) struct WriterOptions<'w> {
-    /// The ways to write strings, JSON's first. Each string is written in one of them.
-    pub(crate) spellings: &'w [Spelling],
-    pub(crate) any_order: bool,
-    /// Keywords that cannot be enforced are added to `dropped`. Otherwise they are an error.
-    pub(crate) drops: bool,
+/// The values of one schema while they are written.
+struct SchemaWriter<'w, 't, 's> {
+    values: &'w mut Values<'t>,
+    schema: &'s Schema,
+    /// The rules of definitions that were mentioned.
+    rules: Vec<Option<NodeId>>,
+    todo: VecDeque<usize>,
 }
 
-/// Adds the rules for the JSON text of a node's values, and returns the name of the first. Adds dropped keywords, with the reasons, to
-/// `dropped`. The error is a message without a location.
-pub(crate) fn write(
-    tree: &SchemaTree,
-    node: &SchemaNode,
-    options: &WriterOptions<'_>,
-    rules: &mut Rules,
-    dropped: &mut Vec<(&'static str, String)>,
-) -> Result<String, String> {
-    let names = vec![None; tree.definitions.len()];
-    let mut writer = SchemaWriter { rules, options, names, todo: VecDeque::new(), dropped };
-    let root = writer.node(node, "value")?;
-    while let Some((id, hint)) = writer.todo.pop_front() {
-        let (Some(node), Some(Some(name))) = (tree.definitions.get(id), writer.names.get(id).cloned()) else {
-            continue;
-        };
-        let body = writer.node(node, &hint)?;
-        writer.rules.define(&name, body);
+impl<'t> Values<'t> {
+    /// A writer into `tree`. In other notations than JSON's, marks and texts say what JSON has in place of each part. JSON is as it stands, so
+    /// it has no marks.
+    pub fn new(tree: &'t mut Tree, notation: Notation, options: CompileOptions) -> Values<'t> {
+        Values::between(tree, notation, options, &[])
     }
-    Ok(root)
+
+    /// A writer of values in which the delimiters do not occur, as far as [`Values::avoids`] says.
+    pub(crate) fn between(
+        tree: &'t mut Tree,
+        notation: Notation,
+        options: CompileOptions,
+        delimiters: &[&str],
+    ) -> Values<'t> {
+        // The rest from the first character on that occurs only in strings. To avoid the rest is to avoid the delimiter.
+        let rests: Vec<&str> = delimiters.iter().map(|text| rest_in_strings(text, notation)).collect();
+        let spelling = |quote, script| (quote, Spelling::new(script, &rests));
+        let strings = match notation {
+            Notation::Json => vec![spelling("\"", Script::Json)],
+            Notation::Python => [("'", '\''), ("\"", '"')]
+                .map(|(text, quote)| spelling(text, Script::Python { quote, is_lenient: options.is_lenient }))
+                .to_vec(),
+            Notation::Gemma => vec![(GEMMA_QUOTE, Spelling::new(Script::Raw, &[GEMMA_QUOTE]))],
+        };
+        Values { tree, notation, options, strings, unenforced: Vec::new() }
+    }
+
+    /// The keywords that were dropped.
+    #[must_use]
+    pub fn into_unenforced(self) -> Vec<Unenforced> {
+        self.unenforced
+    }
+
+    /// The values that are valid under a schema, without space around them. Of a lenient writer: any values.
+    ///
+    /// # Errors
+    /// `invalid_request`, with the location: it is not a schema, or nothing satisfies it; without
+    /// [`CompileOptions::drop_unenforceable`]: a grammar cannot enforce it. `cancelled`: the schema's work was interrupted.
+    pub fn value(&mut self, schema: &Schema) -> Result<NodeId> {
+        if self.options.is_lenient {
+            return Ok(self.any());
+        }
+        let (tree, unenforced) = schema.read(self.options.drop_unenforceable)?;
+        self.note(unenforced);
+        self.write(schema, &tree, &tree.root)
+    }
+
+    /// The objects that are valid under a schema, as [`Values::value`].
+    ///
+    /// # Errors
+    /// As [`Values::value`].
+    pub fn object(&mut self, schema: &Schema) -> Result<NodeId> {
+        if self.options.is_lenient {
+            return Ok(self.any_object());
+        }
+        let (tree, unenforced) = schema.read(self.options.drop_unenforceable)?;
+        self.note(unenforced);
+        let root = match &tree.root {
+            SchemaNode::Definition(id) => tree.definitions.get(*id).unwrap_or(&tree.root),
+            root => root,
+        };
+        match root {
+            SchemaNode::Any => self.write(schema, &tree, &SchemaNode::any_object()),
+            _ => self.write(schema, &tree, &tree.root),
+        }
+    }
+
+    pub(crate) fn note(&mut self, unenforced: Vec<Unenforced>) {
+        for one in unenforced {
+            if !self.unenforced.contains(&one) {
+                self.unenforced.push(one);
+            }
+        }
+    }
+
+    /// The values of a node of a schema's tree.
+    pub(crate) fn write(&mut self, schema: &Schema, tree: &SchemaTree, node: &SchemaNode) -> Result<NodeId> {
+        let rules = vec![None; tree.definitions.len()];
+        let mut writer = SchemaWriter { values: self, schema, rules, todo: VecDeque::new() };
+        let root = writer.node(node)?;
+        while let Some(id) = writer.todo.pop_front() {
+            if let (Some(node), Some(Some(rule))) = (tree.definitions.get(id), writer.rules.get(id).copied()) {
+                let body = writer.node(node)?;
+                writer.values.tree.define(rule, body);
+            }
+        }
+        Ok(root)
+    }
+
+    /// Whether the notation can write every value without a delimiter: the delimiter has a character that it has only in strings.
+    pub(crate) fn avoids(delimiter: &str, notation: Notation) -> bool {
+        delimiter.is_empty() || !rest_in_strings(delimiter, notation).is_empty()
+    }
+
+    /// Space between the parts of a value.
+    fn space(&mut self) -> NodeId {
+        if self.options.is_lenient {
+            let space = self.tree.one_of(" \t\r\n");
+            return self.tree.repeat(space, 0, None);
+        }
+        if self.notation == Notation::Gemma { self.tree.empty() } else { space(self.tree) }
+    }
+
+    /// A text of the notation that JSON has, too.
+    fn punctuation(&mut self, text: &str, json: &str) -> NodeId {
+        match self.notation {
+            Notation::Json => self.tree.text(text),
+            _ => self.tree.as_text(text, json),
+        }
+    }
+
+    /// A node whose text is JSON as it stands.
+    pub(crate) fn verbatim(&mut self, node: NodeId) -> NodeId {
+        if self.notation == Notation::Json { node } else { self.tree.mark(Mark::Verbatim, node) }
+    }
+
+    /// A string, by its content in each spelling.
+    fn string(&mut self, mut content: impl FnMut(&mut Tree, &Spelling) -> NodeId) -> NodeId {
+        let mut forms = Vec::new();
+        for (quote, spelling) in self.strings.clone() {
+            let (content, quote) = (content(self.tree, &spelling), self.punctuation(quote, "\""));
+            forms.push(self.tree.seq(&[quote, content, quote]));
+        }
+        self.tree.alt(&forms)
+    }
+
+    fn any_string(&mut self) -> NodeId {
+        self.string(|tree, spelling| spelling.any_text(tree, false))
+    }
+
+    /// Any value.
+    pub fn any(&mut self) -> NodeId {
+        let name = format!("any {:?} {} {:?}", self.notation, self.options.is_lenient, self.strings);
+        let (rule, is_new) = self.tree.rule(&name);
+        if is_new {
+            let (object, array, string) = (self.any_object(), self.items(&[], Some(rule), 0, None), self.any_string());
+            let number = self.pattern(NumberRange::default().pattern());
+            let constants = self.constants(&[true.into(), false.into(), Value::Null]);
+            let body = self.tree.alt(&[object, array, string, number, constants]);
+            self.tree.define(rule, body);
+        }
+        rule
+    }
+
+    /// Any value but strings.
+    pub(crate) fn any_but_strings(&mut self) -> NodeId {
+        let any = self.any();
+        let (object, array) = (self.any_object(), self.items(&[], Some(any), 0, None));
+        let number = self.pattern(NumberRange::default().pattern());
+        let constants = self.constants(&[true.into(), false.into(), Value::Null]);
+        self.tree.alt(&[object, array, number, constants])
+    }
+
+    /// Any object.
+    pub fn any_object(&mut self) -> NodeId {
+        let (key, value) = (self.any_key(), self.any());
+        let pair = self.pair(key, value);
+        let each = Each { items: Vec::new(), further: Some(pair), ..self.no_items() };
+        self.braced(each)
+    }
+
+    /// A name that is not listed, by its content in each spelling.
+    fn other_key(&mut self, mut content: impl FnMut(&mut Tree, &Spelling) -> NodeId) -> NodeId {
+        if self.notation != Notation::Gemma {
+            return self.string(content);
+        }
+        // Gemma's keys are bare.
+        let (name, quote) = (content(self.tree, &Spelling::new(Script::Raw, &GEMMA_STRUCTURE)), self.tree.emit("\""));
+        self.tree.seq(&[quote, name, quote])
+    }
+
+    fn any_key(&mut self) -> NodeId {
+        self.other_key(|tree, spelling| spelling.any_text(tree, false))
+    }
+
+    /// The texts of a pattern, as JSON as it stands. `None`: none.
+    fn pattern(&mut self, pattern: Option<String>) -> NodeId {
+        let json = Spelling::new(Script::Json, &[]);
+        let node = pattern.and_then(|pattern| json.pattern(&pattern::own(&pattern), self.tree).ok());
+        let node = node.unwrap_or_else(|| self.tree.class(&[]));
+        self.verbatim(node)
+    }
+
+    /// One of these values.
+    fn constants(&mut self, values: &[Value]) -> NodeId {
+        let mut texts: Vec<(String, Option<String>)> = Vec::new();
+        for value in values {
+            let json = value.to_string();
+            for (quote, spelling) in &self.strings {
+                let mut text = String::new();
+                spell(value, self.notation, quote, spelling, &mut text);
+                if self.notation == Notation::Json {
+                    text = spelling.without_delimiters(text);
+                }
+                let emitted = (self.notation != Notation::Json).then(|| json.clone());
+                texts.push((text, emitted));
+            }
+            // Models write JSON, too.
+            if self.notation == Notation::Python {
+                let text = self.strings.first().map(|(_, spelling)| spelling.without_delimiters(json.clone()));
+                texts.push((text.unwrap_or_default(), Some(json)));
+            }
+        }
+        texts.sort_unstable();
+        texts.dedup();
+        one_of(&texts, 0, 0, self.tree)
+    }
+
+    /// A name of an object, and the space and punctuation behind it.
+    fn key(&mut self, name: &str) -> NodeId {
+        match self.notation {
+            Notation::Gemma => self.tree.as_text(name, &Value::from(name).to_string()),
+            _ => self.constants(&[Value::from(name)]),
+        }
+    }
+
+    fn pair(&mut self, key: NodeId, value: NodeId) -> NodeId {
+        let (space, colon) = (self.space(), self.punctuation(":", ": "));
+        self.tree.seq(&[key, space, colon, space, value])
+    }
+
+    fn separator(&mut self) -> NodeId {
+        let (space, comma) = (self.space(), self.punctuation(",", ", "));
+        let before = if self.options.is_lenient { space } else { self.tree.empty() };
+        self.tree.seq(&[before, comma, space])
+    }
+
+    fn no_items(&mut self) -> Each {
+        let separator = self.separator();
+        Each { items: Vec::new(), separator, further: None, least: 0, most: None, any_order: self.options.any_order }
+    }
+
+    /// An object with these items.
+    fn braced(&mut self, each: Each) -> NodeId {
+        let mut orders = vec![each.clone()];
+        if !each.any_order {
+            let (mut first, optional): (Vec<_>, Vec<_>) = each.items.iter().copied().partition(|item| item.1);
+            first.extend(optional);
+            if first != each.items {
+                orders.insert(0, Each { items: first, ..each });
+            }
+        }
+        let orders: Vec<NodeId> = orders.into_iter().map(|each| self.tree.each(each)).collect();
+        let items = self.tree.alt(&orders);
+        self.enclosed("{", items, "}")
+    }
+
+    fn enclosed(&mut self, open: &str, items: NodeId, close: &str) -> NodeId {
+        let (open, space, close) = (self.punctuation(open, open), self.space(), self.punctuation(close, close));
+        self.tree.seq(&[open, space, items, space, close])
+    }
+
+    /// An array whose first items are these, and then at least and at most so many items in all.
+    fn items(&mut self, first: &[NodeId], rest: Option<NodeId>, least: u64, most: Option<u64>) -> NodeId {
+        let separator = self.separator();
+        let tree = &mut *self.tree;
+        let (len, count) = (first.len() as u64, |count: u64| u32::try_from(count).unwrap_or(u32::MAX));
+        let empty = tree.empty();
+        let most_in_all = most.unwrap_or(u64::MAX);
+        // The items that may follow those before them, built from the end.
+        let mut after = match rest.filter(|_| most_in_all > len) {
+            Some(item) => {
+                let (least, spare) = (least.saturating_sub(len), most.map(|most| most - len));
+                let more = tree.seq(&[separator, item]);
+                if len > 0 {
+                    tree.repeat(more, count(least), spare.map(count))
+                } else {
+                    let more = tree.repeat(more, count(least.saturating_sub(1)), spare.map(|most| count(most - 1)));
+                    let items = tree.seq(&[item, more]);
+                    if least == 0 { tree.opt(items) } else { items }
+                }
+            }
+            None => empty,
+        };
+        for (index, item) in first.iter().enumerate().rev() {
+            if index as u64 >= most_in_all {
+                after = empty;
+                continue;
+            }
+            let before = if index == 0 { empty } else { separator };
+            let items = tree.seq(&[before, *item, after]);
+            after = if index as u64 >= least { tree.opt(items) } else { items };
+        }
+        self.enclosed("[", after, "]")
+    }
 }
 
-impl SchemaWriter<'_> {
-    /// Adds the rules of a node, and returns the name of the first.
-    fn node(&mut self, node: &SchemaNode, hint: &str) -> Result<String, String> {
-        if self.rules.size() > MAX_SIZE {
-            return Err(format!("the grammar takes more than {MAX_SIZE} bytes"));
+/// Space between the parts of a JSON text, as models write it: none, a space, or a line break with indentation.
+pub fn space(tree: &mut Tree) -> NodeId {
+    let (empty, one, line, indent) = (tree.empty(), tree.text(" "), tree.text("\n"), tree.one_of(" \t"));
+    let (lines, indent) = (tree.repeat(line, 1, Some(2)), tree.repeat(indent, 0, Some(MAX_INDENT)));
+    let line = tree.seq(&[lines, indent]);
+    tree.alt(&[empty, one, line])
+}
+
+impl Schema {
+    /// Adds nodes for the JSON text of valid values.
+    ///
+    /// # Errors
+    /// As [`Values::value`].
+    pub fn compile(&self, options: &CompileOptions, tree: &mut Tree) -> Result<CompiledSchema> {
+        let mut values = Values::new(tree, Notation::Json, *options);
+        let node = values.value(self)?;
+        Ok(CompiledSchema { node, unenforced: values.into_unenforced() })
+    }
+}
+
+impl SchemaWriter<'_, '_, '_> {
+    fn node(&mut self, node: &SchemaNode) -> Result<NodeId> {
+        if self.values.tree.size() > MAX_SIZE {
+            self.drop_keyword("schema", "the grammar has no room for more")?;
+            return Ok(self.values.any());
         }
+        self.schema.work.step(1).map_err(|end| Error::new(end.code(), format!("{}: {end}", self.schema.at)))?;
         Ok(match node {
-            SchemaNode::Any => self.any()?,
-            SchemaNode::Definition(id) => self.definition(*id, hint),
+            SchemaNode::Any => self.values.any(),
+            SchemaNode::Definition(id) => self.definition(*id),
             SchemaNode::Union(nodes) => {
-                let mut parts = Vec::new();
+                let mut forms = Vec::new();
                 for node in nodes {
-                    let part = self.node(node, hint)?;
-                    if !parts.contains(&part) {
-                        parts.push(part);
+                    let form = self.node(node)?;
+                    if !forms.contains(&form) {
+                        forms.push(form);
                     }
                 }
-                if parts.len() == 1 { parts.swap_remove(0) } else { self.rules.add(hint, parts.join(" | ")) }
+                self.values.tree.alt(&forms)
             }
-            SchemaNode::Values(values) => self.values(values, hint),
-            SchemaNode::Object(object) => self.object(object, hint)?,
-            SchemaNode::Array(array) => self.array(array, hint)?,
-            SchemaNode::Text(text) => self.text(text, hint)?,
-            SchemaNode::Integer(range) => self.rules.add("integer", range.body().ok_or("no integer is valid")?),
-            SchemaNode::Number(range) => self.rules.add("number", range.body().ok_or("no number is valid")?),
-            SchemaNode::Boolean => self.values(&[true.into(), false.into()], "boolean"),
-            SchemaNode::Null => self.values(&[Value::Null], "null"),
+            SchemaNode::Values(values) => self.values.constants(values),
+            SchemaNode::Object(object) => self.object(object)?,
+            SchemaNode::Array(array) => {
+                let first = array.first.iter().map(|item| self.node(item)).collect::<Result<Vec<_>>>()?;
+                let rest = array.rest.as_ref().map(|item| self.node(item)).transpose()?;
+                self.values.items(&first, rest, array.least, array.most)
+            }
+            SchemaNode::Text(text) => self.text(text, false)?,
+            SchemaNode::Integer(range) => self.values.pattern(range.pattern()),
+            SchemaNode::Number(range) => self.values.pattern(range.pattern()),
+            SchemaNode::Boolean => self.values.constants(&[true.into(), false.into()]),
+            SchemaNode::Null => self.values.constants(&[Value::Null]),
         })
     }
 
-    fn drop_keyword(&mut self, keyword: &'static str, why: String) -> Result<(), String> {
-        if !self.options.drops {
-            return Err(why);
+    /// The rule of a definition, which is written later.
+    fn definition(&mut self, id: usize) -> NodeId {
+        if let Some(Some(rule)) = self.rules.get(id) {
+            return *rule;
         }
-        if !self.dropped.contains(&(keyword, why.clone())) {
-            self.dropped.push((keyword, why));
+        let rule = self.values.tree.declare();
+        if let Some(place) = self.rules.get_mut(id) {
+            *place = Some(rule);
         }
+        self.todo.push_back(id);
+        rule
+    }
+
+    fn drop_keyword(&mut self, keyword: &'static str, why: &str) -> Result<()> {
+        if !self.values.options.drop_unenforceable {
+            return error_at(&self.schema.at, why).map_err(SchemaError::into_error);
+        }
+        self.values.note(vec![Unenforced {
+            location: self.schema.at.clone(),
+            keyword: keyword.to_owned(),
+            reason: why.to_owned(),
+        }]);
         Ok(())
     }
 
-    /// The rule of a string in quotes. `content`: what stands between them, for each spelling.
-    fn quoted(
-        &mut self,
-        hint: &str,
-        mut content: impl FnMut(&mut Self, &Spelling) -> Result<String, String>,
-    ) -> Result<String, String> {
-        let mut forms = Vec::new();
-        for spelling in self.options.spellings {
-            forms.push(spelling.in_quotes(&content(self, spelling)?));
-        }
-        Ok(self.rules.add(hint, forms.join(" | ")))
-    }
-
-    /// The rule of a string in quotes.
-    fn text(&mut self, text: &TextNode, hint: &str) -> Result<String, String> {
-        self.quoted(hint, |this, spelling| this.content(text, spelling))
-    }
-
-    /// The GBNF for the content of a string.
-    fn content(&mut self, text: &TextNode, spelling: &Spelling) -> Result<String, String> {
-        match text {
-            TextNode::Format(format) => Ok(formats::rule(format, self.rules)),
-            TextNode::Except(texts) => match name_tree(&texts.iter().map(String::as_str).collect::<Vec<_>>()) {
-                Some(tree) => Ok(self.other_names(&tree, spelling)),
-                None => {
-                    self.drop_keyword("not", "not excludes too many texts for a grammar".to_owned())?;
-                    Ok(spelling.any_text(self.rules, false))
-                }
-            },
-            TextNode::Pattern(node) => {
-                let body = match spelling.pattern(node, self.rules) {
-                    Ok(body) => body,
-                    Err(part) => {
-                        self.drop_keyword(
-                            "pattern",
-                            format!("the pattern has {part}, which a grammar cannot enforce"),
-                        )?;
-                        spelling.any_text(self.rules, false)
-                    }
-                };
-                Ok(if matches!(node, PatternNode::Repeat(..)) && !body.contains('|') {
-                    body
-                } else {
-                    self.rules.add("text", body)
-                })
-            }
+    /// A string, or a name of an object.
+    fn text(&mut self, text: &TextNode, is_key: bool) -> Result<NodeId> {
+        let mut fault = None;
+        let content = |tree: &mut Tree, spelling: &Spelling| {
+            content(text, spelling, tree).unwrap_or_else(|why| {
+                fault = Some(why);
+                spelling.any_text(tree, false)
+            })
+        };
+        let node = if is_key { self.values.other_key(content) } else { self.values.string(content) };
+        match fault {
+            Some((keyword, why)) => self.drop_keyword(keyword, &why).map(|()| node),
+            None => Ok(node),
         }
     }
 
-    fn space(&mut self) -> String {
-        self.rules.add("space", SPACE)
-    }
-
-    fn string(&mut self) -> Result<String, String> {
-        self.quoted("string", |this, spelling| Ok(spelling.any_text(this.rules, false)))
-    }
-
-    /// The rule for any value.
-    fn any(&mut self) -> Result<String, String> {
-        let (value, is_new) = self.rules.shared(&format!("value {:?}", self.options.spellings), "value");
-        if is_new {
-            let (space, string) = (self.space(), self.string()?);
-            let number = self.rules.add("number", crate::numbers::NumberRange::default().body().unwrap_or_default());
-            let pair = self.rules.add("pair", format!("{string} {space} \":\" {space} {value}"));
-            let object = format!("\"{{\" {space} ({pair} (\",\" {space} {pair})*)? {space} \"}}\"");
-            let array = format!("\"[\" {space} ({value} (\",\" {space} {value})*)? {space} \"]\"");
-            let (object, array) = (self.rules.add("object", object), self.rules.add("array", array));
-            let constants = self.values(&[true.into(), false.into(), Value::Null], "constant");
-            let body = format!("{object} | {array} | {string} | {number} | {constants}");
-            self.rules.define(&value, body);
-        }
-        Ok(value)
-    }
-
-    /// The rule of a definition, which is written later.
-    fn definition(&mut self, id: usize, hint: &str) -> String {
-        if let Some(Some(name)) = self.names.get(id) {
-            return name.clone();
-        }
-        let name = self.rules.declare(hint);
-        if let Some(place) = self.names.get_mut(id) {
-            *place = Some(name.clone());
-        }
-        self.todo.push_back((id, hint.to_owned()));
-        name
-    }
-
-    fn values(&mut self, values: &[Value], hint: &str) -> String {
-        let forms: Vec<String> = values.iter().flat_map(|value| self.literals(value)).collect();
-        self.rules.add(hint, forms.join(" | "))
-    }
-
-    /// A value in each spelling.
-    fn literals(&self, value: &Value) -> Vec<String> {
-        let mut forms: Vec<String> =
-            self.options.spellings.iter().map(|spelling| literal(&spelling.value(value))).collect();
-        forms.dedup();
-        forms
-    }
-
-    fn object(&mut self, object: &ObjectNode, hint: &str) -> Result<String, String> {
-        let space = self.space();
+    fn object(&mut self, object: &ObjectNode) -> Result<NodeId> {
         let mut items = Vec::new();
         for property in &object.properties {
-            let name = match self.literals(&Value::from(property.name.as_str())).as_slice() {
-                [name] => name.clone(),
-                names => format!("({})", names.join(" | ")),
-            };
-            let value = self.node(&property.value, &property.name)?;
-            let pair = format!("{name} {space} \":\" {space} {value}");
-            items.push((self.rules.add(&property.name, pair), property.is_required));
+            let (key, value) = (self.values.key(&property.name), self.node(&property.value)?);
+            items.push((self.values.pair(key, value), property.is_required));
         }
         let further = match &object.additional {
-            Some(additional) => self.additional(object, additional, hint)?,
+            Some(additional) => self.additional(object, additional)?,
             None => None,
         };
-        let mut sequence = ItemSequence {
-            items: &items,
-            separator: &format!("\",\" {space}"),
-            further: further.as_deref(),
-            least: object.least,
-            most: object.most,
-            any_order: self.options.any_order,
-        };
-        let members = match sequence.add(self.rules, hint) {
-            Some(members) => members,
-            None => {
-                let why = "minProperties and maxProperties cannot be enforced by a grammar";
-                self.drop_keyword("maxProperties", why.to_owned())?;
-                (sequence.least, sequence.most) = (0, None);
-                sequence.add(self.rules, hint).ok_or(why)?
-            }
-        };
-        Ok(self.rules.add(hint, format!("\"{{\" {space} {members} {space} \"}}\"")))
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (least, most) = (count(object.least), object.most.map(count));
+        let each = Each { items, further, least, most, ..self.values.no_items() };
+        Ok(self.values.braced(each))
     }
 
-    /// The rule of an additional property. `None`: there are none, because too many names are taken.
-    fn additional(
-        &mut self,
-        object: &ObjectNode,
-        additional: &AdditionalNode,
-        hint: &str,
-    ) -> Result<Option<String>, String> {
+    /// An additional property. `None`: there are none, because too many names are taken.
+    fn additional(&mut self, object: &ObjectNode, additional: &AdditionalNode) -> Result<Option<NodeId>> {
         let listed = object.properties.iter().map(|property| &property.name);
         let names: Vec<&str> = listed.chain(&additional.excluded).map(String::as_str).collect();
-        let name = match &additional.names {
-            Some(text) => self.text(text, "name")?,
-            None if names.is_empty() => self.string()?,
-            None => match name_tree(&names) {
-                Some(tree) => self.quoted("name", |this, spelling| Ok(this.other_names(&tree, spelling)))?,
-                None => return Ok(None),
-            },
-        };
-        let value = self.node(&additional.value, hint)?;
-        let space = self.space();
-        Ok(Some(self.rules.add("pair", format!("{name} {space} \":\" {space} {value}"))))
-    }
-
-    /// The content of all strings except the names in a tree.
-    fn other_names(&mut self, nodes: &[NameNode], spelling: &Spelling) -> String {
-        let any = spelling.any_text(self.rules, false);
-        let rest = self.rules.add("text", any);
-        // Leaves stand behind their parents, so their rules are written first.
-        let mut written: Vec<String> = vec![String::new(); nodes.len()];
-        for (id, node) in nodes.iter().enumerate().rev() {
-            let body = spelling.beside(&node.next, &written, &rest, !node.is_name);
-            let name = self.rules.add("name", body);
-            if let Some(place) = written.get_mut(id) {
-                *place = name;
-            }
-        }
-        written.into_iter().next().unwrap_or_default()
-    }
-
-    fn array(&mut self, array: &ArrayNode, hint: &str) -> Result<String, String> {
-        let space = self.space();
-        let separator = format!("\",\" {space}");
-        let most = array.most.unwrap_or(u64::MAX);
-        // The items that may follow those before them, built from the end.
-        let len = array.first.len() as u64;
-        let mut after = match &array.rest {
-            Some(rest) if most > len => {
-                let item = self.node(rest, hint)?;
-                let (least, spare) = (array.least.saturating_sub(len), array.most.map(|most| most - len));
-                self.items(&item, &separator, least, spare, len == 0)
-            }
-            _ => "\"\"".to_owned(),
-        };
-        for (index, item) in array.first.iter().enumerate().rev() {
-            let item = self.node(item, hint)?;
-            let count = index as u64;
-            if count >= most {
-                after = "\"\"".to_owned();
-                continue;
-            }
-            let rest = self.rules.add("items", after);
-            after = if index == 0 { format!("{item} {rest}") } else { format!("{separator} {item} {rest}") };
-            if count >= array.least {
-                after.push_str(" | \"\"");
-            }
-        }
-        let items = self.rules.add("items", after);
-        Ok(self.rules.add(hint, format!("\"[\" {space} {items} {space} \"]\"")))
-    }
-
-    /// GBNF for at least so many items, and at most so many. `is_first`: nothing stands before them.
-    fn items(&mut self, item: &str, separator: &str, least: u64, most: Option<u64>, is_first: bool) -> String {
-        let more = self.rules.add("item", format!("{separator} {item}"));
-        let times = |least: u64, most: Option<u64>| match (least, most) {
-            (_, Some(0)) => String::new(),
-            (least, Some(most)) => format!(" {more}{{{least},{most}}}"),
-            (0, None) => format!(" {more}*"),
-            (least, None) => format!(" {more}{{{least},}}"),
-        };
-        match (is_first, most) {
-            (_, Some(0)) => "\"\"".to_owned(),
-            (false, most) => times(least, most).trim_start().to_owned(),
-            (true, most) => {
-                let rest = times(least.saturating_sub(1), most.map(|most| most - 1));
-                format!("{item}{rest}{}", if least == 0 { " | \"\"" } else { "" })
-            }
-        }
-    }
-}
-
-/// A node of the tree of names.
-#[derive(Default)]
-struct NameNode {
-    next: Vec<(char, usize)>,
-    /// A name ends here.
-    is_name: bool,
-}
-
-/// Names as a tree of characters. `None`: it would be too large.
-fn name_tree(names: &[&str]) -> Option<Vec<NameNode>> {
-    let mut nodes = vec![NameNode::default()];
-    for name in names {
-        let mut at = 0;
-        for char in name.chars() {
-            let new = nodes.len();
-            let node = nodes.get_mut(at)?;
-            at = match node.next.iter().find(|(other, _)| *other == char) {
-                Some((_, next)) => *next,
-                None => {
-                    node.next.push((char, new));
-                    nodes.push(NameNode::default());
-                    new
+        let key = match &additional.names {
+            Some(text) => self.text(text, true)?,
+            None if names.is_empty() => self.values.any_key(),
+            None => {
+                let mut has_all = true;
+                let key = self.values.other_key(|tree, spelling| {
+                    spelling.except(&names, tree).unwrap_or_else(|| {
+                        has_all = false;
+                        tree.empty()
+                    })
+                });
+                if !has_all {
+                    return Ok(None);
                 }
-            };
-            if nodes.len() > MAX_NAME_NODES {
-                return None;
+                key
             }
-        }
-        nodes.get_mut(at)?.is_name = true;
+        };
+        let value = self.node(&additional.value)?;
+        Ok(Some(self.values.pair(key, value)))
     }
-    Some(nodes)
 }
 
-impl Spelling {
-    /// GBNF for the rest of a string that leaves a tree of names. `next`: the characters that stay in it, with their nodes, whose
-    /// rules are in `written`. `rest`: the rule for any text. A character that stays in the tree has no other spelling.
-    fn beside(&self, next: &[(char, usize)], written: &[String], rest: &str, may_end: bool) -> String {
-        let mut parts = Vec::new();
-        for (char, node) in next {
-            let spelled = self.exactly(&char.to_string()).unwrap_or_default();
-            parts.push(format!("{spelled} {}", written.get(*node).map_or("", String::as_str)));
+/// The content of a string. The error is a keyword that cannot be enforced, and why.
+pub(crate) fn content(
+    text: &TextNode,
+    spelling: &Spelling,
+    tree: &mut Tree,
+) -> std::result::Result<NodeId, (&'static str, String)> {
+    let written = |node: &PatternNode, tree: &mut Tree| {
+        let why = |part| ("pattern", format!("the pattern has {part}, which a grammar cannot enforce"));
+        spelling.pattern(node, tree).map_err(why)
+    };
+    match text {
+        TextNode::Format(format) => written(&pattern::own(&formats::pattern(format).unwrap_or_default()), tree),
+        TextNode::Pattern(node) => written(node, tree),
+        TextNode::Except(texts) => {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let why = || ("not", "not excludes too many texts for a grammar".to_owned());
+            spelling.except(&texts, tree).ok_or_else(why)
         }
-        let taken: Vec<(u32, u32)> = next.iter().map(|(char, _)| (u32::from(*char), u32::from(*char))).collect();
-        let (excluded, letters) = self.spellings_without(&taken);
-        parts.push(format!("{} {rest}", class_without(&excluded)));
-        if !letters.is_empty() {
-            parts.push(format!("[\\\\] {} {rest}", class(&letters)));
-        }
-        if may_end {
-            parts.push("\"\"".to_owned());
-        }
-        parts.join(" | ")
     }
+}
+
+/// Writes a value in a notation.
+fn spell(value: &Value, notation: Notation, quote: &str, spelling: &Spelling, out: &mut String) {
+    let is_python = notation == Notation::Python;
+    match value {
+        Value::Null if is_python => out.push_str("None"),
+        Value::Bool(flag) if is_python => out.push_str(if *flag { "True" } else { "False" }),
+        Value::String(text) if notation != Notation::Json => {
+            out.push_str(quote);
+            out.push_str(&spelling.without_delimiters(spelling.python(text)));
+            out.push_str(quote);
+        }
+        Value::Array(items) if notation != Notation::Json => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index == 0 {
+                    ""
+                } else if is_python {
+                    ", "
+                } else {
+                    ","
+                });
+                spell(item, notation, quote, spelling, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) if notation != Notation::Json => {
+            out.push('{');
+            for (index, (key, item)) in map.iter().enumerate() {
+                out.push_str(if index == 0 {
+                    ""
+                } else if is_python {
+                    ", "
+                } else {
+                    ","
+                });
+                match is_python {
+                    true => spell(&Value::from(key.as_str()), notation, quote, spelling, out),
+                    false => out.push_str(key),
+                }
+                out.push_str(if is_python { ": " } else { ":" });
+                spell(item, notation, quote, spelling, out);
+            }
+            out.push('}');
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+/// One of these texts, which are sorted and share their first bytes, with what JSON has for it. Common beginnings are written once.
+pub(crate) fn one_of(texts: &[(String, Option<String>)], n_shared: usize, depth: usize, tree: &mut Tree) -> NodeId {
+    let end = |text: &(String, Option<String>), from: usize, tree: &mut Tree| {
+        let rest = tree.text(text.0.as_bytes().get(from..).unwrap_or_default());
+        match &text.1 {
+            Some(json) => {
+                let json = tree.emit(json);
+                tree.seq(&[rest, json])
+            }
+            None => rest,
+        }
+    };
+    let (Some(first), Some(last)) = (texts.first(), texts.last()) else { return tree.class(&[]) };
+    if texts.len() == 1 || depth > MAX_SHARED {
+        let forms: Vec<NodeId> = texts.iter().map(|text| end(text, n_shared, tree)).collect();
+        return tree.alt(&forms);
+    }
+    let common = first.0.bytes().zip(last.0.bytes()).take_while(|(one, other)| one == other).count();
+    let mut forms = Vec::new();
+    let next = |text: &(String, Option<String>)| text.0.as_bytes().get(common).copied();
+    for group in texts.chunk_by(|one, other| next(one).is_some() && next(one) == next(other)) {
+        forms.push(match group {
+            [only] => end(only, common, tree),
+            group => one_of(group, common, depth + 1, tree),
+        });
+    }
+    let (shared, rest) = (tree.text(first.0.as_bytes().get(n_shared..common).unwrap_or_default()), tree.alt(&forms));
+    tree.seq(&[shared, rest])
+}
+
+/// The rest of a delimiter from the first character on that values have only in strings.
+fn rest_in_strings(delimiter: &str, notation: Notation) -> &str {
+    let is_structure = |char| STRUCTURE.contains(char) || notation == Notation::Python && PYTHON_WORDS.contains(char);
+    delimiter.trim_start_matches(is_structure)
 }

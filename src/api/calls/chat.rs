@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
 use crate::api::prompts::{self, PromptInterrupt, ServingModel};
 use crate::api::registry::ChatRecord;
-use crate::api::request::{ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, ToolChoice, draw_id_seed};
+use crate::api::request::{
+    ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, ToolChoice, draw_id_seed,
+};
 use crate::error::{Code, Error, Result};
 
 /// What the answer to a request with messages needs.
@@ -88,7 +90,7 @@ pub(super) fn prepare(
     // A schema's own grammar is enough where the answer begins with the content.
     let is_needed = json_schema.is_none() || !chat.tools.is_empty() || format.has_frame;
     if let Some(grammar) = format.grammar.take().filter(|_| is_needed) {
-        request.grammar = Some(grammar.text);
+        request.grammar = Some(RequestGrammar::Tree(grammar.tree, grammar.root));
         request.constraint.grammar_lazy = !grammar.triggers.is_empty() && !grammar.is_behind_reasoning;
         request.constraint.is_behind_reasoning = grammar.is_behind_reasoning;
         request.constraint.grammar_triggers = grammar.triggers;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::prompts::ServingModel;
-use crate::api::request::{CompletionRequest, TriggerKind};
+use crate::api::request::{CompletionRequest, RequestGrammar, TriggerKind};
 use crate::error::Result;
 use crate::grammar::{Grammar, OutputConstraint, PreservingVocabulary, ReasoningRules, Trigger};
 use crate::llama::{Token, Vocabulary};
@@ -35,8 +35,13 @@ pub(super) fn compile(
     let vocabulary = Arc::clone(&serving.model) as Arc<dyn Vocabulary>;
     let vocabulary = Arc::new(PreservingVocabulary::new(vocabulary, Arc::clone(preserved)));
     let mut constraint = match &request.grammar {
-        Some(text) => {
-            let mut grammar = Grammar::new(&vocabulary, text)?;
+        Some(given) => {
+            let mut grammar = match given {
+                RequestGrammar::Gbnf(text) => Grammar::new(&vocabulary, text)?,
+                RequestGrammar::Tree(tree, root) => {
+                    Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, Arc::clone(tree), *root)?
+                }
+            };
             if !options.grammar_prefix.is_empty() {
                 grammar.accept_text(options.grammar_prefix.as_bytes())?;
             }

@@ -7,6 +7,7 @@ use foredraft_chat::{
     CallObject, CallPart, Calls, ChatFormat, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart,
     TurnTrigger,
 };
+use foredraft_grammar::tree::{NodeId, Tree};
 use foredraft_schema::Schema;
 use serde_json::{Map, Value, json};
 
@@ -65,10 +66,11 @@ pub(in crate::api) struct AnswerFormat {
 }
 
 /// The grammar of a completion.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(in crate::api) struct FormatGrammar {
-    /// GBNF.
-    pub(in crate::api) text: String,
+    pub(in crate::api) tree: Arc<Tree>,
+    /// The texts that it allows.
+    pub(in crate::api) root: NodeId,
     /// It applies from the first of these on. None: it applies from the beginning.
     pub(in crate::api) triggers: Vec<GrammarTrigger>,
     /// It applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
@@ -170,8 +172,12 @@ impl From<TurnGrammar> for FormatGrammar {
             };
             GrammarTrigger { kind, value, token: None }
         });
-        let (triggers, is_behind_reasoning) = (triggers.collect(), grammar.is_behind_reasoning);
-        FormatGrammar { text: grammar.text, triggers, is_behind_reasoning }
+        FormatGrammar {
+            tree: Arc::new(grammar.tree),
+            root: grammar.root,
+            triggers: triggers.collect(),
+            is_behind_reasoning: grammar.is_behind_reasoning,
+        }
     }
 }
 

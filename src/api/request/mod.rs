@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foredraft_base::work::Work;
+use foredraft_grammar::tree::{NodeId, Tree};
 use serde_json::{Map, Value};
 
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
@@ -48,6 +49,27 @@ const MAX_LORA: f32 = 1000.0;
 /// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
 const MAX_BIAS: f32 = 1e9;
 
+/// The grammar of a completion.
+#[derive(Debug, Clone)]
+pub enum RequestGrammar {
+    /// GBNF, not empty.
+    Gbnf(String),
+    /// The texts of a node: of a schema, or of a chat's format.
+    Tree(Arc<Tree>, NodeId),
+}
+
+impl PartialEq for RequestGrammar {
+    fn eq(&self, other: &RequestGrammar) -> bool {
+        match (self, other) {
+            (RequestGrammar::Gbnf(one), RequestGrammar::Gbnf(other)) => one == other,
+            (RequestGrammar::Tree(one, root), RequestGrammar::Tree(other, other_root)) => {
+                Arc::ptr_eq(one, other) && root == other_root
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A validated completion request, except for what needs the model: strings are not tokenized, token ids may exceed the
 /// vocabulary, and the grammar is not compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,8 +86,8 @@ pub struct CompletionRequest {
     pub logit_bias: Vec<LogitBias>,
     /// End-of-generation tokens are banned. `logit_bias` is applied afterwards and can allow them again.
     pub ignore_eos: bool,
-    /// A grammar in GBNF, not empty; given, or converted from `json_schema`.
-    pub grammar: Option<String>,
+    /// The given grammar. [`CompletionRequest::compile_schema`] and the format of a chat's answer replace it.
+    pub grammar: Option<RequestGrammar>,
     /// The host's logits callback changes the logits of each position.
     pub logits_callback: bool,
     /// When the grammar begins, and how long the model may reason.
@@ -165,17 +187,15 @@ impl CompletionRequest {
         }
     }
 
-    /// Compiles `json_schema` to a grammar. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
+    /// Compiles `json_schema` to a grammar.
     ///
     /// # Errors
-    /// No grammar enforces the schema, another grammar is given, or `work` ended.
+    /// No grammar enforces the schema, or `work` ended.
     pub fn compile_schema(&mut self, work: &Work) -> Result<()> {
-        let Some(schema) = &self.json_schema else { return Ok(()) };
-        let converted = schema::to_grammar(schema, work)?;
-        if self.grammar.as_ref().is_some_and(|grammar| *grammar != converted) {
-            return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
+        if let Some(schema) = &self.json_schema {
+            let (tree, root) = schema::to_grammar(schema, work)?;
+            self.grammar = Some(RequestGrammar::Tree(Arc::new(tree), root));
         }
-        self.grammar = Some(converted);
         Ok(())
     }
 
@@ -473,8 +493,8 @@ pub(in crate::api) const ANSWER_FIELDS: [&str; 45] = [
 ];
 
 /// Reads `grammar` and `json_schema`. `response_schema`: the schema of `response_format`.
-fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Option<String>, Option<Value>)> {
-    let grammar = fields.c_text("grammar")?;
+fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Option<RequestGrammar>, Option<Value>)> {
+    let grammar = fields.c_text("grammar")?.map(RequestGrammar::Gbnf);
     let given = fields.get("json_schema").filter(|value| **value != "");
     let schema = match (given, response_schema) {
         (Some(_), Some(_)) => {
@@ -484,7 +504,10 @@ fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Opti
         (None, Some(schema)) => schema.clone(),
         (None, None) => return Ok((grammar, None)),
     };
-    Ok((grammar, Some(schema)))
+    if grammar.is_some() {
+        return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
+    }
+    Ok((None, Some(schema)))
 }
 
 fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {

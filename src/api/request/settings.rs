@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CompletionRequest, Overflow, Prompt, sampling};
+use super::{CompletionRequest, Overflow, Prompt, RequestGrammar, sampling};
 use crate::api::fields::shortest;
 use crate::sampling::SamplingSettings;
 
@@ -53,7 +53,13 @@ pub fn generation_settings(
         ("special", json!(options.special)),
         ("choices", request.choices.as_ref().map_or(Value::Null, |choices| json!(choices.given))),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
-        ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
+        (
+            "grammar",
+            match &request.grammar {
+                Some(RequestGrammar::Gbnf(text)) => json!(text),
+                _ => json!(""),
+            },
+        ),
         ("logits_callback", json!(request.logits_callback)),
         ("n_predict", count(options.n_predict)),
         ("ctx_shift", json!(!options.ends_when_full)),

@@ -96,7 +96,7 @@ fn other_fields_are_parsed() {
     check(json!({"stop": ["a", "", "b"]}), |r| r.options.stop = vec!["a".into(), "b".into()]);
     check(json!({"stop": "a"}), |r| r.options.stop = vec!["a".into()]);
     check(json!({"stop": ""}), |_| ());
-    check(json!({"grammar": "root ::= \"a\""}), |r| r.grammar = Some("root ::= \"a\"".into()));
+    check(json!({"grammar": "root ::= \"a\""}), |r| r.grammar = Some(RequestGrammar::Gbnf("root ::= \"a\"".into())));
     check(json!({"grammar": ""}), |_| ());
     check(json!({"n_predict": 5}), |r| r.options.n_predict = Some(5));
     check(json!({"n_predict": 0}), |r| r.options.n_predict = Some(0));

@@ -18,7 +18,8 @@ use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
 use crate::session::{SeedOrigin, Session, Snapshot};
 use foredraft_base::work::Work;
-use foredraft_schema::{CompileOptions, Rules, Schema};
+use foredraft_grammar::tree::Tree;
+use foredraft_schema::{CompileOptions, Notation, Schema};
 
 /// Executions in a test run; `scripts/check.sh fuzz` sets more.
 const SAMPLE: u64 = 400;
@@ -446,11 +447,11 @@ fn schemas_convert_or_fail() {
         if let Ok(parsed) = schema::parse(&schema) {
             let work = Work::new(1 << 23, None);
             let _ = schema::to_grammar(&parsed, &work);
-            let mut rules = Rules::new();
+            let mut tree = Tree::new();
             if let Ok(read) = Schema::new(&parsed, &work) {
-                let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
-                let _ = read.compile(&options, &mut rules);
-                let _ = read.compile_argument(&["</parameter>"], &options, &mut rules);
+                let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+                let _ = read.compile(&options, &mut tree);
+                let _ = read.compile_argument(&["</parameter>"], Notation::Json, &options, &mut tree);
                 let _ = read.parameters();
                 let _ = read.is_valid(&schema);
             }

@@ -256,7 +256,7 @@ pub(super) fn try_constraint(
 ) -> Result<OutputConstraint> {
     let vocabulary = Bytes::new();
     let grammar = format.grammar(request, start)?.unwrap();
-    let compiled = Grammar::new(&vocabulary, &grammar.text).unwrap_or_else(|error| panic!("{error}: {}", grammar.text));
+    let compiled = Grammar::from_tree(vocabulary, grammar.tree, grammar.root).unwrap_or_else(|error| panic!("{error}"));
     let mut constraint = OutputConstraint::from(compiled);
     let triggers = grammar.triggers.iter().map(|trigger| match trigger {
         TurnTrigger::Word(word) => Trigger::Word(word.clone()),

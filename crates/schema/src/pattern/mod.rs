@@ -1,23 +1,26 @@
-//! Regular expressions in schemas.
+//! The texts that a regular expression in a schema describes.
 //!
-//! A pattern is found anywhere in a text, while a grammar describes the whole text. So each pattern is read into a tree, surrounded by
-//! any text where it has no anchor. A pattern with parts that a grammar cannot express is refused.
+//! A pattern is found anywhere in a text, while a grammar describes the whole text. So each pattern is read into a tree without anchors,
+//! surrounded by any text where it has none. A pattern with parts that a grammar cannot express is refused.
 
-mod classes;
-mod matching;
 mod node;
-mod parse;
 mod search;
 #[cfg(test)]
 mod tests;
 
 use foredraft_base::work::Work;
+use foredraft_grammar::pattern::parse;
 
-pub(crate) use self::classes::{CharSet, Ranges};
-pub(crate) use self::matching::matches;
 pub(crate) use self::node::PatternNode;
 
 /// The whole texts in which a pattern is found. The error names the part that a grammar cannot express.
 pub(crate) fn whole_text(pattern: &str, work: &Work) -> Result<PatternNode, String> {
-    search::whole_text(parse::parse(pattern, work)?, work)
+    search::whole_text(&parse(pattern, work).map_err(|fault| fault.what)?, work)
+}
+
+/// The texts of a pattern of this crate, which is valid and has no anchors.
+pub(crate) fn own(pattern: &str) -> PatternNode {
+    let work = Work::new(u64::MAX, None);
+    let read = parse(pattern, &work).map_err(|fault| fault.what);
+    read.and_then(|regex| search::plain(&regex, &work)).unwrap_or(PatternNode::EMPTY)
 }

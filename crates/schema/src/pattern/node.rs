@@ -1,11 +1,16 @@
-//! A regular expression as a tree, without what does not change the language: groups' names, greedy or lazy.
+//! The texts of a pattern as a tree: a regular expression without anchors, groups and preferences.
 
 use foredraft_base::work::Work;
 
-use super::classes::CharSet;
+use foredraft_grammar::pattern::CharSet;
 
 /// The maximum number of elements of a sequence of which every one may be empty, inside a repetition.
 const MAX_OPTIONAL: usize = 16;
+
+/// The maximum number of nodes of a pattern in a grammar.
+const MAX_NODES: usize = 1 << 15;
+/// Surrogates are no characters.
+const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
 
 /// A node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +23,6 @@ pub(crate) enum PatternNode {
     Alt(Vec<PatternNode>),
     /// At least so often, at most so often. The repeated text is never empty.
     Repeat(Box<PatternNode>, u32, Option<u32>),
-    /// `^`.
-    Start,
-    /// `$`.
-    End,
 }
 
 impl PatternNode {
@@ -48,14 +49,13 @@ impl PatternNode {
         })
     }
 
-    /// Whether the node matches the empty text. Anchors count as empty.
+    /// Whether the node matches the empty text.
     pub(crate) fn is_nullable(&self) -> bool {
         match self {
             PatternNode::Class(_) => false,
             PatternNode::Seq(nodes) => nodes.iter().all(PatternNode::is_nullable),
             PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::is_nullable),
             PatternNode::Repeat(_, least, _) => *least == 0,
-            PatternNode::Start | PatternNode::End => true,
         }
     }
 
@@ -64,18 +64,18 @@ impl PatternNode {
         match self {
             PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => 1 + nodes.iter().map(PatternNode::size).sum::<usize>(),
             PatternNode::Repeat(node, ..) => 1 + node.size(),
-            PatternNode::Class(_) | PatternNode::Start | PatternNode::End => 1,
+            PatternNode::Class(_) => 1,
         }
     }
 
-    /// Whether there is an anchor in it.
-    pub(crate) fn has_anchor(&self) -> bool {
-        match self {
-            PatternNode::Class(_) => false,
-            PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::has_anchor),
-            PatternNode::Repeat(node, ..) => node.has_anchor(),
-            PatternNode::Start | PatternNode::End => true,
+    /// The node, if each string of it can be spelled in each notation. The error names the part that cannot.
+    pub(crate) fn expressible(self) -> Result<PatternNode, String> {
+        let mut sets = Vec::new();
+        self.add_sets(&mut sets);
+        if sets.iter().any(|set| set.without(&[SURROGATES]).is_empty()) {
+            return Err("an empty class".into());
         }
+        if self.size() > MAX_NODES { Err("too many characters and classes".into()) } else { Ok(self) }
     }
 
     /// Returns whether it is [`PatternNode::any_text`].
@@ -89,7 +89,6 @@ impl PatternNode {
             PatternNode::Class(set) => sets.push(set),
             PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => nodes.iter().for_each(|node| node.add_sets(sets)),
             PatternNode::Repeat(node, ..) => node.add_sets(sets),
-            PatternNode::Start | PatternNode::End => {}
         }
     }
 
@@ -109,7 +108,6 @@ impl PatternNode {
                 Some(node) => Some(PatternNode::Repeat(Box::new(node), *least, *most)),
                 None => (*least == 0).then_some(PatternNode::EMPTY),
             },
-            PatternNode::Start | PatternNode::End => Some(self.clone()),
         }
     }
 
@@ -122,7 +120,6 @@ impl PatternNode {
         match self {
             PatternNode::Class(_) => return Ok(Some(self)),
             PatternNode::Repeat(node, _, most) => return Ok(Some(PatternNode::Repeat(node, 1, most))),
-            PatternNode::Start | PatternNode::End => return Err("a repeated anchor".into()),
             PatternNode::Alt(nodes) => {
                 for node in nodes {
                     kept.extend(node.without_empty(work)?);
@@ -149,7 +146,6 @@ impl PatternNode {
     pub(crate) fn lengths(&self) -> (u64, Option<u64>) {
         match self {
             PatternNode::Class(_) => (1, Some(1)),
-            PatternNode::Start | PatternNode::End => (0, Some(0)),
             PatternNode::Seq(nodes) => {
                 nodes.iter().map(PatternNode::lengths).fold((0, Some(0)), |(low, high), (least, most)| {
                     (low.saturating_add(least), high.zip(most).map(|(high, most)| high.saturating_add(most)))

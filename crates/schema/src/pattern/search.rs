@@ -2,6 +2,8 @@
 
 use foredraft_base::work::Work;
 
+use foredraft_grammar::pattern::RegexNode;
+
 use super::node::PatternNode;
 
 /// The maximum number of alternatives with anchors of their own.
@@ -18,7 +20,7 @@ struct Branch {
 }
 
 /// The whole texts in which the pattern is found. The error names what is in the way.
-pub(super) fn whole_text(pattern: PatternNode, work: &Work) -> Result<PatternNode, String> {
+pub(super) fn whole_text(pattern: &RegexNode, work: &Work) -> Result<PatternNode, String> {
     let mut alternatives = Vec::new();
     for branch in branches(pattern, work)? {
         alternatives.push(surround(branch));
@@ -65,10 +67,35 @@ fn shorten(node: Option<&mut PatternNode>) {
     }
 }
 
+/// The texts of a regular expression without anchors. The error names the part that a grammar cannot express.
+pub(super) fn plain(node: &RegexNode, work: &Work) -> Result<PatternNode, String> {
+    let all = |nodes: &[RegexNode]| nodes.iter().map(|node| plain(node, work)).collect::<Result<Vec<_>, _>>();
+    Ok(match node {
+        RegexNode::Class(set) => PatternNode::Class(set.clone()),
+        RegexNode::Seq(nodes) => PatternNode::Seq(all(nodes)?),
+        RegexNode::Alt(nodes) => PatternNode::Alt(all(nodes)?),
+        RegexNode::Group(node, _) => plain(node, work)?,
+        RegexNode::Repeat(node, least, most, _) => PatternNode::repeat(plain(node, work)?, *least, *most, work)?,
+        RegexNode::Look(..) => return Err("a lookahead".into()),
+        RegexNode::WordBoundary(is) => return Err(format!("a word boundary (\\{})", if *is { 'b' } else { 'B' })),
+        RegexNode::Start | RegexNode::End => return Err("a repeated anchor".into()),
+    })
+}
+
+/// Whether there is an anchor in a regular expression.
+fn has_anchor(node: &RegexNode) -> bool {
+    match node {
+        RegexNode::Start | RegexNode::End => true,
+        RegexNode::Seq(nodes) | RegexNode::Alt(nodes) => nodes.iter().any(has_anchor),
+        RegexNode::Group(node, _) | RegexNode::Repeat(node, ..) => has_anchor(node),
+        RegexNode::Class(_) | RegexNode::Look(..) | RegexNode::WordBoundary(_) => false,
+    }
+}
+
 /// The branches of a node.
-fn branches(node: PatternNode, work: &Work) -> Result<Vec<Branch>, String> {
-    if !node.has_anchor() {
-        let body = match node {
+fn branches(node: &RegexNode, work: &Work) -> Result<Vec<Branch>, String> {
+    if !has_anchor(node) {
+        let body = match plain(node, work)? {
             PatternNode::Seq(nodes) => nodes,
             node => vec![node],
         };
@@ -76,9 +103,16 @@ fn branches(node: PatternNode, work: &Work) -> Result<Vec<Branch>, String> {
         return Ok(vec![Branch { body, n_solid, ..Branch::default() }]);
     }
     match node {
-        PatternNode::Start => Ok(vec![Branch { at_start: true, ..Branch::default() }]),
-        PatternNode::End => Ok(vec![Branch { at_end: true, ..Branch::default() }]),
-        PatternNode::Alt(nodes) => {
+        RegexNode::Start => Ok(vec![Branch { at_start: true, ..Branch::default() }]),
+        RegexNode::End => Ok(vec![Branch { at_end: true, ..Branch::default() }]),
+        RegexNode::Group(node, _) | RegexNode::Repeat(node, 1, Some(1), _) => branches(node, work),
+        RegexNode::Repeat(_, _, Some(0), _) => Ok(vec![Branch::default()]),
+        RegexNode::Repeat(node, 0, Some(1), _) => {
+            let mut all = branches(node, work)?;
+            all.push(Branch::default());
+            Ok(all)
+        }
+        RegexNode::Alt(nodes) => {
             let mut all = Vec::new();
             for node in nodes {
                 all.extend(branches(node, work)?);
@@ -86,7 +120,7 @@ fn branches(node: PatternNode, work: &Work) -> Result<Vec<Branch>, String> {
             }
             Ok(all)
         }
-        PatternNode::Seq(nodes) => {
+        RegexNode::Seq(nodes) => {
             let mut all = vec![Branch::default()];
             for node in nodes {
                 let next = branches(node, work)?;
@@ -104,7 +138,7 @@ fn branches(node: PatternNode, work: &Work) -> Result<Vec<Branch>, String> {
             }
             Ok(all)
         }
-        PatternNode::Class(_) | PatternNode::Repeat(..) => Err("a repeated anchor".into()),
+        _ => Err("a repeated anchor".into()),
     }
 }
 

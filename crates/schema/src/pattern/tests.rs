@@ -1,13 +1,12 @@
 //! Patterns against the `regex` crate's search, and what is refused.
 
-use super::{PatternNode, matches, whole_text};
-use crate::rules::Rules;
-use crate::spelling::Spelling;
+use super::{PatternNode, whole_text};
+use crate::matching::Matcher;
 use crate::tests::work;
 
 /// Whether the tree matches all of the text.
 fn is_match(node: &PatternNode, text: &str) -> bool {
-    matches(node, text, &|_| true).expect("without a limit")
+    Matcher::new(node).expect("a tree").matches(text, &work()).expect("within the limits")
 }
 
 /// All texts of at most `len` of these characters.
@@ -106,8 +105,7 @@ fn refused_patterns_say_why() {
         ("(a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?q?)*", "more than 16 optional parts"),
         (&"é".repeat(9000), "more than 8192 characters"),
     ] {
-        let written =
-            whole_text(pattern, &work()).and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()));
+        let written = whole_text(pattern, &work()).and_then(PatternNode::expressible);
         let error = written.expect_err(pattern);
         assert!(error.contains(why), "{pattern}: {error}");
     }

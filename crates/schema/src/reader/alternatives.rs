@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
 use crate::disjoint::disjoint;
-use crate::document::{MAX_NODES, SchemaResult, VISIT, empty_at, error_at};
+use crate::document::{MAX_NODES, SchemaFault, SchemaResult, VISIT, empty_at, error_at, too_large_at};
 use crate::keywords::is_assertion;
 use crate::tree::SchemaNode;
 use crate::{merge, negation, unevaluated};
@@ -62,7 +62,7 @@ impl SchemaReader<'_, '_> {
         let n_definitions = self.definitions.len();
         match self.schema(part, at, depth + 1) {
             Ok(node) => Ok(Some(node)),
-            Err(error) if error.is_empty => {
+            Err(error) if error.kind == SchemaFault::Empty => {
                 // Nothing refers to the definitions that it has begun.
                 self.definitions.truncate(n_definitions);
                 self.todo.retain(|todo| todo.id < n_definitions);
@@ -81,9 +81,10 @@ impl SchemaReader<'_, '_> {
         keyword: &str,
         at: &str,
     ) -> SchemaResult<Value> {
-        let Some(list) = parts.as_array().filter(|list| list.len() <= MAX_NODES) else {
-            return error_at(at, "must be an array of schemas, and not too long");
-        };
+        let Some(list) = parts.as_array() else { return error_at(at, "must be an array of schemas") };
+        if list.len() > MAX_NODES {
+            return too_large_at(at, format!("more than {MAX_NODES} alternatives"));
+        }
         if keyword == "oneOf" {
             self.exclusive(list, at)?;
         }

@@ -5,15 +5,14 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, inside, show_text};
+use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, inside, show_text, too_large_at};
 use crate::keywords::{count, strings};
+use crate::matching::Matcher;
 use crate::tree::{AdditionalNode, ObjectNode, PropertyNode, SchemaNode, TextNode};
 use crate::{names, pattern};
 
 /// The maximum number of properties of an object.
-pub(crate) const MAX_PROPERTIES: usize = 128;
-/// The maximum length of a property's name, in bytes.
-const MAX_NAME: usize = 256;
+pub(crate) const MAX_PROPERTIES: usize = MAX_NODES;
 
 impl SchemaReader<'_, '_> {
     /// Reads an object schema.
@@ -37,13 +36,10 @@ impl SchemaReader<'_, '_> {
         self.patterns_of_names(map, at, &mut listed, &mut additional, depth)?;
         self.names(map, at, &mut listed, &mut additional, depth)?;
         if listed.len() > MAX_PROPERTIES {
-            return error_at(at, format!("more than {MAX_PROPERTIES} properties"));
+            return too_large_at(at, format!("more than {MAX_PROPERTIES} properties"));
         }
         let mut properties = Vec::new();
         for one in listed {
-            if one.name.len() > MAX_NAME {
-                return error_at(at, format!("a property's name of more than {MAX_NAME} bytes"));
-            }
             let value = self.schema(&one.schema, &one.at, depth + 1)?;
             properties.push(PropertyNode { name: one.name, is_required: one.is_required, value });
         }
@@ -84,13 +80,16 @@ impl SchemaReader<'_, '_> {
                 }
             }
         }
+        let mut matchers: Vec<Matcher> = nodes.iter().filter_map(|(node, ..)| Matcher::new(node)).collect();
+        if matchers.len() < nodes.len() {
+            return self.document.drop_keyword(at, "patternProperties", unenforceable);
+        }
         let is_open = map.get("additionalProperties") != Some(&Value::Bool(false));
         let mut kept = Vec::new();
         for mut one in listed.drain(..) {
             let mut parts = Vec::new();
-            for (node, schema, _) in &nodes {
-                let count = |steps: usize| self.document.count_steps(steps, at).is_ok();
-                let is_match = pattern::matches(node, &one.name, &count).unwrap_or(false);
+            for ((_, schema, _), matcher) in nodes.iter().zip(&mut matchers) {
+                let is_match = matcher.matches(&one.name, self.document.work()).unwrap_or(false);
                 self.document.count_steps(1, at)?;
                 if is_match {
                     self.document.count_copy(schema, at)?;
@@ -197,7 +196,7 @@ pub(crate) fn listed(document: &Document<'_>, map: &Map<String, Value>, at: &str
     };
     let required = strings(map, "required", at)?;
     if properties.len().max(required.len()) > MAX_NODES {
-        return error_at(at, format!("more than {MAX_PROPERTIES} properties"));
+        return too_large_at(at, format!("more than {MAX_PROPERTIES} properties"));
     }
     document.count_steps(VISIT * (properties.len() + required.len()), at)?;
     let needed: HashSet<&str> = required.iter().copied().collect();
@@ -240,9 +239,10 @@ fn restrict(
     additional: &mut Option<AdditionalNode>,
 ) -> SchemaResult<()> {
     if allowed.len() > MAX_PROPERTIES {
-        return error_at(at, format!("more than {MAX_PROPERTIES} names in propertyNames"));
+        return too_large_at(at, format!("more than {MAX_PROPERTIES} names in propertyNames"));
     }
-    let is_allowed = |name: &String| allowed.contains(name);
+    let names: HashSet<&String> = allowed.iter().collect();
+    let is_allowed = |name: &String| names.contains(name);
     if let Some(one) = listed.iter().find(|one| one.is_required && !is_allowed(&one.name)) {
         return empty_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
     }
@@ -250,8 +250,9 @@ fn restrict(
     let Some(additional) = additional.take().filter(|additional| additional.names.is_none()) else { return Ok(()) };
     let schema =
         map.get("additionalProperties").filter(|schema| schema.is_object()).cloned().unwrap_or(Value::Bool(true));
+    let known: HashSet<String> = listed.iter().map(|one| one.name.clone()).collect();
     for name in allowed {
-        if !listed.iter().any(|one| one.name == *name) && !additional.excluded.contains(name) {
+        if !known.contains(name) && !additional.excluded.contains(name) {
             document.count_copy(&schema, at)?;
             let at = format!("{at}/additionalProperties");
             listed.push(Listed { name: name.clone(), is_required: false, schema: schema.clone(), at });

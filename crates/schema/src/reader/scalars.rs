@@ -1,5 +1,6 @@
 //! Reads schemas of texts, integers and numbers.
 
+use foredraft_grammar::pattern::CharSet;
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
@@ -7,9 +8,7 @@ use crate::document::{SchemaResult, VISIT, empty_at, error_at};
 use crate::keywords::{FORMATS, bounds};
 use crate::negation;
 use crate::numbers::{IntegerRange, NumberBound, NumberRange};
-use crate::pattern::{self, CharSet, PatternNode};
-use crate::rules::Rules;
-use crate::spelling::Spelling;
+use crate::pattern::{self, PatternNode};
 use crate::tree::{SchemaNode, TextNode};
 
 impl SchemaReader<'_, '_> {
@@ -40,10 +39,7 @@ impl SchemaReader<'_, '_> {
         if let Some(pattern) = map.get("pattern") {
             let Some(pattern) = pattern.as_str() else { return error_at(at, "pattern must be a string") };
             // A format beside a pattern is an annotation, as in the standard: generators of schemas write both, and the pattern is exact.
-            // Written once to find out whether it can be.
-            let node = pattern::whole_text(pattern, self.document.work())
-                .and_then(|node| Spelling::Json(None).pattern(&node, &mut Rules::new()).map(|_| node));
-            match node {
+            match pattern::whole_text(pattern, self.document.work()).and_then(PatternNode::expressible) {
                 Ok(node) => return Ok(TextNode::Pattern(length(node)?)),
                 Err(part) => {
                     self.document.count_steps(VISIT, at)?;
@@ -127,7 +123,7 @@ impl SchemaReader<'_, '_> {
             least: bound("minimum", "exclusiveMinimum", true)?,
             most: bound("maximum", "exclusiveMaximum", false)?,
         };
-        if range.body().is_none() {
+        if range.pattern().is_none() {
             return empty_at(at, "no number of at most 15 digits is within the bounds");
         }
         Ok(SchemaNode::Number(range))

@@ -1,14 +1,16 @@
 //! Reads `enum` and `const`: which values of the lists are valid.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
-use crate::document::{MAX_NODES, SchemaResult, VISIT, empty_at, error_at, n_values};
+use crate::document::{MAX_NODES, SchemaResult, VISIT, empty_at, error_at, n_values, too_large_at};
 use crate::keywords::named_types;
 use crate::tree::SchemaNode;
 
 /// The maximum number of values in all `enum`s.
-const MAX_VALUES: usize = 4000;
+const MAX_VALUES: usize = 1 << 16;
 /// The maximum nesting of schemas through which values are looked for.
 const MAX_SEARCH: usize = 8;
 
@@ -75,14 +77,22 @@ impl SchemaReader<'_, '_> {
     ) -> SchemaResult<SchemaNode> {
         self.values += values.len();
         if self.values > MAX_VALUES {
-            return error_at(at, format!("more than {MAX_VALUES} values in enums"));
+            return too_large_at(at, format!("more than {MAX_VALUES} values in enums"));
         }
         // The schema's errors are those of its keywords, also where no value is of that type.
         named_types(map, at)?;
+        // The list itself says nothing about its own values.
+        let is_own = !map.contains_key("const");
+        let rest: Map<String, Value> = map
+            .iter()
+            .filter(|(key, _)| !(is_own && *key == "enum"))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let mut seen = HashSet::new();
         let mut valid = Vec::new();
         for value in values {
             self.document.count_steps(n_values(&value), at)?;
-            if self.validator.is_valid_part(map, &value) && !valid.contains(&value) {
+            if self.validator.is_valid_part(&rest, &value) && seen.insert(value.clone()) {
                 valid.push(value);
             }
         }

@@ -2,25 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::{Rng, accepts, automaton, random_text, work};
-use crate::{ArgumentKind, CompileOptions, CompiledArgument, Rules, Schema, text_until};
+use foredraft_grammar::tree::{NodeId, Tree};
+
+use super::{Rng, Written, accepts, automaton, random_text, work};
+use crate::{ArgumentKind, CompileOptions, CompiledArgument, Notation, Schema};
 
 const TAG: &str = "</parameter>";
 
 /// The rules of an argument, and its schema.
-fn argument(schema: &Value, delimiters: &[&str]) -> (Rules, CompiledArgument, Schema) {
+fn argument(schema: &Value, delimiters: &[&str]) -> (Tree, CompiledArgument, Schema) {
     let schema = Schema::new(schema, &work()).unwrap();
-    let mut rules = Rules::new();
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
-    let argument = schema.compile_argument(delimiters, &options, &mut rules).unwrap();
-    (rules, argument, schema)
+    let mut tree = Tree::new();
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let argument = schema.compile_argument(delimiters, Notation::Json, &options, &mut tree).unwrap();
+    (tree, argument, schema)
 }
 
 /// The grammar of an argument with a tag behind it.
-fn followed(mut rules: Rules, rule: &str, delimiters: &[&str]) -> String {
-    let end = delimiters.iter().map(|text| crate::literal(text)).collect::<Vec<_>>().join(" | ");
-    let whole = rules.add("whole", format!("{rule} ({end})"));
-    rules.to_gbnf(&whole)
+fn followed(mut tree: Tree, node: NodeId, delimiters: &[&str]) -> Written {
+    let end = tree.texts(delimiters);
+    let whole = tree.seq(&[node, end]);
+    Written(tree, whole)
 }
 
 #[test]
@@ -100,8 +102,8 @@ fn texts_are_read_as_the_kind_says() {
         ),
         (json!({"$ref": "#/$defs/s", "$defs": {"s": {"type": "string", "description": "x"}}}), Text, vec![text("12")]),
     ] {
-        let (rules, CompiledArgument { rule, kind: found, .. }, read) = argument(&schema, &[TAG]);
-        let gbnf = followed(rules, &rule, &[TAG]);
+        let (tree, CompiledArgument { node, kind: found, .. }, read) = argument(&schema, &[TAG]);
+        let gbnf = followed(tree, node, &[TAG]);
         assert_eq!(found, kind, "{schema}");
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
         for (text, value) in cases {
@@ -136,8 +138,8 @@ fn random_arguments_end_at_the_first_tag_and_are_valid() {
         json!({"type": "array", "items": {"type": "string", "pattern": "^[</ap>|end]{1,5}$"}, "minItems": 1}),
     ] {
         for delimiters in delimiters {
-            let (rules, CompiledArgument { rule, kind, .. }, read) = argument(&schema, delimiters);
-            let gbnf = rules.to_gbnf(&rule);
+            let (tree, CompiledArgument { node, kind, .. }, read) = argument(&schema, delimiters);
+            let gbnf = Written(tree, node);
             let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
             let closing: Vec<u8> = delimiters.concat().into_bytes().into_iter().chain(*b"\"]}").collect();
             let mut texts = 0;
@@ -161,9 +163,9 @@ fn random_arguments_end_at_the_first_tag_and_are_valid() {
 #[test]
 fn text_until_a_delimiter_is_all_text_without_it() {
     for delimiters in [&["aa"][..], &["ab", "ba"], &["aba"], &["a"], &["abab", "bb"], &["aab", "ab"]] {
-        let mut rules = Rules::new();
-        let text = text_until(delimiters, &mut rules);
-        let gbnf = followed(rules, &text, delimiters);
+        let mut tree = Tree::new();
+        let text = tree.until(delimiters);
+        let gbnf = followed(tree, text, delimiters);
         let grammar = automaton(&gbnf).unwrap();
         let mut texts = vec![String::new()];
         for _ in 0..8 {
@@ -187,25 +189,19 @@ fn text_until_a_delimiter_is_all_text_without_it() {
             }
         }
     }
-    // One that contains another never ends a text.
-    let (mut one, mut both) = (Rules::new(), Rules::new());
-    assert_eq!(text_until(&["<|"], &mut one), text_until(&["<|end|>", "<|"], &mut both));
-    assert_eq!(one.to_gbnf("text"), both.to_gbnf("text"));
-    let mut rules = Rules::new();
-    let rule = text_until(&[], &mut rules);
-    assert!(accepts(&automaton(&rules.to_gbnf(&rule)).unwrap(), "any </parameter> text\n\"é"));
 }
 
 #[test]
 fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
     let schema = Schema::new(&json!({"type": "array"}), &work()).unwrap();
-    let error = schema.compile_argument(&["}\n"], &CompileOptions::default(), &mut Rules::new()).unwrap_err();
+    let error =
+        schema.compile_argument(&["}\n"], Notation::Json, &CompileOptions::default(), &mut Tree::new()).unwrap_err();
     assert!(error.message().contains("has no character that JSON has only in strings"), "{error}");
 }
 
 #[test]
 fn values_can_be_literals_of_python() {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: true };
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
     for (schema, allowed, refused) in [
         (
             json!({"type": "array", "items": {"type": "string"}}),
@@ -233,10 +229,10 @@ fn values_can_be_literals_of_python() {
             vec!["['a'']", "['b']"],
         ),
     ] {
-        let mut rules = Rules::new();
+        let mut tree = Tree::new();
         let parsed = Schema::new(&schema, &work()).unwrap();
-        let argument = parsed.compile_argument(&[TAG], &options, &mut rules).unwrap();
-        let gbnf = followed(rules, &argument.rule, &[TAG]);
+        let argument = parsed.compile_argument(&[TAG], Notation::Python, &options, &mut tree).unwrap();
+        let gbnf = followed(tree, argument.node, &[TAG]);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
         for (texts, is_allowed) in [(allowed, true), (refused, false)] {
             for text in texts {
@@ -248,19 +244,25 @@ fn values_can_be_literals_of_python() {
 
 #[test]
 fn values_alone_are_no_strings() {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: true };
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
     for (schema, allowed, refused) in [
         (json!({}), vec!["{'a': ['b']}", "1", "None"], vec!["'a'", "\"a\""]),
         (json!({"type": ["string", "integer"]}), vec!["1"], vec!["'1'", "\"1\"", "1.5"]),
         (json!({"enum": ["a", 2]}), vec!["2"], vec!["'a'"]),
     ] {
-        let mut rules = Rules::new();
-        let values = Schema::new(&schema, &work()).unwrap().compile_values(&options, &mut rules).unwrap().unwrap();
-        let grammar = automaton(&rules.to_gbnf(&values.rule)).unwrap();
+        let mut tree = Tree::new();
+        let values = Schema::new(&schema, &work())
+            .unwrap()
+            .compile_values(Notation::Python, &options, &mut tree)
+            .unwrap()
+            .unwrap();
+        let grammar = automaton(&Written(tree, values.node)).unwrap();
         allowed.into_iter().for_each(|text| assert!(accepts(&grammar, text), "{text} under {schema}"));
         refused.into_iter().for_each(|text| assert!(!accepts(&grammar, text), "{text} under {schema}"));
     }
-    let none =
-        Schema::new(&json!({"type": "string"}), &work()).unwrap().compile_values(&options, &mut Rules::new()).unwrap();
+    let none = Schema::new(&json!({"type": "string"}), &work())
+        .unwrap()
+        .compile_values(Notation::Python, &options, &mut Tree::new())
+        .unwrap();
     assert_eq!(none, None);
 }

@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{accepts, automaton, grammar_with, work};
-use crate::{CompileOptions, Rules, Schema, compile};
+use foredraft_grammar::tree::Tree;
 
-const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
+use super::{Written, accepts, automaton, compile, endless, grammar_with, work};
+use crate::{CompileOptions, Notation, Schema, Values};
+
+const DROPS: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
 
 /// Only the keyword is dropped, its location is said, and the rest of the schema is enforced.
 #[test]
@@ -51,9 +53,8 @@ fn only_the_keyword_is_dropped() {
         ),
     ] {
         let schema = object(property);
-        let mut rules = Rules::new();
-        let compiled =
-            compile(&schema, &DROPS, &mut rules, &work()).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let mut tree = Tree::new();
+        let compiled = compile(&schema, &DROPS, &mut tree).unwrap_or_else(|error| panic!("{schema}: {error}"));
         let dropped: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
         assert_eq!(dropped, keywords, "{schema}: {:?}", compiled.unenforced);
         assert!(
@@ -61,12 +62,12 @@ fn only_the_keyword_is_dropped() {
             "{:?}",
             compiled.unenforced
         );
-        let grammar = automaton(&rules.to_gbnf(&compiled.rule)).unwrap();
+        let grammar = automaton(&Written(tree, compiled.node)).unwrap();
         assert!(accepts(&grammar, &json!({ "x": valid }).to_string()), "{valid} under {schema}");
         assert!(!accepts(&grammar, &json!({ "x": invalid }).to_string()), "{invalid} under {schema}");
         assert!(!accepts(&grammar, "{}"), "{schema}");
         // Without the option it is an error that names the keyword and the location.
-        let error = compile(&schema, &CompileOptions::default(), &mut Rules::new(), &work()).unwrap_err();
+        let error = compile(&schema, &CompileOptions::default(), &mut Tree::new()).unwrap_err();
         assert!(error.message().starts_with("#/properties/x"), "{error}");
     }
 }
@@ -81,7 +82,7 @@ fn invalid_schemas_are_errors_also_where_keywords_are_dropped() {
         json!({"type": "integer", "minimum": 5, "maximum": 4}),
         json!({"$ref": "#/$defs/none"}),
     ] {
-        assert!(compile(&schema, &DROPS, &mut Rules::new(), &work()).is_err(), "{schema}");
+        assert!(compile(&schema, &DROPS, &mut Tree::new()).is_err(), "{schema}");
     }
 }
 
@@ -112,9 +113,9 @@ fn properties_of_small_objects_come_in_any_order() {
     assert!(accepted > 80, "{accepted}");
 }
 
-/// In larger objects properties come in the order of the schema, or the required ones first.
+/// Properties come in the order of the schema, or the required ones first, unless any order is asked for.
 #[test]
-fn properties_of_large_objects_come_in_two_orders() {
+fn properties_of_large_objects_come_in_two_orders_or_any() {
     let properties: serde_json::Map<String, Value> =
         (0..12).map(|i| (format!("p{i:02}"), json!({"const": i}))).collect();
     let schema = json!({"properties": properties, "required": ["p03", "p05"]});
@@ -125,7 +126,8 @@ fn properties_of_large_objects_come_in_two_orders() {
             (r#"{"p03":3,"p05":5,"p00":0,"p11":11}"#, true),
             (r#"{"p00":0,"p03":3,"p05":5,"p11":11}"#, true),
             (r#"{"p00":0,"p03":3,"p04":4,"p05":5}"#, true),
-            (r#"{"p05":5,"p03":3}"#, false),
+            (r#"{"p05":5,"p03":3}"#, options.any_order),
+            (r#"{"p11":11,"p05":5,"p03":3,"p00":0}"#, options.any_order),
             (r#"{"p03":3}"#, false),
             (r#"{"p03":3,"p05":5,"p05":5}"#, false),
             (r#"{"p03":3,"p05":5,"x":1}"#, false),
@@ -165,4 +167,37 @@ fn parameters_are_those_of_all_alternatives() {
     assert!(read(json!({})).additional.is_some() && read(json!({"type": "object"})).properties.is_empty());
     assert!(read(json!({"type": "object", "properties": {}})).additional.is_none());
     assert!(Schema::new(&json!({"type": "string"}), &work()).unwrap().parameters().is_err());
+}
+
+/// One large part of a tool refused the whole request.
+#[test]
+fn what_is_too_large_for_a_grammar_is_dropped() {
+    for (schema, why) in endless().into_iter().filter(|(_, why)| why.starts_with("more than")) {
+        let shown: String = schema.to_string().chars().take(100).collect();
+        let compiled = compile(&schema, &DROPS, &mut Tree::new()).unwrap_or_else(|error| panic!("{shown}: {error}"));
+        assert!(compiled.unenforced.iter().any(|one| one.reason.contains(why)), "{shown}: {:?}", compiled.unenforced);
+    }
+    let properties: serde_json::Map<String, Value> = (0..2100).map(|i| (format!("p{i}"), json!({}))).collect();
+    let schema = Schema::new(&json!({"type": "object", "properties": properties}), &work()).unwrap();
+    let parameters = schema.parameters().unwrap();
+    assert!(parameters.properties.is_empty() && parameters.additional.is_some() && parameters.unenforced.len() == 1);
+    let mut tree = Tree::new();
+    let root = Values::new(&mut tree, Notation::Json, DROPS).object(&schema).unwrap();
+    let grammar = automaton(&Written(tree, root)).unwrap();
+    assert!(accepts(&grammar, r#"{"p1":{},"q":[]}"#) && !accepts(&grammar, "[]"));
+}
+
+#[test]
+fn many_properties_and_values_are_enforced() {
+    let properties: serde_json::Map<String, Value> = (0..150).map(|i| (format!("p{i}"), json!({"const": i}))).collect();
+    let values: Vec<String> = (0..5000).map(|i| format!("value {i}")).collect();
+    let grammar = |schema: Value| automaton(&grammar_with(&schema, &DROPS).unwrap()).unwrap();
+    let object = grammar(json!({"type": "object", "properties": properties}));
+    let backwards: Vec<String> = (0..150).rev().map(|i| format!("\"p{i}\":{i}")).collect();
+    assert!(accepts(&object, &format!("{{{}}}", backwards.join(","))) && accepts(&object, "{}"));
+    assert!(!accepts(&object, r#"{"p7":7,"p8":8,"p7":7}"#) && !accepts(&object, r#"{"p7":8}"#));
+    let list = grammar(json!({"enum": values}));
+    assert!(accepts(&list, "\"value 4999\"") && !accepts(&list, "\"value 5000\"") && !accepts(&list, "\"value \""));
+    let nested: Vec<String> = (0..3000).map(|n| "a".repeat(n)).collect();
+    assert!(accepts(&grammar(json!({ "enum": nested })), &format!("{:?}", "a".repeat(2999))));
 }

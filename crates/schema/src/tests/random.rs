@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Rng, automaton, random_text, validator, work};
-use crate::{CompileOptions, Rules, Schema, compile};
+use foredraft_grammar::tree::Tree;
+
+use super::{Rng, Written, automaton, compile, random_text, validator, work};
+use crate::{CompileOptions, Notation, Schema};
 
 /// Schemas of the keywords that the tests' validator knows.
 fn schemas() -> impl Strategy<Value = Value> {
@@ -84,10 +86,10 @@ proptest! {
     #[test]
     fn what_the_grammar_of_a_random_schema_accepts_is_valid(mut schema in schemas(), definition in schemas(), seed in 1_u64.., any_order: bool) {
         schema.as_object_mut().unwrap().insert("$defs".to_owned(), json!({ "d": definition.clone() }));
-        let mut rules = Rules::new();
+        let mut tree = Tree::new();
         let options = CompileOptions { any_order, ..CompileOptions::default() };
-        let Ok(compiled) = compile(&schema, &options, &mut rules, &work()) else { return Ok(()) };
-        let gbnf = rules.to_gbnf(&compiled.rule);
+        let Ok(compiled) = compile(&schema, &options, &mut tree) else { return Ok(()) };
+        let gbnf = Written(tree, compiled.node);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {schema}\n{gbnf}"));
         if refers_to_itself(&definition) {
             return Ok(());
@@ -122,11 +124,11 @@ proptest! {
         }
         let start = Instant::now();
         for drop_unenforceable in [false, true] {
-            let options = CompileOptions { drop_unenforceable, any_order: true, python: false };
+            let options = CompileOptions { drop_unenforceable, any_order: true, is_lenient: false };
             if let Ok(read) = Schema::new(&schema, &work()) {
-                let _ = read.compile(&options, &mut Rules::new());
+                let _ = read.compile(&options, &mut Tree::new());
                 let _ = read.parameters();
-                let _ = read.compile_argument(&["</a>"], &options, &mut Rules::new());
+                let _ = read.compile_argument(&["</a>"], Notation::Json, &options, &mut Tree::new());
                 let _ = read.is_valid(&schema);
             }
         }

@@ -7,7 +7,9 @@ use foredraft_base::error::Code;
 use foredraft_base::work::Work;
 use serde_json::{Value, json};
 
-use crate::{CompileOptions, Rules, Schema};
+use foredraft_grammar::tree::Tree;
+
+use crate::{CompileOptions, Notation, Schema};
 
 /// Schemas of about so many bytes of which some pass takes long.
 fn hostile(size: usize) -> Vec<(&'static str, Value)> {
@@ -43,9 +45,9 @@ fn hostile(size: usize) -> Vec<(&'static str, Value)> {
 
 fn run(schema: &Value, work: &Work) -> Result<(), foredraft_base::error::Error> {
     let schema = Schema::new(schema, work)?;
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, python: false };
-    schema.compile(&options, &mut Rules::new())?;
-    schema.compile_argument(&["</a>"], &options, &mut Rules::new())?;
+    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    schema.compile(&options, &mut Tree::new())?;
+    schema.compile_argument(&["</a>"], Notation::Json, &options, &mut Tree::new())?;
     Ok(())
 }
 

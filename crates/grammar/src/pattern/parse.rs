@@ -1,37 +1,83 @@
-//! Reads a regular expression (ECMA-262) into a tree. The error names the part that a grammar cannot express.
+//! Reads a regular expression in the notation of ECMAScript into a tree.
 
 use foredraft_base::work::Work;
 
-use super::classes::{CharSet, Ranges};
-use super::node::PatternNode;
-use crate::document::VISIT;
+use super::chars::{CharSet, Ranges};
 
-/// The maximum nesting of groups.
-const MAX_DEPTH: usize = 32;
+/// The maximum nesting of groups. It bounds the stack's depth.
+const MAX_DEPTH: usize = 64;
 /// The maximum count of a repetition.
-const MAX_REPEAT: u32 = 2000;
+const MAX_REPEAT: u32 = 1 << 13;
 /// The maximum number of classes and characters.
 const MAX_ITEMS: usize = 1 << 13;
+/// The steps of reading an item.
+const STEPS: usize = 8;
 
-/// Reads a pattern.
-pub(super) fn parse(pattern: &str, work: &Work) -> Result<PatternNode, String> {
-    let mut reader = PatternReader { rest: pattern.chars().peekable(), items: 0, work };
-    let node = reader.alternatives(0)?;
-    match reader.rest.next() {
+/// A part of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegexNode {
+    /// One character of a set.
+    Class(CharSet),
+    /// `^`.
+    Start,
+    /// `$`.
+    End,
+    /// `\b`, or `\B` if false.
+    WordBoundary(bool),
+    /// One after the other. The empty sequence is the empty text.
+    Seq(Vec<RegexNode>),
+    /// One of several, the first ones preferred. Never empty.
+    Alt(Vec<RegexNode>),
+    /// A group whose place is remembered, by its number from 0.
+    Group(Box<RegexNode>, usize),
+    /// What follows matches this, or does not if false.
+    Look(Box<RegexNode>, bool),
+    /// A part at least so often, at most so often, and whether as often as possible.
+    Repeat(Box<RegexNode>, u32, Option<u32>, bool),
+}
+
+/// The reason why a pattern cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatternFault {
+    /// The part that is wrong or not supported, such as "a lookbehind".
+    pub what: String,
+    /// Where, in characters.
+    pub at: usize,
+}
+
+/// Reads a pattern. `work` counts its items.
+///
+/// # Errors
+/// The part that is wrong or not supported: lookbehind, references to groups, Unicode properties, flags.
+pub fn parse(pattern: &str, work: &Work) -> Result<RegexNode, PatternFault> {
+    let rest = pattern.chars().peekable();
+    let mut reader = PatternReader { rest, len: pattern.chars().count(), items: 0, n_groups: 0, work };
+    let node = reader.alternatives(0).and_then(|node| match reader.rest.next() {
         None => Ok(node),
         Some(_) => Err("unbalanced parentheses".into()),
+    });
+    node.map_err(|what| PatternFault { what, at: reader.len - reader.rest.count() })
+}
+
+impl std::fmt::Display for PatternFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at character {}", self.what, self.at)
     }
 }
 
+type Read<T> = Result<T, String>;
+
 struct PatternReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
+    len: usize,
     items: usize,
+    n_groups: usize,
     work: &'a Work,
 }
 
 impl PatternReader<'_> {
     /// Reads alternatives, up to a closing parenthesis or the end.
-    fn alternatives(&mut self, depth: usize) -> Result<PatternNode, String> {
+    fn alternatives(&mut self, depth: usize) -> Read<RegexNode> {
         if depth > MAX_DEPTH {
             return Err(format!("groups nested deeper than {MAX_DEPTH}"));
         }
@@ -40,61 +86,77 @@ impl PatternReader<'_> {
             self.count()?;
             alternatives.push(self.sequence(depth)?);
         }
-        Ok(if alternatives.len() == 1 { alternatives.swap_remove(0) } else { PatternNode::Alt(alternatives) })
+        Ok(if alternatives.len() == 1 { alternatives.swap_remove(0) } else { RegexNode::Alt(alternatives) })
     }
 
     /// Reads a sequence, up to `|`, a closing parenthesis or the end.
-    fn sequence(&mut self, depth: usize) -> Result<PatternNode, String> {
+    fn sequence(&mut self, depth: usize) -> Read<RegexNode> {
         let mut nodes = Vec::new();
         while let Some(char) = self.rest.next_if(|char| !['|', ')'].contains(char)) {
             self.count()?;
             let node = match char {
                 '(' => self.group(depth)?,
                 '*' | '+' | '?' | '{' => return Err(format!("{char:?} without an item to repeat")),
-                '^' => PatternNode::Start,
-                '$' => PatternNode::End,
-                '.' => PatternNode::Class(CharSet::not_line_end()),
-                '[' => PatternNode::Class(self.class()?),
-                '\\' => PatternNode::Class(self.escape()?),
-                _ => PatternNode::Class(CharSet::one(u32::from(char))),
+                '^' => RegexNode::Start,
+                '$' => RegexNode::End,
+                '.' => RegexNode::Class(CharSet::not_line_end()),
+                '[' => RegexNode::Class(self.class()?),
+                '\\' => match self.rest.next_if(|next| ['b', 'B'].contains(next)) {
+                    Some(kind) => RegexNode::WordBoundary(kind == 'b'),
+                    None => RegexNode::Class(self.escape()?),
+                },
+                _ => RegexNode::Class(CharSet::one(u32::from(char))),
             };
-            let node = match self.rest.peek() {
+            nodes.push(match self.rest.peek() {
                 Some('*' | '+' | '?' | '{') => self.repetition(node)?,
                 _ => node,
-            };
-            nodes.push(node);
+            });
         }
-        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { PatternNode::Seq(nodes) })
+        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { RegexNode::Seq(nodes) })
     }
 
-    /// Counts an item.
-    fn count(&mut self) -> Result<(), String> {
+    /// Counts an item, or a member of a class.
+    fn count(&mut self) -> Read<()> {
         self.items += 1;
-        self.work.step(VISIT).map_err(|end| end.to_string())?;
+        self.work.step(STEPS).map_err(|end| end.to_string())?;
         if self.items > MAX_ITEMS { Err(format!("more than {MAX_ITEMS} characters and classes")) } else { Ok(()) }
     }
 
-    /// Reads a group, after its parenthesis. Names mean nothing here, because references to groups are refused.
-    fn group(&mut self, depth: usize) -> Result<PatternNode, String> {
+    /// Reads a group, after its parenthesis.
+    fn group(&mut self, depth: usize) -> Read<RegexNode> {
+        let mut look = None;
+        let mut number = None;
         if self.rest.next_if_eq(&'?').is_some() {
             match self.rest.next() {
                 Some(':') => {}
-                Some('=' | '!') => return Err("a lookahead".into()),
+                Some(kind @ ('=' | '!')) => look = Some(kind == '='),
                 Some('<') if matches!(self.rest.peek(), Some('=' | '!')) => return Err("a lookbehind".into()),
-                Some('<') => self.name()?,
-                Some('P') if self.rest.next_if_eq(&'<').is_some() => self.name()?,
+                Some('<') => number = Some(self.name()?),
+                Some('P') if self.rest.next_if_eq(&'<').is_some() => number = Some(self.name()?),
                 _ => return Err("a group with flags".into()),
             }
+        } else {
+            number = Some(self.number());
         }
         let node = self.alternatives(depth + 1)?;
-        match self.rest.next() {
-            Some(_) => Ok(node),
-            None => Err("unbalanced parentheses".into()),
+        if self.rest.next().is_none() {
+            return Err("unbalanced parentheses".into());
         }
+        Ok(match (look, number) {
+            (Some(ahead), _) => RegexNode::Look(Box::new(node), ahead),
+            (None, Some(number)) => RegexNode::Group(Box::new(node), number),
+            (None, None) => node,
+        })
     }
 
-    /// Skips the name of a group.
-    fn name(&mut self) -> Result<(), String> {
+    /// The number of a new group.
+    fn number(&mut self) -> usize {
+        self.n_groups += 1;
+        self.n_groups - 1
+    }
+
+    /// Skips the name of a group, and returns the group's number.
+    fn name(&mut self) -> Read<usize> {
         let mut len = 0;
         while let Some(char) = self.rest.next_if(|char| char.is_alphanumeric() || ['_', '$'].contains(char)) {
             if len == 0 && char.is_numeric() {
@@ -103,34 +165,28 @@ impl PatternReader<'_> {
             len += 1;
         }
         match self.rest.next() {
-            Some('>') if len > 0 => Ok(()),
+            Some('>') if len > 0 => Ok(self.number()),
             _ => Err("an invalid name of a group".into()),
         }
     }
 
-    /// Reads a repetition of `node`. Lazy ones repeat the same texts.
-    fn repetition(&mut self, node: PatternNode) -> Result<PatternNode, String> {
+    /// Reads a repetition of `node`.
+    fn repetition(&mut self, node: RegexNode) -> Read<RegexNode> {
         let (least, most) = match self.rest.next() {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
             _ => self.bounds()?,
         };
-        self.rest.next_if_eq(&'?');
+        let is_greedy = self.rest.next_if_eq(&'?').is_none();
         match self.rest.peek() {
             Some(char @ ('*' | '+' | '?' | '{')) => Err(format!("{char:?} without an item to repeat")),
-            _ if !node.has_anchor() => PatternNode::repeat(node, least, most, self.work),
-            _ => match (least, most) {
-                (_, Some(0)) => Ok(PatternNode::EMPTY),
-                (1, Some(1)) => Ok(node),
-                (0, Some(1)) => Ok(PatternNode::Alt(vec![node, PatternNode::EMPTY])),
-                _ => Err("a repeated anchor".into()),
-            },
+            _ => Ok(RegexNode::Repeat(Box::new(node), least, most, is_greedy)),
         }
     }
 
     /// Reads the bounds of a repetition, after `{`.
-    fn bounds(&mut self) -> Result<(u32, Option<u32>), String> {
+    fn bounds(&mut self) -> Read<(u32, Option<u32>)> {
         let mut inside = String::new();
         loop {
             match self.rest.next().ok_or("unterminated curly brackets")? {
@@ -155,10 +211,11 @@ impl PatternReader<'_> {
     }
 
     /// Reads a class, after `[`.
-    fn class(&mut self) -> Result<CharSet, String> {
+    fn class(&mut self) -> Read<CharSet> {
         let negated = self.rest.next_if_eq(&'^').is_some();
         let mut ranges = Ranges::new();
         loop {
+            self.work.step(1).map_err(|end| end.to_string())?;
             let first = match self.rest.next().ok_or("unterminated character class")? {
                 ']' => return Ok(CharSet::new(negated, &ranges)),
                 '\\' if self.rest.next_if_eq(&'b').is_some() => CharSet::one(0x08),
@@ -190,7 +247,7 @@ impl PatternReader<'_> {
     }
 
     /// Reads an escape, after the backslash.
-    fn escape(&mut self) -> Result<CharSet, String> {
+    fn escape(&mut self) -> Read<CharSet> {
         let char = self.rest.next().ok_or("trailing backslash")?;
         let code = match char {
             'd' | 'D' => return Ok(CharSet::digit(char == 'D')),
@@ -205,16 +262,15 @@ impl PatternReader<'_> {
             'u' => self.unicode()?,
             '0' if !self.rest.peek().is_some_and(char::is_ascii_digit) => 0,
             '0'..='9' | 'k' => return Err(format!("a reference to a group (\\{char})")),
-            'b' | 'B' => return Err(format!("a word boundary (\\{char})")),
             'p' | 'P' => return Err(format!("a Unicode property (\\{char})")),
-            _ if char.is_ascii_punctuation() => u32::from(char),
+            _ if !char.is_alphanumeric() => u32::from(char),
             _ => return Err(format!("the escape \\{char}")),
         };
         Ok(CharSet::one(code))
     }
 
     /// Reads `XXXX`, a pair of surrogates, or `{X...}`, after `\u`.
-    fn unicode(&mut self) -> Result<u32, String> {
+    fn unicode(&mut self) -> Read<u32> {
         if self.rest.next_if_eq(&'{').is_some() {
             let mut text = String::new();
             while let Some(char) = self.rest.next_if(char::is_ascii_hexdigit) {
@@ -238,7 +294,7 @@ impl PatternReader<'_> {
     }
 
     /// Reads a number of this many hexadecimal digits.
-    fn hex(&mut self, digits: usize) -> Result<u32, String> {
+    fn hex(&mut self, digits: usize) -> Read<u32> {
         let text: String = self.rest.by_ref().take(digits).collect();
         let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         u32::from_str_radix(&text, 16).ok().filter(|_| is_hex).ok_or_else(|| "an invalid escape".into())

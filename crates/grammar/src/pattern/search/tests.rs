@@ -50,6 +50,9 @@ fn constructs_mean_what_they_mean_in_ecmascript() {
         (r"(?!.*\bend\b)x(?=y|$)", "xy end xy xz x", Some(7)),
         ("(?:(?=a)[ab]|(?=b)[bc])+d", "abad", Some(0)),
         ("(?=^a)a", "ba", None),
+        ("[é-ü]+x", "aéôx", Some(1)),
+        ("^.$", "é", Some(0)),
+        (r"\u{1F600}b", "\u{1f600}\u{1f600}b", Some(4)),
     ] {
         assert_eq!(find(pattern, text), expected, "{pattern} in {text:?}");
     }
@@ -58,17 +61,17 @@ fn constructs_mean_what_they_mean_in_ecmascript() {
 #[test]
 fn invalid_patterns_name_the_place() {
     for (pattern, why) in [
-        ("(a", "missing ) at byte 2"),
-        ("a)", "unmatched ) at byte 1"),
-        ("[a", "missing ] at byte 2"),
-        ("*", "nothing to repeat at byte 1"),
-        (r"(a)\1", "unsupported backreference at byte 5"),
-        ("(?<=a)", "unsupported group at byte 2"),
-        ("a{3,2}", "invalid count at byte 6"),
-        ("a{99999}", "too large a count at byte 6"),
+        ("(a", "unbalanced parentheses at character 2"),
+        ("a)", "unbalanced parentheses at character 2"),
+        ("[a", "unterminated character class at character 2"),
+        ("*", "'*' without an item to repeat at character 1"),
+        (r"(a)\1", "a reference to a group (\\1) at character 5"),
+        ("(?<=a)", "a lookbehind at character 3"),
+        ("a{3,2}", "{3,2} (expected whole numbers up to 8192) at character 6"),
+        ("a{99999}", "{99999} (expected whole numbers up to 8192) at character 8"),
         ("(?:(?:a{99}){99}){99}", "too large"),
-        (&"(".repeat(100), "too many nested groups at byte 64"),
-        (r"\", "unexpected end at byte 1"),
+        (&"(".repeat(100), "groups nested deeper than 64 at character 65"),
+        (r"\", "trailing backslash at character 1"),
     ] {
         assert_eq!(Pattern::new(pattern).unwrap_err(), why, "{pattern}");
     }

@@ -17,76 +17,98 @@ const WHITESPACE: [(u32, u32); 10] = [
 ];
 
 /// Ranges of code points, both ends inclusive.
-pub(crate) type Ranges = Vec<(u32, u32)>;
+pub type Ranges = Vec<(u32, u32)>;
 
 /// A set of characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CharSet {
+pub struct CharSet {
     /// In order, neither overlapping nor adjacent.
     ranges: Ranges,
 }
 
 impl CharSet {
     /// The characters in the ranges, or all others.
-    pub(crate) fn new(negated: bool, ranges: &[(u32, u32)]) -> CharSet {
+    #[must_use]
+    pub fn new(negated: bool, ranges: &[(u32, u32)]) -> CharSet {
         let others = complement(ranges);
         CharSet { ranges: if negated { others } else { complement(&others) } }
     }
 
-    pub(crate) fn one(code: u32) -> CharSet {
+    /// The set of one character.
+    #[must_use]
+    pub fn one(code: u32) -> CharSet {
         CharSet { ranges: vec![(code, code)] }
     }
 
     /// All characters.
-    pub(crate) fn any() -> CharSet {
+    #[must_use]
+    pub fn any() -> CharSet {
         CharSet::new(true, &[])
     }
 
     /// `.`.
-    pub(crate) fn not_line_end() -> CharSet {
+    #[must_use]
+    pub fn not_line_end() -> CharSet {
         CharSet::new(true, &LINE_ENDS)
     }
 
     /// `\d` or `\D`.
-    pub(crate) fn digit(negated: bool) -> CharSet {
+    #[must_use]
+    pub fn digit(negated: bool) -> CharSet {
         CharSet::new(negated, &[(0x30, 0x39)])
     }
 
     /// `\w` or `\W`.
-    pub(crate) fn word(negated: bool) -> CharSet {
+    #[must_use]
+    pub fn word(negated: bool) -> CharSet {
         CharSet::new(negated, &[(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
     }
 
     /// `\s` or `\S`.
-    pub(crate) fn whitespace(negated: bool) -> CharSet {
+    #[must_use]
+    pub fn whitespace(negated: bool) -> CharSet {
         CharSet::new(negated, &WHITESPACE)
     }
 
-    pub(crate) fn ranges(&self) -> &[(u32, u32)] {
+    /// Its ranges, in order, neither overlapping nor adjacent.
+    #[must_use]
+    pub fn ranges(&self) -> &[(u32, u32)] {
         &self.ranges
     }
 
     /// The character of a set of one.
-    pub(crate) fn single(&self) -> Option<u32> {
+    #[must_use]
+    pub fn single(&self) -> Option<u32> {
         match self.ranges.as_slice() {
             [(first, last)] if first == last => Some(*first),
             _ => None,
         }
     }
 
-    pub(crate) fn contains(&self, code: u32) -> bool {
+    /// Whether it has a character.
+    #[must_use]
+    pub fn contains(&self, code: u32) -> bool {
         let at = self.ranges.partition_point(|(_, last)| *last < code);
         self.ranges.get(at).is_some_and(|(first, _)| *first <= code)
     }
 
+    /// The characters of both.
+    #[must_use]
+    pub fn united(&self, other: &CharSet) -> CharSet {
+        CharSet::new(false, &[self.ranges(), other.ranges()].concat())
+    }
+
     /// The set without some characters.
-    pub(crate) fn without(&self, codes: &[(u32, u32)]) -> CharSet {
+    #[must_use]
+    pub fn without(&self, codes: &[(u32, u32)]) -> CharSet {
         let mut excluded = codes.to_vec();
         excluded.extend(complement(&self.ranges));
         CharSet { ranges: complement(&excluded) }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no character.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 }
