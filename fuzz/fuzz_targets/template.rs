@@ -15,7 +15,7 @@ const LONG: i128 = 1000;
 
 fn render(source: &str) {
     let Ok(template) = Template::parse(source) else { return };
-    let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt: None });
+    let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt: None, mark: None });
     let pair = |key: &str, value: &str| -> TemplateResult<(Value, Value)> { Ok((run.text(key)?, run.text(value)?)) };
     let message = |role: &str, content: &str| run.dict([pair("role", role)?, pair("content", content)?]);
     let messages: TemplateResult<Vec<Value>> =

@@ -79,7 +79,7 @@ fn value(run: &Run, json: &Json) -> TemplateResult<Value> {
 /// Renders with this target's own copy of the renderer, as deeply as libFuzzer's stack allows.
 fn render(source: &str) {
     let Ok(template) = Template::parse(source) else { return };
-    let run = Run::new(RenderLimits { steps: 20_000, memory: 1 << 20, output: 1 << 20, depth: 200, interrupt: None });
+    let run = Run::new(RenderLimits { steps: 20_000, memory: 1 << 20, output: 1 << 20, depth: 200, interrupt: None, mark: None });
     let variable = |name| Ok((name, value(&run, &REQUEST[name])?));
     let Ok(mut variables) = ["messages", "tools"].into_iter().map(variable).collect::<TemplateResult<Vec<_>>>() else {
         return;

@@ -58,7 +58,7 @@ pub use kernels::{
 };
 pub use model::Model;
 pub use model::pieces::TokenPieces;
-pub use model::special::{ControlStarts, SpecialTokens};
+pub use model::special::{GuardedTokens, SpecialTokens, TokenStarts};
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,

@@ -6,6 +6,7 @@
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "ggml-rpc.h"
 #include "ggml.h"
 #include "llama.h"
 
@@ -43,13 +44,21 @@ struct foredraft_weights_of_format {
 
 // Returns whether a GGUF file can be used as `role` says. If false, `why` says why not. For a file whose head cannot be read this returns true,
 // because the loader reports it. `formats`, FOREDRAFT_N_FORMATS of them, count the weights of each ggml_type. `kind` is set to how it drafts.
-// `overrides` ends with an empty key, or is NULL.
+// `overrides` ends with an empty key, or is NULL. `add_control_token` is called with `user` for each token that the file calls a control token,
+// ascending.
 //
 // If `stream` is not NULL, the file is the part of it from byte `start`, and `path` is NULL. The file is `length` bytes long. (llama.cpp does
 // not notice that weights are beyond the end of a mapped part, because the file continues there.)
 bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, enum foredraft_role role,
-    const struct llama_model_kv_override * overrides, struct foredraft_weights_of_format * formats, enum foredraft_draft_kind * kind, char * why,
-    size_t why_size);
+    const struct llama_model_kv_override * overrides, struct foredraft_weights_of_format * formats, enum foredraft_draft_kind * kind,
+    void (*add_control_token)(void * user, int32_t token), void * user, char * why, size_t why_size);
+
+// The version of the protocol of ggml's RPC servers.
+enum foredraft_rpc_version {
+    FOREDRAFT_RPC_MAJOR = RPC_PROTO_MAJOR_VERSION,
+    FOREDRAFT_RPC_MINOR = RPC_PROTO_MINOR_VERSION,
+    FOREDRAFT_RPC_PATCH = RPC_PROTO_PATCH_VERSION,
+};
 
 // -- sources/requantized.cpp
 

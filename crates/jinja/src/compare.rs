@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::error::{Fault, FaultKind, TemplateResult, refused};
 use crate::meter::Meter;
+use crate::search::Searched;
 use crate::value::{Dict, Value};
 
 /// The maximum nesting of values that are compared or printed.
@@ -25,12 +26,14 @@ fn equal_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Templat
     }
     Ok(match (left, right) {
         (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
-        (Value::Text(left), Value::Text(right)) => {
-            if left.len() != right.len() {
-                return Ok(false);
-            }
+        (Value::Text(left), Value::Text(right)) if left.len() == right.len() => {
             meter.read(left.len())?;
             ***left == ***right
+        }
+        (Value::Text(left), Value::Text(right)) => {
+            let Some(mark) = meter.mark() else { return Ok(false) };
+            meter.read(left.len() + right.len())?;
+            left.split(mark).flat_map(str::bytes).eq(right.split(mark).flat_map(str::bytes))
         }
         (Value::List(left), Value::List(right)) => {
             if Rc::ptr_eq(left, right) {
@@ -112,12 +115,12 @@ fn order_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Templat
 }
 
 /// Whether `container` contains `item`.
-pub(crate) fn contains(meter: &Meter, container: &Value, item: &Value) -> TemplateResult<bool> {
+pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> TemplateResult<bool> {
     match (container, item) {
         (Value::Undefined, _) => Ok(false),
         (Value::Text(text), Value::Text(part)) => {
             meter.read(text.len() + part.len())?;
-            Ok(text.contains(&***part))
+            Ok(Searched::new(meter, text)?.contains(part))
         }
         (Value::Text(_), other) => refused(format!("expected a string left of 'in', got {}", other.type_name())),
         (Value::Dict(dict), key) => Ok(find(meter, dict, key)?.is_some()),

@@ -35,6 +35,7 @@ mod parser;
 mod predicates;
 mod print;
 mod scope;
+mod search;
 mod strftime;
 mod text;
 mod value;

@@ -37,6 +37,8 @@ pub struct RenderLimits {
     pub depth: usize,
     /// Whether to stop.
     pub interrupt: Option<StopSignal>,
+    /// A character that searches in texts pass over: the caller marks parts of texts with it.
+    pub mark: Option<char>,
 }
 
 /// Steps between two questions to the interrupt.
@@ -67,6 +69,10 @@ impl Meter {
             return Err(Fault::new(FaultKind::Limit, format!("prints more than {} bytes", self.limits.output)));
         }
         Ok(())
+    }
+
+    pub(crate) fn mark(&self) -> Option<char> {
+        self.limits.mark
     }
 
     /// The steps until now.

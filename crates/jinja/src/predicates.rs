@@ -5,6 +5,7 @@ use crate::ast::CompareOp;
 use crate::error::{TemplateResult, refused};
 use crate::filters::names;
 use crate::interpreter::Interpreter;
+use crate::search::Searched;
 use crate::value::Value;
 
 /// Whether a test is true of a value.
@@ -73,8 +74,13 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut argumen
         }
         "lower" => string.chars().any(char::is_lowercase) && !string.chars().any(char::is_uppercase),
         "upper" => string.chars().any(char::is_uppercase) && !string.chars().any(char::is_lowercase),
-        "startingwith" => other.as_str().is_some_and(|prefix| string.starts_with(prefix)),
-        "endingwith" => other.as_str().is_some_and(|suffix| string.ends_with(suffix)),
+        "startingwith" | "endingwith" => {
+            let searched = Searched::new(&run.meter, string)?;
+            other.as_str().is_some_and(|affix| match name {
+                "startingwith" => searched.without_prefix(affix).is_some(),
+                _ => searched.without_suffix(affix).is_some(),
+            })
+        }
         "filter" => names::is_known(string),
         "test" => is_known(string),
         "escaped" | "safe" => false,

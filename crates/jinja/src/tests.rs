@@ -24,7 +24,14 @@ fn rendered(source: &str, interrupt: Option<StopSignal>) -> (TemplateResult<Stri
             Ok(template) => template,
             Err(fault) => return (Err(fault), 0),
         };
-        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt });
+        let run = Run::new(RenderLimits {
+            steps: STEPS,
+            memory: MEMORY,
+            output: MEMORY,
+            depth: MAX_DEPTH,
+            interrupt,
+            mark: None,
+        });
         let pairs = [("a", Value::Int(1)), ("b", Value::None)].map(|(name, value)| (run.text(name).unwrap(), value));
         let given = run.dict(pairs).unwrap();
         let result = template.render(&run, vec![("given", given), ("unused", Value::None)], 0);
@@ -304,8 +311,14 @@ fn values_without_an_order_are_sorted_and_a_limit_ends_a_sort() {
         let template = Template::parse("{{ ('Sphinx of black quartz, judge my vow! ' * 9)|sort|length }}").unwrap();
         let mut n_limited = 0;
         for steps in (500..20_000).step_by(37) {
-            let run =
-                Run::new(RenderLimits { steps, memory: MEMORY, output: MEMORY, depth: MAX_DEPTH, interrupt: None });
+            let run = Run::new(RenderLimits {
+                steps,
+                memory: MEMORY,
+                output: MEMORY,
+                depth: MAX_DEPTH,
+                interrupt: None,
+                mark: None,
+            });
             match template.render(&run, Vec::new(), 0) {
                 Ok(text) => assert_eq!(text, "342"),
                 Err(fault) => {
@@ -474,6 +487,7 @@ fn nesting_needs_no_more_stack_than_the_limit_on_the_depth_says() {
                     output: MEMORY,
                     depth: levels,
                     interrupt: None,
+                    mark: None,
                 });
                 let template = Template::parse(&source).unwrap();
                 template.render(&run, Vec::new(), 0).err()
@@ -547,6 +561,7 @@ fn values_that_contain_themselves_are_freed() {
                 output: MEMORY,
                 depth: MAX_DEPTH,
                 interrupt: None,
+                mark: None,
             });
             let _ = template.render(&run, Vec::new(), 0);
             assert_eq!(run.memory(), 0, "{source}");
@@ -569,5 +584,35 @@ fn the_interrupt_stops_a_rendering() {
 fn long_error_messages_are_cut() {
     for source in ["{{ raise_exception('a' * 1000000) }}", "{{ [1]|map('a' * 1000000)|list }}"] {
         assert!(fault(source).message.len() < 5000, "{source}");
+    }
+}
+
+#[test]
+fn searches_pass_over_the_mark() {
+    let limits = RenderLimits {
+        steps: STEPS,
+        memory: MEMORY,
+        output: MEMORY,
+        depth: MAX_DEPTH,
+        interrupt: None,
+        mark: Some('~'),
+    };
+    for (expression, expected) in [
+        ("'<b>' in x, 'b>c' in x, '<bc' in x", "(True, True, False)"),
+        ("x == 'a<b>c<b>', x == 'a<~b>c<b~>', x == 'a<b>c<b'", "(True, True, False)"),
+        ("x.split('<b>')", "['a', 'c', '']"),
+        ("x.split('b', 1), x.rsplit('b', 1)", "(['a<~', '>c<b~>'], ['a<~b>c<', '>'])"),
+        ("x.split('<', 1), x.rpartition('<b')", "(['a', 'b>c<b~>'], ('a<~b>c', '<b~', '>'))"),
+        ("x.startswith('a<b'), x.endswith('<b>'), x.endswith('b')", "(True, True, False)"),
+        ("x.removeprefix('a<'), x.removesuffix('<b>')", "('b>c<b~>', 'a<~b>c')"),
+        ("x.replace('<b>', '-', 1), x.count('<b>'), x.replace('c', '')", "('a-c<b~>', 2, 'a<~b><b~>')"),
+        ("x.find('<b>'), x[x.rfind('<b'):], x is startingwith 'a<b'", "(1, '<b~>', True)"),
+        ("x.find('')", "0"),
+    ] {
+        let template = Template::parse(&format!("{{{{ {expression} }}}}")).unwrap();
+        let run = Run::new(limits.clone());
+        let x = run.text("a<~b>c<b~>").unwrap();
+        let found = template.render(&run, vec![("x", x)], 0);
+        assert_eq!(found.unwrap(), expected, "{expression}");
     }
 }

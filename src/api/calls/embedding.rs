@@ -153,6 +153,8 @@ struct RerankPairs<'a> {
     query: &'a str,
     /// The model's own template.
     template: Option<String>,
+    /// The template's marks that are no control tokens.
+    marks: Vec<Token>,
     /// The tokens before a document, without a template.
     before: Vec<Token>,
     /// The token after a document, without a template.
@@ -171,7 +173,8 @@ impl RerankPairs<'_> {
             before.extend(vocab.tokenize_data(query.as_bytes(), false)?);
         }
         before.extend(eos.into_iter().chain(sep));
-        Ok(RerankPairs { query, template, before, end: eos.or(sep), serving })
+        let marks = vocab.specials().guarded(template.as_deref().into_iter()).into_marks();
+        Ok(RerankPairs { query, template, marks, before, end: eos.or(sep), serving })
     }
 
     fn tokenize(&self, document: &str) -> Result<Vec<Token>> {
@@ -181,7 +184,7 @@ impl RerankPairs<'_> {
             return Ok([&self.before, document.as_slice(), self.end.as_slice()].concat());
         };
         let (text, data) = filled(template, self.query, document);
-        vocab.tokenize_tainted_alone(text.as_bytes(), &data)
+        vocab.tokenize_tainted_alone(text.as_bytes(), &data, &self.marks)
     }
 
     /// The tokens with the longest beginning of the document with which they are at most `most`; or with none of it.

@@ -124,22 +124,32 @@ impl ChatTemplate {
     /// fails, calls `raise_exception`, or exceeds a limit. `Code::Cancelled`: it was interrupted.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
         let (variables, seconds) = self.variables(input)?;
-        self.rendered(&variables, seconds, input)
+        self.rendered(&variables, seconds, input, None)
     }
 
-    /// Renders the prompt, and marks the parts that come from messages, as far as control tokens are concerned (see `taint.rs`).
+    /// Renders the prompt, and marks the parts that come from messages, as far as guarded tokens are concerned (see `taint.rs`).
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_tainted(&self, input: &RenderInput, specials: &SpecialTokens) -> Result<Rendered> {
         let (variables, seconds) = self.variables(input)?;
-        let marker = Marker::new(&self.literals, &variables, specials)?;
+        let tokens =
+            variables.iter().filter(|(name, _)| name.ends_with("_token")).filter_map(|(_, text)| text.as_str());
+        let own = self.texts().into_iter().chain(tokens);
+        let marker = Marker::new(&self.literals, &variables, specials.guarded(own))?;
         let variables = marker.mark_variables(variables);
-        Ok(marker.remove_marks(self.rendered(&variables, seconds, input)?))
+        let rendered = self.rendered(&variables, seconds, input, Some(marker.seen_through()))?;
+        Ok(marker.remove_marks(rendered))
     }
 
-    fn rendered(&self, variables: &Map<String, Json>, seconds: u64, input: &RenderInput) -> Result<String> {
-        let limits = limits(variables, input.messages.len(), input.interrupt);
+    fn rendered(
+        &self,
+        variables: &Map<String, Json>,
+        seconds: u64,
+        input: &RenderInput,
+        mark: Option<char>,
+    ) -> Result<String> {
+        let limits = RenderLimits { mark, ..limits(variables, input.messages.len(), input.interrupt) };
         self.run(variables, seconds, &limits)?.map_err(|fault| failure(&fault))
     }
 

@@ -169,7 +169,14 @@ impl Prober<'_> {
 
 /// The limits of a rendering that probes a template.
 fn probe_limits(steps: u64, interrupt: Option<&StopSignal>) -> RenderLimits {
-    RenderLimits { steps, memory: MEMORY, output: PROBE_OUTPUT, depth: MAX_DEPTH, interrupt: interrupt.cloned() }
+    RenderLimits {
+        steps,
+        memory: MEMORY,
+        output: PROBE_OUTPUT,
+        depth: MAX_DEPTH,
+        interrupt: interrupt.cloned(),
+        mark: None,
+    }
 }
 
 /// A text in that form.

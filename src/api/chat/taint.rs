@@ -1,14 +1,16 @@
-//! Distinguishes the text of messages from the template's own text in a rendered prompt, so that messages cannot contain control
-//! tokens.
+//! Distinguishes the text of messages from the template's own text in a rendered prompt, so that messages cannot contain guarded
+//! tokens: control tokens, and those that the template uses as its own marks.
 //!
 //! A template transforms strings: it trims, splits and joins them, removes parts, and quotes them as JSON. So the position of a
 //! message in the prompt cannot be computed. Instead, marks are inserted into the messages before rendering, after each character
-//! that could begin a control token. The marks survive the transformations, and are removed from the prompt afterwards. The
-//! character before a mark is *tainted*: no control token may begin with it (see [`crate::llama::SpecialTokens`]).
+//! that could begin a guarded token. The marks survive the transformations, and are removed from the prompt afterwards. The
+//! character before a mark is *tainted*: no guarded token may begin with it (see [`crate::llama::SpecialTokens`]).
 //!
 //! Marks must not change what the template does. A string that the template searches for is a literal in its source. So no
-//! mark is inserted inside of such a string, unless the string contains the whole text of a control token. In that case the
-//! template does not find it in a message, because in a message it is only text.
+//! mark is inserted inside of such a string, unless the string contains the whole text of a guarded token. In that case the
+//! template does not find it in a message, because in a message it is only text. One exception: many templates look for the marks of
+//! reasoning (`</think>`) in what the assistant said, and cut the reasoning off. So where these are no control tokens, the
+//! assistant's messages get marks that the template's searches pass over.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,7 +20,7 @@ use serde_json::{Map, Value as Json};
 
 use super::source::NAME;
 use crate::error::{Error, Result};
-use crate::llama::{ControlStarts, SpecialTokens};
+use crate::llama::{GuardedTokens, Token, TokenStarts};
 
 /// Marks are noncharacters, which do not occur in interchanged text. One that occurs in the messages is not used.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
@@ -34,12 +36,16 @@ pub struct Rendered {
     pub text: String,
     /// The byte offsets after the tainted characters, ascending.
     pub tainted: Vec<usize>,
+    /// The template's marks that are no control tokens, ascending.
+    pub marks: Vec<Token>,
 }
 
 /// Inserts marks into a template's variables, and removes them from the rendered prompt.
 pub(super) struct Marker<'a> {
     mark: char,
-    specials: &'a SpecialTokens,
+    /// The mark that searches pass over.
+    seen_through: char,
+    guarded: GuardedTokens<'a>,
     /// The string literals in the template's source.
     literals: &'a [String],
     /// Finds the literals inside of which a mark could be inserted.
@@ -54,7 +60,7 @@ impl<'a> Marker<'a> {
     pub(super) fn new(
         literals: &'a [String],
         variables: &Map<String, Json>,
-        specials: &'a SpecialTokens,
+        guarded: GuardedTokens<'a>,
     ) -> Result<Marker<'a>> {
         let is_used = |mark: char| {
             // A template can print a mark as an escape, so escapes count.
@@ -63,17 +69,17 @@ impl<'a> Marker<'a> {
             literals.iter().any(|text| uses(text))
                 || variables.iter().any(|(name, value)| uses(name) || any_text(value, &uses))
         };
-        let mark = NONCHARACTERS.into_iter().find(|mark| !is_used(*mark));
-        let mark = mark.ok_or_else(|| {
-            Error::invalid("messages: expected at least one unused noncharacter from U+FDD0 to U+FDEF")
-        })?;
+        let mut unused = NONCHARACTERS.into_iter().filter(|mark| !is_used(*mark));
+        let (Some(mark), Some(seen_through)) = (unused.next(), unused.next()) else {
+            return Err(Error::invalid("messages: expected at least two unused noncharacters from U+FDD0 to U+FDEF"));
+        };
         let starts_inside = |text: &&str| {
             let last = text.chars().next_back().map_or(0, char::len_utf8);
-            text.get(..text.len() - last).is_some_and(|front| front.contains(specials.first_chars()))
+            text.get(..text.len() - last).is_some_and(|front| front.contains(guarded.first_chars()))
         };
         let sought = AhoCorasick::new(literals.iter().map(String::as_str).filter(starts_inside));
         let sought = sought.map_err(|error| Error::invalid(format!("{NAME}: its literals: {error}")))?;
-        Ok(Marker { mark, specials, literals, sought })
+        Ok(Marker { mark, seen_through, guarded, literals, sought })
     }
 
     /// Inserts marks into the variables, except into those that are tokens of the vocabulary (`bos_token`).
@@ -84,7 +90,7 @@ impl<'a> Marker<'a> {
                     messages.iter_mut().for_each(|message| self.mark_message(message))
                 }
                 Json::String(_) if name.ends_with("_token") => {}
-                value => self.mark_value(value),
+                value => self.mark_value(value, self.mark),
             }
         }
         variables
@@ -92,7 +98,8 @@ impl<'a> Marker<'a> {
 
     fn mark_message(&self, message: &mut Json) {
         let role = message.get_mut("role").map(Json::take);
-        self.mark_value(message);
+        let is_assistant = role.as_ref().is_some_and(|role| role == "assistant");
+        self.mark_value(message, if is_assistant { self.seen_through } else { self.mark });
         if let (Some(role), Some(marked)) = (role, message.get_mut("role")) {
             *marked = match role {
                 Json::String(role) => self.mark_role(role).into(),
@@ -101,19 +108,19 @@ impl<'a> Marker<'a> {
         }
     }
 
-    /// Inserts marks into every string in the value, including keys.
-    fn mark_value(&self, value: &mut Json) {
+    /// Inserts marks into every string in the value, including keys: `of_marks` into whole texts of the template's marks.
+    fn mark_value(&self, value: &mut Json, of_marks: char) {
         match value {
             Json::String(text) => {
-                if let Cow::Owned(marked) = self.mark_text(text) {
+                if let Cow::Owned(marked) = self.mark_text(text, of_marks) {
                     *text = marked;
                 }
             }
-            Json::Array(items) => items.iter_mut().for_each(|item| self.mark_value(item)),
+            Json::Array(items) => items.iter_mut().for_each(|item| self.mark_value(item, of_marks)),
             Json::Object(map) => {
                 let marked = std::mem::take(map).into_iter().map(|(name, mut value)| {
-                    self.mark_value(&mut value);
-                    (self.mark_text(&name).into_owned(), value)
+                    self.mark_value(&mut value, of_marks);
+                    (self.mark_text(&name, of_marks).into_owned(), value)
                 });
                 *map = marked.collect();
             }
@@ -121,21 +128,23 @@ impl<'a> Marker<'a> {
         }
     }
 
-    fn mark_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let ControlStarts { whole: mut starts, cut } = self.specials.control_starts(text);
-        // A text that equals a literal of the template stays unchanged, except for whole control tokens.
+    fn mark_text<'t>(&self, text: &'t str, of_marks: char) -> Cow<'t, str> {
+        let TokenStarts { whole: mut starts, marks, cut } = self.guarded.starts(text);
+        // A text that equals a literal of the template stays unchanged, except for whole guarded tokens.
         if !self.is_literal(text) {
             starts.extend(cut);
             let ranges = self.inside_sought(text);
             let is_inside = |at: &usize| {
                 ranges.get(ranges.partition_point(|range| range.end <= *at)).is_some_and(|range| range.contains(at))
             };
-            let first_chars = text.match_indices(self.specials.first_chars()).map(|(at, _)| at);
-            starts.extend(first_chars.filter(|at| !is_inside(at)));
-            starts.sort_unstable();
-            starts.dedup();
+            let first_chars = text.match_indices(self.guarded.first_chars()).map(|(at, _)| at);
+            starts.extend(first_chars.filter(|at| !is_inside(at) && marks.binary_search(at).is_err()));
         }
-        if starts.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(self.marked(text, &starts)) }
+        let of_marks = marks.into_iter().map(|at| (at, of_marks));
+        let mut starts: Vec<(usize, char)> = starts.into_iter().map(|at| (at, self.mark)).chain(of_marks).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        if starts.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(marked(text, &starts)) }
     }
 
     /// Where a mark would be inside a string that the template may search for: ranges of bytes, ascending.
@@ -160,11 +169,11 @@ impl<'a> Marker<'a> {
         if ROLES.contains(&role.as_str()) || is_word && self.is_literal(&role) {
             return role;
         }
-        let ControlStarts { whole, cut } = self.specials.control_starts(&role);
-        let mut starts = [vec![0], whole, cut].concat();
+        let TokenStarts { whole, marks, cut } = self.guarded.starts(&role);
+        let mut starts: Vec<_> = [vec![0], whole, marks, cut].concat().into_iter().map(|at| (at, self.mark)).collect();
         starts.sort_unstable();
         starts.dedup();
-        self.marked(&role, &starts)
+        marked(&role, &starts)
     }
 
     /// Whether the text is a string literal of the template.
@@ -172,34 +181,29 @@ impl<'a> Marker<'a> {
         self.literals.binary_search_by(|literal| literal.as_str().cmp(text)).is_ok()
     }
 
-    /// The text with a mark after each character that begins at one of `starts`.
-    fn marked(&self, text: &str, starts: &[usize]) -> String {
-        let mut marked = String::with_capacity(text.len() + starts.len() * self.mark.len_utf8());
-        let mut starts = starts.iter().peekable();
-        for (at, c) in text.char_indices() {
-            marked.push(c);
-            if starts.next_if_eq(&&at).is_some() {
-                marked.push(self.mark);
-            }
-        }
-        marked
+    /// The mark that searches pass over.
+    pub(super) fn seen_through(&self) -> char {
+        self.seen_through
     }
 
     /// Removes the marks from the prompt, also those that the template printed as escapes.
-    pub(super) fn remove_marks(&self, rendered: String) -> Rendered {
-        let number = u32::from(self.mark);
-        let mut rendered = rendered;
-        // The escapes of Python (a list that is printed) and JSON (`tojson(ensure_ascii=true)`), and those of `urlencode`.
-        let in_url: String = self.mark.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02X}")).collect();
-        for escaped in [format!("\\u{number:04x}"), in_url] {
-            if rendered.contains(&escaped) {
-                rendered = rendered.replace(&escaped, self.mark.encode_utf8(&mut [0; 4]));
+    pub(super) fn remove_marks(self, rendered: String) -> Rendered {
+        let (mut rendered, mut plain_mark) = (rendered, [0; 4]);
+        let plain_mark: &str = self.mark.encode_utf8(&mut plain_mark);
+        for mark in [self.mark, self.seen_through] {
+            // The escapes of Python (a list that is printed) and JSON (`tojson(ensure_ascii=true)`), and those of `urlencode`.
+            let in_url: String = mark.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02X}")).collect();
+            for escaped in [mark.to_string(), format!("\\u{:04x}", u32::from(mark)), in_url] {
+                if escaped != plain_mark && rendered.contains(&escaped) {
+                    rendered = rendered.replace(&escaped, plain_mark);
+                }
             }
         }
+        let marks = self.guarded.into_marks();
         if !rendered.contains(self.mark) {
-            return Rendered { text: rendered, tainted: Vec::new() };
+            return Rendered { text: rendered, tainted: Vec::new(), marks };
         }
-        let mut clean = Rendered { text: String::with_capacity(rendered.len()), tainted: Vec::new() };
+        let mut clean = Rendered { text: String::with_capacity(rendered.len()), tainted: Vec::new(), marks };
         for (index, part) in rendered.split(self.mark).enumerate() {
             if index > 0 {
                 clean.tainted.push(clean.text.len());
@@ -208,6 +212,19 @@ impl<'a> Marker<'a> {
         }
         clean
     }
+}
+
+/// The text with the given mark after each character that begins at one of `starts`.
+fn marked(text: &str, starts: &[(usize, char)]) -> String {
+    let mut marked = String::with_capacity(text.len() + starts.len() * '\u{fdd0}'.len_utf8());
+    let mut starts = starts.iter().peekable();
+    for (at, c) in text.char_indices() {
+        marked.push(c);
+        if let Some((_, mark)) = starts.next_if(|(start, _)| *start == at) {
+            marked.push(*mark);
+        }
+    }
+    marked
 }
 
 /// Whether the predicate is true for a string or key in the value.

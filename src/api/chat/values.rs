@@ -66,6 +66,7 @@ pub(super) fn limits(variables: &Map<String, Json>, n_messages: usize, interrupt
         output: OUTPUT.saturating_add(n_bytes.saturating_mul(BYTE_MEMORY)),
         depth: MAX_DEPTH,
         interrupt: interrupt.cloned(),
+        mark: None,
     }
 }
 

@@ -162,11 +162,11 @@ impl PromptSource {
         let vocab = self.serving.vocab();
         let rendered = with_template(&self.serving, chat, messages, &self.interrupt, |template, input| {
             match self.inputs.parse_special {
-                true => Ok(Rendered { text: template.render(input)?, tainted: Vec::new() }),
+                true => Ok(Rendered { text: template.render(input)?, ..Rendered::default() }),
                 false => template.render_tainted(input, vocab.specials()),
             }
         })?;
-        let Rendered { mut text, mut tainted } = rendered;
+        let Rendered { mut text, mut tainted, marks } = rendered;
         if let Some(turn) = &chat.continued {
             let ends = |range: &Range<usize>| {
                 let data = turn.text.get(range.clone()).unwrap_or_default();
@@ -177,8 +177,8 @@ impl PromptSource {
             }
             text.push_str(&turn.text);
         }
-        let Rendered { text, tainted } = without_added_tokens(Rendered { text, tainted }, vocab);
-        Ok((vocab.tokenize_tainted(text.as_bytes(), &tainted)?, text))
+        let Rendered { text, tainted, marks } = without_added_tokens(Rendered { text, tainted, marks }, vocab);
+        Ok((vocab.tokenize_tainted(text.as_bytes(), &tainted, &marks)?, text))
     }
 }
 
@@ -240,7 +240,7 @@ fn vanished(
 /// The prompt without the BOS at its beginning and the EOS at its end that the tokenizer adds, as in llama-server. So its text has the
 /// same tokens when a host sends it as `prompt`.
 fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
-    let Rendered { mut text, mut tainted } = rendered;
+    let Rendered { mut text, mut tainted, marks } = rendered;
     let piece = |token: Option<Token>| token.map_or("".into(), |token| String::from_utf8_lossy(vocab.piece(token)));
     let bos = piece(vocab.bos().filter(|_| vocab.adds_bos()));
     // Text that comes from a message is not the template's BOS.
@@ -254,7 +254,7 @@ fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
     if !eos.is_empty() && text.ends_with(&*eos) && is_added(text.len() - eos.len(), text.len()) {
         text.truncate(text.len() - eos.len());
     }
-    Rendered { text, tainted }
+    Rendered { text, tainted, marks }
 }
 
 /// Calls `render` with the chat template: the request's, else that of the serving model.

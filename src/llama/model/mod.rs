@@ -224,7 +224,7 @@ impl Model {
             )));
         };
         // SAFETY: the model is loaded. Its vocabulary lives as long as the model (`Vocab` frees nothing).
-        let vocab = unsafe { Vocab::new(sys::llama_model_get_vocab(ptr.as_ptr())) };
+        let vocab = unsafe { Vocab::new(sys::llama_model_get_vocab(ptr.as_ptr()), &opened.control_tokens) };
         let vocab = match vocab {
             Ok(vocab) => vocab,
             Err(error) => {

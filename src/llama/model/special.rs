@@ -1,9 +1,10 @@
-//! Finds special tokens in a text, except control tokens in text that comes from messages.
+//! Finds special tokens in a text, except guarded tokens in text that comes from messages.
 //!
 //! llama.cpp trusts the whole prompt: wherever a special token's text occurs, it becomes that token. In a chat prompt, the template's
-//! text can contain control tokens, but the messages' text must not. So this module reimplements llama.cpp's partition of a text at its
-//! special tokens (`tokenizer_st_partition`), with one additional rule: text that contains a *tainted* character does not become a
-//! control token. Tainted characters are given by the byte offsets after them.
+//! text can contain control tokens, but the messages' text must not. Nor must it contain the tokens that the template uses as its own
+//! marks, whatever their type is (`<think>` is a user-defined token in most vocabularies). So this module reimplements llama.cpp's
+//! partition of a text at its special tokens (`tokenizer_st_partition`), with one additional rule: text that contains a *tainted*
+//! character does not become a guarded token. Tainted characters are given by the byte offsets after them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,8 +16,8 @@ use crate::llama::Token;
 pub(in crate::llama) struct SpecialToken {
     pub(in crate::llama) token: Token,
     pub(in crate::llama) text: Vec<u8>,
-    /// A control, unknown or end-of-generation token. The other ones (user-defined) are text with a separate id, such as several spaces;
-    /// llama.cpp finds them even with `parse_special` off.
+    /// A control, unknown or end-of-generation token, in llama.cpp or in the model's file. The other ones (user-defined) are text with a
+    /// separate id, such as several spaces; llama.cpp finds them even with `parse_special` off.
     pub(in crate::llama) is_control: bool,
     /// Whitespace before it (or after it) is part of the token.
     pub(in crate::llama) strips_left: bool,
@@ -32,7 +33,14 @@ pub struct SpecialTokens {
     sorted: Vec<usize>,
     /// For each byte: whether a token begins with it.
     first_bytes: Vec<bool>,
-    /// The first characters of control tokens, except letters and digits.
+}
+
+/// The tokens that data must not become: the control tokens, and the marks of a template.
+#[derive(Debug)]
+pub struct GuardedTokens<'a> {
+    specials: &'a SpecialTokens,
+    /// User-defined tokens that the template's text contains, ascending.
+    marks: Vec<Token>,
     first_chars: Vec<char>,
 }
 
@@ -50,21 +58,11 @@ impl SpecialTokens {
         tokens.sort_by_key(|special| (std::cmp::Reverse(special.text.len()), special.token));
         let mut sorted: Vec<usize> = (0..tokens.len()).collect();
         sorted.sort_by(|a, b| tokens.get(*a).map(|it| &it.text).cmp(&tokens.get(*b).map(|it| &it.text)));
-        let control = tokens.iter().filter(|special| special.is_control);
-        let first = |special: &SpecialToken| String::from_utf8_lossy(&special.text).chars().next();
-        let mut first_chars: Vec<char> = control.filter_map(first).filter(|c| !c.is_alphanumeric()).collect();
-        first_chars.sort_unstable();
-        first_chars.dedup();
         let mut first_bytes = vec![false; 256];
         for byte in tokens.iter().filter_map(|special| special.text.first()) {
             first_bytes.get_mut(usize::from(*byte)).into_iter().for_each(|is_first| *is_first = true);
         }
-        SpecialTokens { tokens, sorted, first_bytes, first_chars }
-    }
-
-    /// The first characters of control tokens, except letters and digits. They are few and rare in texts.
-    pub fn first_chars(&self) -> &[char] {
-        &self.first_chars
+        SpecialTokens { tokens, sorted, first_bytes }
     }
 
     /// The texts of the control tokens, longest first.
@@ -72,21 +70,27 @@ impl SpecialTokens {
         self.tokens.iter().filter(|special| special.is_control).map(|special| special.text.as_slice())
     }
 
-    /// The byte offsets at which a control token begins (`whole`), or at which the text ends with the beginning of one (`cut`).
-    /// Ascending.
-    pub fn control_starts(&self, text: &str) -> ControlStarts {
-        let mut starts = ControlStarts::default();
-        for (at, _) in text.char_indices() {
-            let mut whole = false;
-            let rest = text.as_bytes().get(at..).unwrap_or(&[]);
-            let longer = self.walk(rest, |special| whole |= special.is_control);
-            if whole {
-                starts.whole.push(at);
-            } else if longer.iter().any(|index| self.tokens.get(*index).is_some_and(|special| special.is_control)) {
-                starts.cut.push(at);
+    /// The guarded tokens of a template whose text is in `texts`: its source and its string literals.
+    pub fn guarded<'t>(&self, texts: impl Iterator<Item = &'t str>) -> GuardedTokens<'_> {
+        let mut found: Vec<&SpecialToken> = self.tokens.iter().filter(|special| special.is_control).collect();
+        let n_control = found.len();
+        for text in texts {
+            for at in 0..text.len() {
+                self.walk(text.as_bytes().get(at..).unwrap_or(&[]), |special| {
+                    if !special.is_control && special.looks_like_mark() {
+                        found.push(special);
+                    }
+                });
             }
         }
-        starts
+        let first = |special: &&SpecialToken| String::from_utf8_lossy(&special.text).chars().next();
+        let mut first_chars: Vec<char> = found.iter().filter_map(first).filter(|c| !c.is_alphanumeric()).collect();
+        first_chars.sort_unstable();
+        first_chars.dedup();
+        let mut marks: Vec<Token> = found.into_iter().skip(n_control).map(|special| special.token).collect();
+        marks.sort_unstable();
+        marks.dedup();
+        GuardedTokens { specials: self, marks, first_chars }
     }
 
     /// Calls `found` for each special token that `text` begins with, the shortest first. Returns the tokens that begin with the whole
@@ -113,15 +117,15 @@ impl SpecialTokens {
         range.get(complete..).unwrap_or(&[])
     }
 
-    /// Splits a text at its special tokens as llama.cpp does with `parse_special`, except that no control token contains a tainted
-    /// character. `tainted` is ascending.
-    pub(in crate::llama) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
+    /// Splits a text at its special tokens as llama.cpp does with `parse_special`, except that no control token and none of `marks`
+    /// contains a tainted character. `tainted` and `marks` are ascending.
+    pub(in crate::llama) fn partition(&self, text: &[u8], tainted: &[usize], marks: &[Token]) -> Vec<Fragment> {
         let mut matches: Vec<(usize, usize, &SpecialToken)> = Vec::new();
         for at in 0..text.len() {
             self.walk(text.get(at..).unwrap_or(&[]), |special| {
                 let end = at + special.text.len();
-                let next = tainted.get(tainted.partition_point(|mark| *mark <= at));
-                if !special.is_control || next.is_none_or(|mark| *mark > end) {
+                let next = tainted.get(tainted.partition_point(|offset| *offset <= at));
+                if next.is_none_or(|offset| *offset > end) || !special.is_guarded(marks) {
                     matches.push((at, end, special));
                 }
             });
@@ -159,12 +163,60 @@ impl SpecialTokens {
     }
 }
 
-/// The positions of control tokens in a text.
+impl SpecialToken {
+    fn is_guarded(&self, marks: &[Token]) -> bool {
+        self.is_control || marks.binary_search(&self.token).is_ok()
+    }
+
+    /// Whether a template can use it as a mark: not a word, a run of spaces or a short operator of a programming language.
+    fn looks_like_mark(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.text);
+        text.chars().nth(2).is_some() && text.contains(|c: char| !c.is_alphanumeric() && !c.is_whitespace())
+    }
+}
+
+impl GuardedTokens<'_> {
+    /// The first characters of the tokens, except letters and digits. They are few and rare in texts.
+    pub fn first_chars(&self) -> &[char] {
+        &self.first_chars
+    }
+
+    /// The template's marks that are no control tokens, ascending.
+    pub fn into_marks(self) -> Vec<Token> {
+        self.marks
+    }
+
+    /// The byte offsets at which tokens begin.
+    pub fn starts(&self, text: &str) -> TokenStarts {
+        let mut starts = TokenStarts::default();
+        for (at, _) in text.char_indices() {
+            let (mut is_control, mut is_mark) = (false, false);
+            let rest = text.as_bytes().get(at..).unwrap_or(&[]);
+            let longer = self.specials.walk(rest, |special| {
+                is_control |= special.is_control;
+                is_mark |= special.is_guarded(&self.marks);
+            });
+            let mut longer = longer.iter().filter_map(|index| self.specials.tokens.get(*index));
+            if is_control {
+                starts.whole.push(at);
+            } else if is_mark {
+                starts.marks.push(at);
+            } else if longer.any(|special| special.is_guarded(&self.marks)) {
+                starts.cut.push(at);
+            }
+        }
+        starts
+    }
+}
+
+/// The positions of guarded tokens in a text, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ControlStarts {
+pub struct TokenStarts {
     /// Offsets of complete control tokens.
     pub whole: Vec<usize>,
-    /// Offsets of control tokens that the end of the text cuts off.
+    /// Offsets of the template's other complete marks.
+    pub marks: Vec<usize>,
+    /// Offsets of tokens that the end of the text cuts off.
     pub cut: Vec<usize>,
 }
 
@@ -185,7 +237,11 @@ mod tests {
 
     /// Compares the parts as text, with special tokens as numbers in parentheses.
     fn check(list: &[(&str, bool)], text: &str, tainted: &[usize], expected: &str) {
-        let parts = specials(list).partition(text.as_bytes(), tainted);
+        check_marks(list, &[], text, tainted, expected);
+    }
+
+    fn check_marks(list: &[(&str, bool)], marks: &[Token], text: &str, tainted: &[usize], expected: &str) {
+        let parts = specials(list).partition(text.as_bytes(), tainted, marks);
         let shown: Vec<String> = parts
             .into_iter()
             .map(|part| match part {
@@ -221,9 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_of_the_template_over_a_tainted_character_stays_text() {
+        let list = [("<s>", true), ("<think>", false), ("<b>", false), ("ab", false), ("-->", false)];
+        let all = specials(&list);
+        let marks = |text: &'static str| all.guarded([text].into_iter()).into_marks();
+        assert_eq!(marks("ab <think>\n</s> --> <s>"), [1, 4], "words and control tokens are no marks");
+        check_marks(&list, &marks("<think>"), "<think><b><think>ab", &[11], "(1),(2),<think>,(3)");
+        check_marks(&list, &marks("<think>"), "<think><b>", &[1, 8], "<think>,(2)");
+        let guarded = all.guarded(["-->{{ x }}<think>"].into_iter());
+        assert_eq!(guarded.first_chars(), ['-', '<']);
+        let TokenStarts { whole, marks, cut } = guarded.starts("<b><think><s>--");
+        assert_eq!((whole, marks, cut), (vec![10], vec![3], vec![13]));
+    }
+
+    #[test]
     fn control_tokens_are_found_in_a_text_and_at_its_end() {
         let find = |text| {
-            let ControlStarts { whole, cut } = specials(&TURNS).control_starts(text);
+            let TokenStarts { whole, cut, .. } = specials(&TURNS).guarded(std::iter::empty()).starts(text);
             (whole, cut)
         };
         assert_eq!(find("a  b"), (vec![], vec![]));

@@ -1,5 +1,6 @@
 //! A model's vocabulary: tokenization, detokenization, and special tokens.
 
+use std::collections::HashMap;
 use std::ffi::c_char;
 use std::sync::Arc;
 
@@ -134,7 +135,8 @@ impl LivingVocab {
 impl Vocab {
     /// # Safety
     /// `ptr` is a loaded model's vocabulary and outlives the result.
-    pub(in crate::llama) unsafe fn new(ptr: *const sys::llama_vocab) -> Result<Vocab> {
+    /// `control`: the tokens that the model's file calls control tokens, ascending. llama.cpp gives some of them another type.
+    pub(in crate::llama) unsafe fn new(ptr: *const sys::llama_vocab, control: &[Token]) -> Result<Vocab> {
         // SAFETY: guaranteed by the caller.
         let (kind, n_tokens) = unsafe { (sys::llama_vocab_type(ptr), sys::llama_vocab_n_tokens(ptr)) };
         let kind = match kind {
@@ -184,13 +186,14 @@ impl Vocab {
             let hidden = has(sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN);
             vocab.end_of_generation.push(eog);
             vocab.hidden.push(hidden);
-            vocab.control.push(has(sys::LLAMA_TOKEN_ATTR_CONTROL));
+            let is_control_in_file = control.binary_search(&token).is_ok();
+            vocab.control.push(has(sys::LLAMA_TOKEN_ATTR_CONTROL) || is_control_in_file);
             if hidden || has(sys::LLAMA_TOKEN_ATTR_USER_DEFINED) {
                 specials.push(SpecialToken {
                     token,
                     // SAFETY: the id is in the vocabulary, and its strings live as long as the vocabulary.
                     text: unsafe { backend::text(sys::llama_vocab_get_text(ptr, token)) }.into_bytes(),
-                    is_control: hidden || eog,
+                    is_control: hidden || eog || is_control_in_file,
                     strips_left: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
                     strips_right: has(sys::LLAMA_TOKEN_ATTR_RSTRIP),
                 });
@@ -379,51 +382,75 @@ impl Vocab {
         usize::try_from(token).ok().and_then(|index| self.control.get(index)).copied().unwrap_or(false)
     }
 
-    /// Tokenizes a text that contains data: as [`Vocab::tokenize`] with `add_special` and `parse_special`, but no control token contains a
-    /// tainted character. `tainted` has the byte offsets after these characters, ascending (see [`SpecialTokens`]).
+    /// Tokenizes a text that contains data: as [`Vocab::tokenize`] with `add_special` and `parse_special`, but no control token and none of
+    /// `marks` contains a tainted character. `tainted` has the byte offsets after these characters, `marks` the template's marks, both
+    /// ascending (see [`SpecialTokens`]).
     ///
     /// # Errors
     /// Those of [`Vocab::tokenize`].
-    pub fn tokenize_tainted(&self, text: &[u8], tainted: &[usize]) -> Result<Vec<Token>> {
+    pub fn tokenize_tainted(&self, text: &[u8], tainted: &[usize], marks: &[Token]) -> Result<Vec<Token>> {
         if tainted.is_empty() || self.kind == VocabKind::None {
             return self.tokenize(text, true, true);
         }
-        self.with_ends(self.tokenize_tainted_alone(text, tainted)?)
+        self.with_ends(self.tokenize_tainted_alone(text, tainted, marks)?)
     }
 
     /// As [`Vocab::tokenize_tainted`], without the tokens that every text begins and ends with.
     ///
     /// # Errors
     /// Those of [`Vocab::tokenize`].
-    pub fn tokenize_tainted_alone(&self, text: &[u8], tainted: &[usize]) -> Result<Vec<Token>> {
+    pub fn tokenize_tainted_alone(&self, text: &[u8], tainted: &[usize], marks: &[Token]) -> Result<Vec<Token>> {
         if tainted.is_empty() || self.kind == VocabKind::None {
             return self.tokenize(text, false, true);
         }
         let mut tokens = Vec::new();
-        for part in self.specials.partition(text, tainted) {
+        let mut spellings = HashMap::new();
+        for part in self.specials.partition(text, tainted, marks) {
             match part {
                 Fragment::Special(token) => tokens.push(token),
-                Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]), false)?),
+                Fragment::Text(range) => {
+                    tokens.extend(self.tokenize_plain(text.get(range).unwrap_or(&[]), marks, &mut spellings)?);
+                }
             }
         }
         Ok(tokens)
     }
 
     /// Tokenizes plain data: as [`Vocab::tokenize`] without `parse_special`, and without the control tokens that llama.cpp's tokenizers
-    /// return nevertheless (if merges result in a control token's text, and with RWKV's tokenizer). Those that the text does not spell
-    /// stay: the tokenizer needs them for unknown characters.
+    /// return nevertheless (if merges result in a control token's text, if llama.cpp has given it another type, and with RWKV's
+    /// tokenizer). Those that the text does not spell stay: the tokenizer needs them for unknown characters.
     ///
     /// # Errors
     /// Those of [`Vocab::tokenize`].
     pub fn tokenize_data(&self, text: &[u8], add_special: bool) -> Result<Vec<Token>> {
-        let is_spelled =
-            |token: Token| self.is_control(token) && self.unknown != Some(token) && contains(text, self.piece(token));
-        let spelled = |token: Token| if is_spelled(token) { self.spelled(token) } else { vec![token] };
-        let mut tokens = self.tokenize(text, false, false)?;
-        if tokens.iter().any(|token| self.is_control(*token)) {
-            tokens = tokens.into_iter().flat_map(spelled).collect();
-        }
+        let tokens = self.tokenize_plain(text, &[], &mut HashMap::new())?;
         if add_special { self.with_ends(tokens) } else { Ok(tokens) }
+    }
+
+    /// As [`Vocab::tokenize_data`], and without these marks. `spellings` are those of the tokens until now.
+    fn tokenize_plain(
+        &self,
+        text: &[u8],
+        marks: &[Token],
+        spellings: &mut HashMap<Token, Vec<Token>>,
+    ) -> Result<Vec<Token>> {
+        let is_guarded =
+            |token: Token| marks.binary_search(&token).is_ok() || self.is_control(token) && self.unknown != Some(token);
+        let tokens = self.tokenize(text, false, false)?;
+        if !tokens.iter().any(|token| is_guarded(*token)) {
+            return Ok(tokens);
+        }
+        let mut unspelled = HashMap::new();
+        let mut plain = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            let mut stays = || *unspelled.entry(token).or_insert_with(|| !contains(text, self.piece(token)));
+            if !is_guarded(token) || stays() {
+                plain.push(token);
+            } else {
+                plain.extend(spellings.entry(token).or_insert_with(|| self.spelled(token, &is_guarded)).iter());
+            }
+        }
+        Ok(plain)
     }
 
     /// Adds the tokens that every text begins and ends with.
@@ -433,12 +460,12 @@ impl Vocab {
         Ok([before, &tokens, after].concat())
     }
 
-    /// Spells the text of a token with tokens of one character, or of one byte. Characters without either are omitted.
-    fn spelled(&self, token: Token) -> Vec<Token> {
-        let find = |piece: &[u8]| {
-            let tokens = (0..).zip(&self.control).filter(|(_, control)| !**control).map(|(token, _)| token);
-            tokens.into_iter().find(|token| self.piece(*token) == piece)
-        };
+    /// Spells the text of a token with tokens of one character, or of one byte, that are not guarded. Characters without either are
+    /// omitted.
+    fn spelled(&self, token: Token, is_guarded: &impl Fn(Token) -> bool) -> Vec<Token> {
+        let tokens = (0..).zip(&self.control).filter(|(_, control)| !**control).map(|(token, _)| token);
+        let tokens: Vec<Token> = tokens.filter(|token| self.piece(*token).len() <= 4 && !is_guarded(*token)).collect();
+        let find = |piece: &[u8]| tokens.iter().copied().find(|token| self.piece(*token) == piece);
         let text = String::from_utf8_lossy(self.piece(token)).into_owned();
         let mut tokens = Vec::new();
         for c in text.chars() {

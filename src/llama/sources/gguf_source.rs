@@ -20,7 +20,7 @@ use crate::llama::native::{
     FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET, foredraft_check_head, foredraft_draft_kind,
     foredraft_requantized_open, foredraft_role, foredraft_stream_close, foredraft_stream_open, foredraft_stream_read,
 };
-use crate::llama::{kernels, log};
+use crate::llama::{Token, kernels, log};
 use foredraft_base::atomic_write;
 use llama_cpp_sys_2 as sys;
 
@@ -221,6 +221,8 @@ pub(in crate::llama) struct GgufFile {
     pub(in crate::llama) formats: WeightFormats,
     /// How it drafts.
     pub(in crate::llama) kind: DraftKind,
+    /// The tokens that it calls control tokens, ascending.
+    pub(in crate::llama) control_tokens: Vec<Token>,
     /// The type of the weights that llama.cpp reads.
     pub(in crate::llama) weights: WeightType,
 }
@@ -234,25 +236,27 @@ impl GgufFile {
         role: Role,
         overrides: &Overrides,
     ) -> Result<GgufFile> {
-        let mut check = HeadCheck { role, overrides, formats: WeightFormats::default(), kind: None };
+        let mut check = HeadCheck::new(role, overrides);
         match source {
             GgufSource::Path(path) => {
                 for file in shards::of(path) {
                     check_file(name, &file, &mut check)?;
                 }
-                let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
-                let weights = WeightType::AsInFile;
-                Ok(GgufFile { path: c_path(path)?, stream: None, _source: None, can_map: true, formats, kind, weights })
+                Ok(GgufFile::checked(c_path(path)?, None, true, check))
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
                 let stream = Stream::open(name, source, can_map)?;
                 check_stream(&stream, name, source, &mut check)?;
-                let (formats, kind) = (check.formats, check.kind.unwrap_or_default());
-                let (path, stream, weights) = (CString::default(), Some(stream), WeightType::AsInFile);
-                Ok(GgufFile { path, stream, _source: None, can_map, formats, kind, weights })
+                Ok(GgufFile::checked(CString::default(), Some(stream), can_map, check))
             }
         }
+    }
+
+    fn checked(path: CString, stream: Option<Stream>, can_map: bool, check: HeadCheck) -> GgufFile {
+        let HeadCheck { formats, kind, control_tokens, .. } = check;
+        let (kind, weights) = (kind.unwrap_or_default(), WeightType::AsInFile);
+        GgufFile { path, stream, _source: None, can_map, formats, kind, control_tokens, weights }
     }
 
     /// The file with its larger weights in a smaller type. They are quantized while llama.cpp reads them. A draft head stays as it is, and
@@ -273,7 +277,7 @@ impl GgufFile {
         let Some(stream) = opened.map_err(|why| Error::model(format!("{name}: {source}: {why}")))? else {
             return Ok(self);
         };
-        let mut check = HeadCheck { role: Role::Draft, overrides, formats: WeightFormats::default(), kind: None };
+        let mut check = HeadCheck::new(Role::Draft, overrides);
         check_stream(&stream, name, source, &mut check)?;
         let (path, formats) = (CString::default(), check.formats);
         Ok(GgufFile { path, stream: Some(stream), _source: self.stream, can_map: false, formats, weights, ..self })
@@ -300,6 +304,20 @@ struct HeadCheck<'a> {
     formats: WeightFormats,
     /// As the first file says.
     kind: Option<DraftKind>,
+    /// The tokens that the first file calls control tokens, ascending. The others have no vocabulary.
+    control_tokens: Vec<Token>,
+}
+
+impl<'a> HeadCheck<'a> {
+    fn new(role: Role, overrides: &'a Overrides) -> HeadCheck<'a> {
+        HeadCheck { role, overrides, formats: WeightFormats::default(), kind: None, control_tokens: Vec::new() }
+    }
+}
+
+/// Adds a token to the `Vec<Token>` at `tokens`.
+unsafe extern "C" fn add_token(tokens: *mut c_void, token: Token) {
+    // SAFETY: `check_head` passes its list, which nothing else uses during the call.
+    unsafe { &mut *tokens.cast::<Vec<Token>>() }.push(token);
 }
 
 /// Validates a stream in advance, and adds the formats of its weights.
@@ -379,7 +397,7 @@ unsafe fn check_head(
     let mut why = ErrorBuffer::new();
     let overrides = if check.overrides.is_empty() { std::ptr::null() } else { check.overrides.as_ptr() };
     let (role, formats) = (check.role as foredraft_role, check.formats.0.as_mut_ptr());
-    let mut kind = 0;
+    let (mut kind, control_tokens) = (0, &raw mut check.control_tokens);
     // SAFETY: by the caller the path or the stream is valid, and the overrides end with an empty key. The guard catches exceptions. Its log
     // lines are dropped, because the loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
@@ -392,6 +410,8 @@ unsafe fn check_head(
             overrides,
             formats,
             &raw mut kind,
+            Some(add_token),
+            control_tokens.cast(),
             why.ptr(),
             why.size(),
         )

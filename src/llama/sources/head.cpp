@@ -33,6 +33,18 @@ class metadata {
         return id >= 0 && gguf_get_kv_type(head, id) == GGUF_TYPE_STRING ? gguf_get_val_str(head, id) : "";
     }
 
+    // All keys, those that the host alone gives included.
+    std::vector<std::string> keys() const {
+        std::vector<std::string> all;
+        for (int64_t i = 0; i < gguf_get_n_kv(head); ++i) {
+            all.push_back(gguf_get_key(head, i));
+        }
+        for (const llama_model_kv_override * it = overrides; it != nullptr && it->key[0] != 0; ++it) {
+            all.push_back(it->key);
+        }
+        return all;
+    }
+
     // The integers of a key: its value, or the items of its array. Empty if there are none.
     std::vector<int64_t> integers(const std::string & key) const {
         for (const llama_model_kv_override * it = overrides; it != nullptr && it->key[0] != 0; ++it) {
@@ -149,6 +161,75 @@ std::string zero_divisor(const metadata & values, const std::string & architectu
 // The most numbers of a head that ggml's operation of RWKV-7 (ggml_rwkv_wkv7) reads and writes in one step, which depends on the processor.
 constexpr uint32_t WKV7_STEP = 64;
 
+// The bounds of integers that describe a model. llama.cpp and ggml compute with them as sizes, counts and indices, in 32 bits. The first row whose
+// part the key has is that of the key. `by_head`: at most the width of a head.
+struct bound {
+    const char * part;
+    int64_t least;
+    int64_t most;
+    bool by_head;
+};
+
+const bound & bound_of(const std::string & key) {
+    constexpr int64_t POSITIONS = int64_t(1) << 30, WIDTH = int64_t(1) << 24;
+    static const bound all[] = {
+        { ".rope.dimension_sections", 0, WIDTH, true },
+        { ".rope.dimension_count", 0, WIDTH, true },
+        { "context_length", 0, POSITIONS, false },
+        { "temperature_length", 0, POSITIONS, false },
+        { "sliding_window", 0, POSITIONS, false },
+        { "token_id", -1, POSITIONS, false },
+        { ".deepstack_mapping", -1, WIDTH, false },
+        // Numbers of 64 bits, and of tokens.
+        { ".ple.", 0, INT64_MAX, false },
+        { ".vocab_size", 0, POSITIONS, false },
+        { "_length", 0, WIDTH, false },
+        { "_count", 0, WIDTH, false },
+        { "_size", 0, WIDTH, false },
+        { "_rank", 0, WIDTH, false },
+        { "_dim", 0, WIDTH, false },
+        { "_layers", 0, WIDTH, false },
+        { ".", -1, POSITIONS, false },
+    };
+    return *std::find_if(std::begin(all), std::end(all) - 1, [&](const bound & it) { return key.find(it.part) != std::string::npos; });
+}
+
+// Architectures without rotary embeddings: llama.cpp does not use the number of rotated dimensions.
+const std::vector<const char *> & without_rope() {
+    static const std::vector<const char *> all = { "gpt2", "gptj", "mpt", "refact", "bloom", "mamba", "mamba2", "jamba", "jina-bert-v2", "t5",
+        "t5encoder", "jais", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "wavtokenizer-dec", "nemotron_h", "nemotron_h_moe", "kimi-linear",
+        "kimi-k3", "glm5-next" };
+    return all;
+}
+
+// Which number of the metadata is none that a model can have. Empty: none.
+std::string wrong_number(const metadata & values, const std::string & architecture) {
+    const std::string prefix = architecture + ".";
+    const auto first = [&](const char * name) -> int64_t { return of_layer(values.integers(prefix + name), 0); };
+    const int64_t n_heads = first("attention.head_count");
+    const auto head_width = [&](const std::string & key) {
+        const bool of_window = key.size() > 4 && key.compare(key.size() - 4, 4, "_swa") == 0;
+        const int64_t of_layers = first("attention.key_length"), own = of_window ? first("attention.key_length_swa") : 0;
+        return own != 0 ? own : of_layers != 0 ? of_layers : n_heads != 0 ? first("embedding_length") / n_heads : INT64_MAX;
+    };
+    for (const std::string & key : values.keys()) {
+        if (architecture.empty() || key.compare(0, prefix.size(), prefix) != 0) {
+            continue;
+        }
+        const bound & bounds = bound_of(key);
+        const int64_t most = bounds.by_head ? std::min(bounds.most, head_width(key)) : bounds.most;
+        // ggml rotates no dimensions without end.
+        const bool rotates = key.find(".rope.dimension_count") != std::string::npos && n_heads != 0 && !is_any(architecture, without_rope());
+        const int64_t least = rotates ? 1 : bounds.least;
+        for (const int64_t number : values.integers(key)) {
+            if (number < least || number > most) {
+                return key + " is " + std::to_string(number) + ": expected " + std::to_string(least) + " to " + std::to_string(most);
+            }
+        }
+    }
+    return "";
+}
+
 // Why ggml would read and write beyond the rows of a state. Empty: it would not. The operation has no loop for what remains of a head after whole
 // steps, so a token's result would depend on the tokens beside it.
 std::string wrong_head_size(const metadata & values, const std::string & architecture) {
@@ -158,6 +239,16 @@ std::string wrong_head_size(const metadata & values, const std::string & archite
         return "";
     }
     return key + " is " + std::to_string(size) + ": ggml computes heads of RWKV-7 only with a multiple of " + std::to_string(WKV7_STEP);
+}
+
+// Calls `add` for each token that the file calls a control token, ascending.
+void each_control_token(const metadata & values, void (*add)(void * user, int32_t token), void * user) {
+    const std::vector<int64_t> types = values.integers("tokenizer.ggml.token_type");
+    for (size_t token = 0; token < types.size(); ++token) {
+        if (types[token] == LLAMA_TOKEN_TYPE_CONTROL) {
+            add(user, static_cast<int32_t>(token));
+        }
+    }
 }
 
 // Which tensors llama.cpp would compute with without having loaded others that belong to them. Empty: none.
@@ -306,8 +397,8 @@ std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t le
 extern "C" {
 
 bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint64_t length, foredraft_role role,
-                          const llama_model_kv_override * overrides, foredraft_weights_of_format * formats, foredraft_draft_kind * kind, char * why,
-                          size_t why_size) {
+                          const llama_model_kv_override * overrides, foredraft_weights_of_format * formats, foredraft_draft_kind * kind,
+                          void (*add_control_token)(void * user, int32_t token), void * user, char * why, size_t why_size) {
     char ignored[64];
     return guard::guarded<bool>(true, ignored, sizeof ignored, [&] {
         const guard::Head file = guard::read_head(path, stream, start);
@@ -320,6 +411,7 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         const metadata values(file.get(), overrides);
         const bool is_part = of_layer(values.integers("split.count"), 0) > 1;
         *kind = kind_of(file.get(), values);
+        each_control_token(values, add_control_token, user);
         std::string wrong = wrong_kind(file.get(), values, role, *kind);
         if (wrong.empty() && stream != nullptr && is_part) {
             wrong = "is one of several files of a model, which are loaded by the first one's path";
@@ -329,6 +421,9 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
         }
         if (wrong.empty() && role != FOREDRAFT_ROLE_ADAPTER) {
             wrong = zero_divisor(values, values.text("general.architecture"));
+        }
+        if (wrong.empty() && role != FOREDRAFT_ROLE_ADAPTER) {
+            wrong = wrong_number(values, values.text("general.architecture"));
         }
         if (wrong.empty()) {
             wrong = wrong_head_size(values, values.text("general.architecture"));

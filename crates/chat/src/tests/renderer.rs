@@ -84,6 +84,7 @@ impl TestTemplate {
             output: 64 << 10,
             depth,
             interrupt: interrupt.cloned(),
+            mark: None,
         });
         let mut variables = vec![
             ("messages", value(&run, &json!(messages))),

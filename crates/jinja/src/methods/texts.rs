@@ -1,6 +1,7 @@
 //! Methods of texts: those that chat templates use, and their near relatives. Python's methods that pad texts or ask for rare classes of characters
 //! (`zfill`, `swapcase`, `isprintable`, ...) are in no template that we know.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, int, required, required_text};
@@ -8,6 +9,7 @@ use crate::error::{TemplateResult, refused};
 use crate::format;
 use crate::interpreter::Interpreter;
 use crate::meter::Meter;
+use crate::search::Searched;
 use crate::text::TextBuilder;
 use crate::value::{Items, Value, text, tuple};
 
@@ -40,7 +42,9 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             let [affix] = arguments.bind(name, ["affix"])?;
             let affix = required_text(name, affix)?;
             let affix = affix.as_str().unwrap_or_default();
-            let shorter = if name == "removeprefix" { string.strip_prefix(affix) } else { string.strip_suffix(affix) };
+            let searched = Searched::new(meter, string)?;
+            let shorter =
+                if name == "removeprefix" { searched.without_prefix(affix) } else { searched.without_suffix(affix) };
             text(meter, shorter.unwrap_or(string))
         }
         "startswith" | "endswith" => {
@@ -51,12 +55,15 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 Value::List(list) => list.items()?.to_vec(),
                 other => return refused(format!("{name}: expected a string or a tuple, got {}", other.type_name())),
             };
+            let searched = Searched::new(meter, part)?;
             for affix in &affixes {
                 let Some(affix) = affix.as_str() else {
                     return refused(format!("{name}: expected strings in the tuple"));
                 };
                 meter.read(affix.len())?;
-                if if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) } {
+                let rest =
+                    if name == "startswith" { searched.without_prefix(affix) } else { searched.without_suffix(affix) };
+                if rest.is_some() {
                     return Ok(Value::Bool(true));
                 }
             }
@@ -74,18 +81,24 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                     if separator.is_empty() {
                         return refused(format!("{name}: the separator is empty"));
                     }
-                    let limit = count.saturating_add(1);
-                    match name {
-                        "split" => texts(meter, string.splitn(limit, separator)),
-                        _ => {
-                            let mut parts = Items::new(meter)?;
-                            for part in string.rsplitn(limit, separator) {
-                                parts.push(text(meter, part)?)?;
-                            }
-                            parts.as_mut().reverse();
-                            parts.into_list()
+                    let searched = Searched::new(meter, string)?;
+                    let (mut parts, mut start, mut end) = (Items::new(meter)?, 0, string.len());
+                    if name == "split" {
+                        for found in searched.matches(separator).take(count) {
+                            parts.push(text(meter, string.get(start..found.start).unwrap_or_default())?)?;
+                            start = found.end;
+                        }
+                    } else {
+                        for found in searched.matches_from_right(separator).take(count) {
+                            parts.push(text(meter, string.get(found.end..end).unwrap_or_default())?)?;
+                            end = found.start;
                         }
                     }
+                    parts.push(text(meter, string.get(start..end).unwrap_or_default())?)?;
+                    if name == "rsplit" {
+                        parts.as_mut().reverse();
+                    }
+                    parts.into_list()
                 }
             }
         }
@@ -114,9 +127,14 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             if between.is_empty() {
                 return refused(format!("{name}: the separator is empty"));
             }
-            let found = if name == "partition" { string.split_once(between) } else { string.rsplit_once(between) };
+            let searched = Searched::new(meter, string)?;
+            let found = match name {
+                "partition" => searched.matches(between).next(),
+                _ => searched.matches_from_right(between).next(),
+            };
+            let part = |range: Range<usize>| string.get(range).unwrap_or_default();
             let parts = match found {
-                Some((before, after)) => [before, between, after],
+                Some(found) => [part(0..found.start), part(found.clone()), part(found.end..string.len())],
                 None if name == "partition" => [string, "", ""],
                 None => ["", "", string],
             };
@@ -137,10 +155,17 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             let [sought, start, end] = arguments.bind(name, ["sub", "start", "end"])?;
             let sought = required_text(name, sought)?;
             let sought = sought.as_str().unwrap_or_default();
-            let found = part(string, name, start, end)?.and_then(|(part, offset)| {
-                let at = if name.starts_with('r') { part.rfind(sought) } else { part.find(sought) };
-                at.and_then(|at| part.get(..at)).map(|before| offset + before.chars().count())
-            });
+            let found = match part(string, name, start, end)? {
+                Some((part, offset)) => {
+                    let searched = Searched::new(meter, part)?;
+                    let found = match name.starts_with('r') {
+                        true => searched.matches_from_right(sought).next(),
+                        false => searched.matches(sought).next(),
+                    };
+                    found.and_then(|found| part.get(..found.start)).map(|before| offset + before.chars().count())
+                }
+                None => None,
+            };
             match found {
                 Some(at) => Ok(Value::int(at)),
                 None if name.ends_with("find") => Ok(Value::Int(-1)),
@@ -152,7 +177,10 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             let sought = required_text(name, sought)?;
             let sought = sought.as_str().unwrap_or_default();
             let Some((part, _)) = part(string, name, start, end)? else { return Ok(Value::Int(0)) };
-            Ok(Value::int(if sought.is_empty() { part.chars().count() + 1 } else { part.matches(sought).count() }))
+            let is_empty = sought.is_empty();
+            let n =
+                if is_empty { part.chars().count() + 1 } else { Searched::new(meter, part)?.matches(sought).count() };
+            Ok(Value::int(n))
         }
         "join" => {
             let [items] = arguments.bind(name, ["iterable"])?;
@@ -193,14 +221,6 @@ fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> TemplateResul
         out.push(c)?;
     }
     Ok(out.finish())
-}
-
-fn texts<'s>(meter: &Rc<Meter>, parts: impl Iterator<Item = &'s str>) -> TemplateResult<Value> {
-    let mut items = Items::new(meter)?;
-    for part in parts {
-        items.push(text(meter, part)?)?;
-    }
-    items.into_list()
 }
 
 fn stripped<'s>(meter: &Rc<Meter>, string: &'s str, name: &str, chars: Option<Value>) -> TemplateResult<&'s str> {
@@ -274,10 +294,10 @@ fn replaced(meter: &Rc<Meter>, string: &str, old: &str, new: &str, count: i128) 
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = TextBuilder::new(meter)?;
     let mut last = 0;
-    for (at, _) in string.match_indices(old).take(count) {
-        out.push_str(string.get(last..at).unwrap_or_default())?;
+    for found in Searched::new(meter, string)?.matches(old).take(count) {
+        out.push_str(string.get(last..found.start).unwrap_or_default())?;
         out.push_str(new)?;
-        last = at + old.len();
+        last = found.end;
     }
     out.push_str(string.get(last..).unwrap_or_default())?;
     Ok(out.finish())

@@ -7,6 +7,7 @@ mod protocol;
 mod relay;
 
 use std::ffi::{CString, c_char, c_void};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,7 +88,10 @@ pub fn use_rpc_servers(
         if links().iter().any(|link| link.endpoint == *endpoint) {
             continue;
         }
-        let facts = test_server(endpoint).map_err(|error| unresponsive(endpoint, &format!(": {error}")))?;
+        let facts = test_server(endpoint).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Error::model(format!("rpc: the server at {endpoint:?} is refused: {error}")),
+            _ => unresponsive(endpoint, &format!(": {error}")),
+        })?;
         let link = RpcLink::start(endpoint, facts.clone())
             .map_err(|error| Error::exhausted(format!("rpc: cannot connect to {endpoint:?}: {error}")))?;
         link.renew(facts, timeout);

@@ -4,6 +4,8 @@
 
 use std::io;
 
+use crate::llama::native::{FOREDRAFT_RPC_MAJOR, FOREDRAFT_RPC_MINOR, FOREDRAFT_RPC_PATCH};
+
 /// `enum rpc_cmd`.
 pub(super) const ALLOC_BUFFER: u8 = 0;
 pub(super) const GET_ALIGNMENT: u8 = 1;
@@ -135,6 +137,14 @@ pub(super) fn number_at(data: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
+/// The version of the protocol of this library.
+const OURS: [u8; 3] = [FOREDRAFT_RPC_MAJOR as u8, FOREDRAFT_RPC_MINOR as u8, FOREDRAFT_RPC_PATCH as u8];
+
+/// The version that the answer to a [`HELLO`] begins with.
+fn version(hello: &[u8]) -> String {
+    hello.iter().take(OURS.len()).map(u8::to_string).collect::<Vec<_>>().join(".")
+}
+
 /// The maximum number of devices of a server.
 const MAX_DEVICES: u32 = 64;
 
@@ -144,7 +154,23 @@ const MAX_DEVICES: u32 = 64;
 /// Those of `ask`; the server speaks another protocol.
 pub(super) fn ask_facts(mut ask: impl FnMut(u8, &[u8]) -> io::Result<Vec<u8>>) -> io::Result<ServerFacts> {
     let foreign = || io::Error::new(io::ErrorKind::InvalidData, "it uses another protocol");
-    let hello = ask(HELLO, &CAPABILITIES)?;
+    let hello = ask(HELLO, &CAPABILITIES).map_err(|error| match error.kind() {
+        // Servers of some versions close the connection of a client of another.
+        io::ErrorKind::UnexpectedEof => io::Error::new(
+            error.kind(),
+            format!("{error}: perhaps its protocol has another version than {}", version(&OURS)),
+        ),
+        _ => error,
+    })?;
+    // As ggml, which asserts it.
+    let [our_major, our_minor, _] = OURS;
+    if let [major, minor, ..] = *hello
+        && (major != our_major || minor > our_minor)
+    {
+        let (theirs, ours) = (version(&hello), version(&OURS));
+        let message = format!("its protocol has the version {theirs}, and this library's {ours}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
     let count = ask(DEVICE_COUNT, &[])?;
     let n_devices = count.try_into().map(u32::from_le_bytes).map_err(|_| foreign())?;
     if !(1..=MAX_DEVICES).contains(&n_devices) {

@@ -170,8 +170,30 @@ pub(super) fn test_server(endpoint: &str) -> io::Result<ServerFacts> {
     let mut server = Patient { stream: connect(endpoint)?, is_late: |_| begun.elapsed() > TEST_TIMEOUT };
     protocol::ask_facts(|number, data| {
         server.write_all(&protocol::command(number, data))?;
-        read_answer(&mut server, protocol::answer_length(number, data))
+        match number {
+            protocol::HELLO => read_hello(&mut server),
+            _ => read_answer(&mut server, protocol::answer_length(number, data)),
+        }
     })
+}
+
+/// Reads the answer to a `HELLO`, which begins with the version of the server's protocol and has another length in others.
+fn read_hello(server: &mut impl Read) -> io::Result<Vec<u8>> {
+    const LONGEST: u64 = 256;
+    let mut length = [0; 8];
+    server.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    let mut hello = vec![0; usize::try_from(length.min(LONGEST)).unwrap_or(0)];
+    server.read_exact(&mut hello)?;
+    match length {
+        3..=LONGEST => Ok(hello),
+        _ => Err(other_length(length, protocol::answer_length(protocol::HELLO, &[]))),
+    }
+}
+
+fn other_length(length: u64, expected: u64) -> io::Error {
+    let message = format!("it uses another protocol: an answer has {length} bytes instead of {expected}");
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// Reads an answer of a few bytes.
@@ -192,10 +214,7 @@ fn expect_length(server: &mut impl Read, expected: u64) -> io::Result<()> {
     server.read_exact(&mut length)?;
     match u64::from_le_bytes(length) {
         length if length == expected => Ok(()),
-        length => {
-            let message = format!("it uses another protocol: an answer has {length} bytes instead of {expected}");
-            Err(io::Error::new(io::ErrorKind::InvalidData, message))
-        }
+        length => Err(other_length(length, expected)),
     }
 }
 
