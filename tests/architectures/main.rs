@@ -12,6 +12,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod numbers;
 mod random_model;
 
 use std::io::Read as _;
@@ -273,6 +274,21 @@ fn what_the_check_at_load_finds_wrong_is_switched_off_and_said() {
     // The shipped model's architecture is known, so nothing was tested, and nothing is off.
     let known = common::start(json!({"model_draft": null, "n_ctx": 256}));
     assert_eq!(known.status()["self_check"], json!({"known": true, "cache_prompt": true, "speculative": true}));
+}
+
+/// LFM2 with windows in all of its attention layers: llama.cpp's cache for layers without a window has none, and fails an assertion when it is
+/// shifted.
+#[test]
+fn a_cache_without_layers_is_not_shifted() {
+    let path = format!("{}/windowed-lfm2.gguf", env!("CARGO_TARGET_TMPDIR"));
+    random_model::make("lfm2", false, &path).expect("a model");
+    let windows = json!({"lfm2.attention.sliding_window": 16});
+    let engine = common::start(json!({"model": path, "model_draft": null, "n_ctx": 96, "override_kv": windows}));
+    let long = with(&request(2), json!({"n_predict": 200}));
+    for _ in 0..2 {
+        let answer = complete(&engine, Completion, &long);
+        assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (200, &json!(true)), "{answer}");
+    }
 }
 
 /// Runs all architectures, and compares the table with the guide's, which it writes if `FOREDRAFT_TABLE` is set.
