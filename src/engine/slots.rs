@@ -14,11 +14,12 @@ use super::pacing;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
+use crate::error::Result;
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::{SeedOrigin, SelfExtend, Sequence};
 use crate::speculative::verify::Residual;
-use crate::speculative::{Adaptive, Drafters, DraftingState, Settings, Verify};
+use crate::speculative::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
 
 /// A sequence of the KV cache, and the request that uses it.
 pub(super) struct Slot {
@@ -151,6 +152,23 @@ impl SlotPool {
     pub(super) fn wipe(&mut self) {
         self.context.reset();
         (0..self.slots.len()).for_each(|index| self.clear_cache(index));
+    }
+
+    /// Makes the context anew after a decode that has left it unusable. Returns whether that was necessary; all caches are then empty.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn renew(&mut self) -> Result<bool> {
+        let has_heads = self.context.feeds_head() || self.drafters.has(DrafterKind::Mtp);
+        let is_renewed = self.context.renew()?;
+        if is_renewed {
+            self.wipe();
+        }
+        if is_renewed && has_heads {
+            self.drafters.forbid("a decode failed, and the draft head read the context that failed".to_owned());
+            self.slots.iter_mut().filter_map(|slot| slot.task.as_mut()).for_each(|task| task.speculation = None);
+        }
+        Ok(is_renewed)
     }
 
     /// Counts an admission.

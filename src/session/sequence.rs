@@ -222,23 +222,21 @@ impl Sequence {
         self.cut(context, end)
     }
 
-    /// Removes the tokens of `range` and shifts the later ones. Returns false if the memory cannot shift, or if positions are
-    /// grouped; then nothing changed.
+    /// Removes the tokens of `range` and shifts the later ones. If the memory cannot move these, it loses them, and they are decoded again.
+    /// Returns false if positions are grouped; then nothing changed.
     pub fn shift(&mut self, context: &mut Context, range: Range<usize>) -> bool {
-        if self.extend.is_some() || range.is_empty() || !context.can_shift() {
+        if self.extend.is_some() || range.is_empty() {
             return false;
         }
-        if range.end > self.tokens.len() {
+        let moves = range.end <= self.tokens.len() && context.can_shift();
+        if !moves || !context.remove(self.id, range.start, Some(range.end)) {
             self.cut(context, range.start);
             return true;
-        }
-        if !context.remove(self.id, range.start, Some(range.end)) {
-            return false;
         }
         let down = range.len().cast_signed();
         if !context.move_by(self.id, range.end..self.tokens.len(), -down) {
             self.clear(context);
-            return false;
+            return true;
         }
         if range.end < self.tokens.len() {
             self.note_moved(range.start);

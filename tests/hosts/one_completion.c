@@ -32,9 +32,10 @@ int main(int argc, char **argv) {
     if (code == 0) {
         success = completes(engine);
     }
-    foredraft_unload(engine);
     arm(0);
-    printf("load %d\ncompletion %d\n", code, success);
+    /* A decode that failed leaves the engine usable. */
+    printf("load %d\ncompletion %d\nlater %d\n", code, success, code == 0 ? completes(engine) : 1);
+    foredraft_unload(engine);
     code = foredraft_load(engine, config);
     success = code == 0 ? completes(engine) : 0;
     foredraft_engine_free(engine);

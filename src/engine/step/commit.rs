@@ -222,12 +222,31 @@ pub(crate) fn abandon(
                 None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, report),
             }
         }
-        DecodeError::Failed(why) => {
-            fail(plan, &Error::model(why), pool, report);
-            if all_are_lost {
-                pool.wipe();
+        DecodeError::Failed(why) => match pool.renew() {
+            // Perhaps one of several requests is the cause: each is decoded again, alone.
+            Ok(true) => {
+                for (index, _) in plan.slots.iter().enumerate().filter(|(_, planned)| planned.n_context > 0) {
+                    let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
+                    if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
+                        end(pool, index, Stop::Error(Error::model(why.clone())), false, report);
+                    }
+                }
             }
-        }
+            Ok(false) => {
+                fail(plan, &Error::model(why), pool, report);
+                if all_are_lost {
+                    pool.wipe();
+                }
+            }
+            Err(error) => {
+                fail(
+                    plan,
+                    &Error::model(format!("{why}; the context cannot be made anew: {}", error.message())),
+                    pool,
+                    report,
+                );
+            }
+        },
     }
 }
 

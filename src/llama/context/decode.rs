@@ -120,9 +120,7 @@ impl Context {
         (n_threads, settings): (i32, usize),
     ) -> std::result::Result<(), DecodeError> {
         if self.is_broken || self.threads.is_broken() {
-            return Err(DecodeError::Failed(
-                "an earlier decode failed and left its context unusable; load the model again".into(),
-            ));
+            return Err(DecodeError::Failed("an earlier decode failed and left its context unusable".into()));
         }
         if let Some(loss) = self.model.servers().loss() {
             return Err(DecodeError::Failed(loss));
@@ -149,6 +147,7 @@ impl Context {
         let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
         pacing::paused(paused);
         let wall = start.elapsed().saturating_sub(paused);
+        self.is_stale |= code == NO_MEMORY || code == THREW;
         // A single thread that throws while it builds the graph (with layers for multi-token prediction it does) leaves the context intact.
         if code == NO_MEMORY || (code == THREW && n_threads_now > 1) {
             self.is_broken = true;

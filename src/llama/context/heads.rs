@@ -251,6 +251,11 @@ impl Context {
         self.hidden.layers.contains(&LayerState::Hidden)
     }
 
+    /// Whether a draft head reads states of this context.
+    pub fn feeds_head(&self) -> bool {
+        !self.hidden.layers.is_empty()
+    }
+
     /// Appends what a draft head reads of the token at `index` of the last batch. Returns false, and appends nothing, if it was not kept.
     pub fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool {
         let (len, width) = (to.len(), self.model.layer_width());

@@ -56,8 +56,8 @@ pub struct Context {
     pub(super) n_threads: (i32, i32),
     /// The settings of these threads, as indices in the pool.
     pub(super) thread_settings: (usize, usize),
-    /// The number of threads and the settings that llama.cpp is set to. 0: not set yet.
-    threads_set: (i32, usize),
+    /// The number of threads, the settings and the [pool](ThreadPool::n_renewals) that llama.cpp is set to. 0: not set yet.
+    threads_set: (i32, usize, usize),
     /// Using fewer threads does not change the results. (ggml's flash attention divides the keys by the number of threads.)
     pub(super) may_use_fewer: bool,
     /// Identifies this context's decodes: see [`ThreadPool::record_decode`].
@@ -76,6 +76,9 @@ pub struct Context {
     n_features: usize,
     /// An exception escaped a decode: no later one is possible.
     pub(super) is_broken: bool,
+    /// An exception escaped a decode, so that [`Context::renew`] is needed.
+    pub(super) is_stale: bool,
+    params: ContextParams,
     /// The exception may have left pointers to freed memory, so the context is leaked.
     pub(super) is_leaked: bool,
     /// Positions were moved or sequences copied. The next decode rotates the keys and copies the cells.
@@ -218,13 +221,51 @@ impl Context {
         if text_pooling(params, model) == Some(TextPooling::Rank) && model.n_scores() == 0 {
             return Err(Error::model("pooling: rank needs a model with a classifier, which this one has not"));
         }
-        if !hidden.is_head() && kernels::may_use_flash_attention(params) {
-            let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), target, true)?;
-            if context.as_ref().is_none_or(|context| context.own_attention) {
-                return Ok(context);
-            }
+        let is_head = hidden.is_head();
+        let make = |own| Context::make_with(model, params, threads, interrupt, hidden.clone(), target, own);
+        let own = (!is_head && kernels::may_use_flash_attention(params)).then(|| make(true)).transpose()?.flatten();
+        let mut context = match own.filter(|context| context.own_attention) {
+            None => make(false)?,
+            own => own,
+        };
+        if let Some(context) = context.as_mut().filter(|context| !is_head && model.n_swa() > 0 && context.can_shift()) {
+            let few = ContextParams { n_ctx: Some(64), n_batch: 8, n_ubatch: 8, n_seq_max: 1, ..params.clone() };
+            let few = Context::make_with(model, &few, threads, interrupt, hidden, None, context.own_attention);
+            context.rotates_keys = few.ok().flatten().is_none_or(|mut few| few.test_shift());
         }
-        Context::make_with(model, params, threads, interrupt, hidden, target, false)
+        Ok(context)
+    }
+
+    /// Makes the context anew after a decode from which an exception escaped: a failed assertion, or a lack of memory. Returns whether that
+    /// was necessary; all sequences are then empty. Heads that read this context read the old one, and must not be used any more.
+    ///
+    /// # Errors
+    /// It cannot be made. A later call tries again.
+    pub fn renew(&mut self) -> Result<bool> {
+        if !self.is_stale && !self.threads.is_broken() {
+            return Ok(false);
+        }
+        self.threads.renew()?;
+        if self.is_broken {
+            let (params, hidden) = (self.params.clone(), Hidden::default());
+            let made = Context::make(&self.model, &params, &self.threads, &self.interrupt, hidden, None)?;
+            let made = made.ok_or_else(without_memory)?;
+            // What fails once fails again.
+            let rotates_keys = made.rotates_keys && !self.has_pending_rotations;
+            *self = Context { rotates_keys, n_threads: self.n_threads, scored: self.scored.take(), ..made };
+        } else {
+            self.rotates_keys &= !self.has_pending_rotations;
+            self.reset();
+        }
+        self.is_stale = false;
+        Ok(true)
+    }
+
+    /// Moves a position. llama.cpp has a cache for the layers with a sliding window and one for the others, and fails an assertion if there
+    /// are no such layers.
+    fn test_shift(&mut self) -> bool {
+        self.set_threads(1, 1);
+        self.decode_first_token(0).is_ok() && self.move_by(0, 0..1, 1) && self.decode_first_token(2).is_ok()
     }
 
     /// As [`Context::make`]. `own_attention`: assume that attention is computed by this library's kernel. [`Context::own_attention`] is
@@ -321,7 +362,7 @@ impl Context {
                     threads.number_of(&params.thread_settings),
                     threads.number_of(&params.thread_settings_batch),
                 ),
-                threads_set: (0, 0),
+                threads_set: (0, 0, 0),
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
                     && !devices::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -334,6 +375,8 @@ impl Context {
                 hidden,
                 n_features: 0,
                 is_broken: false,
+                is_stale: false,
+                params: params.clone(),
                 is_leaked: false,
                 has_pending_moves: false,
                 has_pending_rotations: false,
@@ -536,10 +579,11 @@ impl Context {
 
     /// Sets the number of threads of the next decode, and the index of their settings.
     pub(super) fn use_threads(&mut self, n_threads: i32, settings: usize) {
-        if self.threads_set == (n_threads, settings) {
+        let wanted = (n_threads, settings, self.threads.n_renewals());
+        if self.threads_set == wanted {
             return;
         }
-        self.threads_set = (n_threads, settings);
+        self.threads_set = wanted;
         let pool = self.threads.of_settings(n_threads, settings);
         // SAFETY: context and pool are alive, and the context keeps the pool alive. ggml uses no more threads than the pool has. The CPU
         // backend pauses the threads of the pool that it used before.

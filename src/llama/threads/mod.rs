@@ -7,7 +7,7 @@ pub(super) mod pacing;
 pub(super) mod placement;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
@@ -50,6 +50,8 @@ pub struct ThreadPool {
     /// An exception escaped a decode, and the other threads wait for the one that threw. They never end, and another graph would make them
     /// access freed memory.
     is_broken: AtomicBool,
+    /// How often the pools were made anew.
+    n_renewals: AtomicUsize,
     /// Some settings differ from those of the calling thread.
     is_placed: bool,
     /// Delays decodes so that they fit the host's frame budget.
@@ -65,17 +67,12 @@ struct PlacedPool {
     pool: RawPool,
 }
 
-/// ggml's thread pool.
+/// ggml's thread pool, which contexts use, one thread at a time. Not NULL.
 #[derive(Debug)]
 struct RawPool {
-    ptr: NonNull<sys::ggml_threadpool>,
+    ptr: AtomicPtr<sys::ggml_threadpool>,
     free: Free,
 }
-
-// SAFETY: the pool is only passed to contexts, which one thread uses at a time. The pool itself can be moved.
-unsafe impl Send for RawPool {}
-// SAFETY: shared references are only used to pass on the pool's address.
-unsafe impl Sync for RawPool {}
 
 impl RawPool {
     /// Creates a pool whose first thread is the calling one. ggml applies the settings to that thread, too.
@@ -118,8 +115,12 @@ impl RawPool {
             let ptr = NonNull::new(foredraft_threadpool_new(Some(new), &raw mut params, why.ptr(), why.size()));
             let refused =
                 || Error::exhausted(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
-            Ok(RawPool { ptr: ptr.ok_or_else(refused)?, free })
+            Ok(RawPool { ptr: AtomicPtr::new(ptr.ok_or_else(refused)?.as_ptr()), free })
         }
+    }
+
+    fn as_ptr(&self) -> *mut sys::ggml_threadpool {
+        self.ptr.load(Ordering::Relaxed)
     }
 }
 
@@ -186,6 +187,7 @@ impl ThreadPool {
             governor: Mutex::new(Governor::new(n_threads)),
             limit: AtomicI32::new(n_threads),
             is_broken: AtomicBool::new(false),
+            n_renewals: AtomicUsize::new(0),
             pacer: budget.map(|budget| Mutex::new(Pacer::new(budget))),
         })
     }
@@ -211,7 +213,7 @@ impl ThreadPool {
         }
         for placed in &self.all {
             // SAFETY: the pool is alive, and no graph is computed. The next graph wakes its threads.
-            unsafe { sys::ggml_threadpool_pause(placed.pool.ptr.as_ptr()) };
+            unsafe { sys::ggml_threadpool_pause(placed.pool.as_ptr()) };
         }
     }
 
@@ -270,12 +272,34 @@ impl ThreadPool {
     /// The pool for decodes with this number of threads and the settings of this index.
     pub(super) fn of_settings(&self, n_threads: i32, number: usize) -> *mut sys::ggml_threadpool {
         let all = self.all.get(number).map_or(&self.one, |placed| &placed.pool);
-        if n_threads == 1 { self.one.ptr.as_ptr() } else { all.ptr.as_ptr() }
+        if n_threads == 1 { self.one.as_ptr() } else { all.as_ptr() }
     }
 
     /// Marks the pool as unusable.
     pub(super) fn set_broken(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts other threads in place of those that a broken pool has lost, which are leaked. Only the thread that decodes may call this,
+    /// between decodes.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    pub(super) fn renew(&self) -> Result<()> {
+        if self.is_broken() {
+            for placed in &self.all {
+                let new = PlacedPool::new(self.n_threads, placed.requested)?;
+                placed.pool.ptr.store(new.pool.as_ptr(), Ordering::Relaxed);
+            }
+            self.n_renewals.fetch_add(1, Ordering::Relaxed);
+            self.is_broken.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes whenever the pools are made anew.
+    pub(super) fn n_renewals(&self) -> usize {
+        self.n_renewals.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -289,7 +313,7 @@ impl Drop for ThreadPool {
             // A broken pool is leaked: freeing it would wait for its threads forever.
             if !self.is_broken() {
                 // SAFETY: contexts hold an `Arc` of the pool, so there are none.
-                unsafe { (pool.free)(pool.ptr.as_ptr()) }
+                unsafe { (pool.free)(pool.as_ptr()) }
             }
         }
     }
