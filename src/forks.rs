@@ -38,6 +38,8 @@ static IS_CUT_OFF: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The calls of this thread that have not returned: more than one if a callback calls the library.
     static OWN_CALLS: Cell<usize> = const { Cell::new(0) };
+    /// Whether [`make_thread_locals`] has run.
+    static HAS_LOCALS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Starts a thread of the library, with its own [state](crate::thread_state), which it hands on to threads that it starts. (Scoped threads
@@ -113,7 +115,10 @@ fn counted<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
 
 /// Makes the values with destructors that every thread has as soon as it waits for a lock or a channel: the C library ends the process if it
 /// has no memory to register them.
-fn make_thread_locals() {
+pub fn make_thread_locals() {
+    if HAS_LOCALS.replace(true) {
+        return;
+    }
     // Neither waits, but both make what a wait needs.
     Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::ZERO);
     let (_sender, receiver) = crossbeam_channel::bounded::<()>(0);

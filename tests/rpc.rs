@@ -43,7 +43,7 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         for mut stream in closing.incoming().flatten() {
             let mut hello = [0; 33];
             let _ = stream.read_exact(&mut hello);
-            let _ = stream.write_all(&[&28_u64.to_le_bytes()[..], &[4; 28]].concat());
+            let _ = stream.write_all(&[&28_u64.to_le_bytes()[..], &[7, 0], &[0; 26]].concat());
         }
     });
     // And a server that never finishes an answer.
@@ -62,6 +62,20 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     }
     drop(silent);
+    // Servers with other versions of the protocol: also an older one, whose greeting is shorter.
+    for (hello, version) in [(vec![4_u8; 28], "4.4.4"), (vec![3, 6, 1], "3.6.1")] {
+        let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let there = other.local_addr().expect("bound").to_string();
+        std::thread::spawn(move || {
+            for mut stream in other.incoming().flatten() {
+                let _ = stream.write_all(&[&(hello.len() as u64).to_le_bytes()[..], &hello].concat());
+            }
+        });
+        let error = refused(&JsonEngine::new(), &common::with(&base, json!({"rpc": there})));
+        let expected =
+            format!("rpc: the server at {there:?} is refused: its protocol has the version {version}, and this");
+        assert!(error.starts_with(&expected) && !error.contains('/'), "{error}");
+    }
 
     let there = address();
     let server = serve(&there);

@@ -24,6 +24,7 @@ pub(super) fn answer_or(cut_off: impl FnOnce() -> Value, call: impl FnOnce() -> 
     if !has_memory() {
         return to_c_string(WITHOUT_MEMORY);
     }
+    forks::make_thread_locals();
     let _inside = Inside::new();
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
     let value = result.unwrap_or_else(|error| error_json(&error));

@@ -118,7 +118,7 @@ impl Both {
     /// Cutting a text at its special tokens is done as llama.cpp does it: with none of it tainted, and with all of it.
     fn compare_tainted(&self, text: &[u8]) {
         let Ok(shown) = std::str::from_utf8(text) else { return };
-        let tokens = |tainted: &[usize]| self.vocab().tokenize_tainted(text, tainted).expect("tokens");
+        let tokens = |tainted: &[usize]| self.vocab().tokenize_tainted(text, tainted, &[]).expect("tokens");
         // A mark behind the end taints nothing, but llama.cpp does not get the whole text.
         for tainted in [&[][..], &[text.len() + 1]] {
             assert_eq!(tokens(tainted), self.tokenize(text, true, true), "{}: {shown:?} {tainted:?}", self.name);

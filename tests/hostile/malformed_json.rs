@@ -119,6 +119,7 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
         (br#"{"model": "x", "n_threads": 100000}"#.to_vec(), 3, "n_threads: "),
         (br#"{"model": "x", "cache_type_k": "q3"}"#.to_vec(), 3, "cache_type_k: "),
         (br#"{"model": "x", "override_kv": [{}]}"#.to_vec(), 3, "override_kv"),
+        (br#"{"model": "x", "mmproj": "y"}"#.to_vec(), 3, "mmproj: expected no projector"),
         (br#"{"model": "x", "tensor_split": [-1]}"#.to_vec(), 3, "tensor_split"),
         (br#"{"model": "x", "lora": ["nowhere.gguf", 5]}"#.to_vec(), 3, "lora"),
         (br#"{"model": "x", "speculative": {"n_max": 1000000}}"#.to_vec(), 3, "n_max"),

@@ -155,6 +155,28 @@ fn with_fault(program: &Path, shim: &Path, what: &str, number: u32) -> Output {
 /// The codes with which the load may fail: model_error, resource_exhausted, cancelled.
 const REFUSED: [&str; 3] = ["load 1", "load 14", "load 4"];
 
+/// What a thread needs at its first wait and at its first exception is made while there is memory. Rust itself ends the process where it has
+/// none for its own tables, and says so.
+#[test]
+#[cfg(target_os = "linux")]
+fn limits_of_memory_are_errors_or_said() {
+    let (program, shim) = (compiled("one_completion.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
+    let (mut n_refused, mut n_loaded) = (0, 0);
+    for mebibytes in 8..=72 {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -c 0; ulimit -d {}; exec \"$@\"", mebibytes << 10);
+        command.args(["-c", &limited, "sh"]).arg(&program).arg(model()).env("LD_PRELOAD", &shim);
+        let output = command.output().expect("it starts");
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let shown = format!("{mebibytes} MiB: {:?} {text} {errors}", output.status);
+        let said = errors.contains("memory allocation of") || errors.contains("cannot create");
+        assert!(output.status.success() || said, "{shown}");
+        n_refused += u32::from(text.starts_with("load 14") || text.starts_with("load 1\n"));
+        n_loaded += u32::from(text.starts_with("load 0"));
+    }
+    assert!(n_refused > 5 && n_loaded > 5, "{n_refused} refused, {n_loaded} loaded");
+}
+
 #[test]
 fn load_without_threads_is_refused_as_lack_of_resources() {
     let (program, shim) = (compiled("one_completion.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
@@ -195,7 +217,7 @@ fn lack_of_memory_inside_llama_is_an_error() {
         let first = text.lines().next().unwrap_or_default();
         assert!(first == "load 0" || REFUSED.contains(&first), "{shown:?}");
         refused += u32::from(first != "load 0");
-        assert!(text.ends_with("again 0 1\n"), "{shown:?}");
+        assert!(text.ends_with("later 1\nagain 0 1\n"), "{shown:?}");
     }
     assert!(refused > 3 && 2 * n_ours < n_loads, "{refused} of {n_loads} loads were refused, {n_ours} ended");
 }

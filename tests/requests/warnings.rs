@@ -65,6 +65,16 @@ fn models_that_do_not_serve_are_warned_about() {
     assert!(swapped.contains("model_draft: has ") && swapped.contains("takes longer than it saves"), "{swapped}");
     let mtp = load(json!({"model_draft": null, "n_ctx": 256, "speculative": {"type": "mtp"}}));
     assert!(mtp.contains("speculative.type: mtp is not used"), "{mtp}");
+    let shared = |kind: &str, more: Value| {
+        let init =
+            json!({"n_ctx": 256, "model_draft": null, "cache_type_k": kind, "cache_type_v": kind, "n_parallel": 2});
+        load(crate::common::with(&init, more))
+    };
+    let expected = "kv_unified: the last bits of a slot's log-probabilities depend on the other slots";
+    assert!(shared("q4_0", json!({"kv_unified": true})).contains(expected));
+    for other in [shared("q4_0", json!({})), shared("q8_0", json!({"kv_unified": true}))] {
+        assert!(!other.contains("kv_unified"), "{other}");
+    }
     let plain = load(json!({"n_ctx": 256}));
     assert!(!plain.contains("model_draft") && !plain.contains("mtp"), "{plain}");
 }

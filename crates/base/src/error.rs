@@ -8,6 +8,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+/// `ENFILE` and `EMFILE` of Unix: no more files can be open, of all processes or of this one.
+const TOO_MANY_FILES: [i32; 2] = [23, 24];
+
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
 /// `foredraft_load` and `init` return the numbers of [`Code::init_number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -172,11 +175,19 @@ impl Error {
         Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
     }
 
-    /// An I/O error of a file or folder: [`Code::NotFound`] if it does not exist, else [`Code::InvalidRequest`].
+    /// An I/O error of a file or folder: [`Code::NotFound`] if it does not exist, [`Code::ResourceExhausted`] if the disk is full or the
+    /// process may have no more memory, files or larger files, else [`Code::InvalidRequest`].
     pub fn file(path: &Path, error: &io::Error, message: impl Into<String>) -> Self {
         let (code, fault) = match error.kind() {
             io::ErrorKind::NotFound => (Code::NotFound, Some(FileFault::Missing)),
             io::ErrorKind::PermissionDenied => (Code::InvalidRequest, Some(FileFault::Denied)),
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::OutOfMemory => (Code::ResourceExhausted, None),
+            _ if cfg!(unix) && error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number)) => {
+                (Code::ResourceExhausted, None)
+            }
             _ => (Code::InvalidRequest, None),
         };
         let file = fault.map(|fault| (fault, path.display().to_string().into()));

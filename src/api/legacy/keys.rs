@@ -41,7 +41,7 @@ const IGNORED: [(&[&str], &str); 4] = [
         ],
         "ignored, it is an option of llama.cpp's programs",
     ),
-    (&["mmproj", "image"], "ignored, not available in this version of foredraft"),
+    (&["image"], "ignored, not available in this version of foredraft"),
 ];
 
 /// Renames old keys to current ones, unless the current key is also given. Ignored keys give warnings.
@@ -69,6 +69,9 @@ pub(in crate::api) fn renamed(object: &Map<String, Value>) -> Result<(Map<String
             }
         }
         Some(other) => return Err(unexpected("memory_f16", "true or false", &other)),
+    }
+    if let Some(file) = take(&mut object, "mmproj").filter(|file| *file != "") {
+        return Err(unexpected("mmproj", "no projector, because images are not available in this version", &file));
     }
     if let Some(value) = take(&mut object, "lora_adapter") {
         match object.get("lora") {

@@ -211,6 +211,14 @@ impl LoadRequest {
             };
             self.warnings.push(format!("draft_weights: not used, because {why}"));
         }
+        let Config { context, n_parallel, .. } = &self.config;
+        if context.kv_unified && *n_parallel > 1 && models.attention.as_ref().is_some_and(|it| !it.own_kernel) {
+            self.warnings.push(
+                "kv_unified: the last bits of a slot's log-probabilities depend on the other slots, because ggml computes attention over \
+                 caches of this type"
+                    .to_owned(),
+            );
+        }
         let is_in_draft = draft.is_some_and(|draft| draft.draft_kind().reads_hidden());
         if self.config.mtp && target.n_mtp_layers() == 0 && !is_in_draft {
             self.warnings.push(

@@ -284,12 +284,13 @@ namespace foredraft {
 namespace {
 
 // The calling thread's load of a model: the types that may be in panels and those that are foreseen, as bits, and whether it reads a mapped file.
+// It has no destructor: the C library ends the process if it has no memory to register one.
 struct Load {
     uint64_t formats = UINT64_MAX, foreseen = 0;
     bool is_mapped = false;
     // NULL: panels are made now.
-    std::unique_ptr<foredraft_pending_panels> pending;
-    std::unique_ptr<Makers> makers;
+    foredraft_pending_panels * pending = nullptr;
+    Makers * makers = nullptr;
 };
 thread_local Load load;
 
@@ -314,14 +315,15 @@ extern "C" {
 
 void foredraft_load_begin(uint64_t formats, uint64_t foreseen, bool is_mapped, bool later) {
     using namespace foredraft;
-    load = { formats, foreseen, is_mapped, nullptr, std::unique_ptr<Makers>(new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores()))) };
+    load = { formats, foreseen, is_mapped, nullptr, new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores())) };
     if (is_mapped && later) {
-        load.pending.reset(new (std::nothrow) foredraft_pending_panels);
+        load.pending = new (std::nothrow) foredraft_pending_panels;
     }
 }
 
 foredraft_pending_panels * foredraft_load_end(void) {
-    foredraft_pending_panels * pending = foredraft::load.pending.release();
+    foredraft_pending_panels * pending = foredraft::load.pending;
+    delete foredraft::load.makers;
     foredraft::load = {};
     if (pending != nullptr && pending->is_empty()) {
         delete pending;

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -78,7 +80,22 @@ bool is_in_order(const llama_kv_cells & cells, int32_t n_cells) {
 
 // More than the masks of a graph. A graph is computed by the thread that has filled its masks, before it fills others.
 constexpr size_t N_ORDERS = 8;
-thread_local std::array<Order, N_ORDERS> orders;
+thread_local std::array<Order, N_ORDERS> orders_of_thread;
+
+// The calling thread's. The C library ends the process if it has no memory to register their destructor, so that is asked for first.
+std::array<Order, N_ORDERS> & thread_orders() {
+    constexpr size_t NEEDED = 4 << 10;
+    static thread_local bool is_registered = false;
+    if (!is_registered) {
+        void * volatile block = std::malloc(NEEDED);
+        if (block == nullptr) {
+            throw std::bad_alloc();
+        }
+        std::free(block);
+        is_registered = true;
+    }
+    return orders_of_thread;
+}
 thread_local size_t n_filled = 0;
 
 [[maybe_unused]] const bool is_linked = foredraft::linked.order = true;
@@ -117,7 +134,7 @@ void NAME(__wrap_, FOREDRAFT_SET_MASK)(const llama_kv_cache_context * context, g
     if (is_ordered) {
         return;
     }
-    Order & order = orders[n_filled++ % N_ORDERS];
+    Order & order = thread_orders()[n_filled++ % N_ORDERS];
     order.cells.clear();
     for (int64_t stream = 0; stream < n_streams; ++stream) {
         order.add(cells_of(stream), int32_t(n_cells));

@@ -1,10 +1,10 @@
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 #[cfg(unix)]
 use super::open;
-use super::{WriterProcess, write};
+use super::{WriterProcess, failed, write};
 use crate::error::Code;
 
 /// The names of the entries of a folder.
@@ -172,4 +172,16 @@ fn temporary_files_of_killed_processes_are_removed() {
     killed.wait().unwrap();
     running.kill().unwrap();
     running.wait().unwrap();
+}
+
+#[test]
+fn full_disks_and_used_up_files_are_lacking_resources() {
+    let code = |error: io::Error| failed(Path::new("a"), &error).code().as_str();
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge, ErrorKind::OutOfMemory] {
+        assert_eq!(code(kind.into()), "resource_exhausted", "{kind}");
+    }
+    #[cfg(unix)]
+    assert_eq!(code(io::Error::from_raw_os_error(24)), "resource_exhausted");
+    assert_eq!(code(ErrorKind::NotFound.into()), "not_found");
+    assert_eq!(code(ErrorKind::PermissionDenied.into()), "invalid_request");
 }
