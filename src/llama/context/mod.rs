@@ -249,10 +249,11 @@ impl Context {
         if self.is_broken {
             let (params, hidden) = (self.params.clone(), Hidden::default());
             let made = Context::make(&self.model, &params, &self.threads, &self.interrupt, hidden, None)?;
-            let made = made.ok_or_else(without_memory)?;
+            let mut made = made.ok_or_else(without_memory)?;
             // What fails once fails again.
             let rotates_keys = made.rotates_keys && !self.has_pending_rotations;
-            *self = Context { rotates_keys, n_threads: self.n_threads, scored: self.scored.take(), ..made };
+            (made.rotates_keys, made.n_threads, made.scored) = (rotates_keys, self.n_threads, self.scored.take());
+            *self = made;
         } else {
             self.rotates_keys &= !self.has_pending_rotations;
             self.reset();

@@ -287,7 +287,7 @@ mod tests {
         let guarded = all.guarded(["-->{{ x }}<think>"].into_iter());
         assert_eq!(guarded.first_chars(), ['-', '<']);
         let TokenStarts { whole, marks, cut } = guarded.starts("<b><think><s>--");
-        assert_eq!((whole, marks, cut), (vec![10], vec![3], vec![13]));
+        assert_eq!((whole, marks, cut), (vec![10], vec![3], vec![13, 14]));
     }
 
     #[test]

@@ -245,6 +245,7 @@ mod tests {
                 match number {
                     DEVICE_COUNT => answer = n_devices.to_le_bytes().to_vec(),
                     GET_ALIGNMENT => answer = alignment.to_le_bytes().to_vec(),
+                    HELLO => answer.splice(..OURS.len(), OURS).for_each(drop),
                     _ => {}
                 }
                 Ok(answer)
