@@ -370,7 +370,7 @@ fn tokens_of_the_template_in_messages_stay_text() {
 
 /// The special tokens of a prompt with these messages, as text, and the prompt's text.
 fn special_texts(model: &Model, template: &str, messages: Value) -> (Vec<String>, String) {
-    let (vocab, template) = (model.vocab(), ChatTemplate::parse(template).expect("it parses"));
+    let (vocab, template) = (model.vocab(), ChatTemplate::parse(template, None).expect("it parses"));
     let found = rendered(&template, &serde_json::json!({"messages": messages}), vocab).expect("a prompt");
     let tokens = vocab.tokenize_tainted(found.text.as_bytes(), &found.tainted, &found.marks).expect("tokens");
     let is_special = |piece: &str| piece.len() > 2 && piece.starts_with('<') && piece.ends_with('>');

@@ -171,10 +171,12 @@ struct bound {
 };
 
 const bound & bound_of(const std::string & key) {
-    constexpr int64_t POSITIONS = int64_t(1) << 30, WIDTH = int64_t(1) << 24;
+    constexpr int64_t POSITIONS = int64_t(1) << 30, WIDTH = int64_t(1) << 24, HEAD = int64_t(1) << 14;
     static const bound all[] = {
         { ".rope.dimension_sections", 0, WIDTH, true },
         { ".rope.dimension_count", 0, WIDTH, true },
+        { ".key_length", 0, HEAD, false },
+        { ".value_length", 0, HEAD, false },
         { "context_length", 0, POSITIONS, false },
         { "temperature_length", 0, POSITIONS, false },
         { "sliding_window", 0, POSITIONS, false },
