@@ -69,7 +69,7 @@ impl<'a> Marker<'a> {
             literals.iter().any(|text| uses(text))
                 || variables.iter().any(|(name, value)| uses(name) || any_text(value, &uses))
         };
-        let mut unused = NONCHARACTERS.into_iter().filter(|mark| !is_used(*mark));
+        let mut unused = NONCHARACTERS.filter(|mark| !is_used(*mark));
         let (Some(mark), Some(seen_through)) = (unused.next(), unused.next()) else {
             return Err(Error::invalid("messages: expected at least two unused noncharacters from U+FDD0 to U+FDEF"));
         };
