@@ -8,6 +8,9 @@ use super::trigger::{Awaiting, Trigger, TriggerSet};
 use foredraft_base::error::Result;
 use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 
+/// The most tokens of white space between reasoning and a grammar.
+const MAX_GAP: usize = 4;
+
 /// A vocabulary in which some control tokens add their text to a completion.
 #[derive(Debug)]
 pub struct PreservingVocabulary {
@@ -80,6 +83,8 @@ pub struct OutputConstraint {
     reasoning: Option<(Arc<ReasoningRules>, ReasoningState)>,
     /// The grammar begins when reasoning ends, if not before.
     is_behind_reasoning: bool,
+    /// The tokens of white space that may come between reasoning and the grammar.
+    gap: usize,
     /// The same constraint without reasoning, which reads what the model says inside of it.
     inside: Option<Box<OutputConstraint>>,
 }
@@ -100,6 +105,7 @@ impl OutputConstraint {
             awaiting: None,
             reasoning: None,
             is_behind_reasoning: false,
+            gap: 0,
             inside: None,
         }
     }
@@ -177,6 +183,18 @@ impl OutputConstraint {
             return Ok(());
         }
         match (&mut self.grammar, &self.awaiting) {
+            (Some(grammar), None) if self.gap > 0 => {
+                let is_space = |candidate: &&TokenData| is_space(self.vocabulary.text(candidate.id));
+                let spaces: Vec<TokenData> = candidates.iter().filter(is_space).copied().collect();
+                grammar.filter(candidates)?;
+                let mut spaces = spaces.iter().peekable();
+                for candidate in candidates {
+                    if let Some(space) = spaces.next_if(|space| space.id == candidate.id) {
+                        candidate.logit = space.logit;
+                    }
+                }
+                Ok(())
+            }
             (Some(grammar), None) => grammar.filter(candidates),
             // To look at the whole vocabulary with patterns would take seconds.
             (Some(grammar), Some(awaiting))
@@ -208,7 +226,14 @@ impl OutputConstraint {
             Some((rules, state)) => state.accept(rules, text),
             None => VisibleText::All,
         };
-        let Some(awaiting) = &mut self.awaiting else { return self.advance_grammar(token) };
+        let Some(awaiting) = &mut self.awaiting else {
+            let gap = std::mem::take(&mut self.gap);
+            if gap > 0 && is_space(text) && !self.grammar.as_mut().map_or(Ok(true), |grammar| grammar.allows(token))? {
+                self.gap = gap - 1;
+                return Ok(());
+            }
+            return self.advance_grammar(token);
+        };
         match visible {
             VisibleText::Nothing => {
                 self.read_inside(token);
@@ -217,7 +242,8 @@ impl OutputConstraint {
             }
             VisibleText::Ended(text, n_end) if self.is_behind_reasoning => {
                 self.begin_grammar();
-                let rest = text.get(n_end..).unwrap_or(&[]);
+                self.gap = MAX_GAP;
+                let rest = text.get(n_end..).unwrap_or(&[]).trim_ascii_start();
                 let Some(grammar) = &mut self.grammar else { return Ok(()) };
                 // A token can end reasoning and go on with what no grammar foresees.
                 if grammar.allows_text(rest)? { grammar.accept_text(rest) } else { Ok(()) }
@@ -334,6 +360,11 @@ fn begins_wrongly(grammar: &Grammar, awaiting: &Awaiting, vocabulary: &dyn Vocab
         None => Ok(false),
         Some(text) => Ok(!begun.allows_text(&text)?),
     }
+}
+
+/// Whether a token is white space, as models write it behind reasoning.
+fn is_space(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| matches!(byte, b' ' | b'\n'))
 }
 
 fn forbid(candidate: &mut TokenData) {

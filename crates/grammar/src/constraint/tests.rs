@@ -31,7 +31,7 @@ impl Vocabulary for Words {
 }
 
 fn vocabulary() -> Arc<Words> {
-    let words = ["</s>", "<call>", "a", "<ca", "ll>", "ll>x", "{", "}", "<think>", "</think>", "stop", "ll>{"];
+    let words = ["</s>", "<call>", "a", "<ca", "ll>", "ll>x", "{", "}", "<think>", "</think>", "stop", "ll>{", "\n"];
     Arc::new(Words(words.to_vec()))
 }
 
@@ -152,10 +152,13 @@ fn grammar_behind_reasoning_applies_when_it_ends() {
     // The answer is not left out.
     assert_eq!(allowed_after(&open, &["a"]).len(), all - 1);
     assert_eq!(allowed_after(&open, &["<ca", "ll>{", "}"]).len(), all - 1);
-    assert_eq!(allowed_after(&open, &["a", "</think>"]), ["<ca"]);
+    assert_eq!(allowed_after(&open, &["a", "</think>"]), ["<ca", "\n"]);
+    assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "\n"]), ["<ca", "\n"]);
+    assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "\n", "\n", "\n"]), ["<ca"]);
+    assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "<ca", "ll>{"]), ["a", "}"]);
     assert_eq!(allowed_after(&open, &["a", "</think>", "<ca", "ll>{"]), ["a", "}"]);
     let limited = grammar().with_reasoning(think(Some(1)), "<think>").behind_reasoning();
-    assert_eq!(allowed_after(&limited, &["a", "stop", "</think>"]), ["<ca"]);
+    assert_eq!(allowed_after(&limited, &["a", "stop", "</think>"]), ["<ca", "\n"]);
     // Without open reasoning it applies at once.
     assert_eq!(allowed_after(&grammar().with_reasoning(think(None), "").behind_reasoning(), &[]), ["<ca"]);
     // With triggers, a call inside of reasoning is an answer.
@@ -164,7 +167,7 @@ fn grammar_behind_reasoning_applies_when_it_ends() {
     assert_eq!(allowed_after(&calls, &["<ca", "ll>{"]).len(), all - 1);
     assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}"]).len(), all);
     assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}", "a"]).len(), all - 1);
-    assert_eq!(allowed_after(&calls, &["</think>"]), ["<ca"]);
+    assert_eq!(allowed_after(&calls, &["</think>"]), ["<ca", "\n"]);
 }
 
 #[test]
