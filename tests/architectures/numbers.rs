@@ -49,8 +49,11 @@ fn numbers(file: &Gguf, architecture: &str) -> Vec<Number> {
     number.collect()
 }
 
+/// Says the load of a model file.
+type LoadOf = fn(&str) -> Value;
+
 /// The path of a model of the architecture, and what a load with a file in its place says. `None`: there is no such model.
-fn model(architecture: &str, experts: bool) -> Option<(String, fn(&str) -> Value)> {
+fn model(architecture: &str, experts: bool) -> Option<(String, LoadOf)> {
     fn drafting(path: &str) -> Value {
         json!({"model": heads::head_target(0.0), "model_draft": path})
     }
