@@ -15,6 +15,7 @@ mod mask;
 mod moves;
 mod sets;
 mod stacks;
+mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;

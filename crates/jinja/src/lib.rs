@@ -46,10 +46,11 @@ use self::ast::{Ast, Constant};
 pub use self::error::{Fault, FaultKind, TemplateResult};
 use self::interpreter::Interpreter;
 use self::meter::Meter;
-pub use self::meter::{MAX_DEPTH, RenderLimits, StopSignal, stop_after};
+pub use self::meter::{MAX_DEPTH, RenderLimits, stop_after};
 pub use self::strftime::strftime;
 use self::text::TextBuilder;
 pub use self::value::Value;
+pub use foredraft_base::work::StopSignal;
 
 /// The stack in bytes that parsing needs: three times what the deepest template was seen to use.
 pub const PARSE_STACK: usize = 3 << 20;

@@ -9,13 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foredraft_base::work::StopSignal;
+
 use crate::error::{Fault, FaultKind, TemplateResult};
 
 /// The maximum nesting of evaluation, whatever [`RenderLimits::depth`] says. Templates of models need less than 30 levels.
 pub const MAX_DEPTH: usize = 2000;
-
-/// Asked every few thousand steps. True: stop.
-pub type StopSignal = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A signal that stops renderings after about so many steps of all that ask it.
 #[must_use]

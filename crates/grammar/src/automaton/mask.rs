@@ -1,27 +1,12 @@
-//! Which tokens of a vocabulary may come next, by one walk through the tree of their texts.
+//! The tokens that may come next as bits, and those of sets that were seen before.
 
 use std::sync::Arc;
 
 use foldhash::HashMap;
-
-use super::sets::REJECTED_SET;
-use super::{Automaton, GrammarState, MAX_CACHED, TooAmbiguous};
-use foredraft_base::{TextSummary, Token, TokenTree, Vocabulary};
+use foredraft_base::Token;
 
 /// The memory of masks that are kept, in bytes.
 const MAX_KEPT: usize = 8 << 20;
-
-/// The sequences of bytes that are a character beyond ASCII.
-const CHARACTERS: [&[(u8, u8)]; 8] = [
-    &[(0xC2, 0xDF), (0x80, 0xBF)],
-    &[(0xE0, 0xE0), (0xA0, 0xBF), (0x80, 0xBF)],
-    &[(0xE1, 0xEC), (0x80, 0xBF), (0x80, 0xBF)],
-    &[(0xED, 0xED), (0x80, 0x9F), (0x80, 0xBF)],
-    &[(0xEE, 0xEF), (0x80, 0xBF), (0x80, 0xBF)],
-    &[(0xF0, 0xF0), (0x90, 0xBF), (0x80, 0xBF), (0x80, 0xBF)],
-    &[(0xF1, 0xF3), (0x80, 0xBF), (0x80, 0xBF), (0x80, 0xBF)],
-    &[(0xF4, 0xF4), (0x80, 0x8F), (0x80, 0xBF), (0x80, 0xBF)],
-];
 
 /// A bit for each token of a vocabulary.
 #[derive(Debug, Clone)]
@@ -36,15 +21,20 @@ impl TokenMask {
 }
 
 /// A mask that is being made.
-struct MaskBits(Vec<u64>);
+pub(super) struct MaskBits(Vec<u64>);
 
 impl MaskBits {
-    fn set(&mut self, token: Token, is_allowed: bool) {
+    /// A mask without tokens, of a vocabulary with so many.
+    pub(super) fn new(n_tokens: usize) -> MaskBits {
+        MaskBits(vec![0; n_tokens.div_ceil(64)])
+    }
+
+    pub(super) fn set(&mut self, token: Token, is_allowed: bool) {
         let word = usize::try_from(token).ok().and_then(|token| self.0.get_mut(token / 64));
         word.into_iter().for_each(|word| *word = *word & !(1 << (token & 63)) | u64::from(is_allowed) << (token & 63));
     }
 
-    fn allow(&mut self, tokens: &[Token]) {
+    pub(super) fn allow(&mut self, tokens: &[Token]) {
         tokens.iter().for_each(|token| self.set(*token, true));
     }
 }
@@ -54,147 +44,22 @@ impl MaskBits {
 pub(super) struct Masks {
     kept: HashMap<u32, TokenMask>,
     /// The set that each character beyond ASCII leads to from a set; `None`: they lead to several.
-    by_characters: HashMap<u32, Option<u32>>,
+    pub(super) by_characters: HashMap<u32, Option<u32>>,
 }
 
-impl Automaton {
-    /// The tokens that may come next, if that was found out before and is kept.
-    pub(in super::super) fn kept_mask(&self, state: GrammarState) -> Option<TokenMask> {
-        self.masks.kept.get(&state.set).cloned()
+impl Masks {
+    /// The mask of a set, if it is kept.
+    pub(super) fn kept(&self, set: u32) -> Option<TokenMask> {
+        self.kept.get(&set).cloned()
     }
 
-    /// The tokens that may come next, of the vocabulary with this tree. `None`: too many sets would have to be kept for it.
-    pub(in super::super) fn mask(
-        &mut self,
-        state: GrammarState,
-        vocabulary: &dyn Vocabulary,
-        tree: &TokenTree,
-    ) -> Result<Option<TokenMask>, TooAmbiguous> {
-        let mut bits = MaskBits(vec![0; vocabulary.n_tokens().div_ceil(64)]);
-        let others = tree.others().iter().copied();
-        match self.sets.facts(state.set).and_then(|facts| facts.named.clone()) {
-            // The tokens that a set names are allowed by their ids as well.
-            Some(named) => {
-                if self.follow_token(state, Token::MIN)? == REJECTED_SET {
-                    if !self.walk(state, tree, &mut bits)? {
-                        return Ok(None);
-                    }
-                } else {
-                    bits.allow(tree.tokens());
-                }
-                let named = named.iter().filter_map(|token| Token::try_from(*token).ok());
-                self.set_alone(state, vocabulary, others.chain(named), &mut bits)?;
-            }
-            None if self.walk(state, tree, &mut bits)? => self.set_alone(state, vocabulary, others, &mut bits)?,
-            None => return Ok(None),
-        }
+    /// Keeps the mask of a set, and drops all others where there are too many.
+    pub(super) fn keep(&mut self, set: u32, bits: MaskBits) -> TokenMask {
         let mask = TokenMask(bits.0.into());
-        if (self.masks.kept.len() + 1) * mask.0.len() * 8 > MAX_KEPT {
-            self.masks.kept.clear();
+        if (self.kept.len() + 1) * mask.0.len() * 8 > MAX_KEPT {
+            self.kept.clear();
         }
-        self.masks.kept.insert(state.set, mask.clone());
-        Ok(Some(mask))
-    }
-
-    /// Sets the bits of tokens that are looked at one by one.
-    fn set_alone(
-        &mut self,
-        state: GrammarState,
-        vocabulary: &dyn Vocabulary,
-        tokens: impl Iterator<Item = Token>,
-        bits: &mut MaskBits,
-    ) -> Result<(), TooAmbiguous> {
-        for token in tokens {
-            let next = self.follow_in(state, vocabulary, token)?;
-            bits.set(token, !next.is_rejected());
-        }
-        Ok(())
-    }
-
-    /// Allows the tokens whose text may come next. Returns false if too many sets would have to be kept.
-    fn walk(&mut self, state: GrammarState, tree: &TokenTree, bits: &mut MaskBits) -> Result<bool, TooAmbiguous> {
-        // The sets after the bytes of the node's path.
-        let (mut path, mut at) = (vec![state.set], 0);
-        while let Some(node) = tree.node(at) {
-            path.truncate(usize::from(node.depth));
-            let set = path.last().copied().unwrap_or(REJECTED_SET);
-            if self.size() > 2 * MAX_CACHED {
-                return Ok(false);
-            }
-            if tree.summary(node).map_or(Ok(false), |summary| self.allows_all(set, summary))? {
-                bits.allow(tree.all(at));
-                at = node.after as usize;
-                continue;
-            }
-            let next = self.next_set(set, node.byte)?;
-            if next == REJECTED_SET {
-                at = node.after as usize;
-            } else {
-                bits.allow(tree.own(at));
-                path.push(next);
-                at += 1;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether all texts of these characters may follow, because each of them leads to the same set.
-    fn allows_all(&mut self, set: u32, summary: TextSummary) -> Result<bool, TooAmbiguous> {
-        let mut at = set;
-        for _ in 0..summary.n_chars {
-            match self.next_by_all(at, summary)? {
-                None | Some(REJECTED_SET) => return Ok(false),
-                Some(next) if next == at => break,
-                Some(next) => at = next,
-            }
-        }
-        Ok(true)
-    }
-
-    /// The set that each of these characters leads to; `None`: they lead to several.
-    fn next_by_all(&mut self, set: u32, summary: TextSummary) -> Result<Option<u32>, TooAmbiguous> {
-        let (mut ascii, mut goal) = (summary.ascii, None);
-        while ascii != 0 {
-            let next = self.next_set(set, u8::try_from(ascii.trailing_zeros()).unwrap_or(0))?;
-            if *goal.get_or_insert(next) != next {
-                return Ok(None);
-            }
-            ascii &= ascii - 1;
-        }
-        if !summary.has_others {
-            return Ok(goal);
-        }
-        let by_characters = match self.masks.by_characters.get(&set) {
-            Some(known) => *known,
-            None => {
-                let mut goal = None;
-                let mut is_one = true;
-                for bytes in CHARACTERS {
-                    is_one = is_one && self.all_lead_to(set, bytes, &mut goal)?;
-                }
-                let goal = goal.filter(|_| is_one);
-                self.masks.by_characters.insert(set, goal);
-                goal
-            }
-        };
-        Ok(by_characters.filter(|next| goal.is_none_or(|goal| goal == *next)))
-    }
-
-    /// Whether all sequences of bytes, each from its range, lead from `set` to `goal`, which the first one sets.
-    fn all_lead_to(&mut self, set: u32, bytes: &[(u8, u8)], goal: &mut Option<u32>) -> Result<bool, TooAmbiguous> {
-        let Some(((first, last), rest)) = bytes.split_first() else { return Ok(*goal.get_or_insert(set) == set) };
-        let mut after = Vec::new();
-        for byte in *first..=*last {
-            let next = self.next_set(set, byte)?;
-            if !after.contains(&next) {
-                after.push(next);
-            }
-        }
-        for next in after {
-            if next == REJECTED_SET || !self.all_lead_to(next, rest, goal)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.kept.insert(set, mask.clone());
+        mask
     }
 }
