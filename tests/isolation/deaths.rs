@@ -1,7 +1,10 @@
 //! The engine's process dies while requests run: they end as they would have.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
@@ -20,11 +23,18 @@ const FAILING_ALLOCATIONS: u32 = 241;
 /// A program that runs the engine's process with a shim between it and the system: after the signal [`MEMORY_ENDS`], what `fault` names fails,
 /// or its `at`-th call.
 fn engine_with_fault(fault: &str, at: u32) -> String {
-    let folder = folder("isolation");
-    let (shim, program) = (folder.join("fault_shim.so"), folder.join(format!("engine-{fault}-{at}")));
-    let mut build = Command::new(compiler("c"));
-    build.args(["-O1", "-shared", "-fPIC", "-pthread", "tests/hosts/fault_shim.c", "-o"]).arg(&shim).arg("-ldl");
-    run(&mut build, "");
+    // Processes of other tests load the shim and run their programs meanwhile.
+    static SHIM: OnceLock<PathBuf> = OnceLock::new();
+    static N_PROGRAMS: AtomicU32 = AtomicU32::new(0);
+    let shim = SHIM.get_or_init(|| {
+        let shim = folder("isolation").join("fault_shim.so");
+        let mut build = Command::new(compiler("c"));
+        build.args(["-O1", "-shared", "-fPIC", "-pthread", "tests/hosts/fault_shim.c", "-o"]).arg(&shim).arg("-ldl");
+        run(&mut build, "");
+        shim
+    });
+    let program =
+        folder("isolation").join(format!("engine-{fault}-{at}-{}", N_PROGRAMS.fetch_add(1, Ordering::Relaxed)));
     let engine = env!("CARGO_BIN_EXE_foredraft-engine");
     let shim = shim.display();
     let script = format!("#!/bin/sh\nLD_PRELOAD={shim} FAULT={fault} FAULT_AT={at} exec {engine} \"$@\"\n");
