@@ -376,7 +376,14 @@ impl SchemaWriter<'_, '_, '_> {
                 }
                 self.values.tree.alt(&forms)
             }
-            SchemaNode::Values(values) => self.values.constants(values),
+            SchemaNode::Values(values) => {
+                let size: usize = values.iter().map(|value| value.to_string().len()).sum();
+                if self.values.tree.size() + size * self.values.strings.len() > MAX_SIZE {
+                    self.drop_keyword("enum", "the grammar has no room for these values")?;
+                    return Ok(self.values.any());
+                }
+                self.values.constants(values)
+            }
             SchemaNode::Object(object) => self.object(object)?,
             SchemaNode::Array(array) => {
                 let first = array.first.iter().map(|item| self.node(item)).collect::<Result<Vec<_>>>()?;

@@ -46,6 +46,9 @@ impl SchemaReader<'_, '_> {
         let Some(list) = parts.as_array().filter(|list| !list.is_empty()) else {
             return error_at(at, "must be an array of schemas, and not empty");
         };
+        if list.len() > MAX_NODES {
+            return too_large_at(at, format!("more than {MAX_NODES} schemas in one"));
+        }
         let mut out = Vec::new();
         for (i, part) in list.iter().enumerate() {
             out.extend(self.alternative(part, &format!("{at}/{i}"), depth)?);

@@ -198,6 +198,6 @@ fn many_properties_and_values_are_enforced() {
     assert!(!accepts(&object, r#"{"p7":7,"p8":8,"p7":7}"#) && !accepts(&object, r#"{"p7":8}"#));
     let list = grammar(json!({"enum": values}));
     assert!(accepts(&list, "\"value 4999\"") && !accepts(&list, "\"value 5000\"") && !accepts(&list, "\"value \""));
-    let nested: Vec<String> = (0..3000).map(|n| "a".repeat(n)).collect();
-    assert!(accepts(&grammar(json!({ "enum": nested })), &format!("{:?}", "a".repeat(2999))));
+    let nested: Vec<String> = (0..1000).map(|n| "a".repeat(n)).collect();
+    assert!(accepts(&grammar(json!({ "enum": nested })), &format!("{:?}", "a".repeat(999))));
 }
