@@ -393,12 +393,15 @@ fn next_turn_decodes_only_what_is_new() {
 }
 
 #[test]
-fn settings_of_a_chat_are_a_request_for_the_same_completion() {
+fn settings_of_a_chat_repeat_it_beside_its_messages_and_tools() {
     let engine = engine();
-    let request = json!({"messages": user("Hello"), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required", "n_predict": 100,
-        "temperature": 1.2, "response_fields": ["content", "prompt", "generation_settings"]});
+    let chat = json!({"messages": user("Hello"), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required"});
+    let request = with(
+        &chat,
+        json!({"n_predict": 100, "temperature": 1.2, "response_fields": ["content", "generation_settings"]}),
+    );
     let answer = complete(&engine, Endpoint::Foredraft, &request);
-    let again = with(&answer["generation_settings"], json!({"prompt": answer["prompt"], "response_fields": []}));
+    let again = with(&with(&answer["generation_settings"], chat), json!({"response_fields": []}));
     assert_eq!(complete(&engine, Endpoint::Foredraft, &again)["content"], answer["content"]);
 }
 

@@ -39,7 +39,7 @@ fn a_hostile_template_is_an_invalid_request() {
     let engine = start(json!({"n_ctx": 256}));
     let messages = json!([{"role": "user", "content": "go"}]);
     for template in [
-        "{{ [1]|batch(1000000000, 'x')|list|length }}",
+        "{{ 'a'|indent(1000000000)|length }}",
         "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns }}",
         "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{{ '%999999999d'|format(1) }}",
@@ -67,7 +67,7 @@ fn a_hostile_template_is_an_invalid_request() {
 #[test]
 fn a_hostile_template_in_a_model_file_leaves_the_model_usable() {
     for template in [
-        "{{ [1]|batch(1000000000, 'x')|list|length }}",
+        "{{ 'a'|indent(1000000000)|length }}",
         "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",

@@ -430,7 +430,7 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
 #[test]
 fn hostile_templates_end_with_an_error_while_they_are_parsed() {
     for template in [
-        "{{ [1]|batch(1000000000,'x')|list|length }}",
+        "{{ 'a'|indent(1000000000)|length }}",
         "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
