@@ -29,9 +29,9 @@ fn output_fields(answer: &Value) -> Value {
     ])
 }
 
-/// Fixed draft lengths, so that every run drafts the same tokens.
+/// A draft model and fixed draft lengths, so that every run drafts the same tokens. (`suffix` also drafts from earlier completions.)
 fn speculating(compare: bool) -> Value {
-    json!({"type": ["draft", "suffix"], "adaptive": false, "n_max": 4, "compare": compare})
+    json!({"type": "draft", "adaptive": false, "n_max": 4, "compare": compare})
 }
 
 /// The fields of a response that `compare` adds.

@@ -176,18 +176,13 @@ class Llama:
         self.cache: LlamaCache | None = None
         self._embeds = bool(others.get("embedding"))
         self._tokens: list[int] = []
-        self.engine = Engine(self.model_path, **config)
-        if chat_format is not None:
-            self._check_format(chat_format)
-        self._info = self.engine.model_info()
-
-    def _check_format(self, chat_format: str) -> None:
-        # The engine reads a template when it is first used.
         try:
-            self.engine.apply_template([{"role": "user", "content": "Hello"}])
+            self.engine = Engine(self.model_path, **config)
         except InvalidRequestError as error:
-            self.close()
+            if chat_format is None or not str(error).startswith("chat_template: "):
+                raise
             raise ValueError(f"chat_format: llama.cpp has no built-in template for {chat_format!r}; {error}") from None
+        self._info = self.engine.model_info()
 
     @classmethod
     def from_pretrained(cls, *args: Any, **others: Any) -> NoReturn:
