@@ -273,8 +273,11 @@ fn chat_template_can_be_chosen_by_name() {
     let guard = loaded(json!({"chat_template": "llama3"}));
     assert_eq!(call("apply_template", &json!({"messages": messages}))["prompt"], llama3);
     drop(guard);
-    let _guard = loaded(json!({"chat_template": "llama33"}));
-    check_refused(&json!({"messages": messages}));
+    let _guard = exclusive();
+    assert_ne!(init(Some(command(json!({"chat_template": "llama33"})).to_string().as_bytes())), 0);
+    let error = status()["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.starts_with("chat_template: ") && error.contains("llama33"), "{error}");
+    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     assert_eq!(call("apply_template", &with("chatml"))["prompt"], chatml);
     assert_works();
 }

@@ -24,6 +24,9 @@ pub trait Drafter {
     /// to catch up and proposes nothing, so that other requests do not wait for a long prompt.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]);
 
+    /// Records that `drafted` tokens of the slot's last draft were verified, and that the first `accepted` of them were accepted.
+    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
+
     /// The `dropped` tokens from position `keep` on were removed from the context of `slot`, and the later ones moved down.
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize);
 

@@ -402,7 +402,7 @@ fn invalid_values_are_refused() {
     );
     check(json!({"grp_attn_n": 2, "grp_attn_w": 0}), "grp_attn_w");
     check(json!({"n_cache_reuse": -1}), "n_cache_reuse");
-    check(json!({"chat_template": "granit"}), "chat_template: expected a Jinja template or one of the names chatml, ");
+    check(json!({"chat_template": "granit"}), r#"got "granit" (did you mean "granite"?)"#);
     check(
         json!({"grp_attn_n": 2, "grp_attn_w": 511}),
         "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",

@@ -29,7 +29,7 @@ fn failed_write_leaves_the_old_file() {
             Err(io::Error::from(io::ErrorKind::StorageFull))
         });
         let error = error.expect_err("the disk was full");
-        assert_eq!(error.code(), Code::InvalidRequest);
+        assert_eq!(error.code(), Code::ResourceExhausted);
         assert!(error.message().contains("file: "), "{error}");
         assert_eq!(fs::read_to_string(&path).ok().as_deref(), before);
         assert_eq!(names(folder.path()).len(), usize::from(before.is_some()));

@@ -56,6 +56,9 @@ impl Drafters {
             }
         }
         state.length.record(outcome.n_drafted, outcome.n_longest, outcome.n_accepted);
+        if let Some(registered) = self.registered.get_mut(drafter) {
+            registered.drafter.verified(slot, outcome.n_drafted, outcome.n_accepted);
+        }
     }
 
     /// A step, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token, and `drafting` for the drafts.

@@ -69,6 +69,10 @@ impl Drafter for Scripted {
         }
     }
 
+    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
+        self.log.lock().unwrap().push(format!("checked {slot} {drafted} {accepted}"));
+    }
+
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
 
     fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
@@ -169,8 +173,8 @@ fn the_draft_with_most_to_expect_is_checked() {
     assert_eq!(table.step(&[7, 8, 9, 4]), (3, Some(DrafterKind::Draft), 3));
     table.text.proposes(&[(7, 0.95), (8, 0.99), (9, 0.99), (1, 0.99), (2, 0.99)]);
     assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(DrafterKind::Suffix), 3));
-    assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16"]);
-    assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "draft 0 16"]);
+    assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16", "checked 0 5 3"]);
+    assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "checked 0 3 3", "draft 0 16"]);
 }
 
 #[test]

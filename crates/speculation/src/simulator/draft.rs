@@ -26,8 +26,8 @@ pub(super) struct ReplayedDraft {
     source: DrafterKind,
     kind: Kind,
     machine: Machine,
-    /// The tokens of each slot that are in its cache: how many of its context, and a draft. `None`: the request's prompt.
-    known: Vec<Option<(usize, Vec<Token>)>>,
+    /// The number of tokens of each slot's context that are in its cache.
+    known: Vec<usize>,
 }
 
 impl ReplayedDraft {
@@ -37,7 +37,7 @@ impl ReplayedDraft {
 
     /// A drafter of another kind than a draft model.
     pub(super) fn from_history(source: DrafterKind, n_slots: usize, kind: Kind, machine: &Machine) -> ReplayedDraft {
-        ReplayedDraft { source, kind, machine: machine.clone(), known: vec![None; n_slots] }
+        ReplayedDraft { source, kind, machine: machine.clone(), known: vec![0; n_slots] }
     }
 
     fn is_model(&self) -> bool {
@@ -95,7 +95,8 @@ impl Drafter for ReplayedDraft {
     }
 
     fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) {
-        self.known[slot] = None;
+        // It has caught up with the prompt.
+        self.known[slot] = usize::MAX;
     }
 
     /// As `DraftModel` and `BlockHead` do: all slots draft in the same passes.
@@ -105,11 +106,8 @@ impl Drafter for ReplayedDraft {
             return;
         }
         for request in requests.iter() {
-            let unread = self.known[request.slot].as_ref().map_or(0, |(known, draft)| {
-                let new = &request.tokens[*known..];
-                let right = draft.iter().zip(new).take_while(|(drafted, said)| drafted == said).count();
-                new.len().saturating_sub(right + 1)
-            });
+            let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
+            let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1) };
             pass(self.machine.draft_prompt(unread));
         }
         let mut active: Vec<bool> = requests.iter().map(|request| request.n_max > 0).collect();
@@ -133,9 +131,11 @@ impl Drafter for ReplayedDraft {
                 break;
             }
         }
-        for request in requests {
-            self.known[request.slot] = Some((request.tokens.len(), request.draft.tokens.clone()));
-        }
+    }
+
+    /// The accepted tokens of its draft are in its cache.
+    fn verified(&mut self, slot: usize, _: usize, n_accepted: usize) {
+        self.known[slot] += n_accepted;
     }
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
