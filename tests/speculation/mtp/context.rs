@@ -140,14 +140,15 @@ fn mtp_drafter_survives_calls_in_any_order() {
         for step in 0..3000 {
             let slot = below(3);
             let context = &mut contexts[slot % 2];
-            match below(8) {
+            match below(9) {
                 0 => drafter.begin(slot, &sampler, &settings),
                 1 => drafter.shift(slot, below(60), below(60)),
                 2 => drafter.end(slot, context, below(5)),
-                3 => drafter.reuse(slot, context, below(9)),
-                4 => context.truncate(below(context.len() + 1)),
-                5 => context.extend((0..below(40)).map(|_| 300 + below(1000) as Token)),
-                6 => {
+                3 => drafter.verified(slot, below(9), below(9)),
+                4 => drafter.reuse(slot, context, below(9)),
+                5 => context.truncate(below(context.len() + 1)),
+                6 => context.extend((0..below(40)).map(|_| 300 + below(1000) as Token)),
+                7 => {
                     // Decode with the target, and report it to the drafter correctly or not.
                     let count = 1 + below(60);
                     target.truncate(0, 0);
