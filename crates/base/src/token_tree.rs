@@ -31,7 +31,7 @@ pub struct TokenNode {
     pub byte: u8,
 }
 
-/// What the tokens of a node and of those below it add to the text of the node above it: characters of UTF-8, of which the last may be
+/// The text that the tokens of a node and of those below it add to the text of the node above it: characters of UTF-8, of which the last may be
 /// incomplete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextSummary {
@@ -115,7 +115,7 @@ impl TokenTree {
         self.tokens.get(self.first(at)..self.first(after)).unwrap_or(&[])
     }
 
-    /// What the tokens of a node and of those below it add to the text of the node above it. `None`: they are few, or some of it is not
+    /// The text that the tokens of a node and of those below it add to the text of the node above it. `None`: they are few, or some of it is not
     /// UTF-8.
     pub fn summary(&self, node: TokenNode) -> Option<TextSummary> {
         self.summaries.get(node.summary as usize).copied()

@@ -1,4 +1,4 @@
-//! What a vocabulary says of its tokens.
+//! The properties of tokens that a vocabulary tells.
 
 use std::fmt::Debug;
 

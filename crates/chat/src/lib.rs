@@ -10,7 +10,7 @@
 //! results. Templates whose format does not show in this way have a description of their own (`families`), and are recognized by what they
 //! render. Nothing here knows a model or a renderer: the caller passes a function that renders.
 //!
-//! - `format`: the description. `grammar`: GBNF from it. `parser`, `call`, `value`, `elements`, `scan`: the parser. `message`: what it yields.
+//! - `format`: the description. `grammar`: a tree of rules from it. `parser`, `call`, `value`, `elements`, `scan`: the parser. `message`: what it yields.
 //! - `tool`: a tool and its schema. `detect`, `probes`, `families`: how a template's format is found.
 
 mod call;

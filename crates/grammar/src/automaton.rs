@@ -75,7 +75,7 @@ struct Candidate {
     stack: u32,
     /// The index of the stack before from which it comes.
     from: u32,
-    /// What it passed, as a list of [`PassedLists`].
+    /// The marks that it passed, as a list of [`PassedLists`].
     passed: u32,
     /// Its top reads a byte or a token.
     is_read: bool,
@@ -422,7 +422,7 @@ impl Automaton {
                 if !machine.may_end(at) {
                     return true;
                 }
-                // What follows has priority.
+                // The text behind it has priority.
                 todo.extend([Candidate { is_read: true, ..candidate }, with(below)]);
             }
             Some(Node::Seq(parts)) => {

@@ -1,4 +1,4 @@
-//! What a transition does to each stack: from which one it comes, and which marks it passes. Only readers look at moves.
+//! The effect of a transition on each stack: the stack that it comes from, and the marks that it passes. Only readers look at moves.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ pub(super) const REJECTED_SET: u32 = 0;
 /// A transition that was not computed yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What is known of a set.
+/// The known properties of a set.
 #[derive(Debug)]
 pub(super) struct SetFacts {
     /// The sorted token ids that its stacks name; `None` if they name none.

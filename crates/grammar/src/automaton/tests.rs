@@ -27,7 +27,7 @@ fn incomplete_character_is_cheap_in_a_huge_class() {
     assert_eq!(automaton.work, 4);
 }
 
-/// Of bytes that no node tells apart, only the first one is work.
+/// Only the first of several bytes that no node tells apart is work.
 #[test]
 fn transition_is_computed_once_for_bytes_that_are_alike() {
     let wide: String = (0..10_000).map(|i| format!("| \"{i}\" ")).collect();

@@ -107,7 +107,7 @@ impl DraftOptions {
 
 /// More neighbours than these are not looked at together for a longer length.
 const MAX_NEIGHBOURS: usize = 16;
-/// Of more slots in a run, none gets a length of its own where a step decodes rectangles.
+/// With more slots in a run, none gets a length of its own where a step decodes rectangles.
 const MAX_RAISED: usize = 64;
 /// Times that each slot's length is looked at again, beside the others'.
 const ROUNDS: usize = 2;
@@ -160,7 +160,7 @@ struct SlotRun<'a> {
     prices: &'a Prices<'a>,
     options: &'a [DraftOptions],
     slots: Range<usize>,
-    /// What the drafts lose that are decoded in any case.
+    /// The loss of the drafts that are decoded in any case.
     certain_loss: f64,
     /// The highest probability that the first token of a draft is right.
     first_acceptance: f64,
@@ -187,7 +187,7 @@ impl<'a> SlotRun<'a> {
         self.all_options().map(DraftOptions::longest).max().unwrap_or(0)
     }
 
-    /// What a slot decodes of a length for all. Where filler costs as much as drafts, or would have to be rejected at a cost, it gets its
+    /// The tokens of a length for all that a slot decodes. Where filler costs as much as drafts, or would have to be rejected at a cost, it gets its
     /// draft alone.
     fn share(&self, slot: usize, length: usize) -> usize {
         let share = self.prices.share(slot, length);
