@@ -4,17 +4,6 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// `llama_kv_cache_context::set_input_kq_mask`.
-pub const SET_MASK: &str = "_ZNK22llama_kv_cache_context17set_input_kq_maskEP11ggml_tensorPK12llama_ubatchb";
-
-/// The functions of the C library that `src/llama/kernels/elementary.cpp` replaces.
-const ELEMENTARY: [&str; 11] =
-    ["sinf", "cosf", "sincosf", "tanhf", "erff", "expf", "exp2f", "expm1f", "logf", "log2f", "powf"];
-
-/// The functions of ggml that `src/llama/kernels/rounding.cpp` replaces.
-const ROUNDING: [&str; 5] =
-    ["ggml_vec_soft_max_f32", "ggml_vec_cvar_f32", "ggml_vec_silu_f32", "ggml_vec_swiglu_f32", "quantize_row_q8_0"];
-
 /// The options of the programs and libraries that cargo links, and of those that `scripts/install.sh` links: it reads them in `linker.txt`.
 ///
 /// Each line of `linker.txt` is a kind and an option: `program` for a program that links the archive, `shared` for the installed shared library,
@@ -48,10 +37,10 @@ impl LinkerOptions {
         self.add_shared(&format!("-Wl,--wrap={function}"));
     }
 
-    /// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. The linker gets an object file, because it
+    /// Links the shared library's calls of malloc, calloc and realloc to `file`. The linker gets an object file, because it
     /// needs these functions only after it has read Rust's archives.
-    pub fn wrap_allocation(&mut self) {
-        let objects = cc::Build::new().cpp(true).std("c++17").file("src/llama/allocation.cpp").compile_intermediates();
+    pub fn wrap_allocation(&mut self, file: &str) {
+        let objects = cc::Build::new().cpp(true).std("c++17").file(file).compile_intermediates();
         let objects = objects.iter().map(|object| object.display().to_string());
         let wraps = ["malloc", "calloc", "realloc"].map(|function| format!("-Wl,--wrap={function}"));
         for option in objects.chain(wraps) {
@@ -60,28 +49,26 @@ impl LinkerOptions {
         }
     }
 
-    /// Replaces ggml's barrier: see `replace_barrier` in `build/kernels.rs`.
+    /// Replaces ggml's barrier: see `compile_barrier` in `crates/native/build/kernels.rs`.
     pub fn replace_barrier(&mut self) {
         link_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
         self.add("program", "-Wl,-u,foredraft_barrier");
         self.add("program", "-Wl,--defsym=ggml_barrier=foredraft_barrier");
     }
 
-    /// Replaces the functions of llama.cpp and the C library that kernels of all platforms replace.
-    pub fn replace_functions(&mut self) {
-        wrap(SET_MASK);
-        self.add("program", &format!("-Wl,--wrap={SET_MASK}"));
-        for function in ELEMENTARY {
+    /// Replaces functions of llama.cpp and ggml, named with spaces between them.
+    pub fn replace_functions(&mut self, functions: &str) {
+        for function in functions.split_whitespace() {
             wrap(function);
-            self.add("rename", function);
+            self.add("program", &format!("-Wl,--wrap={function}"));
         }
     }
 
-    /// Replaces the functions of ggml that round in another way on AArch64.
-    pub fn replace_rounding(&mut self) {
-        for function in ROUNDING {
+    /// Replaces functions of the C library.
+    pub fn replace_elementary(&mut self, functions: &str) {
+        for function in functions.split_whitespace() {
             wrap(function);
-            self.add("program", &format!("-Wl,--wrap={function}"));
+            self.add("rename", function);
         }
     }
 }

@@ -13,11 +13,11 @@ source=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$lib/../build/CMakeCache
 work=$target/products
 mkdir -p "$work"
 flags=(-std=c++17 -O3 -ffp-contract=off -w -isystem "$source/ggml/include" -isystem "$source/ggml/src" -isystem "$source/ggml/src/ggml-cpu")
-level() { g++ "${flags[@]}" -mavx2 -mfma -mf16c -mbmi2 "${@:2}" -DFOREDRAFT_LEVEL="$1" -c src/llama/kernels/level.cpp -o "$work/$1.o"; }
+level() { g++ "${flags[@]}" -mavx2 -mfma -mf16c -mbmi2 "${@:2}" -DFOREDRAFT_LEVEL="$1" -c crates/native/kernels/level.cpp -o "$work/$1.o"; }
 level avx2
 level avx_vnni -mavxvnni -DFOREDRAFT_AVX_VNNI
 level avx512_vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -DFOREDRAFT_AVX512_VNNI
-g++ "${flags[@]}" src/llama/kernels/{seam,states,copies,panels,making}.cpp benches/products/products.cpp "$work"/{avx2,avx_vnni,avx512_vnni}.o -o "$work/products" \
+g++ "${flags[@]}" crates/native/kernels/{seam,states,copies,panels,making}.cpp benches/products/products.cpp "$work"/{avx2,avx_vnni,avx512_vnni}.o -o "$work/products" \
     -L"$lib" -Wl,--start-group -lggml-cpu -lggml-base -lggml -Wl,--end-group -fopenmp -lpthread -ldl -lm
 levels=(-1) names='ggml, AVX2'
 offer() { if grep -qw "$2" /proc/cpuinfo; then levels+=("$1") names+=" | $3, as in a file | in panels | without prefetches"; fi; }

@@ -35,7 +35,7 @@ fi
 # Other versions break lines elsewhere. On Debian 12: apt-get install clang-format
 format=$(command -v clang-format-14 || command -v clang-format || true)
 if [ -n "$format" ] && "$format" --version | grep -q 'version 14\.'; then
-    "$format" --dry-run --Werror src/llama/kernels/*.h src/llama/kernels/*.cpp src/llama/kernels/*.c
+    "$format" --dry-run --Werror crates/native/kernels/*.h crates/native/kernels/*.cpp crates/native/kernels/*.c
 else
     echo "skipped: no clang-format 14"
 fi

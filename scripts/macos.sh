@@ -108,13 +108,13 @@ check_library() {
 check_sources() {
     local llama file standard n=0
     llama=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$(sed -n 's/.*ggml_cmake_dir=\(.*\)");.*/\1/p' "$work/llama/build.rs")/../../build/CMakeCache.txt")
-    local flags=("-DFOREDRAFT_SET_MASK=$(sed -n 's/^pub const SET_MASK: &str = "\(.*\)";/\1/p' build/link.rs)") folder
+    local flags=("-DFOREDRAFT_SET_MASK=$(sed -n 's/^pub const SET_MASK: &str = "\(.*\)";/\1/p' crates/native/build/kernels.rs)") folder
     for folder in include src common vendor ggml/include ggml/src ggml/src/ggml-cpu; do flags+=(-isystem "$llama/$folder"); done
-    for file in src/ffi/*.c src/llama/*.cpp src/llama/kernels/{seam,states,copies,elementary,order,rounding,rope,attention_cost}.cpp; do
+    for file in src/ffi/*.c crates/native/*.c* crates/native/kernels/{seam,states,copies,elementary,order,rounding,rope,attention_cost}.cpp; do
         standard=-std=c11
         case $file in *.cpp) standard=-std=c++17 ;; esac
         # The first two are for glibc and mingw; build.rs writes a part of the third, and compiles it below.
-        case $file in src/llama/allocation.cpp | src/ffi/globals.c) continue ;; esac
+        case $file in crates/native/allocation.cpp | src/ffi/globals.c) continue ;; esac
         # An object, because zig first builds libc++ for anything else.
         "$work/bin/zig-$([ "$standard" = -std=c11 ] && echo cc || echo c++)" $standard -Wall "${flags[@]}" -c "$file" -o "$work/object.o" 2>"$work/zig.log" ||
             { cat "$work/zig.log" >&2; die "$file does not compile"; }
@@ -123,8 +123,8 @@ check_sources() {
     for folder in "-mcpu=generic -DFOREDRAFT_NEON -DFOREDRAFT_LEVEL=neon" "-mcpu=apple_m1 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_LEVEL=neon_dotprod" \
         "-mcpu=apple_m2 -DFOREDRAFT_NEON -DFOREDRAFT_DOTPROD -DFOREDRAFT_I8MM -DFOREDRAFT_LEVEL=neon_i8mm"; do
         # shellcheck disable=SC2086 # several options
-        "$work/bin/zig-c++" -std=c++17 -ffp-contract=off $folder "${flags[@]}" -c src/llama/kernels/level.cpp -o "$work/object.o" 2>"$work/zig.log" ||
-            { cat "$work/zig.log" >&2; die "src/llama/kernels/level.cpp does not compile"; }
+        "$work/bin/zig-c++" -std=c++17 -ffp-contract=off $folder "${flags[@]}" -c crates/native/kernels/level.cpp -o "$work/object.o" 2>"$work/zig.log" ||
+            { cat "$work/zig.log" >&2; die "crates/native/kernels/level.cpp does not compile"; }
         n=$((n + 1))
     done
     passed "$n C and C++ files compile for macOS" "$n"

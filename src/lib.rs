@@ -14,19 +14,9 @@ pub mod engine;
 #[allow(unsafe_code)]
 mod ffi;
 #[doc(hidden)]
-pub mod forks;
-#[doc(hidden)]
-pub mod host;
-#[allow(unsafe_code)]
-#[doc(hidden)]
-pub mod llama;
-#[doc(hidden)]
 pub mod session;
 #[doc(hidden)]
 pub mod speculative;
-#[allow(unsafe_code)]
-#[doc(hidden)]
-pub mod thread_state;
 mod typed;
 
 pub use self::api::Function;
@@ -42,6 +32,10 @@ pub use foredraft_base::error::{Code, Error, Result};
 pub use foredraft_base::{checksum, error};
 #[doc(hidden)]
 pub use foredraft_grammar as grammar;
+#[doc(hidden)]
+pub use foredraft_host::{self as host, forks, thread_state};
+#[doc(hidden)]
+pub use foredraft_llama as llama;
 #[doc(hidden)]
 pub use foredraft_ngram as ngram;
 #[doc(hidden)]

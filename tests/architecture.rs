@@ -8,7 +8,7 @@ use regex::Regex;
 
 /// The layers from the top: the modules of `src`, and the crates under `crates`. A layer may import those that stand in later rows, and
 /// itself.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 13] = [
     &["ffi", "typed"],
     &["api"],
     &["chat"],
@@ -19,10 +19,10 @@ const LAYERS: [&[&str]; 11] = [
     &["jinja", "schema"],
     &["grammar"],
     &["llama"],
+    &["native"],
+    &["host"],
     &["base"],
 ];
-/// Modules that every layer may import, and that import none of the layers.
-const LEAVES: [&str; 3] = ["forks", "host", "thread_state"];
 
 /// Known exceptions. An entry that is no longer true fails the test, so these lists can only become shorter.
 const CYCLES_LEFT: [&str; 0] = [];
@@ -89,7 +89,7 @@ fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let test_support = [
         "/tests/",
-        "/llama/fake",
+        "/llama/src/fake",
         "/sampling/src/reference",
         "/sampling/src/fakes",
         "/speculation/src/fakes",
@@ -240,7 +240,7 @@ fn no_layer_imports_an_upper_one() {
         for other in used {
             let below = other.iter().next().expect("a path").to_string_lossy();
             let allowed = match (rank(&layer), rank(&below)) {
-                _ if layer == "lib" || layer == below || LEAVES.contains(&&*below) => true,
+                _ if layer == "lib" || layer == below => true,
                 (Some(from), Some(to)) => from < to,
                 _ => false,
             };

@@ -66,7 +66,8 @@ fn is_part_of_path(character: char) -> bool {
 
 /// Whether this is a path of this repository, such as `src/lib.rs`.
 fn is_path(word: &str) -> bool {
-    const FOLDERS: [&str; 8] = ["src/", "tests/", "benches/", "examples/", "scripts/", "docs/", "packaging/", "fuzz/"];
+    const FOLDERS: [&str; 9] =
+        ["src/", "crates/", "tests/", "benches/", "examples/", "scripts/", "docs/", "packaging/", "fuzz/"];
     FOLDERS.iter().any(|folder| word.starts_with(folder)) && word.chars().all(is_part_of_path)
 }
 
@@ -133,7 +134,7 @@ fn tests_that_pages_name_are_there() {
 #[test]
 fn tests_in_the_newcomers_table_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = sources(&["src", "tests", "python/tests", "node/test"], &["rs", "py", "mjs", "mts"]);
+    let files = sources(&["src", "crates", "tests", "python/tests", "node/test"], &["rs", "py", "mjs", "mts"]);
     let code: String = files.iter().map(|file| std::fs::read_to_string(file).expect("UTF-8")).collect();
     let page = std::fs::read_to_string(root.join("docs/troubleshooting.md")).expect("UTF-8");
     let (_, section) = page.split_once("\n## What newcomers stumbled over\n").expect("the section");
@@ -204,7 +205,7 @@ fn is_executable(file: &std::fs::Metadata) -> bool {
 #[test]
 fn files_that_documents_and_comments_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut code = sources(&["src", "tests", "benches", "examples"], &["rs", "c", "cpp", "h", "hpp", "py"]);
+    let mut code = sources(&["src", "crates", "tests", "benches", "examples"], &["rs", "c", "cpp", "h", "hpp", "py"]);
     code.retain(|file| !file.ends_with("tests/documents.rs"));
     let (mut count, mut missing) = (0, Vec::new());
     let mut check = |files: &[PathBuf], paths: fn(&str) -> Vec<&str>| {

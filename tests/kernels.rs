@@ -601,7 +601,7 @@ fn kernels_export_nothing_that_other_code_could_use() {
 #[test]
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn each_header_compiles_alone() {
-    let folder = common::root().join("src/llama/kernels");
+    let folder = common::root().join("crates/native/kernels");
     let ggml = ["include", "src", "src/ggml-cpu"].map(|part| format!("{}/ggml/{part}", env!("LLAMA_CPP_SOURCES")));
     let base = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"];
     let avx512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-DFOREDRAFT_AVX512_VNNI"];

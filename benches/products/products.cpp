@@ -4,7 +4,7 @@
 //     products ROWS WIDTH N_TOKENS REPEATS LEVEL...       (a level: 0, 1, ...; 3: AMX; -1: ggml)
 //
 // Prints milliseconds of CPU time for each format of weights, the least of REPEATS interleaved measurements.
-#include "../../src/llama/kernels/table.h"
+#include "../../crates/native/kernels/table.h"
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"

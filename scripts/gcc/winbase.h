@@ -17,7 +17,7 @@ typedef struct _THREAD_POWER_THROTTLING_STATE {
 } THREAD_POWER_THROTTLING_STATE;
 #endif
 
-/* Lets src/llama/kernels/barrier.c replace ggml's barrier. ggml-cpu.c calls the barrier that it defines; unless the definition is weak, the
+/* Lets crates/native/kernels/barrier.c replace ggml's barrier. ggml-cpu.c calls the barrier that it defines; unless the definition is weak, the
  * assembler resolves these calls before the linker sees them. */
 #if !defined(__cplusplus) && !defined(FOREDRAFT_OWN_BARRIER)
 struct ggml_threadpool;

@@ -2,6 +2,8 @@
 
 use std::ffi::{CString, c_void};
 
+use foredraft_native as native;
+
 use super::engine::log_failure;
 use super::engines;
 use super::guard::run;
@@ -9,12 +11,6 @@ use super::types::{foredraft_engine, foredraft_log_callback, foredraft_logits_ca
 use crate::engine::LogitsCallback;
 use crate::error::{Code, Error};
 use crate::llama::{Token, log};
-
-/// The functions of `call.h`, declared by bindgen.
-mod call {
-    #![allow(missing_docs, non_camel_case_types, reason = "generated")]
-    include!(concat!(env!("OUT_DIR"), "/call.rs"));
-}
 
 /// The host's pointer, which is only passed back to the host.
 struct User(*mut c_void);
@@ -71,7 +67,7 @@ pub extern "C" fn foredraft_set_logits_callback(
     let user = User(user);
     let hook = cb.map(|cb| -> Box<LogitsCallback> {
         // SAFETY: looks up the address, which can have any value.
-        let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
+        let made = unsafe { native::foredraft_is_made_at_run_time(cb as *const c_void) };
         Box::new(move |id, logits: &mut [f32], tokens: &[Token]| {
             let length = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
             let (n_vocab, n_tokens) = (length(logits.len()), length(tokens.len()));
@@ -79,7 +75,7 @@ pub extern "C" fn foredraft_set_logits_callback(
             // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the arrays have these lengths and outlive the
             // call.
             let called = unsafe {
-                call::foredraft_call_logits(Some(cb), made, id, logits, n_vocab, tokens, n_tokens, user.get())
+                native::foredraft_call_logits(Some(cb), made, id, logits, n_vocab, tokens, n_tokens, user.get())
             };
             let finalizing = || Error::new(Code::Cancelled, "logits_callback: the interpreter is finalizing");
             if called != 0 { Ok(()) } else { Err(finalizing()) }
@@ -96,13 +92,13 @@ pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
         let user = User(user);
         log::set_sink(cb.map(|cb| -> Box<log::Sink> {
             // SAFETY: looks up the address, which can have any value.
-            let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
+            let made = unsafe { native::foredraft_is_made_at_run_time(cb as *const c_void) };
             Box::new(move |level, text| {
                 // A line that contains NUL ends there.
                 let line = text.trim_end().split('\0').next().unwrap_or_default();
                 let line = CString::new(line).unwrap_or_default();
                 // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the line outlives the call.
-                unsafe { call::foredraft_call_log(Some(cb), made, level as i32, line.as_ptr(), user.get()) };
+                unsafe { native::foredraft_call_log(Some(cb), made, level as i32, line.as_ptr(), user.get()) };
             })
         }));
     });
@@ -112,9 +108,9 @@ pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_cal
     let user = User(user);
     let hook = cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> {
         // SAFETY: looks up the address, which can have any value.
-        let made = unsafe { call::foredraft_is_made_at_run_time(cb as *const c_void) };
+        let made = unsafe { native::foredraft_is_made_at_run_time(cb as *const c_void) };
         // SAFETY: `cb` is the host's function of this type, valid until it is replaced.
-        Box::new(move |id| unsafe { call::foredraft_call_update(Some(cb), made, id, user.get()) })
+        Box::new(move |id| unsafe { native::foredraft_call_update(Some(cb), made, id, user.get()) })
     });
     run(|| {
         let found = engines::find(engine).map(|engine| engine.set_update_hook(hook));

@@ -12,6 +12,7 @@ use super::head_cache::{HeadCache, HeadSlots};
 use super::{DrafterKind, Settings};
 use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::Sampler;
+use foredraft_base::HiddenStates;
 use foredraft_speculation::another_round_pays;
 use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
 

@@ -19,6 +19,7 @@ use super::head_cache::{HeadCache, HeadSlot, HeadSlots};
 use super::{DrafterKind, Settings};
 use crate::llama::{Batch, Context, DecodeError, DraftKind, Token};
 use crate::sampling::Sampler;
+use foredraft_base::HiddenStates;
 use foredraft_speculation::another_round_pays;
 use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
 

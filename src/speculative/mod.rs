@@ -28,14 +28,3 @@ pub use draft_model::DraftModel;
 pub(crate) use draft_vocabulary::frequent_tokens;
 pub use head::Head;
 pub use vocabulary_map::{Dictionary, VocabularyMap};
-
-/// Drafters of several tokens read the target's hidden states from its context.
-impl HiddenStates for crate::llama::Context {
-    fn hidden(&mut self, index: usize) -> Option<&[f32]> {
-        crate::llama::Context::hidden(self, index)
-    }
-
-    fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool {
-        crate::llama::Context::layer_states(self, index, to)
-    }
-}

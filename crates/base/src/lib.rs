@@ -6,6 +6,7 @@
 //! - [`error`]: a code from a closed list, and a message that names the field and the value.
 //! - [`Vocabulary`], [`Token`], [`TokenData`]: tokens as grammars and samplers see them. A model implements the trait; tests have fakes.
 //! - [`TokenTree`]: a vocabulary's tokens as a tree of their bytes.
+//! - [`HiddenStates`]: what drafters read of a target.
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
 //! - [`atomic_write`], [`checksum`]: files. [`memory`]: lack of memory as an error.
@@ -14,6 +15,7 @@
 pub mod atomic_write;
 pub mod checksum;
 pub mod error;
+mod hidden_states;
 pub mod memory;
 pub mod prompt_fit;
 mod snapshot;
@@ -22,6 +24,7 @@ mod token_tree;
 mod vocabulary;
 pub mod work;
 
+pub use hidden_states::HiddenStates;
 pub use snapshot::Snapshot;
 pub use token::{Token, TokenData};
 pub use token_tree::{TextSummary, TokenNode, TokenTree};

@@ -3,7 +3,7 @@
 use super::controller::{GrowingDraft, StopPolicy};
 use super::verify::{SampledDraft, StepRandom};
 use super::{DrafterKind, Settings};
-use foredraft_base::{Snapshot, Token};
+use foredraft_base::{HiddenStates, Snapshot, Token};
 use foredraft_sampling::Sampler;
 
 /// Proposes tokens that the target verifies. One drafter serves all slots.
@@ -121,16 +121,6 @@ pub struct Drawing<'a> {
     pub drawn: &'a mut SampledDraft,
     /// The step's random numbers.
     pub random: StepRandom,
-}
-
-/// A context whose last decode kept the hidden states of its tokens, if a drafter needs them.
-pub trait HiddenStates {
-    /// The hidden state after the last layer of the token at `index` of the last batch. `None`: the decode did not keep it.
-    fn hidden(&mut self, index: usize) -> Option<&[f32]>;
-
-    /// Appends the states of the layers that the context's draft head reads, of the same token. Returns false, and appends nothing, if the
-    /// decode did not keep them.
-    fn layer_states(&mut self, index: usize, to: &mut Vec<f32>) -> bool;
 }
 
 /// The tokens of one slot that the target has decoded: the end of its context, followed by a draft.

@@ -28,7 +28,7 @@ pub use controller::{
     BatchSplit, Bias, Calibration, Choice, Controller, Costs, DraftPasses, DraftPrices, GrowingDraft, Length,
     MAX_MEASURED, Prices, SequencePadding, SoFar, StepSlot, StopPolicy, another_round_pays, sizes_to_measure,
 };
-pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
+pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing};
 pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
 pub use forced::GrammarDrafter;
 pub use history::{CacheFile, CacheKind, Caches, NgramCache, Predicted, Prediction, Suffix, SuffixParams, read_cache};

@@ -1,0 +1,84 @@
+//! A batch of tokens to decode together, with their positions and sequences.
+
+use crate::{SeqId, Token};
+
+/// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) positions: Vec<i32>,
+    /// The sequences of all tokens, concatenated. `n_sequences` has the number for each token.
+    pub(crate) sequences: Vec<SeqId>,
+    pub(crate) n_sequences: Vec<i32>,
+    pub(crate) outputs: Vec<i8>,
+    /// The hidden states of all tokens, concatenated; or empty.
+    pub(crate) hidden: Vec<f32>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Batch::default()
+    }
+
+    /// Adds `token` at `position` of `sequence` and returns its index. `output`: its logits will be read.
+    pub fn push(&mut self, token: Token, position: usize, sequence: SeqId, output: bool) -> usize {
+        self.push_shared(token, position, &[sequence], output)
+    }
+
+    /// As [`Batch::push`], for a token that several sequences share. They must use the same KV buffer.
+    pub fn push_shared(&mut self, token: Token, position: usize, sequences: &[SeqId], output: bool) -> usize {
+        self.tokens.push(token);
+        self.positions.push(i32::try_from(position).unwrap_or(i32::MAX));
+        self.sequences.extend_from_slice(sequences);
+        self.n_sequences.push(i32::try_from(sequences.len()).unwrap_or(i32::MAX));
+        self.outputs.push(i8::from(output));
+        self.tokens.len() - 1
+    }
+
+    /// Adds the hidden state of the last added token: see [`Context::mtp`](crate::Context::mtp).
+    pub fn push_hidden(&mut self, state: &[f32]) {
+        self.hidden.extend_from_slice(state);
+    }
+
+    /// Copies `other`, reusing the buffers.
+    pub(crate) fn assign(&mut self, other: &Batch) {
+        self.tokens.clone_from(&other.tokens);
+        self.positions.clone_from(&other.positions);
+        self.sequences.clone_from(&other.sequences);
+        self.n_sequences.clone_from(&other.n_sequences);
+        self.outputs.clone_from(&other.outputs);
+        self.hidden.clone_from(&other.hidden);
+    }
+
+    /// Removes all tokens.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.n_sequences.clear();
+        self.outputs.clear();
+        self.hidden.clear();
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+/// The failure of a decode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The KV cache has no space for the batch. Nothing changed.
+    Full,
+    /// The [`Interrupt`](crate::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
+    Aborted,
+    /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
+    Failed(String),
+}

@@ -1,0 +1,382 @@
+//! Which layout weights get when a model is loaded: that of the file, in its mapped pages, or panels, which are copied; and whether panels are
+//! prefetched.
+//!
+//! All give the same bits. Panels are faster for several tokens on every processor so far, with prefetches. For one token both depend on what
+//! the processor foresees of its reads, which differs even between virtual machines with the same processor. So each type of weights is
+//! measured on the machine that runs, when the first model that has much of it is loaded, and what is chosen is kept for the process.
+
+use std::collections::HashMap;
+#[cfg(own_kernels)]
+use std::ptr::NonNull;
+use std::sync::LazyLock;
+#[cfg(own_kernels)]
+use std::{
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+};
+
+use llama_cpp_sys_2 as sys;
+use parking_lot::Mutex;
+
+#[cfg(own_kernels)]
+use super::level;
+use crate::backend;
+#[cfg(own_kernels)]
+use foredraft_host::forks;
+#[cfg(own_kernels)]
+use foredraft_native as native;
+
+/// Weights of a type that are fewer bytes fit into caches, where panels are always faster.
+const FITS_CACHES: u64 = 16 << 20;
+/// The file's layout is chosen where one token takes less than this part of the time that panels take: several tokens take longer with it.
+/// Prefetches of panels are left out where one token takes less than this part of the time that it takes with them.
+const MARGIN: f64 = 0.9;
+/// Panels of a model may take this part of the available memory.
+const MOST_OF_MEMORY: f64 = 0.9;
+
+/// The layout of the weights of a type, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightLayout {
+    /// ggml's name of the type.
+    pub format: String,
+    /// Whether they are in panels, not as in the file. Embeddings of which only rows are read stay in the file in any case.
+    pub in_panels: bool,
+    /// How it was chosen.
+    pub chosen_by: LayoutReason,
+    /// The times of the layouts, if they were measured.
+    pub cost: Option<LayoutCost>,
+}
+
+/// How the layout of a type of weights was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutReason {
+    /// The load's `repack` or `use_mlock`.
+    Load,
+    /// A measurement found it faster.
+    Measurement,
+    /// Panels would not fit into the available memory.
+    Memory,
+    /// The weights fit into caches, or it could not be measured.
+    Default,
+}
+
+impl LayoutReason {
+    /// Its name in `poll_system_status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LayoutReason::Load => "load",
+            LayoutReason::Measurement => "measurement",
+            LayoutReason::Memory => "memory",
+            LayoutReason::Default => "default",
+        }
+    }
+}
+
+/// Microseconds of a product of weights, which no cache has, with one token on one core.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayoutCost {
+    /// The time with weights in panels, with prefetches.
+    pub prefetched: f64,
+    /// The time with weights in panels, without prefetches.
+    pub foreseen: f64,
+    /// The time with weights as in the file.
+    pub file: f64,
+}
+
+impl LayoutCost {
+    /// Whether panels are prefetched for one token, too, not for several only.
+    #[must_use]
+    pub fn prefetches(&self) -> bool {
+        self.foreseen >= MARGIN * self.prefetched
+    }
+
+    /// The time with weights in panels, as they are read.
+    #[must_use]
+    pub fn panels(&self) -> f64 {
+        if self.prefetches() { self.prefetched } else { self.foreseen }
+    }
+}
+
+/// The weights of a type in a model's files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WeightsOfType {
+    /// Its `ggml_type`.
+    pub(crate) format: u32,
+    /// Their size.
+    pub(crate) bytes: u64,
+}
+
+/// Chooses the layout of each type that can be in panels. `forced`: the host's choice. `available`: the bytes of memory that panels may
+/// take.
+pub(crate) fn choose(weights: &[WeightsOfType], forced: Option<bool>, available: Option<u64>) -> Vec<WeightLayout> {
+    let weights: Vec<&WeightsOfType> = weights.iter().filter(|of| has_panels(of.format)).collect();
+    let total: u64 = weights.iter().map(|of| of.bytes).sum();
+    let is_short = available.is_some_and(|available| total as f64 > MOST_OF_MEMORY * available as f64);
+    let layout = |of: &WeightsOfType| {
+        // SAFETY: `has_panels` knows the type, and names of types are static strings.
+        let format = unsafe { backend::text(sys::ggml_type_name(of.format)) };
+        let may_be_panels = forced.unwrap_or(!is_short);
+        let cost = (may_be_panels && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
+        let (in_panels, chosen_by) = decide(forced, is_short, cost);
+        WeightLayout { format, in_panels, chosen_by, cost }
+    };
+    weights.into_iter().map(layout).collect()
+}
+
+/// Whether weights are put into panels, and why.
+fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bool, LayoutReason) {
+    match (forced, cost) {
+        (Some(forced), _) => (forced, LayoutReason::Load),
+        (None, _) if is_short => (false, LayoutReason::Memory),
+        (None, Some(cost)) => (cost.file >= MARGIN * cost.panels(), LayoutReason::Measurement),
+        (None, None) => (true, LayoutReason::Default),
+    }
+}
+
+/// By level and type; `None`: it cannot be measured.
+type KnownCosts = HashMap<(i32, u32), Option<LayoutCost>>;
+
+/// The costs that were measured in this process.
+static KNOWN: LazyLock<Mutex<KnownCosts>> = LazyLock::new(Mutex::default);
+
+#[cfg(own_kernels)]
+fn has_panels(format: u32) -> bool {
+    // SAFETY: compares a number with a table.
+    super::are_used() && unsafe { native::foredraft_has_panels(format.cast_signed()) }
+}
+#[cfg(not(own_kernels))]
+fn has_panels(_: u32) -> bool {
+    false
+}
+
+#[cfg(own_kernels)]
+fn known_cost(format: u32) -> Option<LayoutCost> {
+    use crate::guard::ErrorBuffer;
+    let level = level()?.index();
+    // Locked while it is measured, so that two loads do not disturb each other.
+    *KNOWN.lock().entry((level, format)).or_insert_with(|| {
+        let mut costs = native::foredraft_layout_costs { prefetched: 0.0, foreseen: 0.0, file: 0.0 };
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the costs and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
+        // the level.
+        let is_known =
+            unsafe { native::foredraft_layout_cost(format.cast_signed(), &raw mut costs, why.ptr(), why.size()) };
+        let native::foredraft_layout_costs { prefetched, foreseen, file } = costs;
+        is_known.then_some(LayoutCost { prefetched, foreseen, file })
+    })
+}
+#[cfg(not(own_kernels))]
+fn known_cost(format: u32) -> Option<LayoutCost> {
+    *KNOWN.lock().entry((0, format)).or_insert(None)
+}
+
+/// The bytes of weights of all models of which panels are still to be made, so that their memory is not taken yet.
+pub(crate) fn pending_bytes() -> u64 {
+    #[cfg(own_kernels)]
+    // SAFETY: reads an atomic value.
+    let bytes = unsafe { native::foredraft_panels_left_of_all() };
+    #[cfg(not(own_kernels))]
+    let bytes = 0;
+    bytes
+}
+
+/// Calls `load`, which loads a model on this thread, and puts its weights into panels as `layouts` says: while it loads, or, where weights
+/// are read from a mapped file (`is_mapped`) and `later` is set, when [`PendingPanels::begin`] is called.
+pub(crate) fn with_layouts<R>(
+    weights: &[WeightsOfType],
+    layouts: &[WeightLayout],
+    is_mapped: bool,
+    later: bool,
+    load: impl FnOnce() -> R,
+) -> (R, PendingPanels) {
+    let formats = weights.iter().filter(|of| has_panels(of.format)).zip(layouts);
+    let bits = |is_meant: fn(&WeightLayout) -> bool| {
+        formats.clone().filter(|(_, layout)| is_meant(layout)).fold(0_u64, |all, (of, _)| all | 1 << of.format)
+    };
+    begin_load(
+        bits(|layout| layout.in_panels),
+        bits(|layout| layout.cost.is_some_and(|cost| !cost.prefetches())),
+        is_mapped,
+        later,
+    );
+    let result = load();
+    (result, end_load())
+}
+
+#[cfg(own_kernels)]
+fn begin_load(formats: u64, foreseen: u64, is_mapped: bool, later: bool) {
+    // SAFETY: sets values of the calling thread.
+    unsafe { native::foredraft_load_begin(formats, foreseen, is_mapped, later) }
+}
+#[cfg(own_kernels)]
+fn end_load() -> PendingPanels {
+    // SAFETY: sets values of the calling thread, and ends the threads that made panels.
+    let weights = unsafe { native::foredraft_load_end() };
+    PendingPanels {
+        weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))),
+        thread: OnceLock::new(),
+    }
+}
+#[cfg(not(own_kernels))]
+fn begin_load(_: u64, _: u64, _: bool, _: bool) {}
+#[cfg(not(own_kernels))]
+fn end_load() -> PendingPanels {
+    PendingPanels {}
+}
+
+/// Weights of a loaded model that are in its mapped file until panels have been made of them. Dropped after the model was freed.
+#[derive(Debug)]
+pub(crate) struct PendingPanels {
+    #[cfg(own_kernels)]
+    weights: Option<Arc<PendingWeights>>,
+    /// Makes the panels, once they are begun. `None`: it cannot be started.
+    #[cfg(own_kernels)]
+    thread: OnceLock<Option<JoinHandle<()>>>,
+}
+
+#[cfg(own_kernels)]
+#[derive(Debug)]
+struct PendingWeights(NonNull<native::foredraft_pending_panels>);
+
+// SAFETY: what is pending is made by one thread. To stop it, and to read what is left, are atomic operations.
+#[cfg(own_kernels)]
+unsafe impl Send for PendingWeights {}
+// SAFETY: as above.
+#[cfg(own_kernels)]
+unsafe impl Sync for PendingWeights {}
+
+#[cfg(own_kernels)]
+impl Drop for PendingWeights {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner.
+        unsafe { native::foredraft_panels_free(self.0.as_ptr()) }
+    }
+}
+
+#[cfg(own_kernels)]
+impl PendingPanels {
+    /// Begins to make the panels, on a thread of its own, which calls `around` with that work. The model must live until [`PendingPanels::stop`].
+    /// Later calls change nothing.
+    pub(crate) fn begin(&self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
+        let Some(weights) = self.weights.clone() else { return };
+        self.thread.get_or_init(|| {
+            // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
+            let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr()) };
+            // Without a thread the weights stay in the file.
+            forks::spawn("foredraft-panel", move || around(&make)).ok()
+        });
+    }
+
+    /// Waits until no panels are made any more. `wake` ends a sleep inside `around`.
+    pub(crate) fn stop(&mut self, wake: impl FnOnce()) {
+        if let (Some(weights), Some(Some(thread))) = (&self.weights, self.thread.take()) {
+            // SAFETY: sets an atomic value.
+            unsafe { native::foredraft_panels_stop(weights.0.as_ptr()) }
+            wake();
+            // Its panic would be a message in the log already.
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether panels are being made.
+    pub(crate) fn is_making(&self) -> bool {
+        self.thread.get().is_some_and(|thread| thread.as_ref().is_some_and(|thread| !thread.is_finished()))
+    }
+
+    /// Whether weights are still read from a file at this address.
+    pub(crate) fn reads(&self, address: usize) -> bool {
+        // SAFETY: no thread makes panels before `begin`, and none changes the list.
+        self.weights
+            .as_ref()
+            .is_some_and(|weights| unsafe { native::foredraft_panels_read(weights.0.as_ptr(), address) })
+    }
+
+    /// The bytes of weights of which panels are still to be made.
+    pub(crate) fn bytes_left(&self) -> u64 {
+        // SAFETY: reads an atomic value.
+        self.weights.as_ref().map_or(0, |weights| unsafe { native::foredraft_panels_left(weights.0.as_ptr()) })
+    }
+}
+
+#[cfg(not(own_kernels))]
+impl PendingPanels {
+    pub(crate) fn begin(&self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
+    pub(crate) fn stop(&mut self, _: impl FnOnce()) {}
+    pub(crate) fn is_making(&self) -> bool {
+        false
+    }
+    pub(crate) fn reads(&self, _: usize) -> bool {
+        false
+    }
+    pub(crate) fn bytes_left(&self) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FASTER_IN_PANELS: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 220.0, file: 120.0 };
+    const ABOUT_EQUAL: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 91.0, file: 91.0 };
+    const FASTER_IN_FILE: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 100.0, file: 80.0 };
+    const FORESEEN: LayoutCost = LayoutCost { prefetched: 100.0, foreseen: 70.0, file: 80.0 };
+
+    #[test]
+    fn the_layout_of_the_file_needs_a_clear_lead() {
+        for (cost, in_panels) in
+            [(FASTER_IN_PANELS, true), (ABOUT_EQUAL, true), (FASTER_IN_FILE, false), (FORESEEN, true)]
+        {
+            assert_eq!(decide(None, false, Some(cost)), (in_panels, LayoutReason::Measurement), "{cost:?}");
+        }
+        assert_eq!(decide(None, false, None), (true, LayoutReason::Default));
+    }
+
+    #[test]
+    fn panels_are_prefetched_unless_one_token_is_clearly_faster_without() {
+        for (cost, prefetches, panels) in
+            [(FASTER_IN_PANELS, true, 100.0), (ABOUT_EQUAL, true, 100.0), (FORESEEN, false, 70.0)]
+        {
+            assert_eq!((cost.prefetches(), cost.panels()), (prefetches, panels), "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn the_host_decides_before_memory_and_memory_before_a_measurement() {
+        for forced in [true, false] {
+            assert_eq!(decide(Some(forced), true, Some(FASTER_IN_FILE)), (forced, LayoutReason::Load));
+        }
+        assert_eq!(decide(None, true, Some(FASTER_IN_PANELS)), (false, LayoutReason::Memory));
+    }
+
+    #[test]
+    fn large_weights_are_measured_once_and_short_memory_leaves_them_in_the_file() {
+        backend::start();
+        let _level = crate::kernels::use_level(None).expect("this processor has a level");
+        let (q8_0, f32) = (sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_F32);
+        if !has_panels(q8_0) {
+            return;
+        }
+        let of = |bytes: u64, forced: Option<bool>, available: Option<u64>| {
+            let weights = [WeightsOfType { format: f32, bytes: 1 << 40 }, WeightsOfType { format: q8_0, bytes }];
+            let mut layouts = choose(&weights, forced, available);
+            assert_eq!(layouts.len(), 1, "floats have one layout: {layouts:?}");
+            layouts.remove(0)
+        };
+        let large = of(FITS_CACHES, None, Some(2 * FITS_CACHES));
+        assert_eq!((large.format.as_str(), large.chosen_by), ("q8_0", LayoutReason::Measurement));
+        let cost = large.cost.expect("it was measured");
+        assert!(
+            cost.panels() > 0.0 && cost.file > 0.0 && large.in_panels == (cost.file >= MARGIN * cost.panels()),
+            "{cost:?}"
+        );
+        assert_eq!(of(FITS_CACHES, None, None), large, "it is kept");
+        let small = of(FITS_CACHES - 1, None, None);
+        assert_eq!((small.in_panels, small.chosen_by, small.cost), (true, LayoutReason::Default, None));
+        let short = of(FITS_CACHES, None, Some(FITS_CACHES));
+        assert_eq!((short.in_panels, short.chosen_by, short.cost), (false, LayoutReason::Memory, None));
+        let forced = of(FITS_CACHES, Some(true), Some(FITS_CACHES));
+        assert!(forced.in_panels && forced.cost == large.cost, "the host decides the layout alone: {forced:?}");
+    }
+}
