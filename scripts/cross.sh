@@ -124,15 +124,15 @@ install_tree() {
     cp "$root/LICENSE" "$1"
 }
 
-# Checks that the C library that README.md promises for a platform is enough for the wheel in a folder. `tag`: it is for a release. Otherwise a
+# Checks that the C library that docs/building.md promises for a platform is enough for the wheel in a folder. `tag`: it is for a release. Otherwise a
 # machine with a newer C library may make packages for itself.
 keep_promise() {
     local promised needed
-    promised=$(sed -n "s/^| $2, glibc 2\.\([0-9]*\) or newer.*/\1/p" "$root/README.md")
+    promised=$(sed -n "s/^| $2, glibc 2\.\([0-9]*\) or newer.*/\1/p" "$root/docs/building.md")
     needed=$(find "$1" -name '*.whl' | sed -n 's/.*manylinux_2_\([0-9]*\)_.*/\1/p')
-    [ -n "$promised" ] || die "README.md names no version of glibc for $2"
+    [ -n "$promised" ] || die "docs/building.md names no version of glibc for $2"
     if [ "${needed:-0}" -gt "$promised" ]; then
-        [ "$3" != tag ] || die "README.md promises glibc 2.$promised, and the wheel needs 2.$needed"
-        say "the packages need glibc 2.$needed, newer than the 2.$promised of README.md"
+        [ "$3" != tag ] || die "docs/building.md promises glibc 2.$promised, and the wheel needs 2.$needed"
+        say "the packages need glibc 2.$needed, newer than the 2.$promised of docs/building.md"
     fi
 }

@@ -299,29 +299,58 @@ fn documented_keys_are_in_the_types_of_the_packages() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The README says which platforms are tested, built, or neither, and its first screen has the two commands.
+/// The README is a screen that ends in links: short, with the two commands and one small table of figures at its top, and the keys that it
+/// shows are documented.
 #[test]
-fn readme_has_the_platforms_and_the_two_commands() {
+fn readme_is_short_and_shows_documented_keys() {
     let text = include_str!("../README.md");
+    let words = text.split_whitespace().count();
+    assert!(words <= 700, "{words} words");
     let screen: Vec<&str> = text.lines().take(36).collect();
     let screen = screen.join("\n");
+    assert!(screen.contains("    make demo ") && screen.contains("    make test "), "{screen}");
+    let (_, figures) =
+        text.split_once("| task | alone | with the draft |\n| --- | --- | --- |\n").expect("the figures");
+    let rows = figures.lines().take_while(|line| line.starts_with("| ")).count();
+    let (tables, (_, keys)) =
+        (text.matches("\n| --- |").count(), text.split_once("\n## The first ten keys\n").expect("keys"));
+    assert_eq!((rows, tables), (3, 2), "one table of three figures, and one of keys");
+    let shown: Vec<&str> = keys
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .flat_map(|line| line.split(" | ").map(|cell| cell.trim_start_matches("| ")))
+        .filter_map(|cell| cell.strip_prefix('`')?.strip_suffix('`'))
+        .collect();
+    let documented = documented_keys();
+    let unknown: Vec<&&str> = shown.iter().filter(|key| !documented.contains(&(**key).to_owned())).collect();
+    assert!(unknown.is_empty() && shown.len() == 10, "{unknown:?} of {shown:?}");
+    assert!(
+        text.contains(" toy of 4.5 M parameters") && text.contains("    make models "),
+        "what the shipped model is"
+    );
+}
+
+/// docs/building.md says which platforms are tested, built, or neither.
+#[test]
+fn building_has_the_platforms() {
+    let text = include_str!("../docs/building.md");
     let (_, platforms) = text.split_once("## Platforms\n").expect("the section");
     let (platforms, _) = platforms.split_once("\n## ").expect("the next section");
     let rows: Vec<Vec<&str>> = platforms
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| platform |") && !line.starts_with("| --- |"))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
         .collect();
     let named =
         |platform: &str| rows.iter().filter(|row| row.first().is_some_and(|cell| cell.contains(platform))).count();
-    for platform in ["Linux x86-64", "Linux AArch64", "macOS", "Windows", "GPU"] {
+    for platform in ["Linux x86-64", "Linux AArch64", "macOS", "Windows", "Vulkan"] {
         assert_eq!(named(platform), 1, "{platform}: {rows:?}");
     }
     for row in &rows {
-        let [_, built, tested] = row[..] else { panic!("three columns: {row:?}") };
-        assert!(built.starts_with("yes") || tested == "no", "what is not built is not tested: {row:?}");
+        let [_, built, tested, package] = row[..] else { panic!("four columns: {row:?}") };
+        let is_built = built.starts_with("yes") || built.starts_with("as a module");
+        assert!(is_built || (tested, package) == ("no", "none"), "what is not built is not tested: {row:?}");
     }
-    assert!(screen.contains("    make demo ") && screen.contains("    make test "), "{screen}");
     // Packages of npm are for Linux as it is tested there.
     let packages = include_str!("../node/package.json").matches("\"@foredraft/linux-").count();
     let linux = rows.iter().filter(|row| row[0].starts_with("Linux") && row[1].starts_with("yes") && row[2] != "no");

@@ -35,12 +35,10 @@ fn block(language: &str) -> String {
     code.split_once("```").expect("its end").0.to_owned()
 }
 
-/// Writes the block to a file, with the library's real path.
+/// Writes the block to a file.
 fn written(language: &str, name: &str) -> std::path::PathBuf {
-    let library = crate::host::library_path().expect("the library");
-    let code = block(language).replace("target/release/libforedraft.so", &library.to_string_lossy());
     let file = folder("readme").join(name);
-    std::fs::write(&file, code).expect("target/ is writable");
+    std::fs::write(&file, block(language)).expect("target/ is writable");
     file
 }
 
@@ -54,16 +52,64 @@ fn prints(command: &mut Command) {
     assert!(text.trim().len() > 20, "{text:?}");
 }
 
+/// The README's commands: its indented lines, without what a comment says.
+fn commands() -> Vec<String> {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let prose: Vec<&str> = readme.split("```").step_by(2).collect();
+    let lines = prose.iter().flat_map(|part| part.lines()).filter_map(|line| line.strip_prefix("    "));
+    lines.map(|line| line.split("  #").next().unwrap_or_default().trim_end().to_owned()).collect()
+}
+
+/// Runs the README's command that begins with `compiler`, as it stands there, on the program in `language`.
+fn runs_by_its_command(language: &str, name: &str, compiler: &str) {
+    let commands = commands();
+    let command = commands.iter().find(|command| command.starts_with(compiler)).expect("a command");
+    let folder = folder("readme").join(language);
+    std::fs::create_dir_all(folder.join("target")).expect("target/ is writable");
+    for part in ["include", "csharp", "models"] {
+        install_link(&folder, part, &root().join(part));
+    }
+    install_link(&folder.join("target"), "release", &library_folder());
+    std::fs::write(folder.join(name), block(language)).expect("target/ is writable");
+    prints(Command::new("sh").args(["-ec", &format!("cd '{}' && {command}", folder.display())]));
+}
+
 #[test]
-fn readme_example_in_c_runs() {
+fn readme_examples_of_compilers_run_by_the_readmes_commands() {
+    if have("cc", &["--version"], "the README's command for C") {
+        runs_by_its_command("c", "hello.c", "cc ");
+    }
+    let mono = have("mcs", &["--version"], "the README's C#") && have("mono", &["--version"], "the README's C#");
+    if mono {
+        runs_by_its_command("csharp", "hello.cs", "mcs ");
+    }
+}
+
+/// Commands that take minutes or a network are those that `scripts/release.sh` and `make test` run; here only that they are there.
+#[test]
+fn readme_commands_lead_to_targets_and_packages() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).expect("Makefile");
+    let mut targets = Vec::new();
+    for command in commands() {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match words.as_slice() {
+            ["make", target, ..] => targets.push((*target).to_owned()),
+            ["pip", "install", package] => assert!(root().join(package).join("pyproject.toml").exists(), "{command}"),
+            ["cc" | "mcs", ..] => {} // run above
+            _ => panic!("no test knows this command: {command}"),
+        }
+    }
+    let missing: Vec<&String> = targets.iter().filter(|it| !makefile.contains(&format!("\n{it}:"))).collect();
+    assert!(missing.is_empty() && targets.len() >= 6, "{missing:?} of {targets:?}");
+}
+
+#[test]
+fn readme_example_in_c_compiles_without_a_warning() {
     if have(&compiler("c"), &["--version"], "the README's C") {
-        let (source, program) = (written("c", "hello.c"), folder("readme").join("hello"));
+        let (source, object) = (written("c", "hello.c"), folder("readme").join("hello.o"));
         let mut build = Command::new(compiler("c"));
-        build.args(STRICT).arg("-std=c99").arg("-Iinclude").arg(&source).arg("-o").arg(&program);
-        let libraries = library_folder();
-        build.arg("-L").arg(&libraries).arg("-lforedraft").arg(format!("-Wl,-rpath,{}", libraries.display()));
+        build.args(STRICT).arg("-std=c99").arg("-Iinclude").arg("-c").arg(&source).arg("-o").arg(&object);
         run(&mut build, "");
-        prints(&mut Command::new(&program));
     }
 }
 
