@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Frame times of examples/window with a frame budget, with pauses, and without: the figures of docs/performance.md.
+# Frame times of examples/window with a frame budget, with pauses, and without: the figures of docs/figures/hosts.md.
 #
 #   scripts/frame_times.sh [model.gguf]     after `make window` has built target/window
 #

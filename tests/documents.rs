@@ -8,7 +8,8 @@ use std::process::Command;
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["", "docs", "docs/reference", "python", "node", "models"].map(|folder| root.join(folder));
+    let folders =
+        ["", "docs", "docs/reference", "docs/figures", "python", "node", "models"].map(|folder| root.join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder is there"));
     entries
         .map(|entry| entry.expect("an entry").path())
@@ -328,6 +329,23 @@ fn readme_is_short_and_shows_documented_keys() {
         text.contains(" toy of 4.5 M parameters") && text.contains("    make models "),
         "what the shipped model is"
     );
+}
+
+/// The page of figures is a summary. Its tables are in docs/figures, where each section begins with the dates and builds of its figures.
+#[test]
+fn figures_have_dates_and_their_summary_is_short() {
+    let words = include_str!("../docs/performance.md").split_whitespace().count();
+    assert!(words <= 2000, "{words} words");
+    let mut sections = 0;
+    for page in documents().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("figures"))) {
+        let text = std::fs::read_to_string(page).expect("UTF-8");
+        for section in text.split("\n## ").skip(1) {
+            sections += 1;
+            let first = section.lines().nth(2).expect("a line behind the heading");
+            assert!(first.contains("2026-"), "{}: {section:.40}: {first}", page.display());
+        }
+    }
+    assert!(sections > 10, "{sections}");
 }
 
 /// docs/building.md says which platforms are tested, built, or neither.

@@ -49,7 +49,7 @@ fn gain(kind: Kind, beside: Beside) -> f64 {
     (sum / f64::from(n)).exp()
 }
 
-/// So it is not built: docs/performance.md.
+/// So it is not built: docs/figures/speculation.md.
 #[test]
 fn drafting_during_the_verification_pays_only_beside_idle_cores_and_bandwidth() {
     let of = |name: &str, target: f64, draft: f64| {
