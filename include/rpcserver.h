@@ -91,7 +91,7 @@ FOREDRAFT_API const char *async_completion_cancel(const char *cmd);
 #ifdef FOREDRAFT_RPCSERVER_ALL
 
 /**
- * Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
+ * Releases a string that a function of this library returned. NULL is ignored. (`free` does the same, except on Windows.)
  */
 FOREDRAFT_API void free_string(const char *s);
 

@@ -331,6 +331,23 @@ fn readme_is_short_and_shows_documented_keys() {
     );
 }
 
+/// A page that shows the toy models alone leaves a reader with babble, so each guide names a file that scripts/models.sh makes.
+#[test]
+fn each_guide_names_a_real_model() {
+    let script = include_str!("../scripts/models.sh");
+    let (_, guide) = include_str!("../docs/SUMMARY.md").split_once("\n# Guide\n").expect("the guide");
+    let (guide, _) = guide.split_once("\n# ").expect("the next part");
+    let pages = links(guide);
+    for page in &pages {
+        let text =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page)).expect("UTF-8");
+        let words = text.split(|character: char| !is_part_of_path(character));
+        let named: Vec<&str> = words.filter_map(|word| word.strip_prefix("target/models/")).collect();
+        assert!(!named.is_empty() && named.iter().all(|name| script.contains(name)), "{page}: {named:?}");
+    }
+    assert!(pages.len() > 6, "{pages:?}");
+}
+
 /// The page of figures is a summary. Its tables are in docs/figures, where each section begins with the dates and builds of its figures.
 #[test]
 fn figures_have_dates_and_their_summary_is_short() {

@@ -9,7 +9,7 @@ use super::types::{foredraft_log_callback, foredraft_update_callback};
 use super::{callbacks, engine, requests};
 use crate::api::Endpoint;
 
-/// Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
+/// Releases a string that a function of this library returned. NULL is ignored. (`free` does the same, except on Windows.)
 #[unsafe(no_mangle)]
 pub extern "C" fn free_string(s: *const c_char) {
     engine::foredraft_string_free(s.cast_mut());
