@@ -1,6 +1,6 @@
-//! Measures and plots how well n-gram caches draft a text, like llama.cpp's `llama-lookup-stats`.
+//! Measures how well n-gram caches draft a text, like llama.cpp's `llama-lookup-stats`.
 //!
-//!     cargo run --release --example lookup_stats -- -m model.gguf -f text.txt -lcs static.bin --plot acceptance.svg
+//!     cargo run --release --example lookup_stats -- -m model.gguf -f text.txt -lcs static.bin
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use lookup::{Kind, Opt, TEXT};
 use serde_json::Value;
 
 const USAGE: &str = "\
-lookup_stats -m MODEL (-f FILE | -p TEXT) [-lcs FILE] [-lcd FILE] [-c N] [--draft-max N] [--plot FILE]
+lookup_stats -m MODEL (-f FILE | -p TEXT) [-lcs FILE] [-lcd FILE] [-c N] [--draft-max N]
 
 Drafts a text from n-gram caches, chunk after chunk of a context's length, and counts what would be accepted.
 
@@ -26,15 +26,13 @@ Drafts a text from n-gram caches, chunk after chunk of a context's length, and c
   -lcs, --lookup-cache-static FILE   the cache of a corpus
   -lcd, --lookup-cache-dynamic FILE  the cache of earlier texts
   -c, --ctx-size N                   tokens of a chunk (the model's context)
-  --draft, --draft-max N             the maximum draft length (3)
-  --plot FILE                        draws acceptance by n-gram size and position, as SVG";
+  --draft, --draft-max N             the maximum draft length (3)";
 
-const OPTIONS: [Opt; 5] = [
+const OPTIONS: [Opt; 4] = [
     ("-lcs", "--lookup-cache-static", "lookup_cache_static", Kind::Text),
     ("-lcd", "--lookup-cache-dynamic", "lookup_cache_dynamic", Kind::Text),
     ("-c", "--ctx-size", "n_ctx", Kind::Number),
     ("--draft", "--draft-max", "n_draft", Kind::Number),
-    ("--plot", "--plot", "plot", Kind::Text),
 ];
 
 fn main() {

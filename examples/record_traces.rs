@@ -1,4 +1,4 @@
-//! Records traces for the controller's simulator (`crates/speculation/src/simulator`): the outputs of a target, and the drafts of draft models at
+//! Records traces for the controller's simulator (`crates/speculation/src/tests/simulator`): the outputs of a target, and the drafts of draft models at
 //! each token.
 //!
 //!     cargo run --release --example record_traces -- TARGET.gguf NEAR_DRAFT.gguf FAR_DRAFT.gguf crates/speculation/traces [TASK]

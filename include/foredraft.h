@@ -387,10 +387,10 @@ FOREDRAFT_API char *foredraft_lookup_merge(foredraft_engine *engine, const char 
 
 /**
  * Measures how well n-gram caches draft a text, as llama.cpp's `llama-lookup-stats` does. Request: `text`, `file` or
- * `tokens`; `n_draft` (3), `n_ctx` (the model's, or 4096), `lookup_cache_static`, `lookup_cache_dynamic` (paths), `plot` (a path
- * for an SVG of the acceptance by n-gram size and position). Answer: `n_predict`, `n_drafted`, `n_accept`,
- * `accept_rate`, `t_draft_flat_ms`, `t_draft_ms`, `us_per_token`, `tokens_per_second`; `by_level`; `by_size` (of n-grams of 1 to
- * 4) and `by_static`, each by position in the draft. Models, threads and files: as for `lookup_create`.
+ * `tokens`; `n_draft` (3), `n_ctx` (the model's, or 4096), `lookup_cache_static`, `lookup_cache_dynamic` (paths). Answer:
+ * `n_predict`, `n_drafted`, `n_accept`, `accept_rate`, `t_draft_flat_ms`, `t_draft_ms`, `us_per_token`, `tokens_per_second`;
+ * `by_level`; `by_size` (of n-grams of 1 to 4) and `by_static`, each by position in the draft. Models, threads and files: as for
+ * `lookup_create`.
  */
 FOREDRAFT_API char *foredraft_lookup_stats(foredraft_engine *engine, const char *request);
 

@@ -642,7 +642,7 @@ export class Engine {
   lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
   lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;
-  lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string; plot?: string }): Promise<Record<string, unknown>>;
+  lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string }): Promise<Record<string, unknown>>;
 }
 
 /** The library's version. */

@@ -85,7 +85,7 @@ fn lookup_functions_accept_tokens_without_a_model() {
 
     // 1 2 3 4 three times in one chunk, as in the test of ngram::stats.
     let text = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1];
-    let request = json!({"tokens": text, "n_draft": 2, "n_ctx": 12, "plot": path("plot.svg"), "lookup_cache_dynamic": path("none")});
+    let request = json!({"tokens": text, "n_draft": 2, "n_ctx": 12, "lookup_cache_dynamic": path("none")});
     let answer = done("lookup_stats", &request);
     for (key, value) in [("n_tokens", 13), ("n_predict", 12), ("n_drafted", 4), ("n_accept", 4)] {
         assert_eq!(answer[key], value, "{key} of {answer}");
@@ -94,8 +94,6 @@ fn lookup_functions_accept_tokens_without_a_model() {
     assert_eq!(answer["by_size"][3], json!([{"n_drafted": 1, "n_accept": 1}, {"n_drafted": 2, "n_accept": 2}]));
     assert_eq!(answer["by_level"]["context"], json!({"n_drafted": 4, "n_accept": 4}));
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("none: ")), "{answer}");
-    let plot = fs::read_to_string(path("plot.svg")).expect("the file was written");
-    assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n") && plot.contains("4 of 4 accepted"), "{plot}");
     // A static cache with n-grams that are not in the text.
     let request = json!({"tokens": [5, 1, 2, 3, 9, 9], "n_ctx": 5, "lookup_cache_static": path("a")});
     let answer = done("lookup_stats", &request);
@@ -103,7 +101,7 @@ fn lookup_functions_accept_tokens_without_a_model() {
     assert_eq!(answer["by_level"]["static"], json!({"n_drafted": 3, "n_accept": 1}), "{answer}");
     let positions = [1, 0, 0].map(|n_accept| json!({"n_drafted": 1, "n_accept": n_accept}));
     assert_eq!(answer["by_static"], json!(positions), "{answer}");
-    assert_eq!(names(&folder), ["a", "b", "plot.svg"]);
+    assert_eq!(names(&folder), ["a", "b"]);
 }
 
 #[test]
@@ -218,7 +216,6 @@ fn invalid_lookup_requests_name_the_field() {
             "invalid_request",
             "cut: byte 28: ",
         ),
-        ("lookup_stats", json!({"tokens": tokens, "plot": folder}), "invalid_request", "is a folder"),
     ] {
         let (found, error) = error_of(name, &request);
         assert!(found == code && error.contains(part), "{name} {request}: {found}, {error}");
@@ -249,7 +246,7 @@ fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
     let mut random = Random::new(1);
     let tokens: Vec<usize> = (0..200_000).map(|_| random.below(30)).collect();
     let request = json!({
-        "tokens": tokens, "n_draft": 1024, "n_ctx": 150_000, "lookup_cache_static": folder.join("static"), "plot": folder.join("plot.svg"),
+        "tokens": tokens, "n_draft": 1024, "n_ctx": 150_000, "lookup_cache_static": folder.join("static"),
     });
     let working = thread::spawn(move || call("lookup_stats", &request));
     let step = || status()["lookups"][0].clone();

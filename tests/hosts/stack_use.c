@@ -19,7 +19,7 @@
 enum { GUARD = 64 << 10, LARGE = 1 << 20, SMALL = 128 << 10, PATTERN = 0xa5 };
 
 static foredraft_engine *engine;
-static char config[4096], session[512], cache[512], merged[512], plot[512];
+static char config[4096], session[512], cache[512], merged[512];
 static unsigned long long newest;
 
 /* A function, and its argument; for a poll and a cancel, the newest request is added. */
@@ -69,7 +69,7 @@ static const call CALLS[] = {
     { "session_load", "{\"id_slot\": 0, \"filename\": \"", foredraft_session_load, session },
     { "lookup_create", "{\"text\": \"Mia has a kite. Mia has a kite. Mia has a kite.\", \"output\": \"", foredraft_lookup_create, cache },
     { "lookup_merge", "{\"output\": \"", foredraft_lookup_merge, merged },
-    { "lookup_stats", "{\"text\": \"Mia has a kite. Mia has a kite. Mia has a kite.\", \"plot\": \"", foredraft_lookup_stats, plot },
+    { "lookup_stats", "{\"text\": \"Mia has a kite. Mia has a kite. Mia has a kite.\", \"lookup_cache_static\": \"", foredraft_lookup_stats, merged },
     { "lookup_cache", "{\"action\": \"load\", \"cache\": \"static\", \"filename\": \"", foredraft_lookup_cache, cache },
     { "unload", "", unload, NULL },
     { "load that fails", "-m no/such.gguf -c 512", load, NULL },
@@ -186,7 +186,6 @@ int main(int argc, char **argv) {
     snprintf(session, sizeof session, "%s/stack_use-%d-session", folder, (int) getpid());
     snprintf(cache, sizeof cache, "%s/stack_use-%d-cache", folder, (int) getpid());
     snprintf(merged, sizeof merged, "%s/stack_use-%d-merged", folder, (int) getpid());
-    snprintf(plot, sizeof plot, "%s/stack_use-%d.svg", folder, (int) getpid());
     engine = foredraft_engine_new();
     if (strcmp(argv[2], "measure") == 0) {
         measure();
@@ -194,6 +193,6 @@ int main(int argc, char **argv) {
         under_signals(argc > 3 ? atoi(argv[3]) : 1);
     }
     foredraft_engine_free(engine);
-    remove(session), remove(cache), remove(merged), remove(plot);
+    remove(session), remove(cache), remove(merged);
     return 0;
 }

@@ -19,6 +19,7 @@ mod builtin_templates;
 mod context;
 mod device_use;
 #[cfg(any(test, feature = "fake"))]
+#[path = "tests/fake/mod.rs"]
 pub mod fake;
 mod guard;
 mod kernels;

@@ -164,9 +164,9 @@ impl Cache {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::naive::{Naive, cache_and_naive};
     use super::super::{Cache, Sizes};
     use super::{Bulk, MAX_TABLE_SIZE};
+    use crate::tests::naive::{Naive, cache_and_naive};
 
     proptest! {
         /// The counts are equal for any table size, and with negative tokens anywhere.

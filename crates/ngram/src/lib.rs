@@ -10,7 +10,7 @@
 //! - [`Cache`] (`cache`, on `key`, `index` and `pool`): update, get, merge, statistics. `file`: llama.cpp's file format.
 //!   `bulk`: aggregates the repetitions of long inputs before they reach the cache.
 //! - [`CacheLevels`] (`draft`): llama.cpp's drafting rule over a context, a dynamic and a static cache.
-//! - [`create`], [`merge`], [`lookup_stats`] (`tools`, `plot`): the work of llama.cpp's lookup programs.
+//! - [`create`], [`merge`], [`lookup_stats`] (`tools`): the work of llama.cpp's lookup programs.
 //! - `naive` (tests only): the same with maps.
 //!
 //! # Why files are not memory-mapped
@@ -51,7 +51,6 @@ mod draft;
 mod file;
 mod index;
 mod key;
-mod plot;
 mod pool;
 mod tools;
 
@@ -63,4 +62,4 @@ pub use pool::TokenCount;
 pub use tools::{Acceptance, LookupStats, WorkProgress, create, lookup_stats, merge};
 
 #[cfg(test)]
-pub(crate) mod naive;
+mod tests;

@@ -74,11 +74,6 @@ pub struct Acceptance {
 }
 
 impl Acceptance {
-    /// The acceptance rate, 0..=1; `None` if no token was drafted.
-    pub fn rate(self) -> Option<f64> {
-        (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
-    }
-
     fn add(&mut self, accepted: bool) {
         self.drafted += 1;
         self.accepted += usize::from(accepted);
@@ -100,8 +95,6 @@ const STATS_STEP: usize = 1 << 12;
 /// The result of [`lookup_stats`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LookupStats {
-    /// The largest number of tokens of a draft.
-    pub n_draft: usize,
     /// The number of tokens, without an incomplete last chunk.
     pub n_predict: usize,
     /// The acceptance by n-gram size (1 to 4) and position in the draft. [`LookupStats::static_cache`] has the static cache's drafts.
@@ -156,7 +149,6 @@ pub fn lookup_stats(
     }
     let empty = vec![Acceptance::default(); n_draft.min(n_ctx)];
     let mut stats = LookupStats {
-        n_draft,
         n_predict: tokens.len() - tokens.len() % n_ctx,
         by_size: std::array::from_fn(|_| empty.clone()),
         static_cache: empty,

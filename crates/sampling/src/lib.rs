@@ -49,6 +49,4 @@ pub use sampler::Sampler;
 pub use settings::{DrySettings, MirostatVersion, SamplingSettings, Stage};
 
 #[cfg(test)]
-mod fakes;
-#[cfg(test)]
-mod reference;
+mod tests;

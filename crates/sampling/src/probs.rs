@@ -75,8 +75,8 @@ pub fn token_probs(logits: &[f32], token: Token, n: usize) -> TokenProbs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::Rng;
     use super::{LOWEST, TokenProbs, probability, token_probs};
+    use crate::tests::reference::Rng;
     use foredraft_base::Token;
 
     /// Log-probabilities by the definition, in f64.

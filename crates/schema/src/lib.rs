@@ -7,7 +7,7 @@
 //! when its signal says so.
 //!
 //! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
-//! - `reader` (a file each for objects, arrays, texts and numbers, lists of values, alternatives), with `merge`, `dependents`, `unevaluated`, `negation`, `names`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
+//! - `reader` (a file each for objects, arrays, texts and numbers, lists of values, alternatives), with `merge`, `dependents`, `unevaluated`, `negation`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
 //! - `writer`, with `numbers`, `formats`, `spelling`, `pattern`: from the tree to nodes of a grammar, in a notation.
 //! - `schema`: the interface. `arguments`: values between tags. `validate`, with `matching`: whether a value is valid.
 
@@ -19,7 +19,6 @@ mod formats;
 mod keywords;
 mod matching;
 mod merge;
-mod names;
 mod negation;
 mod numbers;
 mod options;

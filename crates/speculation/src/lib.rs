@@ -10,18 +10,16 @@
 //! - [`Drafter`], [`DraftRequest`], [`Draft`]: the interface of all drafters. [`Drafters`]: those of an engine.
 //! - `history`: drafters that use the token history: n-grams, suffix automata, predicted outputs.
 //! - `controller`: how much to draft, from measured costs and acceptance.
-//! - `simulator` (tests only): the controller against recorded texts on machines given by their costs.
+//! - `tests`: with a simulator, which runs the controller against recorded texts on machines given by their costs.
 
 mod controller;
 mod drafter;
 mod drafters;
-#[cfg(test)]
-mod fakes;
 mod forced;
 mod history;
 mod settings;
 #[cfg(test)]
-mod simulator;
+mod tests;
 pub mod verify;
 
 pub use controller::{

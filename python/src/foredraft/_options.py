@@ -292,5 +292,4 @@ class LookupStatsOptions(LookupText, total=False):
     n_ctx: int
     lookup_cache_static: Path
     lookup_cache_dynamic: Path
-    plot: Path
 

@@ -11,8 +11,6 @@ mod message;
 mod received;
 mod stream;
 #[cfg(test)]
-mod templates;
-#[cfg(test)]
 mod tests;
 mod tools;
 

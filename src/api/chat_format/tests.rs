@@ -4,6 +4,7 @@
 mod peer;
 #[path = "../../../tests/real_templates/mod.rs"]
 mod real_templates;
+pub(in crate::api) mod templates;
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! cancelled by a later load or unload.
 
 use std::borrow::Cow;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,8 +82,8 @@ impl JsonEngine {
     /// `lookup_stats`: measures how well n-gram caches draft a text; see [`ngram::lookup_stats`].
     ///
     /// # Errors
-    /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read or written, or a later
-    /// load or unload cancelled it.
+    /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read, or a later load or
+    /// unload cancelled it.
     pub fn lookup_stats(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
@@ -93,7 +93,6 @@ impl JsonEngine {
         let n_ctx = n_ctx.or_else(|| self.n_ctx()).unwrap_or(N_CTX);
         let fixed = fields.c_text("lookup_cache_static")?;
         let dynamic = fields.c_text("lookup_cache_dynamic")?;
-        let plot = fields.c_text("plot")?;
         let lookup = self.begin_lookup("lookup_stats");
         let tokens = self.tokens(&lookup, text)?;
         lookup.step("loading")?;
@@ -112,10 +111,7 @@ impl JsonEngine {
         lookup.step("drafting")?;
         let stats = ngram::lookup_stats(&tokens, n_draft, n_ctx, &mut dynamic, &fixed, &mut lookup.progress());
         let stats = stats.map_err(|error| lookup.explain(error))?;
-        if let Some(path) = &plot {
-            atomic_write::write(Path::new(path), |file| file.write_all(stats.plot().as_bytes()))?;
-        }
-        let mut answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx, "plot": plot});
+        let mut answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx});
         if let (Value::Object(answer), Value::Object(more)) = (&mut answer, stats_json(&stats, t_draft_flat)) {
             answer.extend(more);
         }

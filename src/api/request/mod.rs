@@ -26,6 +26,8 @@ pub use self::defaults::RequestDefaults;
 pub(super) use self::defaults::read_seed;
 pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub(super) use self::sampling::MAX_WINDOW;
+#[cfg(test)]
+pub(super) use self::sampling::tests::sampler_fields;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 pub use self::translation::{IsolatedArguments, RequestArguments, Translation};
@@ -173,11 +175,6 @@ impl CompletionRequest {
         let mut request = CompletionRequest::read(&mut fields, defaults, arguments)?;
         let translated = std::mem::take(&mut request.translation.warnings);
         Ok(CompletionRequest { warnings: [translated, request.warnings, fields.finish()].concat(), ..request })
-    }
-
-    /// The sampler's fields as a Markdown table, for docs/reference/request.md: name, default, least, largest, meaning.
-    pub fn sampler_table() -> String {
-        sampling::table()
     }
 
     /// Logs the request, which was read from this object, if it has `__debug`.

@@ -1,4 +1,4 @@
-//! The sampler's fields: one table of names, ranges and meanings. Reading, reporting and the documentation use it.
+//! The sampler's fields: one table of names and ranges. Reading and reporting use it, and a test compares it with docs/reference/request.md.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,6 @@ const ANY: f32 = f32::MAX;
 struct SamplerField {
     key: &'static str,
     setting: SettingRef,
-    about: &'static str,
 }
 
 /// The setting that a field sets in [`SamplingSettings`], with its minimum and maximum.
@@ -35,89 +34,41 @@ enum SettingRef {
 
 use SettingRef::{Count, Flag, Int, Number};
 
-const fn field(key: &'static str, setting: SettingRef, about: &'static str) -> SamplerField {
-    SamplerField { key, setting, about }
+const fn field(key: &'static str, setting: SettingRef) -> SamplerField {
+    SamplerField { key, setting }
 }
 
 const I32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
 /// If two keys have the same setting, the later one is used.
 static FIELDS: [SamplerField; 27] = [
-    field("temp", Number(|s| &mut s.temperature, -ANY, 1000.0), "another name of `temperature`"),
-    field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0), "0 or less: greedy"),
-    field(
-        "dynatemp_range",
-        Number(|s| &mut s.dynatemp_range, 0.0, 1000.0),
-        "half-width of the dynamic temperature's range; 0 off",
-    ),
-    field("dynatemp_exponent", Number(|s| &mut s.dynatemp_exponent, 0.0, 1000.0), "how entropy maps into that range"),
-    field("top_k", Int(|s| &mut s.top_k, I32.0, I32.1), "keep the k most probable tokens; 0 or less off"),
-    field("top_p", Number(|s| &mut s.top_p, 0.0, 1.0), "keep the most probable tokens that sum to p; 1 off"),
-    field("min_p", Number(|s| &mut s.min_p, 0.0, 1.0), "keep tokens at least p times as probable as the first; 0 off"),
-    field("tfs_z", Number(|s| &mut s.tfs_z, 0.0, 1.0), "tail free sampling; 1 off"),
-    field("typical_p", Number(|s| &mut s.typical_p, 0.0, 1.0), "locally typical sampling; 1 off"),
-    field(
-        "top_n_sigma",
-        Number(|s| &mut s.top_n_sigma, -ANY, 1000.0),
-        "keep logits within n standard deviations of the largest; 0 or less off",
-    ),
-    field(
-        "xtc_probability",
-        Number(|s| &mut s.xtc_probability, 0.0, 1.0),
-        "chance that XTC drops the top choices; 0 off",
-    ),
-    field(
-        "xtc_threshold",
-        Number(|s| &mut s.xtc_threshold, 0.0, 1.0),
-        "minimum probability of a top choice; above 0.5 off",
-    ),
-    field("dry_multiplier", Number(|s| &mut s.dry.multiplier, 0.0, 1000.0), "strength of DRY; 0 off"),
-    field("dry_base", Number(|s| &mut s.dry.base, 1.0, 1000.0), "base of DRY's exponential"),
-    field(
-        "dry_allowed_length",
-        Int(|s| &mut s.dry.allowed_length, 0, MAX_WINDOW),
-        "longest repetition that DRY allows",
-    ),
-    field(
-        "dry_penalty_last_n",
-        Int(|s| &mut s.dry.penalty_last_n, -1, MAX_WINDOW),
-        "how far back DRY looks; -1 the whole context, 0 off",
-    ),
-    field(
-        "repeat_last_n",
-        Int(|s| &mut s.repeat_last_n, -1, MAX_WINDOW),
-        "how far back the penalties look; -1 the whole context, 0 off",
-    ),
-    field(
-        "repeat_penalty",
-        Number(|s| &mut s.repeat_penalty, 0.01, 100.0),
-        "divides the logits of repeated tokens; 1 off",
-    ),
-    field(
-        "presence_penalty",
-        Number(|s| &mut s.presence_penalty, -1e4, 1e4),
-        "subtracted once from the logits of repeated tokens; 0 off",
-    ),
-    field(
-        "frequency_penalty",
-        Number(|s| &mut s.frequency_penalty, -1e4, 1e4),
-        "subtracted for each occurrence of a token; 0 off",
-    ),
-    field("penalize_nl", Flag(|s| &mut s.penalize_nl), "whether the penalties apply to the newline too"),
-    field("mirostat_tau", Number(|s| &mut s.mirostat_tau, 0.0, 1000.0), "mirostat's target surprise, in bits"),
-    field("mirostat_eta", Number(|s| &mut s.mirostat_eta, 0.0, 1000.0), "mirostat's learning rate"),
-    field(
-        "adaptive_target",
-        Number(|s| &mut s.adaptive_target, -ANY, 1.0),
-        "adaptive_p prefers tokens of about this probability; negative off",
-    ),
-    field(
-        "adaptive_decay",
-        Number(|s| &mut s.adaptive_decay, 0.0, 0.99),
-        "adaptive_p remembers about 1 / (1 - decay) tokens",
-    ),
-    field("min_keep", Count(|s| &mut s.min_keep, 0, MAX_CANDIDATES), "truncation leaves at least this many candidates"),
-    field("n_probs", Count(|s| &mut s.n_probs, 0, MAX_CANDIDATES), "alternatives reported with each token"),
+    field("temp", Number(|s| &mut s.temperature, -ANY, 1000.0)),
+    field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0)),
+    field("dynatemp_range", Number(|s| &mut s.dynatemp_range, 0.0, 1000.0)),
+    field("dynatemp_exponent", Number(|s| &mut s.dynatemp_exponent, 0.0, 1000.0)),
+    field("top_k", Int(|s| &mut s.top_k, I32.0, I32.1)),
+    field("top_p", Number(|s| &mut s.top_p, 0.0, 1.0)),
+    field("min_p", Number(|s| &mut s.min_p, 0.0, 1.0)),
+    field("tfs_z", Number(|s| &mut s.tfs_z, 0.0, 1.0)),
+    field("typical_p", Number(|s| &mut s.typical_p, 0.0, 1.0)),
+    field("top_n_sigma", Number(|s| &mut s.top_n_sigma, -ANY, 1000.0)),
+    field("xtc_probability", Number(|s| &mut s.xtc_probability, 0.0, 1.0)),
+    field("xtc_threshold", Number(|s| &mut s.xtc_threshold, 0.0, 1.0)),
+    field("dry_multiplier", Number(|s| &mut s.dry.multiplier, 0.0, 1000.0)),
+    field("dry_base", Number(|s| &mut s.dry.base, 1.0, 1000.0)),
+    field("dry_allowed_length", Int(|s| &mut s.dry.allowed_length, 0, MAX_WINDOW)),
+    field("dry_penalty_last_n", Int(|s| &mut s.dry.penalty_last_n, -1, MAX_WINDOW)),
+    field("repeat_last_n", Int(|s| &mut s.repeat_last_n, -1, MAX_WINDOW)),
+    field("repeat_penalty", Number(|s| &mut s.repeat_penalty, 0.01, 100.0)),
+    field("presence_penalty", Number(|s| &mut s.presence_penalty, -1e4, 1e4)),
+    field("frequency_penalty", Number(|s| &mut s.frequency_penalty, -1e4, 1e4)),
+    field("penalize_nl", Flag(|s| &mut s.penalize_nl)),
+    field("mirostat_tau", Number(|s| &mut s.mirostat_tau, 0.0, 1000.0)),
+    field("mirostat_eta", Number(|s| &mut s.mirostat_eta, 0.0, 1000.0)),
+    field("adaptive_target", Number(|s| &mut s.adaptive_target, -ANY, 1.0)),
+    field("adaptive_decay", Number(|s| &mut s.adaptive_decay, 0.0, 0.99)),
+    field("min_keep", Count(|s| &mut s.min_keep, 0, MAX_CANDIDATES)),
+    field("n_probs", Count(|s| &mut s.n_probs, 0, MAX_CANDIDATES)),
 ];
 
 /// The stages with llama.cpp's name, letter and aliases. Case, `-` and `_` are ignored.
@@ -258,36 +209,5 @@ fn stage(name: &str, value: &Value) -> Result<Stage> {
     }
 }
 
-/// The table as Markdown: name, default, minimum, maximum, meaning.
-pub(super) fn table() -> String {
-    let defaults = report(&SamplingSettings::default());
-    let mut rows = vec![
-        (
-            "mirostat",
-            "0".to_owned(),
-            "2".to_owned(),
-            "0 off; 1 or 2: this version of mirostat instead of the truncation stages",
-        ),
-        ("samplers", String::new(), String::new(), "the stages in order, by name; omitted stages are not applied"),
-        ("dry_sequence_breakers", String::new(), String::new(), "strings across which DRY sees no repetition"),
-    ];
-    for SamplerField { key, setting, about } in &FIELDS {
-        let bound = |bound: f32| if bound.abs() == ANY { String::new() } else { bound.to_string() };
-        let (min, max) = match *setting {
-            Number(_, min, max) => (bound(min), bound(max)),
-            Int(_, min, max) | Count(_, min, max) => (min.to_string(), max.to_string()),
-            Flag(_) => (String::new(), String::new()),
-        };
-        rows.push((key, min, max, about));
-    }
-    rows.sort();
-    let mut table = String::from("| field | default | from | to | meaning |\n| --- | --- | --- | --- | --- |\n");
-    for (key, min, max, about) in rows {
-        let default = defaults.get(key).map(Value::to_string).unwrap_or_default();
-        table.push_str(&format!("| `{key}` | `{default}` | {min} | {max} | {about} |\n"));
-    }
-    table
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -144,10 +144,10 @@ pub(in crate::api) fn run(target: &str, mut work: impl FnMut(&mut Mutator)) {
     println!("| {target} | {count} executions | {:.0} s | no failure |", begun.elapsed().as_secs_f64());
 }
 
-/// The words of requests and loads, from the program's own tables.
+/// The words of requests and loads, from the program's own table.
 fn words() -> Vec<&'static str> {
-    let table: &'static str = Box::leak(CompletionRequest::sampler_table().into_boxed_str());
-    let mut words: Vec<&str> = table.split(['|', '`', ' ', '\n']).filter(|word| word.len() > 2).collect();
+    let fields = crate::api::request::sampler_fields();
+    let mut words: Vec<&str> = fields.chain(["mirostat", "samplers", "dry_sequence_breakers"]).collect();
     words.extend([
         "prompt",
         "prompts",

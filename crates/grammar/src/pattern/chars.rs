@@ -92,12 +92,6 @@ impl CharSet {
         self.ranges.get(at).is_some_and(|(first, _)| *first <= code)
     }
 
-    /// The characters of both.
-    #[must_use]
-    pub fn united(&self, other: &CharSet) -> CharSet {
-        CharSet::new(false, &[self.ranges(), other.ranges()].concat())
-    }
-
     /// The set without some characters.
     #[must_use]
     pub fn without(&self, codes: &[(u32, u32)]) -> CharSet {

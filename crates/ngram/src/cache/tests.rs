@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::naive::{Naive, cache_and_naive};
 use super::super::{Cache, CacheStatistics, Sizes, TokenCount};
+use crate::tests::naive::{Naive, cache_and_naive};
 
 /// Few different tokens, so that n-grams repeat often.
 fn text() -> impl Strategy<Value = Vec<i32>> {

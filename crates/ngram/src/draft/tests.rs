@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::naive::{Naive, cache_and_naive, draft};
 use super::super::{Cache, CacheLevel, CacheLevels, DraftedToken, Sizes};
+use crate::tests::naive::{Naive, cache_and_naive, draft};
 
 fn text(length: usize) -> impl Strategy<Value = Vec<i32>> {
     prop::collection::vec(0..5_i32, 0..length)

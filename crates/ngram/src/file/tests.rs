@@ -3,9 +3,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::super::naive::cache_and_naive;
 use super::super::{Cache, Sizes};
 use super::CacheFileReader;
+use crate::tests::naive::cache_and_naive;
 use foredraft_base::error::Code;
 
 #[path = "../../../../fuzz/checks.rs"]

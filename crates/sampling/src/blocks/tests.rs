@@ -1,7 +1,7 @@
 use super::super::candidates::Candidates;
 use super::super::noise::{BLOCK, GumbelNoise};
-use super::super::reference::Rng;
 use super::{BlockMaxima, BlockScratch, max_of, sum_exp};
+use crate::tests::reference::Rng;
 use foredraft_base::Token;
 
 /// Rows of many kinds: sizes around block and lane boundaries, ties, NaN, infinities, flat and peaked.

@@ -1,6 +1,6 @@
 use super::super::noise::GumbelNoise;
-use super::super::reference::Rng;
 use super::{Candidates, best_first};
+use crate::tests::reference::Rng;
 use foredraft_base::{Token, TokenData};
 
 fn list(logits: &[f32]) -> Candidates {

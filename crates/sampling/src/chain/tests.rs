@@ -1,9 +1,9 @@
 //! Whole chains against the reference implementation: random settings, in random order, with and without a grammar.
 
-use super::super::fakes::{FakeVocabulary, plain};
-use super::super::reference::{self, AllowList, Rng};
 use super::super::sampler::Sampler;
 use super::super::{MirostatVersion, SamplingSettings, Stage};
+use crate::tests::fakes::{FakeVocabulary, plain};
+use crate::tests::reference::{self, AllowList, Rng};
 use foredraft_base::Token;
 
 const STAGES: [Stage; 10] = [

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use super::super::candidates::Candidates;
-use super::super::fakes::FakeVocabulary;
 use super::super::penalties::EditedLogits;
 use super::super::penalties::TokenCounts;
-use super::super::reference::Rng;
 use super::super::settings::{DrySettings, SamplingSettings};
 use super::{Breakers, Dry, power, suffix_matches};
+use crate::tests::fakes::FakeVocabulary;
+use crate::tests::reference::Rng;
 use foredraft_base::{Token, TokenData};
 
 fn settings(multiplier: f32, base: f32, allowed_length: i32, penalty_last_n: i32) -> SamplingSettings {

@@ -1,5 +1,5 @@
-use super::super::reference::{Rng, chi_square};
 use super::{BLOCK, GumbelNoise, NoisyArgmax, hash, stream, uniform, unit};
+use crate::tests::reference::{Rng, chi_square};
 use foredraft_base::Token;
 
 /// Maps E = exp(-G) to one of `n` cells that are equally likely if E is exponential.

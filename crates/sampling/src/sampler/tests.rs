@@ -1,8 +1,8 @@
-use super::super::fakes::{FakeVocabulary, plain};
 use super::super::noise::GumbelNoise;
-use super::super::reference::{AllowList, Rng, chi_square};
 use super::super::{DrySettings, MirostatVersion, SamplingSettings};
 use super::Sampler;
+use crate::tests::fakes::{FakeVocabulary, plain};
+use crate::tests::reference::{AllowList, Rng, chi_square};
 use foredraft_base::Token;
 use foredraft_base::error::Code;
 

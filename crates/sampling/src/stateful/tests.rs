@@ -1,8 +1,8 @@
 use super::super::blocks::{BlockMaxima, BlockScratch};
 use super::super::candidates::Candidates;
-use super::super::reference::Rng;
 use super::super::settings::{MirostatVersion, SamplingSettings};
 use super::{AdaptiveP, Mirostat};
+use crate::tests::reference::Rng;
 use foredraft_base::{Token, TokenData};
 
 fn mirostat(version: MirostatVersion, n_vocab: usize) -> Mirostat {
@@ -74,9 +74,9 @@ fn mirostat_updates_mu_by_the_surprise() {
 /// Mirostat's purpose: the average surprise of a long completion is close to tau.
 #[test]
 fn mirostat_average_surprise_approaches_tau() {
-    use super::super::fakes::{FakeVocabulary, plain};
-    use super::super::reference::AllowList;
     use super::super::sampler::Sampler;
+    use crate::tests::fakes::{FakeVocabulary, plain};
+    use crate::tests::reference::AllowList;
     for version in [MirostatVersion::V1, MirostatVersion::V2] {
         let settings = SamplingSettings { mirostat: version, mirostat_tau: 3.0, mirostat_eta: 0.1, seed: 5, ..plain() };
         let mut sampler = Sampler::<AllowList>::build(&settings, &FakeVocabulary::new(2000), None).unwrap();

@@ -1,8 +1,8 @@
 use super::super::blocks::{BlockMaxima, BlockScratch};
 use super::super::candidates::Candidates;
 use super::super::noise::GumbelNoise;
-use super::super::reference::Rng;
 use super::*;
+use crate::tests::reference::Rng;
 use foredraft_base::Token;
 
 /// The candidates that a stage keeps.

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
 use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, inside, show_text, too_large_at};
-use crate::keywords::{count, strings};
+use crate::keywords::{UNENFORCEABLE, count, is_assertion, named_types, strings};
 use crate::matching::Matcher;
+use crate::pattern;
 use crate::tree::{AdditionalNode, ObjectNode, PropertyNode, SchemaNode, TextNode};
-use crate::{names, pattern};
 
 /// The maximum number of properties of an object.
 pub(crate) const MAX_PROPERTIES: usize = MAX_NODES;
@@ -138,15 +138,35 @@ impl SchemaReader<'_, '_> {
     ) -> SchemaResult<()> {
         let Some(schema) = map.get("propertyNames") else { return Ok(()) };
         let names_at = format!("{at}/propertyNames");
-        match names::allowed(self.document, schema, &names_at)? {
-            names::AllowedNames::All => return Ok(()),
-            names::AllowedNames::List(allowed) => {
-                return restrict(self.document, map, &allowed, at, listed, additional);
+        let is_valid = |name: &str| self.validator.is_valid(schema, &Value::String(name.to_owned()));
+        let candidates = match schema {
+            Value::Bool(true) => return Ok(()),
+            Value::Bool(false) => Some(Vec::new()),
+            Value::Object(of_names) => {
+                let types = named_types(of_names, &names_at)?;
+                let restricts = |key: &str| key != "type" && (is_assertion(key) || UNENFORCEABLE.contains(&key));
+                if !types.is_empty() && !types.iter().any(|name| name == "string") {
+                    Some(Vec::new())
+                } else if of_names.keys().any(|key| restricts(key)) {
+                    self.candidates(of_names, &names_at, 0)?
+                } else {
+                    return Ok(());
+                }
             }
-            names::AllowedNames::Schema => {}
+            _ => return error_at(&names_at, "expected a schema for names"),
+        };
+        if let Some(values) = candidates {
+            let mut allowed: Vec<String> = Vec::new();
+            let mut seen = HashSet::new();
+            for name in values.iter().filter_map(Value::as_str) {
+                self.document.count_steps(VISIT, at)?;
+                if is_valid(name) && seen.insert(name) {
+                    allowed.push(name.to_owned());
+                }
+            }
+            return restrict(self.document, map, &allowed, at, listed, additional);
         }
         // Names by a schema: the listed ones that are valid, or additional ones of a pattern.
-        let is_valid = |name: &str| self.validator.is_valid(schema, &Value::String(name.to_owned()));
         if let Some(one) = listed.iter().find(|one| one.is_required && !is_valid(&one.name)) {
             return empty_at(at, format!("{} is required, and propertyNames forbids it", show_text(&one.name)));
         }

@@ -98,7 +98,7 @@ struct Table {
 }
 
 fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Table {
-    let sampler = crate::fakes::sampler(&sampling::SamplingSettings::default(), 100, None);
+    let sampler = crate::tests::fakes::sampler(&sampling::SamplingSettings::default(), 100, None);
     let (text, mut model) = (Scripted::new(DrafterKind::Suffix), Scripted::new(DrafterKind::Draft));
     model.ms = draft_ms;
     let mut drafters = Drafters::new(Vec::new(), || NOW.get());

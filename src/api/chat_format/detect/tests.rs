@@ -5,7 +5,7 @@ use foredraft_jinja::StopSignal;
 
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::api::chat_format::KnownTemplate;
-use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::chat_format::tests::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use crate::api::fields::Fields;
 use crate::api::request::validate_tools;
 

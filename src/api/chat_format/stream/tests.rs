@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::api::chat_format::detect::tests::{format, reader, tools};
 use crate::api::chat_format::message::message_json;
-use crate::api::chat_format::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::chat_format::tests::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 
 const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par\u{ed}s \\\"x\\\"\", \"days\": 3}}\n</tool_call>";
 

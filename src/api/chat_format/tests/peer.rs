@@ -12,8 +12,8 @@ use foredraft_chat::MessageParser;
 use super::super::detect::tests::{tools, try_format};
 use super::super::message::message_json;
 use super::super::stream::tests::message_of;
-use super::super::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use super::real_templates::real_templates;
+use super::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use super::{answers, completion};
 use crate::api::chat::ChatTemplate;
 

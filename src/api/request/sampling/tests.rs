@@ -1,4 +1,3 @@
-use super::super::CompletionRequest;
 use super::super::tests::{check, check_error};
 use super::*;
 use crate::sampling::DrySettings;
@@ -130,15 +129,36 @@ fn sampler_order_is_parsed() {
     check_error(json!({"samplers": "k".repeat(65)}), "samplers: expected at most 64 stages, got 65");
 }
 
+/// The reference has a row for each field: its name, default and range, and what it means.
 #[test]
-fn sampler_table_lists_defaults_and_ranges() {
-    let table = CompletionRequest::sampler_table();
-    assert!(
-        table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable tokens that sum to p; 1 off |\n"),
-        "{table}"
-    );
-    assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
-    assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
+fn reference_lists_defaults_and_ranges() {
+    const REFERENCE: &str = include_str!("../../../../docs/reference/request.md");
+    let (_, table) = REFERENCE.split_once("<!-- samplers: ").expect("the start of the table");
+    let (table, _) = table.split_once("<!-- /samplers -->").expect("the table's end");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    let defaults = report(&SamplingSettings::default());
+    let bound = |bound: f32| if bound.abs() == ANY { String::new() } else { bound.to_string() };
+    let mut ranges = vec![
+        ("mirostat", "0".to_owned(), "2".to_owned()),
+        ("samplers", String::new(), String::new()),
+        ("dry_sequence_breakers", String::new(), String::new()),
+    ];
+    ranges.extend(FIELDS.iter().map(|SamplerField { key, setting }| match *setting {
+        Number(_, min, max) => (*key, bound(min), bound(max)),
+        Int(_, min, max) | Count(_, min, max) => (*key, min.to_string(), max.to_string()),
+        Flag(_) => (*key, String::new(), String::new()),
+    }));
+    assert_eq!(rows.len(), ranges.len());
+    for (key, min, max) in ranges {
+        let row = format!("| `{key}` | `{}` | {min} | {max} | ", defaults.get(key).expect(key));
+        let found = rows.iter().find(|line| line.starts_with(&row)).unwrap_or_else(|| panic!("no row {row}"));
+        assert!(found.len() > row.len() + 4, "{found}");
+    }
     // Every default is in its own range, and parses to itself.
     check(report(&SamplingSettings::default()).into_iter().collect(), |_| ());
+}
+
+/// The names of the sampler's fields.
+pub(in crate::api) fn sampler_fields() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().map(|field| field.key)
 }

@@ -7,7 +7,7 @@ use super::super::{
 use super::enumeration::{EnumeratedRandom, distance, distinct, enumerate};
 use super::rules::EXACT;
 use super::toy_models::{OutputDistribution, Rng};
-use crate::fakes::{plain, sampler};
+use crate::tests::fakes::{plain, sampler};
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData};
 use foredraft_sampling::{Constraint, MirostatVersion, Sampler, SamplingSettings};

@@ -1,20 +1,20 @@
 //! A reference implementation of the chain for tests: straight from llama.cpp's definitions, in `f64`, slow, and
 //! independent of the code under test. Also the fakes and generators that tests share.
 
-use super::interfaces::Constraint;
-use super::{MirostatVersion, SamplingSettings, Stage};
+use crate::interfaces::Constraint;
+use crate::{MirostatVersion, SamplingSettings, Stage};
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData};
 
 /// A random number generator for test data (xorshift64*), unrelated to the one under test.
-pub(super) struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1)
     }
 
-    pub(super) fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -22,26 +22,26 @@ impl Rng {
     }
 
     /// Uniform in 0..n.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
     /// Uniform between 0 and 1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Normal with mean 0 and deviation 1.
-    pub(super) fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    pub(super) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
     /// Logits like a model's: most from a normal distribution, a few tokens well above it.
-    pub(super) fn logits(&mut self, n: usize) -> Vec<f32> {
+    pub(crate) fn logits(&mut self, n: usize) -> Vec<f32> {
         let likely = 1 + self.below(8);
         let mut logits: Vec<f32> = (0..n).map(|_| (2.0 * self.normal()) as f32).collect();
         for _ in 0..likely {
@@ -54,14 +54,14 @@ impl Rng {
 
 /// A grammar that always allows the same list of tokens. Counts the candidates it filters and records accepted tokens.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AllowList {
-    pub(super) tokens: Vec<Token>,
-    pub(super) filtered: usize,
-    pub(super) accepted: Vec<Token>,
+pub(crate) struct AllowList {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) filtered: usize,
+    pub(crate) accepted: Vec<Token>,
 }
 
 impl AllowList {
-    pub(super) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
+    pub(crate) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
         AllowList { tokens: tokens.into_iter().collect(), ..AllowList::default() }
     }
 }
@@ -90,7 +90,7 @@ impl Constraint for AllowList {
 
 /// Pearson's statistic of `counts` against `probabilities`, and a bound that it exceeds about once in a million seeds: the
 /// normal approximation of chi-square at five standard deviations. Cells with an expected count below 5 are merged.
-pub(super) fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
+pub(crate) fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     assert_eq!(counts.len(), probabilities.len());
     let total = counts.iter().sum::<u64>() as f64;
     let (mut cells, mut rest) = (Vec::new(), (0.0, 0.0));
@@ -282,7 +282,7 @@ fn stage(
 
 /// The distribution over a whole [`FakeVocabulary::new`] that the settings give for `logits`, restricted to tokens for
 /// which `allowed` is true. `mu` is mirostat's state.
-pub(super) fn distribution(
+pub(crate) fn distribution(
     settings: &SamplingSettings,
     logits: &[f32],
     history: &[Token],

@@ -5,8 +5,8 @@
 //!
 //! A scenario is a task, a temperature, a draft model, a machine and a number of slots. It runs plain, with fixed lengths, with adaptive
 //! lengths, and with the lengths of an oracle that knows which tokens of the draft model will be accepted (but has no history-based
-//! drafters). A run ends when there is no request left for a slot, so all slots are busy until then. `cargo test --release --lib
-//! simulator -- --nocapture` prints the ratios; the tests assert them.
+//! drafters). A run ends when there is no request left for a slot, so all slots are busy until then. `cargo test --release -p
+//! foredraft-speculation simulator -- --nocapture` prints the ratios; the tests assert them.
 
 mod beginnings;
 mod draft;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use self::draft::ReplayedDraft;
 use self::machine::{MACHINES, Machine, Memory, Noise};
 use self::trace::{Task, Trace, tasks};
-use super::{
+use crate::{
     Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, DraftingState, MAX_DRAFT, NgramCache, Settings,
     SlotDrafts, StepSlot, Suffix,
 };
@@ -110,7 +110,7 @@ fn sampler(task: &Task) -> Sampler {
     let settings =
         sampling::SamplingSettings { temperature: task.temperature, ..sampling::SamplingSettings::default() };
     // The traces have the tokens; nothing is sampled.
-    crate::fakes::sampler(&settings, 1, None)
+    crate::tests::fakes::sampler(&settings, 1, None)
 }
 
 /// The requests of a scenario: the task's traces, repeatedly.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cache, LONGEST, Sizes};
+use crate::{Cache, LONGEST, Sizes};
 
 /// Counts without a limit.
 #[derive(Debug, Clone, Default, PartialEq)]

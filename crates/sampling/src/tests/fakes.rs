@@ -1,6 +1,6 @@
 //! A vocabulary without a model, for tests.
 
-use super::SamplingSettings;
+use crate::SamplingSettings;
 use foredraft_base::error::Result;
 use foredraft_base::{Token, Vocabulary};
 

@@ -1,0 +1,3 @@
+//! Code that the tests of several modules share.
+
+pub(crate) mod naive;

@@ -1,0 +1,4 @@
+//! Code that the tests of several modules share.
+
+pub(crate) mod fakes;
+pub(crate) mod reference;
