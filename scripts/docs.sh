@@ -61,8 +61,7 @@ rm -rf "$work" "$book"
 mkdir -p "$work/src"
 cp "$root/docs/book.toml" "$work"
 cd "$root"
-for file in README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md LICENSE Makefile build.rs build Cargo.toml docs examples include scripts csharp python/README.md \
-    node/README.md models/README.md; do
+for file in README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md LICENSE Makefile build.rs build Cargo.toml docs examples include scripts csharp models/README.md; do
     mkdir -p "$work/src/$(dirname "$file")"
     cp -r "$file" "$work/src/$(dirname "$file")"
 done

@@ -8,8 +8,7 @@ use std::process::Command;
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders =
-        ["", "docs", "docs/reference", "docs/figures", "python", "node", "models"].map(|folder| root.join(folder));
+    let folders = ["", "docs", "docs/reference", "docs/figures", "models"].map(|folder| root.join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder is there"));
     entries
         .map(|entry| entry.expect("an entry").path())
@@ -59,6 +58,25 @@ fn relative_links_lead_to_files_and_headings() {
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     assert!(count > 20, "links were found");
+}
+
+/// Registries show a package's README by itself, so its links are whole; those into the repository lead to files of it.
+#[test]
+fn readmes_of_packages_have_whole_links() {
+    let repository = include_str!("../Cargo.toml").lines().find_map(|line| line.strip_prefix("repository = "));
+    let repository = repository.expect("its address").trim_matches('"');
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for readme in ["python/README.md", "node/README.md", "csharp/README.md", "csharp/unity/README.md"] {
+        let text = std::fs::read_to_string(root.join(readme)).expect("UTF-8");
+        let links = links(&text);
+        for link in &links {
+            assert!(link.starts_with("https://"), "{readme}: {link}");
+            let path =
+                ["blob", "tree"].iter().find_map(|kind| link.strip_prefix(&format!("{repository}/{kind}/main/")));
+            assert!(path.is_none_or(|path| root.join(path).exists()), "{readme}: {link}");
+        }
+        assert!(links.iter().any(|link| link.starts_with(repository)), "{readme}: {links:?}");
+    }
 }
 
 fn is_part_of_path(character: char) -> bool {
@@ -329,6 +347,21 @@ fn readme_is_short_and_shows_documented_keys() {
         text.contains(" toy of 4.5 M parameters") && text.contains("    make models "),
         "what the shipped model is"
     );
+}
+
+/// The change log has a section for the version that the packages have, which lists its C functions.
+#[test]
+fn change_log_is_cut_for_this_version() {
+    let text = include_str!("../CHANGELOG.md");
+    let version = format!("\n## [{}] - ", env!("CARGO_PKG_VERSION"));
+    let (_, section) = text.split_once(&version).expect("its section");
+    let (section, _) = section.split_once("\n## ").expect("the version before it");
+    let header = include_str!("../include/foredraft.h");
+    let declared = header
+        .lines()
+        .filter_map(|line| line.strip_prefix("FOREDRAFT_API ")?.split_once('(')?.0.rsplit([' ', '*']).next());
+    let missing: Vec<&str> = declared.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty() && section.contains("**Symbols.** New: "), "{missing:?}");
 }
 
 /// A page that shows the toy models alone leaves a reader with babble, so each guide names a file that scripts/models.sh makes.

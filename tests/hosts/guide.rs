@@ -37,7 +37,7 @@ fn program(name: &str) -> Option<Command> {
 }
 
 /// A program in C#, compiled with the bindings by Mono's compiler.
-fn csharp(name: &str, source: &Path) -> Option<Command> {
+pub fn csharp(name: &str, source: &Path) -> Option<Command> {
     if !have("mcs", &["--version"], name) || !have("mono", &["--version"], name) {
         return None;
     }

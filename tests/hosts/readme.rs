@@ -1,19 +1,24 @@
 //! The README's examples run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::toolchain::{STRICT, compiler, folder, have, library_folder, root, run};
 
-/// The README's first code block in `language`.
-fn block(language: &str) -> String {
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+/// The first code block in `language` of a README.
+fn block_of(readme: &str, language: &str) -> String {
+    let readme = std::fs::read_to_string(root().join(readme)).expect("a README");
     let (_, code) = readme.split_once(&format!("```{language}\n")).expect("a block");
     code.split_once("```").expect("its end").0.to_owned()
 }
 
+/// The README's first code block in `language`.
+fn block(language: &str) -> String {
+    block_of("README.md", language)
+}
+
 /// Writes the block to a file.
-fn written(language: &str, name: &str) -> std::path::PathBuf {
+fn written(language: &str, name: &str) -> PathBuf {
     let file = folder("readme").join(name);
     std::fs::write(&file, block(language)).expect("target/ is writable");
     file
@@ -94,6 +99,33 @@ fn readme_example_in_c_compiles_without_a_warning() {
 fn readme_example_in_python_runs() {
     if have("python3", &["-c", "import ctypes"], "the README's Python") {
         prints(Command::new("python3").env("PYTHONPATH", root().join("python/src")).arg(written("python", "hello.py")));
+    }
+}
+
+/// Writes the first program of a package's README to a file, with the shipped model in the place of its `model.gguf`.
+fn package_program(readme: &str, language: &str, name: &str) -> PathBuf {
+    let file = folder("readme-package").join(name);
+    let program = block_of(readme, language);
+    let whole = program.replace("model.gguf", "models/stories-target.gguf");
+    assert_ne!(program, whole, "{readme}");
+    std::fs::write(&file, whole).expect("target/ is writable");
+    file
+}
+
+#[test]
+fn examples_in_the_readmes_of_packages_run() {
+    if have("python3", &["-c", "import ctypes"], "the package's Python") {
+        let file = package_program("python/README.md", "python", "hello.py");
+        prints(Command::new("python3").env("PYTHONPATH", root().join("python/src")).arg(file));
+    }
+    if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the package's JavaScript") {
+        let file = package_program("node/README.md", "js", "hello.mjs");
+        node_modules(&folder("readme-package"));
+        prints(Command::new("node").arg("--preserve-symlinks").arg(file));
+    }
+    let file = package_program("csharp/README.md", "csharp", "hello.cs");
+    if let Some(mut program) = crate::guide::csharp("readme-package.cs", &file) {
+        prints(program.env("LC_ALL", "C.UTF-8"));
     }
 }
 
