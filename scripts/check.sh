@@ -71,7 +71,7 @@ case $check in
     architectures) FOREDRAFT_TABLE=1 tests --test architectures -- --ignored --exact all_architectures ;;
     exactness)
         # About 800,000 short requests, 15 minutes or more on two cores. FOREDRAFT_CONTINUATIONS=4000 takes two minutes; smaller numbers are not enough.
-        tests --lib -- --ignored engine::tests::distribution
+        tests -p foredraft-engine --lib -- --ignored tests::distribution
         tests --test exactness -- --ignored --nocapture distribution::
         ;;
     templates)

@@ -5,18 +5,8 @@
 
 #[doc(hidden)]
 pub mod api;
-#[cfg(test)]
-#[allow(unsafe_code)]
-#[path = "../tests/counting_allocator/mod.rs"]
-mod counting;
-#[doc(hidden)]
-pub mod engine;
 #[allow(unsafe_code)]
 mod ffi;
-#[doc(hidden)]
-pub mod session;
-#[doc(hidden)]
-pub mod speculative;
 mod typed;
 
 pub use self::api::Function;
@@ -31,6 +21,8 @@ pub use foredraft_base::error::{Code, Error, Result};
 #[doc(hidden)]
 pub use foredraft_base::{checksum, error};
 #[doc(hidden)]
+pub use foredraft_engine as engine;
+#[doc(hidden)]
 pub use foredraft_grammar as grammar;
 #[doc(hidden)]
 pub use foredraft_host::{self as host, forks, thread_state};
@@ -40,3 +32,5 @@ pub use foredraft_llama as llama;
 pub use foredraft_ngram as ngram;
 #[doc(hidden)]
 pub use foredraft_sampling as sampling;
+#[doc(hidden)]
+pub use foredraft_speculation as speculative;

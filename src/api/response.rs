@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::llama::log::{self, Level};
 use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
-use crate::session;
+use foredraft_base::prompt_fit;
 
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
@@ -247,7 +247,7 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         // Loading a session can change it.
         settings.insert("seed_position".into(), outcome.seed_position.into());
         if completion.prompt.get().is_some() {
-            let n_keep = session::effective_n_keep(record.n_keep, completion.tokens().len(), record.n_ctx);
+            let n_keep = prompt_fit::effective_n_keep(record.n_keep, completion.tokens().len(), record.n_ctx);
             settings.insert("n_keep".into(), n_keep.into());
         }
     }
@@ -460,8 +460,11 @@ fn comparison(record: &RequestRecord, outcome: &Outcome, comparison: Option<&Com
 /// included if `response_fields` allows them.
 pub(super) fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cached: usize) -> Value {
     let (prompt, n_ctx) = (completion.tokens(), record.n_ctx);
-    let dropped =
-        session::prompt_truncation(prompt.len(), session::effective_n_keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
+    let dropped = prompt_fit::prompt_truncation(
+        prompt.len(),
+        prompt_fit::effective_n_keep(record.n_keep, prompt.len(), n_ctx),
+        n_ctx,
+    );
     let gap = dropped.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
     let mut stats = json!({

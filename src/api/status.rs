@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::{CACHE_TYPES, GivenModels, LoadRequest};
+use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
 use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
-use crate::speculative::{Compatibility, VocabSummary};
 
 /// The state of an engine while no model is loaded.
 #[derive(Debug, Clone, Default)]

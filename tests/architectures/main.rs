@@ -310,7 +310,7 @@ fn all_architectures() {
         let works =
             row.failure.is_none() && row.differs.is_empty() && !is_off("cache_prompt") && !is_off("speculative");
         let known = row.self_check["known"] == true;
-        assert_eq!(works, known, "src/engine/self_check.rs lists the architectures that work: {row:?}");
+        assert_eq!(works, known, "crates/engine/src/self_check.rs lists the architectures that work: {row:?}");
     }
     let text = std::fs::read_to_string(&page).unwrap();
     let (before, _) = text.split_once("| `").expect("a table");

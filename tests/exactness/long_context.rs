@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{Requests as _, complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::JsonEngine;
+use foredraft::engine::session::SelfExtend;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
-use foredraft::session::SelfExtend;
 use serde_json::{Value, json};
 
 fn steady(n_max: usize) -> Value {

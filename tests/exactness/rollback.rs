@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::common::Endpoint::{Completion, Speculative};
 use crate::common::{cancel, complete, drain, model, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
+use foredraft::engine::session::Session;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, Rollback, ThreadPool};
-use foredraft::session::Session;
 use serde_json::{Value, json};
 
 /// Models that keep earlier states.

@@ -7,10 +7,11 @@ use crate::common::tiny_models::heads::{
 };
 use crate::common::{cancelled, complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
+use foredraft::engine::drafters::Head;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{
-    DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Head, HiddenStates, Settings, StopPolicy,
+    DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, HiddenStates, Settings, StopPolicy,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;

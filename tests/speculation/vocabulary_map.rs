@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::vocabulary::{Kind, Vocabulary};
+use foredraft::engine::drafters::{Compatibility, Dictionary, VocabularyMap};
 use foredraft::llama::{Model, ModelParams, Rollback, Token, Vocab};
-use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
 use proptest::prelude::*;
 
 fn load(path: &str) -> Arc<Model> {

@@ -166,7 +166,7 @@ mod tests {
     use crate::{ModelParams, ThreadPool};
 
     fn params(name: &str, only_measures: bool) -> ModelParams {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name);
         ModelParams { only_measures, ..ModelParams::new(path) }
     }
 

@@ -19,8 +19,9 @@ use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::sampling::SamplingSettings;
-use crate::session;
-use crate::speculative::{self, DrafterKind, Predicted};
+use crate::speculative;
+use crate::speculative::{DrafterKind, Predicted};
+use foredraft_base::prompt_fit;
 
 impl LocalEngine {
     /// Queues a request. The answer has its id and how much of its prompt is cached. `announce` gets the id before the request has an
@@ -192,9 +193,9 @@ impl LocalEngine {
             return response::pending_prompt_stats(record);
         }
         let n_prompt = completion.tokens().len();
-        let dropped = session::prompt_truncation(
+        let dropped = prompt_fit::prompt_truncation(
             n_prompt,
-            session::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
+            prompt_fit::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
             record.n_ctx,
         );
         let mut prompt = completion.tokens().to_vec();
@@ -210,7 +211,7 @@ impl LocalEngine {
         };
         let slots = self.engine_status().slots.into_iter().enumerate().filter(is_usable);
         let caches = slots.filter_map(|(_, slot)| slot.cache);
-        let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
+        let common = caches.map(|cache| prompt_fit::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
         response::prompt_stats(record, completion, cached)
     }

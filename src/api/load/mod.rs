@@ -21,6 +21,8 @@ use super::fields::{Fields, parse_object, show};
 use super::legacy::keys;
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::api::chat::is_template_name;
+use crate::engine::drafters::Compatibility;
+use crate::engine::session::SelfExtend;
 use crate::engine::{Config, FitSettings, MAX_BEAMS, Models};
 use crate::error::{Code, Error, Result};
 use crate::llama;
@@ -28,8 +30,7 @@ use crate::llama::log::Level;
 use crate::llama::{
     CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode, WeightType,
 };
-use crate::session::SelfExtend;
-use crate::speculative::{Compatibility, DrafterKind};
+use crate::speculative::DrafterKind;
 
 /// `LLAMA_MAX_SEQ`: the maximum number of sequences in a context of llama.cpp.
 const MAX_PARALLEL: i64 = 256;

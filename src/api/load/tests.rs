@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::engine::session::SelfExtend;
 use crate::error::Code;
 use crate::llama::{GgufSource, KvValue, LoraParams};
-use crate::session::SelfExtend;
 
 /// Parses a load's document with `model` and these keys.
 fn init(keys: Value) -> Result<LoadRequest> {

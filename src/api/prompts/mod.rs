@@ -20,8 +20,8 @@ use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, w
 use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
-use crate::session;
 use crate::speculative::Predicted;
+use foredraft_base::prompt_fit;
 
 /// Prompts up to this many bytes are tokenized by the caller's thread, which takes a fraction of a millisecond.
 const MAX_INLINE: usize = 4 << 10;
@@ -120,8 +120,8 @@ impl PromptSource {
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx} (on_overflow is error)");
             return Err(Error::context_full(message, n, n_ctx));
         }
-        let n_keep = session::effective_n_keep(self.n_keep, n, n_ctx);
-        if let Some(left_out) = session::prompt_truncation(n, n_keep, n_ctx).filter(|_| self.serving.ctx_shift) {
+        let n_keep = prompt_fit::effective_n_keep(self.n_keep, n, n_ctx);
+        if let Some(left_out) = prompt_fit::prompt_truncation(n, n_keep, n_ctx).filter(|_| self.serving.ctx_shift) {
             let n_left_out = left_out.len();
             let what = match left_out.start {
                 0 => format!("the first {n_left_out} of {n} tokens are left out"),

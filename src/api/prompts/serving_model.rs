@@ -13,7 +13,7 @@ use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
 use crate::engine::ChoiceTokens;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
-use crate::session;
+use foredraft_base::prompt_fit;
 
 /// The chat template of models that have none, as in llama-server.
 const FALLBACK_TEMPLATE: &str = "chatml";
@@ -213,9 +213,12 @@ impl ServingModel {
     /// The prompt is empty, or does not fit and may not be truncated.
     pub(in crate::api) fn validate_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
         let n_ctx = self.n_ctx;
-        let too_long =
-            session::prompt_truncation(prompt.len(), session::effective_n_keep(n_keep, prompt.len(), n_ctx), n_ctx)
-                .is_some();
+        let too_long = prompt_fit::prompt_truncation(
+            prompt.len(),
+            prompt_fit::effective_n_keep(n_keep, prompt.len(), n_ctx),
+            n_ctx,
+        )
+        .is_some();
         if prompt.is_empty() {
             Err(Error::invalid(format!("{name}: has no tokens, and the model adds no BOS")))
         } else if too_long && !self.ctx_shift {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use foredraft::engine::drafters::Head;
 use foredraft::llama::{
     Batch, Context, ContextParams, DecodeError, DevicePlacement, Interrupt, Model, ModelParams, ThreadPool, Token,
 };
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Head, Settings, StopPolicy};
+use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Settings, StopPolicy};
 
 use crate::common;
 use crate::common::tiny_models::{self, MtpInput};

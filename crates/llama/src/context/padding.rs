@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn auto_turns_slow_flash_attention_off_if_possible() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-draft.gguf");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/stories-draft.gguf");
         let model = Model::load(&ModelParams::new(path), |_| true).unwrap();
         assert_eq!(model.head_sizes(), Some([32, 32]));
         let slow = cfg!(target_arch = "x86_64") && backend::system_info().contains("AVX512 = 1");

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 
 use super::*;
 
-const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-draft.gguf");
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/stories-draft.gguf");
 
 /// A file in the temporary folder, removed at the end of the test.
 struct TempFile(PathBuf);

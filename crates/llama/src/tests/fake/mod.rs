@@ -9,6 +9,14 @@
 //! It can be a memory with recurrent states ([`Rollback`]): then it panics if tokens are removed to whose state llama.cpp could not
 //! return, or if a sequence is decoded whose state was lost in a decode that failed.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "for tests, which may panic"
+)]
+
 mod checks;
 mod model;
 mod states;

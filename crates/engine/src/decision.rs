@@ -1,0 +1,269 @@
+//! Decisions: which of several given texts the model would continue a prompt with, and how probable each of them is.
+//!
+//! The choices are a tree of tokens after the prompt. The probability of a choice is the product of its tokens' probabilities, each after
+//! the tokens before it. A token's probability is in the row of the node before it, so only nodes that others follow are decoded:
+//! a choice of one token needs nothing but the prompt. The others are decoded as the branches of a draft are
+//! ([`DraftTree`](super::step::draft_tree::DraftTree)), as many in one step as there are sequences for them, and nothing of them stays.
+//!
+//! The last token of the prompt is decoded again before them, so that no cell that stays depends on the choices. Where decoded
+//! tokens cannot be removed, the context is extended by one node after the other instead.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::event::DecisionScores;
+use foredraft_base::error::{Error, Result};
+use foredraft_llama::Token;
+
+/// The tokens of each choice; none is empty.
+pub type ChoiceTokens = Arc<[Vec<Token>]>;
+
+/// A decision while it is made.
+pub(super) struct ChoiceDecision {
+    choices: ChoiceTokens,
+    /// Node 0 is the prompt. A node comes after the one before it.
+    nodes: Vec<ChoiceNode>,
+    /// The last node of each choice.
+    ends: Vec<usize>,
+    scale: TokenScale,
+    n_prompt: usize,
+    /// The node that the context ends with.
+    at: usize,
+    /// The nodes that are planned for the step, after `at`.
+    planned: Vec<usize>,
+    /// Whether the last token of the prompt was decoded beside choices, so that its cell may not stay.
+    is_replayed: bool,
+    /// Whether the last step has read a row.
+    has_progress: bool,
+    /// There was no space for choices, so the context is extended instead.
+    is_stuck: bool,
+    scores: Option<DecisionScores>,
+}
+
+struct ChoiceNode {
+    parent: usize,
+    token: Token,
+    children: Vec<usize>,
+    /// Whether the row after it was read.
+    is_read: bool,
+    /// The log-probability of its token after its parent.
+    logprob: f64,
+}
+
+/// How logits become probabilities: the request's biases and temperature.
+struct TokenScale {
+    biases: Vec<(Token, f32)>,
+    temperature: f64,
+}
+
+impl ChoiceDecision {
+    /// A decision among these choices after a prompt of `n_prompt` tokens. A temperature of 0 or less counts as 1.
+    ///
+    /// # Errors
+    /// A choice does not fit into the context of `n_ctx` tokens.
+    pub(super) fn new(
+        choices: ChoiceTokens,
+        biases: Vec<(Token, f32)>,
+        temperature: f32,
+        n_prompt: usize,
+        n_ctx: usize,
+    ) -> Result<ChoiceDecision> {
+        if let Some((index, tokens)) = choices.iter().enumerate().find(|(_, tokens)| n_prompt + tokens.len() > n_ctx) {
+            let n = tokens.len();
+            let what = format!(
+                "choices[{index}]: its {n} tokens and the prompt's {n_prompt} do not fit into the context of {n_ctx}"
+            );
+            return Err(Error::context_full(what, n_prompt + n, n_ctx));
+        }
+        let root = ChoiceNode { parent: 0, token: 0, children: Vec::new(), is_read: false, logprob: 0.0 };
+        let (mut nodes, mut ends) = (vec![root], vec![0; choices.len()]);
+        let mut known = HashMap::new();
+        // Sorted, so that choices with a common prefix are decoded together.
+        let mut sorted: Vec<(&Vec<Token>, &mut usize)> = choices.iter().zip(&mut ends).collect();
+        sorted.sort_by_key(|(tokens, _)| *tokens);
+        for (tokens, end) in sorted {
+            let mut at = 0;
+            for token in tokens {
+                let next = *known.entry((at, *token)).or_insert(nodes.len());
+                if next == nodes.len() {
+                    let node =
+                        ChoiceNode { parent: at, token: *token, children: Vec::new(), is_read: false, logprob: 0.0 };
+                    nodes.push(node);
+                    if let Some(parent) = nodes.get_mut(at) {
+                        parent.children.push(next);
+                    }
+                }
+                at = next;
+            }
+            *end = at;
+        }
+        let temperature = if temperature > 0.0 { f64::from(temperature) } else { 1.0 };
+        let scale = TokenScale { biases, temperature };
+        Ok(ChoiceDecision {
+            choices,
+            nodes,
+            ends,
+            scale,
+            n_prompt,
+            at: 0,
+            planned: Vec::new(),
+            is_replayed: false,
+            has_progress: false,
+            is_stuck: false,
+            scores: None,
+        })
+    }
+
+    /// Plans at most `room` nodes after the context for the step: the token of each, and the planned node before it, counted from 1.
+    /// Without `may_branch` they are one after the other. With `is_whole`, plans all or none.
+    pub(super) fn plan(&mut self, room: usize, may_branch: bool, is_whole: bool) -> (Vec<Token>, Vec<usize>) {
+        self.planned.clear();
+        let (mut tokens, mut parents) = (Vec::new(), Vec::new());
+        if self.at != 0 {
+            return (tokens, parents);
+        }
+        let mut places = HashMap::from([(0, 0)]);
+        let unread: Vec<usize> = self.unread().filter(|node| *node != 0).collect();
+        for unread in unread {
+            let way = self.way(unread);
+            let n_new = way.iter().filter(|node| !places.contains_key(*node)).count();
+            // ggml's attention sums the tokens of a second branch in the order of cells, which have the first one's between them.
+            let begins = way.iter().find(|node| !places.contains_key(*node)).and_then(|node| self.nodes.get(*node));
+            let branches = begins.is_some_and(|node| places.get(&node.parent) != Some(&self.planned.len()));
+            if self.planned.len() + n_new > room || branches && !may_branch {
+                if is_whole {
+                    self.planned.clear();
+                    return (Vec::new(), Vec::new());
+                }
+                continue;
+            }
+            for node in way {
+                let (Some(ChoiceNode { parent, token, .. }), false) =
+                    (self.nodes.get(node), places.contains_key(&node))
+                else {
+                    continue;
+                };
+                parents.push(places.get(parent).copied().unwrap_or(0));
+                tokens.push(*token);
+                self.planned.push(node);
+                places.insert(node, self.planned.len());
+            }
+        }
+        self.is_replayed |= !tokens.is_empty();
+        (tokens, parents)
+    }
+
+    /// The rows of a step that are to be read: the number of the planned node, of which `n_planned` were decoded, and the node. 0 is the
+    /// context's end.
+    pub(super) fn due(&self, n_planned: usize) -> Vec<(usize, usize)> {
+        let nodes = std::iter::once(self.at).chain(self.planned.iter().copied().take(n_planned));
+        let is_due = |node: usize| self.nodes.get(node).is_some_and(|node| !node.is_read && !node.children.is_empty());
+        nodes.enumerate().filter(|(_, node)| is_due(*node)).collect()
+    }
+
+    /// Reads the row after a node.
+    ///
+    /// # Errors
+    /// It has no probabilities.
+    pub(super) fn read(&mut self, node: usize, logits: &[f32]) -> Result<()> {
+        let norm = self.scale.norm(logits)?;
+        self.has_progress = true;
+        let children = self.nodes.get_mut(node).map(|node| {
+            node.is_read = true;
+            node.children.clone()
+        });
+        for child in children.unwrap_or_default() {
+            if let Some(child) = self.nodes.get_mut(child) {
+                child.logprob = self.scale.logit(logits, child.token) - norm;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finishes the decision when every probability is known, and returns the tokens of the most probable choice, the first one of equals.
+    ///
+    /// # Errors
+    /// No choice has a probability, because of biases.
+    pub(super) fn finish(&mut self) -> Result<Option<Vec<Token>>> {
+        if self.unread().next().is_some() {
+            return Ok(None);
+        }
+        let logprob = |end: &usize| {
+            let way = self.way(*end);
+            way.iter().filter_map(|node| self.nodes.get(*node)).map(|node| node.logprob).sum()
+        };
+        let logprobs: Vec<f64> = self.ends.iter().map(logprob).collect();
+        let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if best == f64::NEG_INFINITY {
+            return Err(Error::invalid("choices: logit_bias bans all of them"));
+        }
+        let total: f64 = logprobs.iter().map(|logprob| (logprob - best).exp()).sum();
+        let probs = logprobs.iter().map(|logprob| (logprob - best).exp() / total).collect();
+        let choice = logprobs.iter().position(|logprob| *logprob == best).unwrap_or(0);
+        self.scores = Some(DecisionScores { choice, logprobs, probs });
+        Ok(self.choices.get(choice).cloned())
+    }
+
+    /// The result; `None`: the decision was not made.
+    pub(super) fn into_scores(self) -> Option<DecisionScores> {
+        self.scores
+    }
+
+    /// Makes `tokens` the context of the next step, and returns how many of them may stay in the cache. `can_roll_back`: decoded tokens can
+    /// be removed.
+    pub(super) fn next_context(&mut self, tokens: &mut Vec<Token>, can_roll_back: bool) -> usize {
+        tokens.truncate(self.n_prompt);
+        // A step with space for choices reads a row at least.
+        self.is_stuck |= !std::mem::take(&mut self.has_progress);
+        let Some(unread) = self.unread().next() else {
+            self.at = 0;
+            return self.n_prompt - usize::from(self.is_replayed);
+        };
+        if can_roll_back && !self.is_stuck {
+            self.at = 0;
+            return self.n_prompt.saturating_sub(1);
+        }
+        let way = self.way(unread);
+        tokens.extend(way.iter().filter_map(|node| self.nodes.get(*node)).map(|node| node.token));
+        // The last node's row is needed.
+        self.at = unread;
+        tokens.len().saturating_sub(1)
+    }
+
+    /// The nodes that others follow, and whose rows were not read.
+    fn unread(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..).zip(&self.nodes).filter(|(_, node)| !node.is_read && !node.children.is_empty()).map(|(node, _)| node)
+    }
+
+    /// The nodes from the prompt to a node, without the prompt.
+    fn way(&self, node: usize) -> Vec<usize> {
+        let parent = |at: &usize| self.nodes.get(*at).map(|node| node.parent);
+        let mut way: Vec<usize> = std::iter::successors(Some(node), parent).take_while(|at| *at > 0).collect();
+        way.reverse();
+        way
+    }
+}
+
+impl TokenScale {
+    fn bias(&self, token: Token) -> f32 {
+        let place = self.biases.binary_search_by_key(&token, |(token, _)| *token);
+        place.ok().and_then(|place| self.biases.get(place)).map_or(0.0, |(_, bias)| *bias)
+    }
+
+    /// A token's logit with its bias, divided by the temperature.
+    fn logit(&self, logits: &[f32], token: Token) -> f64 {
+        let logit = usize::try_from(token).ok().and_then(|token| logits.get(token)).copied();
+        logit.map_or(f64::NEG_INFINITY, |logit| f64::from(logit + self.bias(token)) / self.temperature)
+    }
+
+    /// The logarithm of the sum of all tokens' weights.
+    fn norm(&self, logits: &[f32]) -> Result<f64> {
+        let all = || (0..).zip(logits).map(|(token, _)| self.logit(logits, token));
+        let most = all().fold(f64::NEG_INFINITY, f64::max);
+        let norm = most + all().map(|logit| (logit - most).exp()).sum::<f64>().ln();
+        if norm.is_finite() { Ok(norm) } else { Err(Error::model("the model's logits are not finite")) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! The tokens of a slot's KV cache sequence: prefix reuse, prompt truncation, context shifts, self-extend, checkpoints,
+//! and session files. [`Sequence`] applies these to the contexts of target and draft.
+
+mod extend;
+mod file;
+mod sequence;
+
+pub use extend::SelfExtend;
+pub use file::{SeedOrigin, Session};
+pub use sequence::{Sequence, branches};
