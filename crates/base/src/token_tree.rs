@@ -1,5 +1,7 @@
 //! The tokens of a vocabulary as a tree of their bytes, so that what they begin with is looked at once.
 
+use std::ops::Range;
+
 use crate::token::Token;
 
 /// A node with fewer tokens has no summary of their texts.
@@ -12,7 +14,10 @@ const LEAST_SUMMARIZED: usize = 16;
 pub struct TokenTree {
     /// Each node is followed by the nodes below it. The last one is no node, but has the number of tokens as its first rank.
     nodes: Vec<TokenNode>,
-    tokens: Vec<Token>,
+    /// The ranks of the nodes' tokens come before those of the others.
+    n_texts: usize,
+    /// The rank of each token.
+    ranks: Vec<u32>,
     others: Vec<Token>,
     summaries: Vec<TextSummary>,
 }
@@ -50,8 +55,13 @@ impl TokenTree {
         let (mut sorted, too_long): (Vec<_>, Vec<_>) = all.partition(|(text, _)| text.len() < usize::from(u16::MAX));
         others.extend(too_long.iter().map(|(_, token)| token));
         sorted.sort_unstable();
-        let tokens = sorted.iter().map(|(_, token)| *token).collect();
-        let mut tree = TokenTree { nodes: Vec::new(), tokens, others, summaries: Vec::new() };
+        let mut ranks = Vec::new();
+        for (rank, token) in (0..).zip(sorted.iter().map(|(_, token)| token).chain(&others)) {
+            let token = usize::try_from(*token).unwrap_or(0);
+            ranks.resize(ranks.len().max(token + 1), u32::MAX);
+            ranks.get_mut(token).into_iter().for_each(|known| *known = rank);
+        }
+        let mut tree = TokenTree { nodes: Vec::new(), n_texts: sorted.len(), ranks, others, summaries: Vec::new() };
         // The nodes of the last text.
         let mut path: Vec<usize> = Vec::new();
         let mut last: &[u8] = &[];
@@ -96,34 +106,52 @@ impl TokenTree {
     }
 
     fn first(&self, node: usize) -> usize {
-        self.nodes.get(node).map_or(self.tokens.len(), |node| node.first as usize)
+        self.nodes.get(node).map_or(self.n_texts, |node| node.first as usize)
     }
 
     /// The node at this index.
+    #[inline]
     pub fn node(&self, at: usize) -> Option<TokenNode> {
         self.nodes.get(at).filter(|node| node.depth > 0).copied()
     }
 
-    /// The tokens whose text is that of the node at this index.
-    pub fn own(&self, at: usize) -> &[Token] {
-        self.tokens.get(self.first(at)..self.first(at + 1)).unwrap_or(&[])
+    /// The number of nodes.
+    pub fn n_nodes(&self) -> usize {
+        self.nodes.len().saturating_sub(1)
+    }
+
+    /// The ranks of the tokens whose text is that of the node at this index.
+    #[inline]
+    pub fn own(&self, at: usize) -> Range<usize> {
+        self.first(at)..self.first(at + 1)
     }
 
     /// The same with the tokens below it.
-    pub fn all(&self, at: usize) -> &[Token] {
-        let after = self.nodes.get(at).map_or(0, |node| node.after as usize);
-        self.tokens.get(self.first(at)..self.first(after)).unwrap_or(&[])
+    pub fn all(&self, at: usize) -> Range<usize> {
+        self.first(at)..self.first(self.nodes.get(at).map_or(at, |node| node.after as usize))
+    }
+
+    /// The ranks of all tokens of nodes.
+    pub fn all_texts(&self) -> Range<usize> {
+        0..self.n_texts
+    }
+
+    /// The number of ranks.
+    pub fn n_ranks(&self) -> usize {
+        self.n_texts + self.others.len()
+    }
+
+    /// The rank of a token; not one of [`TokenTree::n_ranks`] if it has none, because it can never match.
+    #[inline]
+    pub fn rank(&self, token: Token) -> usize {
+        usize::try_from(token).ok().and_then(|token| self.ranks.get(token)).map_or(usize::MAX, |rank| *rank as usize)
     }
 
     /// The text that the tokens of a node and of those below it add to the text of the node above it. `None`: they are few, or some of it is not
     /// UTF-8.
+    #[inline]
     pub fn summary(&self, node: TokenNode) -> Option<TextSummary> {
         self.summaries.get(node.summary as usize).copied()
-    }
-
-    /// All tokens of the tree.
-    pub fn tokens(&self) -> &[Token] {
-        &self.tokens
     }
 
     /// The tokens that may match without their text, or are too long for the tree.

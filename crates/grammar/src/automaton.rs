@@ -10,6 +10,7 @@
 //! llama.cpp computes the sets again for each token and copies all rules with every copy. It does not limit the number of
 //! stacks, which grows without bound in some grammars (`x ::= "a" x "b" | "a" x "c" | "a"` doubles it per character).
 
+mod columns;
 mod each;
 mod mask;
 mod moves;
@@ -20,12 +21,13 @@ mod walk;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use self::columns::ByteReader;
 use self::mask::Masks;
 pub(super) use self::mask::TokenMask;
 use self::moves::MoveTable;
 pub(super) use self::moves::{Moves, Passed};
 use self::sets::{REJECTED_SET, SetFacts, Sets};
-use self::stacks::{EMPTY, StackTop, Stacks};
+use self::stacks::{BASE, EMPTY, StackTop, Stacks};
 use crate::tree::{MachineStep, Mark, MarkSet, Node, NodeId, Tree};
 use foredraft_base::{Token, Vocabulary};
 
@@ -110,8 +112,6 @@ pub(super) struct Automaton {
     stacks: Stacks,
     sets: Sets,
     moves: MoveTable,
-    /// The column of each byte in the rows of sets.
-    columns: [u8; 256],
     /// Transitions by token id: (set, token) to set. All tokens that a set does not name share [`OTHER_TOKENS`].
     follows_token: HashMap<(u32, u32), u32>,
     /// Unions of two sets.
@@ -122,19 +122,19 @@ pub(super) struct Automaton {
 
 impl Automaton {
     pub(super) fn new(tree: Arc<Tree>, root: NodeId) -> Automaton {
-        let (columns, n_columns) = tree.columns();
-        Automaton {
+        let mut automaton = Automaton {
             root,
             stacks: Stacks::default(),
-            sets: Sets::new(n_columns, tree.is_ordered()),
+            sets: Sets::default(),
             moves: MoveTable::default(),
             tree,
-            columns,
             follows_token: HashMap::new(),
             joined: HashMap::new(),
             masks: Masks::default(),
             work: 0,
-        }
+        };
+        automaton.set_id(Vec::new());
+        automaton
     }
 
     /// The state of an empty output.
@@ -145,7 +145,7 @@ impl Automaton {
     /// The state of an empty output, and the moves with which its stacks come from the empty one.
     pub(super) fn start_reading(&mut self) -> Result<(GrammarState, Option<&Moves>), TooAmbiguous> {
         let stack = self.stacks.push(self.root, 0, EMPTY);
-        let (set, moves) = self.expand(vec![Candidate { stack, from: 0, passed: 0, is_read: false }], 0)?;
+        let (set, moves) = self.expand(vec![Candidate { stack, from: 0, passed: 0, is_read: false }], Some(0))?;
         Ok((GrammarState { set }, self.moves.get(moves)))
     }
 
@@ -155,9 +155,17 @@ impl Automaton {
         state: GrammarState,
         byte: u8,
     ) -> Result<(GrammarState, Option<&Moves>), TooAmbiguous> {
-        let next = self.follow_text(state, &[byte])?;
-        let moves = self.columns.get(usize::from(byte)).map_or(0, |column| self.sets.moves(state.set, *column));
-        Ok((next, self.moves.get(moves)))
+        let column = self.sets.column(state.set, byte);
+        let known = self.moves.of(state.set, column).zip(self.sets.next(state.set, byte));
+        let (moves, set) = match known {
+            Some(known) => known,
+            None => {
+                let (next, moves) = self.follow_byte(state.set, byte, self.tree.is_ordered())?;
+                self.moves.set_of(state.set, column, moves);
+                (moves, next)
+            }
+        };
+        Ok((GrammarState { set }, self.moves.get(moves)))
     }
 
     /// The index of the first stack that may end.
@@ -200,9 +208,9 @@ impl Automaton {
         fresh.stacks = Stacks::with_seen_of(&self.stacks);
         let mut copied = Vec::new();
         for &stack in self.sets.stacks(state.set).iter() {
-            let (stack, n_places) = fresh.stacks.copy(&self.stacks, stack);
-            fresh.spend(n_places)?;
-            copied.push(stack);
+            let places = self.stacks.places(stack, EMPTY);
+            fresh.spend(places.len())?;
+            copied.push(fresh.stacks.push_all(&self.tree, places, EMPTY));
         }
         let set = fresh.set_id(copied);
         Ok(Some((fresh, GrammarState { set })))
@@ -210,7 +218,7 @@ impl Automaton {
 
     /// The size of the caches, in entries of about 16 bytes.
     fn size(&self) -> usize {
-        let others = self.follows_token.len() + self.joined.len();
+        let others = self.follows_token.len() + self.joined.len() + 4 * self.masks.shared_steps.len();
         self.stacks.len() + self.sets.size() + self.moves.size() + others
     }
 
@@ -306,16 +314,15 @@ impl Automaton {
 
     /// The set after a byte.
     fn next_set(&mut self, set: u32, byte: u8) -> Result<u32, TooAmbiguous> {
-        let column = self.columns.get(usize::from(byte)).copied().unwrap_or(0);
-        match self.sets.next(set, column) {
+        match self.sets.next(set, byte) {
             Some(known) => Ok(known),
-            None => self.follow_byte(set, byte, column),
+            None => Ok(self.follow_byte(set, byte, false)?.0),
         }
     }
 
-    /// The set after a byte, of this column.
-    fn follow_byte(&mut self, set: u32, byte: u8, column: u8) -> Result<u32, TooAmbiguous> {
-        let next = self.step(set, |frame, node| match node {
+    /// The set after a byte, and its moves if they are wanted.
+    fn follow_byte(&mut self, set: u32, byte: u8, with_moves: bool) -> Result<(u32, u32), TooAmbiguous> {
+        let next = self.step(set, with_moves, |frame, node| match node {
             Node::Text(text) if text.get(frame.at as usize) == Some(&byte) => {
                 Some((frame.at as usize + 1 < text.len()).then_some(frame.at + 1))
             }
@@ -326,8 +333,8 @@ impl Automaton {
             },
             _ => None,
         })?;
-        self.sets.set_next(set, column, next);
-        Ok(next.0)
+        self.sets.set_next(set, byte, next.0);
+        Ok(next)
     }
 
     /// The set after a token that the grammar names by id.
@@ -339,7 +346,7 @@ impl Automaton {
         if let Some(&known) = self.follows_token.get(&key) {
             return Ok(known);
         }
-        let (next, _) = self.step(state.set, |_, node| match node {
+        let (next, _) = self.step(state.set, false, |_, node| match node {
             Node::Token(wanted) => (Some(*wanted) == number).then_some(None),
             Node::NotToken(other) => (Some(*other) != number).then_some(None),
             _ => None,
@@ -348,11 +355,12 @@ impl Automaton {
         Ok(next)
     }
 
-    /// The set after the stacks of `set` whose top can be followed, and its moves. `advance` returns the new progress, `Some(None)` at the
-    /// node's end.
+    /// The set after the stacks of `set` whose top can be followed, and its moves if they are wanted. `advance` returns the new progress,
+    /// `Some(None)` at the node's end.
     fn step(
         &mut self,
         set: u32,
+        with_moves: bool,
         advance: impl Fn(StackTop, &Node) -> Option<Option<u32>>,
     ) -> Result<(u32, u32), TooAmbiguous> {
         let (tree, stacks) = (Arc::clone(&self.tree), self.sets.stacks(set));
@@ -368,12 +376,12 @@ impl Automaton {
             next.push(Candidate { stack, from, passed: 0, is_read: false });
         }
         next.reverse();
-        self.expand(next, stacks.len())
+        self.expand(next, with_moves.then_some(stacks.len()))
     }
 
-    /// Replaces inner nodes on top of the given stacks until every top reads a byte or a token. Returns the set and its moves from
-    /// `n_before` stacks. The last candidate has priority, and so has the first set found: of two equal stacks the first one stays.
-    fn expand(&mut self, mut todo: Vec<Candidate>, n_before: usize) -> Result<(u32, u32), TooAmbiguous> {
+    /// Replaces inner nodes on top of the given stacks until every top reads a byte or a token. Returns the set and, if they are wanted, its
+    /// moves from `n_before` stacks. The last candidate has priority, and so has the first set found: of two equal stacks the first one stays.
+    fn expand(&mut self, mut todo: Vec<Candidate>, n_before: Option<usize>) -> Result<(u32, u32), TooAmbiguous> {
         let tree = Arc::clone(&self.tree);
         self.stacks.begin_visits();
         let (mut found, mut n_visited) = (Vec::new(), 0);
@@ -394,12 +402,11 @@ impl Automaton {
             }
             self.spend(1 + todo.len().saturating_sub(n_todo))?;
         }
-        let mut moves = Moves::default();
-        if tree.is_ordered() {
+        let moves = n_before.filter(|_| tree.is_ordered()).map_or(0, |n_before| {
+            let mut moves = Moves::default();
             found.iter().for_each(|candidate| moves.add(candidate.from, passed.list(candidate.passed)));
-        }
-        let is_plain = !tree.is_ordered() || moves.is_plain(n_before);
-        let moves = if is_plain { 0 } else { self.moves.id(moves) };
+            if moves.is_plain(n_before) { 0 } else { self.moves.id(moves) }
+        });
         Ok((self.set_id(found.into_iter().map(|candidate| candidate.stack).collect()), moves))
     }
 
@@ -484,19 +491,30 @@ impl Automaton {
         if !self.tree.is_ordered() {
             stacks.sort_unstable();
         }
-        let (tree, all) = (&self.tree, &self.stacks);
-        self.sets.id(&stacks, || {
-            let named =
-                stacks.iter().filter_map(|stack| tree.node(all.top(*stack)?.node)).filter_map(|node| match node {
-                    Node::Token(token) | Node::NotToken(token) => Some(*token),
-                    _ => None,
-                });
-            let mut named: Vec<u32> = named.collect();
-            named.sort_unstable();
-            named.dedup();
-            let marks = stacks.iter().fold(MarkSet::ALL, |marks, stack| marks.shared(all.marks(*stack)));
-            SetFacts { named: (!named.is_empty()).then(|| named.into()), marks }
-        })
+        if let Some(known) = self.sets.find(&stacks) {
+            return known;
+        }
+        let (mut named, mut readers, mut marks) = (Vec::new(), Vec::new(), MarkSet::ALL);
+        for stack in &stacks {
+            marks = marks.shared(self.stacks.marks(*stack));
+            let Some(top) = self.stacks.top(*stack) else { continue };
+            match self.tree.node(top.node) {
+                Some(Node::Token(token) | Node::NotToken(token)) => named.push(*token),
+                Some(Node::Text(text)) => readers.extend(text.get(top.at as usize).copied().map(ByteReader::Byte)),
+                _ => readers.push(ByteReader::Machine(top.node)),
+            }
+        }
+        named.sort_unstable();
+        named.dedup();
+        readers.sort_unstable();
+        readers.dedup();
+        let n_known = self.sets.columns.size();
+        let columns = self.sets.columns.id(&self.tree, &readers);
+        if self.sets.columns.size() > n_known {
+            self.work = self.work.saturating_add(readers.len().saturating_sub(1));
+        }
+        let named = (!named.is_empty()).then(|| named.into());
+        self.sets.add(&stacks, SetFacts { named, marks, columns, is_open: stacks.contains(&BASE) })
     }
 
     fn spend(&mut self, work: usize) -> Result<(), TooAmbiguous> {

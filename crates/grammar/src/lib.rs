@@ -13,7 +13,6 @@
 //!   these together.
 
 mod automaton;
-mod byte_set;
 mod constraint;
 mod continuation;
 mod matcher;
@@ -103,6 +102,8 @@ impl Grammar {
     }
 
     fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId) -> Result<Grammar> {
+        // Made on the thread that submits a request, so that the engine's thread never waits for it.
+        vocabulary.token_tree();
         let mut automaton = Automaton::new(tree, root);
         let state = automaton.start().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         Ok(Grammar { vocabulary, automaton: Arc::new(Mutex::new(automaton)), state })
@@ -126,11 +127,12 @@ impl Grammar {
         if self.state.is_rejected() {
             return Err(Error::invalid("grammar: the output does not match it"));
         }
-        let mask = self.mask(candidates.len());
+        let vocabulary = Arc::clone(&self.vocabulary);
+        let mask = self.mask(candidates.len()).zip(vocabulary.token_tree());
         self.automaton.lock().begin_work();
         for candidate in candidates {
             let is_allowed = match &mask {
-                Some(mask) => mask.has(candidate.id),
+                Some((mask, tree)) => mask.has(tree.rank(candidate.id)),
                 None => !self.next(candidate.id)?.is_rejected(),
             };
             if !is_allowed {

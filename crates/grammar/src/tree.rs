@@ -32,7 +32,6 @@ use std::sync::Arc;
 
 pub(crate) use self::machine::{Machine, MachineStep};
 pub use self::machine::{TextEnd, TextWithout};
-use super::byte_set::ByteSet;
 
 /// The most that a tree may hold: its nodes, their children and bytes, and the transitions of its machines.
 pub const MAX_SIZE: usize = 1 << 22;
@@ -387,21 +386,6 @@ impl Tree {
         self.rules.get(rule as usize).copied().flatten()
     }
 
-    /// A column for each byte, so that no node tells apart the bytes of a column, and the number of columns.
-    pub(crate) fn columns(&self) -> ([u8; 256], usize) {
-        let (mut columns, mut spelt) = (Columns { of: [0; 256], n_columns: 1 }, ByteSet::EMPTY);
-        for node in &self.nodes {
-            match node {
-                Node::Machine(machine) => columns.split(machine.n_columns(), |byte| machine.column(byte).into()),
-                Node::Text(text) => text.iter().for_each(|byte| spelt.add(*byte, *byte)),
-                _ => {}
-            }
-        }
-        // Each byte of a text has a column of its own.
-        columns.split(257, |byte| if spelt.contains(byte) { byte.into() } else { 256 });
-        (columns.of, columns.n_columns)
-    }
-
     fn add(&mut self, node: Node) -> NodeId {
         if let Some(known) = self.node_ids.get(&node) {
             return *known;
@@ -434,27 +418,6 @@ impl Tree {
     fn refuse(&mut self) -> NodeId {
         self.is_too_large = true;
         NodeId(0)
-    }
-}
-
-/// The column of each byte.
-struct Columns {
-    of: [u8; 256],
-    n_columns: usize,
-}
-
-impl Columns {
-    /// Splits columns whose bytes have different labels, of which there are `n_labels`.
-    fn split(&mut self, n_labels: usize, label: impl Fn(u8) -> usize) {
-        let mut ids = vec![None; self.n_columns * n_labels];
-        self.n_columns = 0;
-        for (byte, column) in (0..=u8::MAX).zip(&mut self.of) {
-            let Some(id) = ids.get_mut(usize::from(*column) * n_labels + label(byte)) else { continue };
-            *column = *id.get_or_insert_with(|| {
-                self.n_columns += 1;
-                u8::try_from(self.n_columns - 1).unwrap_or(u8::MAX)
-            });
-        }
     }
 }
 

@@ -37,28 +37,38 @@ fn words(words: &[&[u8]]) -> Words {
     Words(words.iter().map(|word| word.to_vec()).collect())
 }
 
+/// The tokens of these ranks.
+fn tokens(vocabulary: &Words, tree: &TokenTree, ranks: Range<usize>) -> Vec<Token> {
+    let all = 0..vocabulary.n_tokens() as Token;
+    ranks.filter_map(|rank| all.clone().find(|token| tree.rank(*token) == rank)).collect()
+}
+
 /// The text of each token in the tree, by a walk over all nodes.
-fn walk(tree: &TokenTree) -> Vec<(Vec<u8>, Token)> {
-    let (mut path, mut found, mut at) = (Vec::new(), Vec::new(), 0);
-    while let Some(node) = tree.node(at) {
+fn walk(vocabulary: &Words, tree: &TokenTree) -> Vec<(Vec<u8>, Token)> {
+    let (mut path, mut found) = (Vec::new(), Vec::new());
+    for at in 0..tree.n_nodes() {
+        let node = tree.node(at).unwrap();
         path.truncate(usize::from(node.depth) - 1);
         path.push(node.byte);
-        found.extend(tree.own(at).iter().map(|token| (path.clone(), *token)));
-        at += 1;
+        found.extend(tokens(vocabulary, tree, tree.own(at)).into_iter().map(|token| (path.clone(), token)));
     }
     found
 }
 
 #[test]
 fn tokens_that_match_no_text_are_not_in_the_tree() {
-    let tree = words(&[b"</s>", b"<call>", b"ab", b"", b"a", b"\0x", b"ab", b"b\0"]).make_token_tree();
+    let vocabulary = words(&[b"</s>", b"<call>", b"ab", b"", b"a", b"\0x", b"ab", b"b\0"]);
+    let tree = vocabulary.make_token_tree();
     let found: Vec<(Vec<u8>, Token)> =
         vec![(b"a".to_vec(), 4), (b"ab".to_vec(), 2), (b"ab".to_vec(), 6), (b"b\0".to_vec(), 7)];
-    assert_eq!(walk(&tree), found);
+    assert_eq!(walk(&vocabulary, &tree), found);
     assert_eq!(tree.others(), [0, 1]);
-    assert_eq!(tree.all(0), [4, 2, 6]);
+    assert_eq!(tokens(&vocabulary, &tree, tree.all(0)), [4, 2, 6]);
+    // The others have the last ranks, and tokens that match nothing have none.
+    assert_eq!(tokens(&vocabulary, &tree, tree.all_texts().end..tree.n_ranks()), [0, 1]);
+    assert!([3, 5, 8, -1].iter().all(|token| tree.rank(*token) >= tree.n_ranks()));
     let empty = words(&[]).make_token_tree();
-    assert!(empty.node(0).is_none() && empty.tokens().is_empty());
+    assert!(empty.node(0).is_none() && empty.n_ranks() == 0);
 }
 
 #[test]
@@ -87,7 +97,7 @@ proptest! {
     ) {
         let vocabulary = Words(texts);
         let tree = vocabulary.make_token_tree();
-        let found = walk(&tree);
+        let found = walk(&vocabulary, &tree);
         prop_assert!(found.is_sorted());
         let mut expected: Vec<(Vec<u8>, Token)> = (2..vocabulary.n_tokens() as Token)
             .map(|token| (vocabulary.piece(token).to_vec(), token))

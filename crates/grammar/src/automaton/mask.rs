@@ -1,50 +1,78 @@
 //! The tokens that may come next as bits, and those of sets that were seen before.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use foredraft_base::Token;
 
 /// The memory of masks that are kept, in bytes.
 const MAX_KEPT: usize = 8 << 20;
 
-/// A bit for each token of a vocabulary.
+/// A bit for each token that may come next, by its rank in the tree of the vocabulary.
 #[derive(Debug, Clone)]
 pub(in super::super) struct TokenMask(Arc<[u64]>);
 
 impl TokenMask {
-    /// Whether it has this token.
-    pub(in super::super) fn has(&self, token: Token) -> bool {
-        let word = usize::try_from(token).ok().and_then(|token| self.0.get(token / 64));
-        word.is_some_and(|word| word >> (token & 63) & 1 == 1)
+    /// Whether it has the token of this rank.
+    #[inline]
+    pub(in super::super) fn has(&self, rank: usize) -> bool {
+        self.0.get(rank / 64).is_some_and(|word| word >> (rank & 63) & 1 == 1)
     }
 }
 
 /// A mask that is being made.
+#[derive(Debug, Clone)]
 pub(super) struct MaskBits(Vec<u64>);
 
 impl MaskBits {
-    /// A mask without tokens, of a vocabulary with so many.
-    pub(super) fn new(n_tokens: usize) -> MaskBits {
-        MaskBits(vec![0; n_tokens.div_ceil(64)])
+    /// A mask without tokens, of so many ranks.
+    pub(super) fn new(n_ranks: usize) -> MaskBits {
+        MaskBits(vec![0; n_ranks.div_ceil(64)])
     }
 
-    pub(super) fn set(&mut self, token: Token, is_allowed: bool) {
-        let word = usize::try_from(token).ok().and_then(|token| self.0.get_mut(token / 64));
-        word.into_iter().for_each(|word| *word = *word & !(1 << (token & 63)) | u64::from(is_allowed) << (token & 63));
+    pub(super) fn set(&mut self, rank: usize, is_allowed: bool) {
+        let bit = u64::from(is_allowed) << (rank & 63);
+        self.0.get_mut(rank / 64).into_iter().for_each(|word| *word = *word & !(1 << (rank & 63)) | bit);
     }
 
-    pub(super) fn allow(&mut self, tokens: &[Token]) {
-        tokens.iter().for_each(|token| self.set(*token, true));
+    pub(super) fn allow(&mut self, ranks: Range<usize>) {
+        let (mut at, end) = (ranks.start, ranks.end);
+        while at < end {
+            let n = (64 - at % 64).min(end - at);
+            let bits = (u64::MAX >> (64 - n)) << (at % 64);
+            self.0.get_mut(at / 64).into_iter().for_each(|word| *word |= bits);
+            at += n;
+        }
     }
+}
+
+/// What is known of the tokens after a set whose stacks were cut off.
+#[derive(Debug)]
+pub(super) struct PartialMask {
+    /// The tokens that may follow whatever is below.
+    pub(super) bits: MaskBits,
+    /// The nodes of the vocabulary's tree at which a stack ends, with the sets before: what is below decides.
+    pub(super) open: Vec<(u32, u32)>,
+}
+
+/// The set to which these characters lead from a set, each of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SharedStep {
+    pub(super) next: u32,
+    /// A bit for each ASCII character.
+    pub(super) ascii: u128,
+    /// All characters beyond ASCII.
+    pub(super) has_others: bool,
 }
 
 /// The masks of sets, and what walks found out about sets.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
     kept: HashMap<u32, TokenMask>,
-    /// The set that each character beyond ASCII leads to from a set; `None`: they lead to several.
-    pub(super) by_characters: HashMap<u32, Option<u32>>,
+    partial: HashMap<u32, Arc<PartialMask>>,
+    /// The size of these two in bytes.
+    n_bytes: usize,
+    pub(super) shared_steps: HashMap<u32, SharedStep>,
 }
 
 impl Masks {
@@ -53,13 +81,32 @@ impl Masks {
         self.kept.get(&set).cloned()
     }
 
-    /// Keeps the mask of a set, and drops all others where there are too many.
+    /// The mask of a set of stacks that were cut off, if it is kept.
+    pub(super) fn partial(&self, set: u32) -> Option<Arc<PartialMask>> {
+        self.partial.get(&set).cloned()
+    }
+
     pub(super) fn keep(&mut self, set: u32, bits: MaskBits) -> TokenMask {
+        self.make_room(bits.0.len() * 8);
         let mask = TokenMask(bits.0.into());
-        if (self.kept.len() + 1) * mask.0.len() * 8 > MAX_KEPT {
-            self.kept.clear();
-        }
         self.kept.insert(set, mask.clone());
         mask
+    }
+
+    pub(super) fn keep_partial(&mut self, set: u32, mask: PartialMask) -> Arc<PartialMask> {
+        self.make_room((mask.bits.0.len() + mask.open.len()) * 8);
+        let mask = Arc::new(mask);
+        self.partial.insert(set, Arc::clone(&mask));
+        mask
+    }
+
+    /// Drops all masks where there are too many.
+    fn make_room(&mut self, n_bytes: usize) {
+        if self.n_bytes + n_bytes > MAX_KEPT {
+            self.kept.clear();
+            self.partial.clear();
+            self.n_bytes = 0;
+        }
+        self.n_bytes += n_bytes;
     }
 }

@@ -55,6 +55,8 @@ impl Moves {
 pub(super) struct MoveTable {
     moves: Vec<Arc<Moves>>,
     ids: HashMap<Arc<Moves>, u32>,
+    /// The moves of transitions: of a set by the column of a byte.
+    transitions: HashMap<(u32, u8), u32>,
     size: usize,
 }
 
@@ -71,6 +73,15 @@ impl MoveTable {
         id
     }
 
+    /// The moves of a transition, if they are known.
+    pub(super) fn of(&self, set: u32, column: u8) -> Option<u32> {
+        self.transitions.get(&(set, column)).copied()
+    }
+
+    pub(super) fn set_of(&mut self, set: u32, column: u8, moves: u32) {
+        self.transitions.insert((set, column), moves);
+    }
+
     /// `None`: nothing changes.
     pub(super) fn get(&self, id: u32) -> Option<&Moves> {
         self.moves.get((id as usize).checked_sub(1)?).map(|moves| &**moves)
@@ -78,6 +89,6 @@ impl MoveTable {
 
     /// The size in entries of about 16 bytes.
     pub(super) fn size(&self) -> usize {
-        self.size
+        self.size + self.transitions.len()
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
+use super::columns::{ColumnTable, Columns};
 use crate::tree::MarkSet;
 
 /// The set without stacks: the output does not match the grammar.
@@ -18,53 +19,43 @@ pub(super) struct SetFacts {
     pub(super) named: Option<Arc<[u32]>>,
     /// The marks that all of its stacks are inside of.
     pub(super) marks: MarkSet,
+    /// The columns of its row.
+    pub(super) columns: u32,
+    /// What comes next depends on the stack below one that was cut off ([`super::stacks::BASE`]).
+    pub(super) is_open: bool,
 }
 
 /// All sets by id.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sets {
     stacks: Vec<Arc<[u32]>>,
     ids: HashMap<Arc<[u32]>, u32>,
-    /// For each set a row of the sets that follow, by the column of a byte.
-    rows: Vec<u32>,
-    n_columns: usize,
-    /// For each set in an ordered tree a row of the moves of these transitions.
-    moves: Vec<u32>,
-    is_ordered: bool,
     facts: Vec<SetFacts>,
+    /// Where the row of each set begins: the sets that follow, by the columns of bytes.
+    starts: Vec<usize>,
+    rows: Vec<u32>,
+    pub(super) columns: ColumnTable,
     /// Total number of stacks in all sets.
     n_listed: usize,
 }
 
 impl Sets {
-    pub(super) fn new(n_columns: usize, is_ordered: bool) -> Sets {
-        let mut sets = Sets {
-            stacks: Vec::new(),
-            ids: HashMap::default(),
-            rows: Vec::new(),
-            n_columns,
-            moves: Vec::new(),
-            is_ordered,
-            facts: Vec::new(),
-            n_listed: 0,
-        };
-        sets.id(&[], || SetFacts { named: None, marks: MarkSet::NONE });
-        sets
+    /// The id of the set of these stacks, if it is known.
+    pub(super) fn find(&self, stacks: &[u32]) -> Option<u32> {
+        self.ids.get(stacks).copied()
     }
 
-    /// The id of the set of these stacks. `facts` are asked for if the set is new.
-    pub(super) fn id(&mut self, stacks: &[u32], facts: impl FnOnce() -> SetFacts) -> u32 {
-        if let Some(known) = self.ids.get(stacks) {
-            return *known;
-        }
+    /// Adds a set.
+    pub(super) fn add(&mut self, stacks: &[u32], facts: SetFacts) -> u32 {
         let id = u32::try_from(self.stacks.len()).unwrap_or(UNKNOWN);
         let stacks: Arc<[u32]> = stacks.into();
+        let n_columns = self.columns.get(facts.columns).map_or(0, Columns::n);
         self.n_listed += stacks.len();
         self.stacks.push(Arc::clone(&stacks));
         self.ids.insert(stacks, id);
-        self.facts.push(facts());
-        self.rows.resize(self.rows.len() + self.n_columns, if id == REJECTED_SET { REJECTED_SET } else { UNKNOWN });
-        self.moves.resize(if self.is_ordered { self.rows.len() } else { 0 }, 0);
+        self.facts.push(facts);
+        self.starts.push(self.rows.len());
+        self.rows.resize(self.rows.len() + n_columns, if id == REJECTED_SET { REJECTED_SET } else { UNKNOWN });
         id
     }
 
@@ -76,25 +67,34 @@ impl Sets {
         self.facts.get(set as usize)
     }
 
-    /// The set after a byte of this column, if it is known.
-    pub(super) fn next(&self, set: u32, column: u8) -> Option<u32> {
-        let at = set as usize * self.n_columns + usize::from(column);
+    /// Whether a set has a stack that was cut off and read to its end.
+    pub(super) fn is_open(&self, set: u32) -> bool {
+        self.facts(set).is_some_and(|facts| facts.is_open)
+    }
+
+    /// The columns of a set's row.
+    pub(super) fn columns_of(&self, set: u32) -> Option<&Columns> {
+        self.columns.get(self.facts(set)?.columns)
+    }
+
+    /// The column of a byte in a set's row.
+    pub(super) fn column(&self, set: u32, byte: u8) -> u8 {
+        self.columns_of(set).map_or(0, |columns| columns.of(byte))
+    }
+
+    /// The set after a byte, if it is known.
+    pub(super) fn next(&self, set: u32, byte: u8) -> Option<u32> {
+        let at = self.starts.get(set as usize)? + usize::from(self.column(set, byte));
         self.rows.get(at).copied().filter(|next| *next != UNKNOWN)
     }
 
-    /// The moves of a transition that is known.
-    pub(super) fn moves(&self, set: u32, column: u8) -> u32 {
-        self.moves.get(set as usize * self.n_columns + usize::from(column)).copied().unwrap_or(0)
-    }
-
-    pub(super) fn set_next(&mut self, set: u32, column: u8, (next, moves): (u32, u32)) {
-        let at = set as usize * self.n_columns + usize::from(column);
+    pub(super) fn set_next(&mut self, set: u32, byte: u8, next: u32) {
+        let at = self.starts.get(set as usize).copied().unwrap_or(0) + usize::from(self.column(set, byte));
         self.rows.get_mut(at).into_iter().for_each(|entry| *entry = next);
-        self.moves.get_mut(at).into_iter().for_each(|entry| *entry = moves);
     }
 
     /// The size in entries of about 16 bytes.
     pub(super) fn size(&self) -> usize {
-        self.n_listed / 2 + (self.rows.len() + self.moves.len()) / 4 + 4 * self.stacks.len()
+        self.n_listed / 2 + self.rows.len() / 4 + 6 * self.stacks.len() + self.columns.size()
     }
 }

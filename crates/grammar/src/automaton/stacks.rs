@@ -3,10 +3,14 @@
 use foldhash::HashMap;
 
 use super::each::SeenItems;
-use crate::tree::{MarkSet, NodeId};
+use crate::tree::{MarkSet, Node, NodeId, Tree};
 
 /// The empty stack.
 pub(super) const EMPTY: u32 = 0;
+/// Stands for the stack below those that were cut off ([`Stacks::moved`]).
+pub(super) const BASE: u32 = 1;
+/// The number of stacks without a top.
+const N_BARE: usize = 2;
 
 /// The top of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,11 +25,11 @@ pub(super) struct StackTop {
 /// All stacks by id.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
-    /// Id 0 is the empty stack and has none.
+    /// The stacks from id 2 on.
     frames: Vec<StackTop>,
     ids: HashMap<StackTop, u32>,
-    /// The marks that each stack is inside of. The empty one is inside of none.
-    marks: Vec<MarkSet>,
+    /// The marks that each stack is inside of, and the number of its places. The bare ones are inside of none.
+    properties: Vec<(MarkSet, u32)>,
     /// When each stack was last visited.
     visits: Vec<u32>,
     visit: u32,
@@ -39,9 +43,45 @@ impl Stacks {
         self.frames.len()
     }
 
-    /// The top of a stack; `None` for the empty one.
+    /// The top of a stack; `None` for one without places.
     pub(super) fn top(&self, stack: u32) -> Option<StackTop> {
-        self.frames.get((stack as usize).checked_sub(1)?).copied()
+        self.frames.get((stack as usize).checked_sub(N_BARE)?).copied()
+    }
+
+    /// The stack below the top.
+    fn below(&self, stack: u32) -> u32 {
+        self.top(stack).map_or(EMPTY, |top| top.below)
+    }
+
+    /// The longest stack that is below the tops of all these; the empty one if it is not found in so many steps.
+    pub(super) fn shared_base(&self, stacks: &[u32], mut steps: usize) -> u32 {
+        let bases = stacks.iter().map(|stack| self.below(*stack));
+        let mut shared = |mut one, mut other| {
+            while one != other {
+                let (deeper, rest) = if self.depth(one) >= self.depth(other) { (one, other) } else { (other, one) };
+                (one, other) = (self.below(deeper), rest);
+                steps = steps.checked_sub(1)?;
+            }
+            Some(one)
+        };
+        bases.map(Some).reduce(|one, other| shared(one?, other?)).flatten().unwrap_or(EMPTY)
+    }
+
+    /// The places of a stack above `base`, the innermost first.
+    pub(super) fn places(&self, stack: u32, base: u32) -> Vec<StackTop> {
+        let above = |stack: u32| self.top(stack).filter(|_| stack != base);
+        std::iter::successors(above(stack), |top| above(top.below)).collect()
+    }
+
+    /// Pushes places, of which the last one is the outermost.
+    pub(super) fn push_all(&mut self, tree: &Tree, places: Vec<StackTop>, base: u32) -> u32 {
+        places.into_iter().rev().fold(base, |below, place| {
+            let marks = match tree.node(place.node) {
+                Some(Node::Mark(mark, _)) if place.at > 0 => MarkSet::of(*mark),
+                _ => MarkSet::NONE,
+            };
+            self.push_marked(place.node, place.at, below, marks)
+        })
     }
 
     pub(super) fn push(&mut self, node: NodeId, at: u32, below: u32) -> u32 {
@@ -51,31 +91,26 @@ impl Stacks {
     /// As [`Stacks::push`], for a place inside of marks.
     pub(super) fn push_marked(&mut self, node: NodeId, at: u32, below: u32, marks: MarkSet) -> u32 {
         let frame = StackTop { node, at, below };
-        let next = u32::try_from(self.frames.len() + 1).unwrap_or(u32::MAX);
+        let next = u32::try_from(self.frames.len() + N_BARE).unwrap_or(u32::MAX);
         let id = *self.ids.entry(frame).or_insert(next);
         if id == next {
             self.frames.push(frame);
-            self.marks.push(self.marks(below).with(marks));
+            self.properties.push((self.marks(below).with(marks), self.depth(below) + 1));
         }
         id
     }
 
     /// The marks that a stack is inside of.
     pub(super) fn marks(&self, stack: u32) -> MarkSet {
-        (stack as usize).checked_sub(1).and_then(|index| self.marks.get(index)).copied().unwrap_or(MarkSet::NONE)
+        self.properties(stack).map_or(MarkSet::NONE, |(marks, _)| *marks)
     }
 
-    /// The places of a stack of other `Stacks`, the outermost first, become one here.
-    pub(super) fn copy(&mut self, other: &Stacks, stack: u32) -> (u32, usize) {
-        let mut frames = Vec::new();
-        let mut rest = stack;
-        while let Some(frame) = other.top(rest) {
-            frames.push((frame, other.marks(rest)));
-            rest = frame.below;
-        }
-        let n_frames = frames.len();
-        let copy = |below, (frame, marks): (StackTop, _)| self.push_marked(frame.node, frame.at, below, marks);
-        (frames.into_iter().rev().fold(EMPTY, copy), n_frames)
+    fn depth(&self, stack: u32) -> u32 {
+        self.properties(stack).map_or(0, |(_, depth)| *depth)
+    }
+
+    fn properties(&self, stack: u32) -> Option<&(MarkSet, u32)> {
+        self.properties.get((stack as usize).checked_sub(N_BARE)?)
     }
 
     /// Takes over the progress of items, to which stacks refer.
@@ -108,7 +143,7 @@ impl Stacks {
     /// Whether the stack was not visited yet. It is now.
     pub(super) fn visit(&mut self, stack: u32) -> bool {
         if self.visits.len() <= stack as usize {
-            self.visits.resize(self.frames.len() + 1, 0);
+            self.visits.resize(self.frames.len() + N_BARE, 0);
         }
         self.visits.get_mut(stack as usize).is_some_and(|visit| std::mem::replace(visit, self.visit) != self.visit)
     }

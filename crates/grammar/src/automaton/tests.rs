@@ -1,5 +1,7 @@
 use super::super::parse::parse;
+use super::mask::{MaskBits, PartialMask};
 use super::*;
+use crate::tests::masks::{Pieces, pieces};
 
 fn automaton(gbnf: &str) -> Automaton {
     let (tree, root) = parse(gbnf, &|_| None).unwrap();
@@ -215,4 +217,38 @@ fn rebuilt_automaton_continues_from_the_state() {
         }
     }
     assert!(automaton.may_end(state) && rebuilds > 0, "{rebuilds}");
+}
+
+/// The work of finding the mask after a text.
+fn mask_work(automaton: &mut Automaton, state: GrammarState, vocabulary: &Pieces, text: &str) -> usize {
+    let state = automaton.follow_text(state, text.as_bytes()).unwrap();
+    assert!(!state.is_rejected());
+    automaton.begin_work();
+    automaton.mask(state, vocabulary, vocabulary.token_tree().unwrap()).unwrap().unwrap();
+    automaton.work
+}
+
+/// The tokens that stay in a string are found once for all strings.
+#[test]
+fn masks_share_what_the_places_on_top_allow() {
+    let vocabulary = Pieces::with_tree(pieces());
+    let key = |name: &str| format!("\"\\\"{name}\\\":\"");
+    let gbnf = format!("root ::= {} text {} text [b-y]*\ntext ::= \"\\\"\" [^\"]{{0,9}} \"\\\"\"", key("a"), key("bc"));
+    let (mut automaton, state) = start(&gbnf);
+    let first = mask_work(&mut automaton, state, &vocabulary, "\"a\":\"x");
+    let other = mask_work(&mut automaton, state, &vocabulary, "\"a\":\"x\"\"bc\":\"y");
+    assert!(first > 100 && other < first / 4, "{first} {other}");
+}
+
+/// The memory of masks is bounded.
+#[test]
+fn old_masks_are_dropped() {
+    let mut masks = Masks::default();
+    let n_tokens = 1 << 20;
+    for set in 0..200 {
+        masks.keep(set, MaskBits::new(n_tokens));
+        masks.keep_partial(set, PartialMask { bits: MaskBits::new(n_tokens), open: vec![(0, 0); 1000] });
+    }
+    let n_kept = (0..200).filter(|set| masks.kept(*set).is_some()).count();
+    assert!((1..70).contains(&n_kept) && masks.kept(199).is_some(), "{n_kept}");
 }

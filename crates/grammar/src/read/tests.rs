@@ -2,6 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{CompletionReader, MAX_HELD, ReadEvent};
+use crate::tests::masks::compare_along;
 use crate::tree::{Each, Mark, NodeId, Tree};
 
 /// A tree as the reference reads it.
@@ -187,6 +188,13 @@ fn part() -> impl Strategy<Value = Part> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn masks_of_random_trees_are_those_of_tokens(part in part(), texts in vec("[ab,]{0,8}", 2)) {
+        let mut tree = Tree::new();
+        let root = part.build(&mut tree);
+        compare_along(tree, root, &[&texts[0], &texts[1], "abba,aab"]);
+    }
 
     /// Cut anywhere, nothing is taken back, and the result is the first one in the order of alternatives.
     #[test]

@@ -66,7 +66,7 @@ impl Message {
     }
 }
 
-fn tools() -> Vec<Tool> {
+pub(super) fn tools() -> Vec<Tool> {
     let tool = |name: &str, schema: Value| Tool { name: name.into(), schema };
     vec![
         tool(
@@ -85,7 +85,8 @@ fn tools() -> Vec<Tool> {
 }
 
 pub(super) type Build = fn(&[Tool], How) -> (Tree, NodeId);
-const FORMATS: [(&str, Build); 4] = [("hermes", hermes), ("harmony", harmony), ("gemma", gemma), ("python", python)];
+pub(super) const FORMATS: [(&str, Build); 4] =
+    [("hermes", hermes), ("harmony", harmony), ("gemma", gemma), ("python", python)];
 
 pub(super) fn reader(build: Build, is_lenient: bool) -> CompletionReader {
     let (tree, root) = build(&tools(), How { is_lenient, is_required: false });
@@ -121,17 +122,21 @@ fn read(reader: &CompletionReader, text: &str) -> Option<Message> {
     (!is_lost).then_some(whole)
 }
 
+/// The recorded answers in a format, each with what it says.
+pub(super) fn answers(format: &str) -> Vec<(String, Value)> {
+    let mut cases: HashMap<String, Vec<Value>> = serde_json::from_str(include_str!("cases.json")).unwrap();
+    cases.remove(format).unwrap().into_iter().map(|case| (case["says"].as_str().unwrap().to_owned(), case)).collect()
+}
+
 #[test]
 fn recorded_answers_are_read_in_any_pieces() {
-    let cases: HashMap<String, Vec<Value>> = serde_json::from_str(include_str!("cases.json")).unwrap();
     let mut n = 0;
     for (name, build) in FORMATS {
         let trees = [("strict", reader(build, false)), ("lenient", reader(build, true))];
-        for case in &cases[name] {
-            let text = case["says"].as_str().unwrap();
+        for (text, case) in answers(name) {
             for (kind, reader) in &trees {
                 let expected = case.get(kind).or(case.get("expect")).cloned().unwrap_or(Value::Null);
-                let found = read(reader, text).map_or(Value::Null, |message| message.to_json());
+                let found = read(reader, &text).map_or(Value::Null, |message| message.to_json());
                 assert_eq!(found, expected, "{name}, {kind}: {text:?}");
                 n += 1;
             }

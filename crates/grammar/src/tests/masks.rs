@@ -7,14 +7,23 @@ use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::chats::{FORMATS, answers, tools};
+use super::formats::How;
 use super::like_before::grammar;
+use crate::tree::{NodeId, Tree};
 use crate::{Grammar, PreservingVocabulary};
 
 /// A vocabulary with a tree of its tokens, or without. Token 0 ends a completion; tokens 1 and 4 add no text.
 #[derive(Debug)]
-struct Pieces {
+pub(crate) struct Pieces {
     pieces: Vec<Vec<u8>>,
     tree: Option<OnceLock<TokenTree>>,
+}
+
+impl Pieces {
+    pub(crate) fn with_tree(pieces: Vec<Vec<u8>>) -> Pieces {
+        Pieces { pieces, tree: Some(OnceLock::new()) }
+    }
 }
 
 impl Vocabulary for Pieces {
@@ -48,7 +57,7 @@ impl Vocabulary for Pieces {
 }
 
 /// Many tokens begin with "a", some with characters behind it, some with a part of one.
-fn pieces() -> Vec<Vec<u8>> {
+pub(crate) fn pieces() -> Vec<Vec<u8>> {
     let mut pieces: Vec<Vec<u8>> = ["", "<t>", "b", "ab", "<u>", "", "x", "a", "é", "aé", "abc", "\0", "b\0"]
         .map(|text| text.as_bytes().to_vec())
         .to_vec();
@@ -84,6 +93,58 @@ fn compare(gbnf: &str, preserved: &[Token], walk: &[usize]) -> std::result::Resu
         prop_assert!(by_tree.accept(*token).is_ok() && by_token.accept(*token).is_ok(), "{} {}", gbnf, token);
     }
     Ok(())
+}
+
+/// Compares the mask after each byte of a text, which may break off, with what each token by itself is allowed. The tokens are all parts of
+/// the texts that have at most five bytes.
+pub(crate) fn compare_along(tree: Tree, root: NodeId, texts: &[&str]) {
+    let parts = |n| texts.iter().flat_map(move |text| text.as_bytes().windows(n).map(<[u8]>::to_vec));
+    let mut all: Vec<Vec<u8>> = (1..6).flat_map(parts).chain((0..=255).map(|byte| vec![byte])).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.splice(0..0, [b"".to_vec(), b"<t>".to_vec(), b"b".to_vec(), b"ab".to_vec(), b"<u>".to_vec()]);
+    let n_tokens = all.len() as Token;
+    let tree = Arc::new(tree);
+    let with = |token_tree| {
+        let vocabulary = Arc::new(Pieces { pieces: all.clone(), tree: token_tree });
+        Grammar::from_tree(vocabulary, Arc::clone(&tree), root).unwrap()
+    };
+    let (masked, alone) = (with(Some(OnceLock::new())), with(None));
+    for text in texts {
+        let (mut masked, mut alone) = (masked.clone(), alone.clone());
+        for byte in text.as_bytes() {
+            let candidates = (0..n_tokens).map(|id| TokenData { id, logit: 1.0, p: 0.0 });
+            let (mut ours, mut theirs) = (candidates.clone().collect::<Vec<_>>(), candidates.collect::<Vec<_>>());
+            masked.filter(&mut ours).unwrap();
+            alone.filter(&mut theirs).unwrap();
+            let mut both = ours.iter().zip(&theirs).zip(&all);
+            let other = both.find(|((ours, theirs), _)| ours.logit.to_bits() != theirs.logit.to_bits());
+            assert!(other.is_none(), "{text:?} before {byte}: {other:?}");
+            if masked.accept_text(&[*byte]).is_err() {
+                break;
+            }
+            alone.accept_text(&[*byte]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn grammar_makes_the_tree_of_its_vocabulary() {
+    let vocabulary = Arc::new(Pieces::with_tree(pieces()));
+    Grammar::new(&vocabulary, "root ::= .*").unwrap();
+    assert!(vocabulary.tree.as_ref().unwrap().get().is_some());
+}
+
+#[test]
+fn masks_of_chats_are_those_of_tokens() {
+    for (name, build) in FORMATS {
+        let answers = answers(name);
+        let texts: Vec<&str> = answers.iter().map(|(text, _)| text.as_str()).collect();
+        for is_lenient in [false, true] {
+            let (tree, root) = build(&tools(), How { is_lenient, is_required: false });
+            compare_along(tree, root, &texts);
+        }
+    }
 }
 
 #[test]

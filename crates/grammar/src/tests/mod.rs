@@ -4,5 +4,5 @@ mod chats;
 mod formats;
 mod former;
 mod like_before;
-mod masks;
+pub(crate) mod masks;
 mod values;
