@@ -26,6 +26,8 @@ pub struct ChatFormat {
     pub shows_tools: bool,
     /// The template's way to write calls is unknown, so they are JSON.
     pub is_generic: bool,
+    /// Reasoning is a part of the content, with its tags.
+    pub is_reasoning_content: bool,
 }
 
 /// A part of the turn between a beginning and an end.
@@ -313,7 +315,8 @@ impl ChatFormat {
 
     /// Leaves reasoning in the content, with its tags.
     pub fn keep_reasoning_in_content(&mut self) {
-        let Some(block) = self.reasoning.take() else { return };
+        self.is_reasoning_content = true;
+        let Some(block) = &self.reasoning else { return };
         let is_tag = |text: &str| block.begins.iter().chain(&block.ends).any(|tag| tag.contains(text));
         self.between.retain(|text| !is_tag(text));
     }

@@ -1,5 +1,7 @@
 //! The grammar of a turn: which calls, or which document, a model may write.
 
+use std::sync::Arc;
+
 use foredraft_base::error::Result;
 use foredraft_grammar::tree::{Each, NodeId, Tree};
 use foredraft_schema::{ArgumentKind, CompileOptions, Notation, Schema, Unenforced, Values};
@@ -8,47 +10,11 @@ use serde_json::Value;
 use crate::elements::ITEM;
 use crate::format::{CallArguments, CallObject, CallPart, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart};
 use crate::tool::Tool;
+use crate::turn::{self, TurnGrammar, TurnRequest, TurnTrigger};
 use crate::value::overlap;
 
 /// Arguments come in any order, and what a grammar cannot enforce is reported.
 const ANY_ORDER: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
-
-/// The parts that a turn must or may have.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TurnRequest<'a> {
-    /// The tools that can be called.
-    pub tools: &'a [Tool],
-    /// A tool must be called.
-    pub is_required: bool,
-    /// There can be several calls.
-    pub parallel: bool,
-    /// The content is a document of this schema.
-    pub document: Option<&'a Schema>,
-}
-
-/// The grammar of a turn.
-#[derive(Debug, Clone)]
-pub struct TurnGrammar {
-    /// The rules.
-    pub tree: Tree,
-    /// The texts that the grammar allows.
-    pub root: NodeId,
-    /// The texts from which on the grammar applies. None: it applies from the beginning of the completion.
-    pub triggers: Vec<TurnTrigger>,
-    /// The turn begins inside of reasoning, and the grammar applies when that ends, or from a trigger inside of it on. A turn does not end before.
-    pub is_behind_reasoning: bool,
-    /// The keywords of schemas that the grammar does not enforce, each with the name of the tool; no name: of the document.
-    pub unenforced: Vec<(Option<String>, Unenforced)>,
-}
-
-/// A text from which on a grammar applies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TurnTrigger {
-    /// A text that occurs anywhere outside of reasoning.
-    Word(String),
-    /// A text at the beginning of the completion, after reasoning and white space.
-    Beginning(String),
-}
 
 impl ChatFormat {
     /// The grammar of a turn after a prompt that ends with `start`. `None`: anything may be written.
@@ -56,6 +22,9 @@ impl ChatFormat {
     /// # Errors
     /// `invalid_request`: a schema has no valid values, or the grammar would be too large.
     pub fn grammar(&self, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
+        if turn::is_described(self) {
+            return turn::strict(self, request, start);
+        }
         let mut writer = GrammarWriter::default();
         let has_calls = !request.tools.is_empty() && !self.calls.is_empty();
         if !has_calls && request.document.is_none() {
@@ -67,8 +36,7 @@ impl ChatFormat {
         };
         if let (Some(calls), false, None) = (&calls, request.is_required, request.document) {
             let triggers = self.triggers(request.tools, start);
-            let (root, GrammarWriter { tree, unenforced }) = (*calls, writer);
-            return Ok(Some(TurnGrammar { tree, root, triggers, is_behind_reasoning: false, unenforced }));
+            return Ok(Some(writer.grammar(*calls, triggers, false)));
         }
         let document = match request.document.filter(|_| !(request.is_required && has_calls)) {
             Some(schema) => Some(self.document(schema, start, &mut writer)?),
@@ -77,8 +45,7 @@ impl ChatFormat {
         let is_behind_reasoning = self.opens_reasoning(start);
         let triggers = if is_behind_reasoning && has_calls { self.triggers(request.tools, start) } else { Vec::new() };
         let root = self.root(calls, document, start, &mut writer.tree);
-        let GrammarWriter { tree, unenforced } = writer;
-        Ok(Some(TurnGrammar { tree, root, triggers, is_behind_reasoning, unenforced }))
+        Ok(Some(writer.grammar(root, triggers, is_behind_reasoning)))
     }
 
     /// A turn with calls or a document, with reasoning before it.
@@ -237,6 +204,12 @@ struct GrammarWriter {
 }
 
 impl GrammarWriter {
+    fn grammar(self, root: NodeId, triggers: Vec<TurnTrigger>, is_behind_reasoning: bool) -> TurnGrammar {
+        let GrammarWriter { tree, unenforced } = self;
+        let (tree, prefix) = (Arc::new(tree), String::new());
+        TurnGrammar { tree, root, has_marks: false, prefix, triggers, is_behind_reasoning, unenforced }
+    }
+
     fn note(&mut self, tool: &Tool, unenforced: impl IntoIterator<Item = Unenforced>) {
         for keyword in unenforced {
             let noted = (Some(tool.name.clone()), keyword);

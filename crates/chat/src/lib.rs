@@ -10,7 +10,8 @@
 //! results. Templates whose format does not show in this way have a description of their own (`families`), and are recognized by what they
 //! render. Nothing here knows a model or a renderer: the caller passes a function that renders.
 //!
-//! - `format`: the description. `grammar`: a tree of rules from it. `parser`, `call`, `value`, `elements`, `scan`: the parser. `message`: what it yields.
+//! - `format`: the description. `turn`: a tree of rules from it. `reader`: reads messages with the tree. `message`: what it yields.
+//! - `grammar`, `former`, `call`, `value`, `elements`, `scan`: grammar and parser of formats that have no tree yet.
 //! - `tool`: a tool and its schema. `detect`, `probes`, `families`: how a template's format is found.
 
 mod call;
@@ -18,23 +19,25 @@ mod detect;
 mod elements;
 mod families;
 mod format;
+mod former;
 mod grammar;
 mod message;
-mod parser;
 mod probes;
+mod reader;
 mod scan;
 mod tool;
+mod turn;
 mod value;
 
 pub use detect::detect;
 pub use format::{
     Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart,
 };
-pub use grammar::{TurnGrammar, TurnRequest, TurnTrigger};
 pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
-pub use parser::{MessageParser, MessageReader, ReaderOptions};
 pub use probes::Conversation;
+pub use reader::{MessageParser, MessageReader, ReaderOptions};
 pub use tool::Tool;
+pub use turn::{TurnGrammar, TurnRequest, TurnTrigger};
 
 #[cfg(test)]
 mod tests;

@@ -173,15 +173,21 @@ impl Automaton {
         self.sets.stacks(state.set).iter().position(|stack| *stack == EMPTY)
     }
 
-    /// The state with only the first stack, if there is one.
-    pub(super) fn first_only(&mut self, state: GrammarState) -> GrammarState {
+    /// The state with only the stack that decides the meaning of a text that ends here, and the index of that stack.
+    pub(super) fn chosen(&mut self, state: GrammarState) -> (GrammarState, usize) {
         let stacks = self.sets.stacks(state.set);
-        GrammarState { set: self.set_id(stacks.get(..1).unwrap_or(&[]).to_vec()) }
+        let chosen = self.first_end(state).unwrap_or(0);
+        (GrammarState { set: self.set_id(stacks.get(chosen..=chosen).unwrap_or(&[]).to_vec()) }, chosen)
     }
 
     /// Whether all stacks are inside of a mark.
     pub(super) fn is_inside(&self, state: GrammarState, mark: Mark) -> bool {
         self.sets.facts(state.set).is_some_and(|facts| facts.marks.has(mark))
+    }
+
+    /// Whether a stack is inside of a mark.
+    pub(super) fn may_be_inside(&self, state: GrammarState, mark: Mark) -> bool {
+        self.sets.stacks(state.set).iter().any(|stack| self.stacks.marks(*stack).has(mark))
     }
 
     pub(super) fn tree(&self) -> &Arc<Tree> {

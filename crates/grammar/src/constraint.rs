@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Grammar;
-use super::reasoning::{ReasoningRules, ReasoningState, VisibleText};
+use super::reasoning::{Reasoning, ReasoningRules, ReasoningState, VisibleText};
 use super::trigger::{Awaiting, Trigger, TriggerSet};
 use foredraft_base::error::Result;
 use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
@@ -132,13 +132,20 @@ impl OutputConstraint {
 
     /// Adds the rules of reasoning, for a completion after a prompt that ends with `prefix`.
     pub fn with_reasoning(self, rules: ReasoningRules, prefix: &str) -> OutputConstraint {
-        let state = ReasoningState::new(&rules, prefix.as_bytes());
+        let state = match self.marked_reasoning() {
+            Some(reasoning) => ReasoningState::marked(&rules, reasoning),
+            None => ReasoningState::new(&rules, prefix.as_bytes()),
+        };
         OutputConstraint { reasoning: Some((Arc::new(rules), state)), ..self }
     }
 
     /// Ends reasoning as if its budget were used up. Returns whether the completion reasons.
     pub fn end_reasoning(&mut self) -> bool {
-        let reasons = self.reasoning.as_mut().is_some_and(|(rules, state)| state.end_now(rules));
+        let marked = self.marked_reasoning();
+        let reasons = self.reasoning.as_mut().is_some_and(|(rules, state)| match marked {
+            Some(reasoning) => state.end_marked(rules, reasoning),
+            None => state.end_now(rules),
+        });
         self.keep_begun_call();
         reasons
     }
@@ -222,6 +229,14 @@ impl OutputConstraint {
             return if self.awaiting.is_some() { Ok(()) } else { self.advance_grammar(token) };
         }
         let text = vocabulary.text(token);
+        if self.marked_reasoning().is_some() {
+            self.advance_grammar(token)?;
+            let reasoning = self.marked_reasoning();
+            if let (Some((rules, state)), Some(reasoning)) = (&mut self.reasoning, reasoning) {
+                state.follow(rules, text, reasoning);
+            }
+            return Ok(());
+        }
         let visible = match &mut self.reasoning {
             Some((rules, state)) => state.accept(rules, text),
             None => VisibleText::All,
@@ -284,6 +299,11 @@ impl OutputConstraint {
     /// Whether the grammar or its triggers apply now. Those of a lazy grammar do not apply inside of reasoning.
     fn grammar_applies(&self) -> bool {
         self.awaiting.is_none() || !self.reasoning.as_ref().is_some_and(|(_, state)| state.is_inside())
+    }
+
+    /// How far the completion reasons, if the grammar applies from its beginning and says so with marks.
+    fn marked_reasoning(&self) -> Option<Reasoning> {
+        self.applied_grammar()?.reasons()
     }
 
     fn advance_grammar(&mut self, token: Token) -> Result<()> {

@@ -33,6 +33,7 @@ use self::automaton::{Automaton, GrammarState, TokenMask};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
 pub use self::matcher::TextMatcher;
 pub use self::read::{CompletionReader, ReadEvent};
+use self::reasoning::Reasoning;
 pub use self::reasoning::ReasoningRules;
 use self::tree::{Mark, NodeId, Tree};
 pub use self::trigger::Trigger;
@@ -99,6 +100,21 @@ impl Grammar {
     #[must_use]
     pub fn is_inside(&self, mark: Mark) -> bool {
         self.automaton.lock().is_inside(self.state, mark)
+    }
+
+    /// Whether the tree says where the completion reasons, and how far it does so now.
+    pub(crate) fn reasons(&self) -> Option<Reasoning> {
+        let automaton = self.automaton.lock();
+        automaton.tree().has_mark(Mark::ReasoningBlock).then(|| {
+            match (
+                automaton.is_inside(self.state, Mark::ReasoningBlock),
+                automaton.may_be_inside(self.state, Mark::ReasoningBlock),
+            ) {
+                (true, _) => Reasoning::Certain,
+                (false, true) => Reasoning::Possible,
+                (false, false) => Reasoning::Nowhere,
+            }
+        })
     }
 
     fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId) -> Result<Grammar> {

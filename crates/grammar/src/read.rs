@@ -61,9 +61,10 @@ impl CompletionReader {
     ///
     /// # Errors
     /// `invalid_request`: no grammar can be made of the tree.
-    pub fn new(tree: Tree, root: NodeId) -> Result<CompletionReader> {
+    pub fn new(tree: impl Into<Arc<Tree>>, root: NodeId) -> Result<CompletionReader> {
+        let tree = tree.into();
         tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
-        CompletionReader::shared(Arc::new(Mutex::new(Automaton::new(Arc::new(tree), root))))
+        CompletionReader::shared(Arc::new(Mutex::new(Automaton::new(tree, root))))
     }
 
     /// A reader that shares an automaton.
@@ -98,7 +99,7 @@ impl CompletionReader {
         self.is_lost
     }
 
-    /// Whether too much was undecided. The first meaning was taken then, right or not.
+    /// Whether too much was undecided. The first meaning with which the completion may end was taken then, or else the first one.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
@@ -132,8 +133,9 @@ impl CompletionReader {
                 self.lose(on_event);
                 self.hold(rest);
             } else if self.held.len() > MAX_HELD || self.undecided.len() > MAX_UNDECIDED {
-                self.state = self.automaton.lock().first_only(self.state);
-                let passed = self.undecided.choose(0);
+                let chosen;
+                (self.state, chosen) = self.automaton.lock().chosen(self.state);
+                let passed = self.undecided.choose(chosen);
                 self.report(passed, on_event);
                 self.is_cut = true;
             }

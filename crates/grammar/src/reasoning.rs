@@ -38,6 +38,17 @@ enum ReasoningPhase {
     Forcing(usize),
 }
 
+/// Whether a completion reasons, as the marks of a tree say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reasoning {
+    /// It does not.
+    Nowhere,
+    /// It reasons, or has begun a call inside of reasoning.
+    Possible,
+    /// It reasons, whatever follows.
+    Certain,
+}
+
 /// The effect of a text on the grammar.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum VisibleText {
@@ -105,6 +116,44 @@ impl ReasoningState {
             (true, None) if self.is_inside() => VisibleText::Nothing,
             (true, None) => VisibleText::Ended(Vec::new(), 0),
         }
+    }
+
+    /// Advances past a token with this text, behind which the completion reasons as the marks of a tree say. The budget waits for a call that
+    /// has begun inside of reasoning.
+    pub(crate) fn follow(&mut self, rules: &ReasoningRules, text: &[u8], reasoning: Reasoning) {
+        self.tail.extend_from_slice(text);
+        let surplus = self.tail.len().saturating_sub(4);
+        self.tail.drain(..surplus);
+        self.phase = match self.phase {
+            ReasoningPhase::Forcing(at) if at + 1 < rules.forced.len() => ReasoningPhase::Forcing(at + 1),
+            _ if reasoning == Reasoning::Nowhere => ReasoningPhase::Outside,
+            ReasoningPhase::Forcing(_) => ReasoningPhase::Inside(None),
+            ReasoningPhase::Outside => ReasoningPhase::Inside(rules.budget),
+            ReasoningPhase::Inside(left) => ReasoningPhase::Inside(left.map(|left| left.saturating_sub(1))),
+            ReasoningPhase::InCharacter => ReasoningPhase::Inside(Some(0)),
+        };
+        if self.phase == ReasoningPhase::Inside(Some(0)) && reasoning == Reasoning::Certain {
+            self.force(rules);
+        }
+    }
+
+    /// The state at the beginning of a completion that reasons as the marks of a tree say.
+    pub(crate) fn marked(rules: &ReasoningRules, reasoning: Reasoning) -> ReasoningState {
+        let mut state = ReasoningState { phase: ReasoningPhase::Outside, tail: Vec::new() };
+        state.follow(rules, b"", reasoning);
+        state
+    }
+
+    /// Ends reasoning as if the budget were used up, when the marks of a tree say that it is certain. Returns whether the model reasons.
+    pub(crate) fn end_marked(&mut self, rules: &ReasoningRules, reasoning: Reasoning) -> bool {
+        let reasons = matches!(self.phase, ReasoningPhase::Inside(_));
+        if reasons {
+            self.phase = ReasoningPhase::Inside(Some(0));
+            if reasoning == Reasoning::Certain {
+                self.force(rules);
+            }
+        }
+        reasons
     }
 
     /// Ends reasoning as if the budget were used up. Returns whether the model reasons.

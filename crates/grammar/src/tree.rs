@@ -347,6 +347,11 @@ impl Tree {
         self.is_ordered
     }
 
+    /// Whether a node of the tree has this mark.
+    pub(crate) fn has_mark(&self, mark: Mark) -> bool {
+        self.nodes.iter().any(|node| matches!(node, Node::Mark(known, _) if *known == mark))
+    }
+
     /// The text of an [`Tree::emit`].
     pub(crate) fn emitted(&self, node: NodeId) -> &str {
         if let Some(Node::Emit(text)) = self.node(node) { text } else { "" }

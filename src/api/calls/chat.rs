@@ -94,7 +94,7 @@ pub(super) fn prepare(
         request.constraint.grammar_lazy = !grammar.triggers.is_empty() && !grammar.is_behind_reasoning;
         request.constraint.is_behind_reasoning = grammar.is_behind_reasoning;
         request.constraint.grammar_triggers = grammar.triggers;
-        request.constraint.grammar_prefix = String::new();
+        request.constraint.grammar_prefix = grammar.prefix;
     } else if !request.constraint.grammar_lazy && request.constraint.grammar_prefix.is_empty() {
         // The host's own grammar is that of the answer.
         request.constraint.is_behind_reasoning = request.grammar.is_some() && format.opens_reasoning;

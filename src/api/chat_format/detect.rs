@@ -71,6 +71,8 @@ pub(in crate::api) struct FormatGrammar {
     pub(in crate::api) tree: Arc<Tree>,
     /// The texts that it allows.
     pub(in crate::api) root: NodeId,
+    /// The end of the prompt with which its texts begin.
+    pub(in crate::api) prefix: String,
     /// It applies from the first of these on. None: it applies from the beginning.
     pub(in crate::api) triggers: Vec<GrammarTrigger>,
     /// It applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
@@ -126,27 +128,28 @@ impl AnswerFormat {
             .transpose()
             .map_err(|error| of_field(&error))?;
         let (generation_prompt, start) = turn(&format, request);
+        let preserved = format.tags();
+        let has_frame = format.reasoning.is_some() || format.content.is_some();
+        let thinking = format
+            .reasoning
+            .as_ref()
+            .map(|block| ThinkingTags { start: block.begin().trim().to_owned(), ends: format.reasoning_ends() });
+        let opens_reasoning = format.opens_reasoning(&start);
+        if options.reasoning_format == ReasoningFormat::Inline {
+            format.keep_reasoning_in_content();
+        }
         let wanted = TurnRequest { tools: &tools, is_required, parallel, document: document.as_ref() };
         let grammar = match request.is_unconstrained {
             true => None,
             false => format.grammar(&wanted, &start)?,
         };
         warnings.extend(grammar.iter().flat_map(|grammar| unenforced(grammar, chat)));
-        let thinking = format
-            .reasoning
-            .as_ref()
-            .map(|block| ThinkingTags { start: block.begin().trim().to_owned(), ends: format.reasoning_ends() });
-        let preserved = format.tags();
-        let has_frame = format.reasoning.is_some() || format.content.is_some();
-        let opens_reasoning = format.opens_reasoning(&start);
-        if options.reasoning_format == ReasoningFormat::Inline {
-            format.keep_reasoning_in_content();
-        }
         let reader_options = ReaderOptions {
             opened: start.opened,
             is_continued: options.continuation.is_some(),
             is_enforced: grammar.is_some(),
             is_required: is_required && grammar.is_some(),
+            grammar: grammar.clone(),
         };
         let reader = MessageReader::new(format, tools, reader_options);
         Ok(AnswerFormat {
@@ -173,8 +176,9 @@ impl From<TurnGrammar> for FormatGrammar {
             GrammarTrigger { kind, value, token: None }
         });
         FormatGrammar {
-            tree: Arc::new(grammar.tree),
+            tree: grammar.tree,
             root: grammar.root,
+            prefix: grammar.prefix,
             triggers: triggers.collect(),
             is_behind_reasoning: grammar.is_behind_reasoning,
         }

@@ -75,20 +75,29 @@ fn message(reader: &Arc<MessageReader>, text: &str) -> (ChatMessage, Vec<String>
 }
 
 #[test]
-fn what_is_no_valid_call_is_content() {
+fn what_is_no_call_is_content() {
     let reader = reader(named("JSON in tags"), ReaderOptions::default());
     for text in [
         "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
-        "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": 1}}\n</tool_call>",
         "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": \"x\"",
         "A <tool_call> is not one.",
-        "<tool_call>\n{\"name\": \"get_it\"}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"get_it\", \"arguments\": [1]}\n</tool_call>",
     ] {
         let (message, _) = message(&reader, text);
         assert_eq!((message.content.as_str(), message.calls.len()), (text, 0));
     }
-    let (_, warnings) = message(&reader, "<tool_call>\n{\"name\": \"get_it\", \"arguments\": {}}\n</tool_call>");
-    assert_eq!(warnings, ["tool_calls: the arguments of get_it are not valid under its parameters"]);
+}
+
+#[test]
+fn call_with_invalid_arguments_is_one_with_a_warning() {
+    let reader = reader(named("JSON in tags"), ReaderOptions::default());
+    for (arguments, found) in [(", \"arguments\": {\"t\": 1}", "{\"t\": 1}"), (", \"arguments\": {}", "{}"), ("", "{}")]
+    {
+        let text = format!("<tool_call>\n{{\"name\": \"get_it\"{arguments}}}\n</tool_call>");
+        let (message, warnings) = message(&reader, &text);
+        assert_eq!((message.content.as_str(), message.calls[0].arguments.as_str()), ("", found));
+        assert_eq!(warnings, ["tool_calls: the arguments of get_it are not valid under its parameters"]);
+    }
 }
 
 /// Under a grammar a call is reported while it is written.

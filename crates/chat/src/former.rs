@@ -1,9 +1,9 @@
-//! The streaming parser: reads a completion piece by piece.
+//! The streaming parser of formats that have no tree yet.
 
 use std::sync::Arc;
 
 use crate::call::{CallReader, Progress};
-use crate::format::{Calls, ChatFormat};
+use crate::format::ChatFormat;
 use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
 use crate::scan::{TextMatch, compare, find};
 use crate::tool::Tool;
@@ -13,10 +13,10 @@ const MAX_GIVEN_UP: usize = 256;
 
 /// Reads the messages of completions of one format, with certain tools.
 #[derive(Debug, Clone)]
-pub struct MessageReader {
+pub(crate) struct FormerReader {
     format: ChatFormat,
     tools: Vec<Tool>,
-    options: ReaderOptions,
+    options: FormerOptions,
     /// The texts that mean something outside of blocks.
     outside: Vec<(String, TurnMark)>,
     /// The texts that mean something in content's block.
@@ -26,16 +26,16 @@ pub struct MessageReader {
 
 /// The known properties of the completions that are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReaderOptions {
+pub(crate) struct FormerOptions {
     /// The end of the prompt that belongs to the turn.
-    pub opened: String,
+    pub(crate) opened: String,
     /// The prompt has a part of the message, which is not repeated.
-    pub is_continued: bool,
+    pub(crate) is_continued: bool,
     /// A grammar makes sure that calls are complete and valid, so they are reported while they are read. Otherwise they are reported once
     /// they are complete and valid, and what is not is content.
-    pub is_enforced: bool,
+    pub(crate) is_enforced: bool,
     /// The grammar allows calls only.
-    pub is_required: bool,
+    pub(crate) is_required: bool,
 }
 
 /// The meaning of a text.
@@ -53,10 +53,12 @@ enum TurnMark {
     Calls(usize),
 }
 
-impl MessageReader {
+impl FormerReader {
     /// A reader for completions in this format that call these tools.
-    #[must_use]
-    pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
+    pub(crate) fn new(mut format: ChatFormat, tools: Vec<Tool>, options: FormerOptions) -> FormerReader {
+        if format.is_reasoning_content {
+            format.reasoning = None;
+        }
         let texts = |texts: &[String], mark: TurnMark| -> Vec<(String, TurnMark)> {
             let marks = texts.iter().map(|text| (text.trim_matches(['\n', '\r', '\t']).trim_end().to_owned(), mark));
             marks.filter(|(text, _)| !text.is_empty()).collect()
@@ -95,20 +97,14 @@ impl MessageReader {
             TurnMark::Calls(index) => !anchored(*index),
             _ => false,
         }));
-        MessageReader { format, tools, options, outside, in_content, in_reasoning }
-    }
-
-    /// Whether the model writes ids of calls.
-    #[must_use]
-    pub fn has_ids(&self) -> bool {
-        self.format.calls.iter().any(Calls::has_ids)
+        FormerReader { format, tools, options, outside, in_content, in_reasoning }
     }
 }
 
 /// The message of one completion. It depends on the text alone, not on how the text was cut, and nothing that a delta had is taken back.
 #[derive(Debug, Clone)]
-pub struct MessageParser {
-    reader: Arc<MessageReader>,
+pub(crate) struct FormerParser {
+    reader: Arc<FormerReader>,
     /// Text that is not decided yet.
     pending: String,
     state: TurnState,
@@ -159,12 +155,11 @@ enum CallsPhase {
     End,
 }
 
-impl MessageParser {
+impl FormerParser {
     /// An empty message.
-    #[must_use]
-    pub fn new(reader: Arc<MessageReader>) -> MessageParser {
+    pub(crate) fn new(reader: Arc<FormerReader>) -> FormerParser {
         let opened = reader.options.opened.clone();
-        let mut parser = MessageParser {
+        let mut parser = FormerParser {
             reader,
             pending: String::new(),
             state: TurnState::Text { is_reasoning: false, in_block: false, trims_start: false, is_begin: true },
@@ -192,13 +187,13 @@ impl MessageParser {
     }
 
     /// Reads more of the completion.
-    pub fn push(&mut self, text: &str) {
+    pub(crate) fn push(&mut self, text: &str) {
         self.pending.push_str(text);
         while self.step(false) {}
     }
 
     /// Ends the completion.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if self.reader.options.is_required
             && self.message.calls.is_empty()
             && matches!(self.state, TurnState::Text { is_reasoning: false, .. })
@@ -215,7 +210,7 @@ impl MessageParser {
     }
 
     /// The parts of the message that are new.
-    pub fn delta(&mut self) -> MessageDelta {
+    pub(crate) fn delta(&mut self) -> MessageDelta {
         let take = |text: &str, sent: &mut usize| {
             let more = text.get(*sent..).unwrap_or_default().to_owned();
             *sent = text.len();
@@ -243,8 +238,7 @@ impl MessageParser {
     }
 
     /// The message so far, without the part that the prompt has.
-    #[must_use]
-    pub fn message(&self) -> ChatMessage {
+    pub(crate) fn message(&self) -> ChatMessage {
         let after = |text: &str, given: &str| text.get(given.len()..).unwrap_or_default().to_owned();
         ChatMessage {
             content: after(&self.message.content, &self.given.content),
@@ -254,14 +248,12 @@ impl MessageParser {
     }
 
     /// The part of the message that the prompt has.
-    #[must_use]
-    pub fn given(&self) -> &ChatMessage {
+    pub(crate) fn given(&self) -> &ChatMessage {
         &self.given
     }
 
     /// Calls that are not valid, each with the reason.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
+    pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
@@ -552,12 +544,12 @@ impl MessageParser {
     }
 }
 
-fn tool_name(reader: &MessageReader, call: &CallReader) -> String {
+fn tool_name(reader: &FormerReader, call: &CallReader) -> String {
     call.tool.and_then(|index| reader.tools.get(index)).map(|tool| tool.name.clone()).unwrap_or_default()
 }
 
 /// Whether the arguments of a complete call are valid.
-fn is_valid_call(reader: &MessageReader, call: &CallReader) -> bool {
+fn is_valid_call(reader: &FormerReader, call: &CallReader) -> bool {
     let Some(tool) = call.tool.and_then(|index| reader.tools.get(index)) else { return false };
     serde_json::from_str(&call.arguments).is_ok_and(|arguments| tool.schema.is_valid(&arguments))
 }

@@ -1,0 +1,325 @@
+//! The message of a completion, read piece by piece with the tree of its turn.
+
+use std::sync::Arc;
+
+use foredraft_grammar::tree::Mark;
+use foredraft_grammar::{CompletionReader, ReadEvent};
+
+use crate::format::{CallPart, Calls, ChatFormat, TurnStart};
+use crate::former::{FormerOptions, FormerParser, FormerReader};
+use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+use crate::tool::Tool;
+use crate::turn::{self, TurnGrammar, TurnRequest};
+
+/// Reads the messages of completions of one format, with certain tools.
+#[derive(Debug)]
+pub struct MessageReader {
+    kind: ReaderKind,
+    has_ids: bool,
+}
+
+#[derive(Debug)]
+enum ReaderKind {
+    /// The parser at the beginning of a completion.
+    Tree(Box<TreeParser>),
+    Former(Arc<FormerReader>),
+}
+
+/// The known properties of the completions that are read.
+#[derive(Debug, Clone, Default)]
+pub struct ReaderOptions {
+    /// The end of the prompt that belongs to the turn.
+    pub opened: String,
+    /// The prompt has a part of the message, which is not repeated.
+    pub is_continued: bool,
+    /// A grammar makes sure that calls are complete and valid, so they are reported while they are read. Otherwise they are reported once
+    /// they are complete, and what is no call is content.
+    pub is_enforced: bool,
+    /// The grammar allows calls only.
+    pub is_required: bool,
+    /// The grammar that makes sure. `None`: that of a turn with these tools.
+    pub grammar: Option<TurnGrammar>,
+}
+
+impl MessageReader {
+    /// A reader for completions in this format that call these tools.
+    #[must_use]
+    pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
+        let has_ids = format.calls.iter().any(Calls::has_ids);
+        if turn::is_described(&format)
+            && let Some(parser) = TreeParser::new(&format, tools.clone(), &options)
+        {
+            return MessageReader { kind: ReaderKind::Tree(Box::new(parser)), has_ids };
+        }
+        let ReaderOptions { opened, is_continued, is_enforced, is_required, .. } = options;
+        let options = FormerOptions { opened, is_continued, is_enforced, is_required };
+        MessageReader { kind: ReaderKind::Former(Arc::new(FormerReader::new(format, tools, options))), has_ids }
+    }
+
+    /// Whether the model writes ids of calls.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.has_ids
+    }
+}
+
+/// The message of one completion. It depends on the text alone, not on how the text was cut, and nothing that a delta had is taken back.
+#[derive(Debug, Clone)]
+pub struct MessageParser(ParserKind);
+
+#[derive(Debug, Clone)]
+enum ParserKind {
+    Tree(Box<TreeParser>),
+    Former(Box<FormerParser>),
+}
+
+impl MessageParser {
+    /// An empty message.
+    #[must_use]
+    pub fn new(reader: Arc<MessageReader>) -> MessageParser {
+        MessageParser(match &reader.kind {
+            ReaderKind::Tree(parser) => ParserKind::Tree(parser.clone()),
+            ReaderKind::Former(reader) => ParserKind::Former(Box::new(FormerParser::new(Arc::clone(reader)))),
+        })
+    }
+
+    /// Reads more of the completion.
+    pub fn push(&mut self, text: &str) {
+        match &mut self.0 {
+            ParserKind::Tree(parser) => parser.push(text),
+            ParserKind::Former(parser) => parser.push(text),
+        }
+    }
+
+    /// Ends the completion.
+    pub fn finish(&mut self) {
+        match &mut self.0 {
+            ParserKind::Tree(parser) => parser.finish(),
+            ParserKind::Former(parser) => parser.finish(),
+        }
+    }
+
+    /// The parts of the message that are new since the last call.
+    pub fn delta(&mut self) -> MessageDelta {
+        match &mut self.0 {
+            ParserKind::Tree(parser) => parser.delta(),
+            ParserKind::Former(parser) => parser.delta(),
+        }
+    }
+
+    /// The message so far, without the part that the prompt has.
+    #[must_use]
+    pub fn message(&self) -> ChatMessage {
+        match &self.0 {
+            ParserKind::Tree(parser) => parser.message(),
+            ParserKind::Former(parser) => parser.message(),
+        }
+    }
+
+    /// The part of the message that the prompt has.
+    #[must_use]
+    pub fn given(&self) -> &ChatMessage {
+        match &self.0 {
+            ParserKind::Tree(parser) => &parser.given,
+            ParserKind::Former(parser) => parser.given(),
+        }
+    }
+
+    /// Calls that are not valid, each with the reason.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        match &self.0 {
+            ParserKind::Tree(parser) => &parser.state.warnings,
+            ParserKind::Former(parser) => parser.warnings(),
+        }
+    }
+}
+
+/// Reads a message with the tree of its turn.
+#[derive(Debug, Clone)]
+struct TreeParser {
+    /// `None`: the completion is over.
+    reader: Option<CompletionReader>,
+    state: MessageState,
+    sent: Sent,
+    /// The part of the message that the prompt has.
+    given: ChatMessage,
+}
+
+/// How much of the message was sent.
+#[derive(Debug, Clone, Default)]
+struct Sent {
+    content: usize,
+    reasoning: usize,
+    /// The bytes of each call's arguments.
+    calls: Vec<usize>,
+}
+
+/// The message, as far as it is decided.
+#[derive(Debug, Clone)]
+struct MessageState {
+    tools: Arc<[Tool]>,
+    message: ChatMessage,
+    warnings: Vec<String>,
+    /// The call that is read.
+    call: Option<OpenCall>,
+    /// The template prints ids behind arguments.
+    has_late_ids: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct OpenCall {
+    call: ToolCall,
+    is_foreign: bool,
+    is_in_id: bool,
+    /// The name is complete.
+    has_name: bool,
+    /// It is a part of the message.
+    is_reported: bool,
+}
+
+impl TreeParser {
+    /// A parser at the beginning of a completion. `None`: the tree cannot be made.
+    fn new(format: &ChatFormat, tools: Vec<Tool>, options: &ReaderOptions) -> Option<TreeParser> {
+        let has_late_ids = format.calls.iter().flat_map(|calls| &calls.call).any(
+            |part| matches!(part, CallPart::Object(object) if object.id.as_ref().is_some_and(|(_, is_first)| !is_first)),
+        );
+        let start = TurnStart { opened: options.opened.clone() };
+        let request = TurnRequest { tools: &tools, is_required: options.is_required, parallel: true, document: None };
+        let strict = match &options.grammar {
+            None if options.is_enforced => turn::strict(format, &request, &start).ok()?,
+            known => known.clone(),
+        };
+        let (tree, root) = match strict.filter(|strict| strict.has_marks) {
+            Some(strict) => (strict.tree, strict.root),
+            None => turn::lenient(format, &tools).or_else(|_| turn::lenient(format, &[])).ok()?,
+        };
+        let reader = CompletionReader::new(tree, root).ok()?;
+        let (message, tools) = (ChatMessage::default(), tools.into());
+        let state = MessageState { tools, message, warnings: Vec::new(), call: None, has_late_ids };
+        let (sent, given) = (Sent::default(), ChatMessage::default());
+        let mut parser = TreeParser { reader: Some(reader), state, sent, given };
+        parser.push(&options.opened);
+        if options.is_continued {
+            // Nothing of it is undecided: the space at its end is part of it, too.
+            let mut given = parser.clone();
+            given.finish();
+            parser.given = given.state.message;
+            parser.sent.content = parser.given.content.len();
+            parser.sent.reasoning = parser.given.reasoning.len();
+        }
+        Some(parser)
+    }
+
+    fn push(&mut self, text: &str) {
+        let state = &mut self.state;
+        if let Some(reader) = &mut self.reader {
+            reader.push(text.as_bytes(), &mut |event| state.take(event));
+        }
+    }
+
+    fn finish(&mut self) {
+        let state = &mut self.state;
+        if let Some(reader) = self.reader.take() {
+            reader.finish(&mut |event| state.take(event));
+        }
+    }
+
+    fn delta(&mut self) -> MessageDelta {
+        let take = |text: &str, sent: &mut usize| {
+            let more = text.get(*sent..).unwrap_or_default().to_owned();
+            *sent = text.len().max(*sent);
+            more
+        };
+        let content = take(&self.state.message.content, &mut self.sent.content);
+        let reasoning = take(&self.state.message.reasoning, &mut self.sent.reasoning);
+        let mut calls = Vec::new();
+        for (index, call) in self.state.message.calls.iter().enumerate() {
+            let begun = (index == self.sent.calls.len()).then(|| (call.name.clone(), call.id.clone()));
+            if begun.is_some() {
+                self.sent.calls.push(0);
+            }
+            let arguments = self.sent.calls.get_mut(index).map(|sent| take(&call.arguments, sent)).unwrap_or_default();
+            if begun.is_some() || !arguments.is_empty() {
+                calls.push(CallDelta { index, begun, arguments });
+            }
+        }
+        MessageDelta { content, reasoning, calls }
+    }
+
+    fn message(&self) -> ChatMessage {
+        let after = |text: &str, given: &str| text.get(given.len()..).unwrap_or_default().to_owned();
+        let message = &self.state.message;
+        ChatMessage {
+            content: after(&message.content, &self.given.content),
+            reasoning: after(&message.reasoning, &self.given.reasoning),
+            calls: message.calls.clone(),
+        }
+    }
+}
+
+impl MessageState {
+    fn take(&mut self, event: ReadEvent<'_>) {
+        match (event, &mut self.call) {
+            (ReadEvent::Open(mark @ (Mark::Call | Mark::Foreign)), call) => {
+                *call = Some(OpenCall { is_foreign: mark == Mark::Foreign, ..OpenCall::default() });
+            }
+            (ReadEvent::Close(Mark::Call | Mark::Foreign), _) => self.end_call(),
+            (ReadEvent::Text(Mark::Reasoning, text), _) => self.message.reasoning += text,
+            (ReadEvent::Text(Mark::Content, text), _) => self.message.content += text,
+            (ReadEvent::Open(Mark::CallId), Some(call)) => call.is_in_id = true,
+            (ReadEvent::Close(Mark::CallId), Some(call)) => call.is_in_id = false,
+            (ReadEvent::Close(Mark::Name), Some(call)) => call.has_name = true,
+            (ReadEvent::Text(Mark::CallId, text), Some(call)) => call.call.id += text,
+            (ReadEvent::Text(Mark::Name, text), Some(call)) => {
+                // A second name repeats the first one.
+                if !call.has_name {
+                    call.call.name += text;
+                }
+                if call.is_in_id {
+                    call.call.id += text;
+                }
+            }
+            (ReadEvent::Arguments(text), Some(call)) => {
+                call.call.arguments += text;
+                self.report_call();
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a call a part of the message, as far as it is known.
+    fn report_call(&mut self) {
+        let Some(call) = self.call.as_mut().filter(|call| call.has_name && !call.is_foreign && !self.has_late_ids)
+        else {
+            return;
+        };
+        if !std::mem::replace(&mut call.is_reported, true) {
+            self.message.calls.push(ToolCall { arguments: String::new(), ..call.call.clone() });
+        }
+        if let Some(last) = self.message.calls.last_mut() {
+            last.arguments.push_str(call.call.arguments.get(last.arguments.len()..).unwrap_or_default());
+        }
+    }
+
+    fn end_call(&mut self) {
+        let Some(OpenCall { mut call, is_foreign, is_reported, .. }) = self.call.take() else { return };
+        if is_foreign {
+            self.warnings
+                .push(format!("tool_calls: {} is not a tool of the request, so its call is left out", call.name));
+            return;
+        }
+        if call.arguments.is_empty() {
+            call.arguments.push_str("{}");
+        }
+        let tool = self.tools.iter().find(|tool| tool.name == call.name);
+        let is_valid = |tool: &Tool| serde_json::from_str(&call.arguments).is_ok_and(|it| tool.schema.is_valid(&it));
+        if !tool.is_some_and(is_valid) {
+            self.warnings
+                .push(format!("tool_calls: the arguments of {} are not valid under its parameters", call.name));
+        }
+        if !is_reported {
+            self.message.calls.push(call);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The tree of a turn: one builder for the grammar that constrains a completion and for the reader of its message.
+//!
+//! [`TurnBuilder`] makes a tree of rules from a [`ChatFormat`] and the tools, in which marks say what is reasoning, content and a call. The
+//! strict tree is the grammar, and reads what the grammar allowed. The lenient tree reads completions that nothing constrained, and accepts
+//! every text. They differ only in these places:
+//!
+//! | Place | Strict | Lenient |
+//! |---|---|---|
+//! | where calls begin for good | their first tag | the end of the whole call |
+//! | a text that is no call | impossible behind the first tag | content |
+//! | values | those of the schema | any |
+//! | space, ends of sections | as models write them | any, and they may be missing |
+//!
+//! - `turn`: the parts of a turn, in order. `calls`: calls with the texts around them. `object`: a call as one JSON object.
+//!
+//! # Moving a family
+//! `calls::is_described` says which formats have a tree; all others are still written by `grammar` and read by `parser`. To move a
+//! family, describe its parts in `TurnBuilder::call_parts` (a part of a call is a list of nodes, with [`Mark::Name`], [`Mark::CallId`] and the
+//! marks of arguments inside), and let `is_described` accept it. Parts that all tools share stand first and are the same nodes, so that they
+//! are read once. The tests of round trips, broken texts and random texts then run over it.
+
+mod calls;
+mod object;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use foredraft_base::error::Result;
+use foredraft_grammar::CompletionReader;
+use foredraft_grammar::tree::{Mark, NodeId, Tree};
+use foredraft_schema::{CompileOptions, Schema, Unenforced};
+
+use self::calls::CallForm;
+pub(crate) use self::calls::is_described;
+use crate::format::{Block, ChatFormat, TurnStart};
+use crate::tool::Tool;
+
+/// The most white space between two parts where nothing else may stand.
+const MAX_GAP: u32 = 8;
+
+/// The parts that a turn must or may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TurnRequest<'a> {
+    /// The tools that can be called.
+    pub tools: &'a [Tool],
+    /// A tool must be called.
+    pub is_required: bool,
+    /// There can be several calls.
+    pub parallel: bool,
+    /// The content is a document of this schema.
+    pub document: Option<&'a Schema>,
+}
+
+/// The grammar of a turn.
+#[derive(Debug, Clone)]
+pub struct TurnGrammar {
+    /// The rules.
+    pub tree: Arc<Tree>,
+    /// The texts that the grammar allows.
+    pub root: NodeId,
+    /// The tree says with marks what a completion is, so it also reads the message.
+    pub has_marks: bool,
+    /// The end of the prompt with which the grammar's texts begin.
+    pub prefix: String,
+    /// The texts from which on the grammar applies. None: it applies from the beginning of the completion.
+    pub triggers: Vec<TurnTrigger>,
+    /// The turn begins inside of reasoning, and the grammar applies when that ends, or from a trigger inside of it on. A turn does not end before.
+    pub is_behind_reasoning: bool,
+    /// The keywords of schemas that the grammar does not enforce, each with the name of the tool; no name: of the document.
+    pub unenforced: Vec<(Option<String>, Unenforced)>,
+}
+
+/// A text from which on a grammar applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TurnTrigger {
+    /// A text that occurs anywhere outside of reasoning.
+    Word(String),
+    /// A text at the beginning of the completion, after reasoning and white space.
+    Beginning(String),
+}
+
+/// The strict tree of a turn. `None`: anything may be written.
+///
+/// # Errors
+/// `invalid_request`: a schema has no valid values, or the tree would be too large.
+pub(crate) fn strict(format: &ChatFormat, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
+    let has_calls = !request.tools.is_empty() && !format.calls.is_empty();
+    if !has_calls && request.document.is_none() {
+        return Ok(None);
+    }
+    let mut builder = TurnBuilder::new(format, request.tools, false);
+    let root = match request.is_required || request.document.is_some() {
+        true => builder.required(request)?,
+        false => builder.free(request)?,
+    };
+    let TurnBuilder { tree, unenforced, .. } = builder;
+    let tree = Arc::new(tree);
+    // A text that is continued can be one that the grammar does not allow.
+    let mut reader = CompletionReader::new(Arc::clone(&tree), root)?;
+    reader.push(start.opened.as_bytes(), &mut |_| {});
+    let has_marks = !reader.is_lost();
+    let prefix = if has_marks { start.opened.clone() } else { String::new() };
+    let (triggers, is_behind_reasoning) = (Vec::new(), false);
+    Ok(Some(TurnGrammar { tree, root, has_marks, prefix, triggers, is_behind_reasoning, unenforced }))
+}
+
+/// The lenient tree of a turn.
+///
+/// # Errors
+/// As [`strict`].
+pub(crate) fn lenient(format: &ChatFormat, tools: &[Tool]) -> Result<(Arc<Tree>, NodeId)> {
+    let mut builder = TurnBuilder::new(format, tools, true);
+    let root = builder.free(&TurnRequest { tools, parallel: true, ..TurnRequest::default() })?;
+    Ok((Arc::new(builder.tree), root))
+}
+
+/// Writes the tree of a turn.
+struct TurnBuilder<'f> {
+    format: &'f ChatFormat,
+    tools: &'f [Tool],
+    is_lenient: bool,
+    tree: Tree,
+    /// The nodes of names.
+    names: HashSet<NodeId>,
+    unenforced: Vec<(Option<String>, Unenforced)>,
+}
+
+impl<'f> TurnBuilder<'f> {
+    fn new(format: &'f ChatFormat, tools: &'f [Tool], is_lenient: bool) -> TurnBuilder<'f> {
+        let (tree, names, unenforced) = (Tree::new(), HashSet::new(), Vec::new());
+        TurnBuilder { format, tools, is_lenient, tree, names, unenforced }
+    }
+
+    /// Any white space, beside free text.
+    fn space(&mut self) -> NodeId {
+        let space = self.tree.one_of(" \t\r\n");
+        self.tree.repeat(space, 0, None)
+    }
+
+    /// White space between two texts. It is bounded where a mask lets nothing else through.
+    fn gap(&mut self) -> NodeId {
+        if self.is_lenient {
+            return self.space();
+        }
+        let space = self.tree.one_of(" \t\r\n");
+        self.tree.repeat(space, 0, Some(MAX_GAP))
+    }
+
+    /// A text of the format, in which white space stands for any or none, as beside tags.
+    fn words(&mut self, text: &str) -> NodeId {
+        let parts = self.spaced(text);
+        self.tree.seq(&parts)
+    }
+
+    /// The parts of [`TurnBuilder::words`].
+    fn spaced(&mut self, text: &str) -> Vec<NodeId> {
+        let gap = self.gap();
+        let mut parts = Vec::new();
+        let is_tag = |char: char| "<>[]{}".contains(char) || char.is_whitespace();
+        if text.starts_with(is_tag) {
+            parts.push(gap);
+        }
+        for (index, word) in words_of(text).enumerate() {
+            parts.extend((index > 0).then_some(gap));
+            parts.push(self.tree.text(word));
+        }
+        if text.ends_with(is_tag) && !text.trim().is_empty() {
+            parts.push(gap);
+        }
+        parts
+    }
+
+    /// Parts one after the other, with one gap where two meet.
+    fn joined(&mut self, first: &[NodeId], then: &[NodeId]) -> NodeId {
+        let gap = self.gap();
+        let mut parts = [first, then].concat();
+        parts.dedup_by(|one, other| one == other && *one == gap);
+        self.tree.seq(&parts)
+    }
+
+    /// One of these texts of the format. `None`: there are none.
+    fn tag(&mut self, texts: &[String]) -> Option<NodeId> {
+        let texts = cores(texts);
+        (!texts.is_empty()).then(|| self.tree.texts(&texts))
+    }
+
+    /// A turn of reasoning, content and calls in any order.
+    fn free(&mut self, request: &TurnRequest) -> Result<NodeId> {
+        let forms = self.forms(request)?;
+        let delimiters = self.delimiters(&forms, request.tools);
+        let after_calls = match request.parallel {
+            true => None,
+            false => Some(self.parts(&[], &delimiters, None, request).1),
+        };
+        let (begun, after) = self.parts(&forms, &delimiters, after_calls, request);
+        let Some(end) = self.bare_end() else { return Ok(begun) };
+        let (space, anchored) = (self.space(), self.first_of(&[after], begun));
+        let bare = self.tree.seq(&[space, end, space, anchored]);
+        Ok(self.tree.alt(&[bare, begun]))
+    }
+
+    /// The end of reasoning alone, which means nothing at the beginning of a turn.
+    fn bare_end(&mut self) -> Option<NodeId> {
+        let block = self.format.reasoning.as_ref().filter(|_| !self.format.is_reasoning_content)?;
+        let between = cores(&self.format.between);
+        let ends: Vec<String> = cores(&block.ends).into_iter().filter(|end| !between.contains(end)).collect();
+        self.tag(&ends)
+    }
+
+    /// The texts that content does not have: in a strict tree those with which calls begin, too.
+    fn delimiters(&self, forms: &[CallForm], tools: &[Tool]) -> Vec<String> {
+        let reasoning = self.format.reasoning.iter().flat_map(|block| &block.begins);
+        let content = self.format.content.iter().flat_map(|block| block.begins.iter().chain(&block.ends));
+        let others: Vec<String> =
+            reasoning.chain(content).chain(&self.between()).map(|text| core(text).to_owned()).collect();
+        let calls = forms.iter().filter(|form| !self.is_lenient && !form.is_anchored);
+        let mut all: Vec<String> = calls.flat_map(|form| form.begins(&others, tools)).chain(others.clone()).collect();
+        all.retain(|text| !text.is_empty());
+        all
+    }
+
+    /// The texts between parts, with the turn's end.
+    fn between(&self) -> Vec<String> {
+        self.format
+            .between
+            .iter()
+            .chain([&self.format.turn_end])
+            .filter(|text| !core(text).is_empty())
+            .cloned()
+            .collect()
+    }
+
+    /// The parts that a turn can have at its beginning or after another one: with content at once, and behind a part with an end of its own.
+    /// `after_calls`: what may follow calls, if not the same.
+    fn parts(
+        &mut self,
+        forms: &[CallForm],
+        delimiters: &[String],
+        after_calls: Option<NodeId>,
+        request: &TurnRequest,
+    ) -> (NodeId, NodeId) {
+        let delimiters: Vec<&str> = delimiters.iter().map(String::as_str).collect();
+        let content = self.tree.free_text(&delimiters);
+        let content = self.tree.mark(Mark::Content, content);
+        let (space, rest) = (self.space(), self.tree.declare());
+        let text = self.tree.seq(&[content, rest]);
+        let after = self.tree.seq(&[space, text]);
+        let after_calls = after_calls.unwrap_or(after);
+        // Anchored calls come first in a turn, or behind reasoning.
+        let anchored: Vec<NodeId> = forms
+            .iter()
+            .filter(|form| form.is_anchored)
+            .map(|form| self.anchored(form, after_calls, request))
+            .collect();
+        let begun = self.first_of(&anchored, text);
+        let is_content = self.format.is_reasoning_content;
+        let after_reasoning = self.first_of(&anchored, if is_content { text } else { after });
+        let mut ways = Vec::new();
+        if let Some(block) = &self.format.reasoning {
+            ways.extend(self.reasoning(block, forms, request, after_reasoning, true));
+        }
+        for form in forms.iter().filter(|form| !form.is_anchored) {
+            let call = self.call(form);
+            ways.push(self.tree.seq(&[space, call, after_calls]));
+        }
+        if let Some(block) = &self.format.content {
+            for (texts, next) in [(&block.begins, text), (&block.ends, after)] {
+                if let Some(tag) = self.tag(texts) {
+                    ways.push(self.tree.seq(&[space, tag, next]));
+                }
+            }
+        }
+        if let Some(tag) = self.tag(&self.between()) {
+            ways.push(self.tree.seq(&[space, tag, after]));
+        }
+        ways.push(self.tree.empty());
+        let ways = self.tree.alt(&ways);
+        self.tree.define(rest, ways);
+        (begun, after)
+    }
+
+    fn first_of(&mut self, first: &[NodeId], last: NodeId) -> NodeId {
+        let ways: Vec<NodeId> = first.iter().copied().chain([last]).collect();
+        self.tree.alt(&ways)
+    }
+
+    /// Reasoning and what follows it. Calls inside of it count only at the end of the turn, because models also reason about calls.
+    fn reasoning(
+        &mut self,
+        block: &Block,
+        forms: &[CallForm],
+        request: &TurnRequest,
+        after: NodeId,
+        may_break_off: bool,
+    ) -> Option<NodeId> {
+        let begin = self.tag(&block.begins)?;
+        let ends = cores(&block.ends);
+        let space = self.space();
+        let begin = self.tree.seq(&[space, begin]);
+        let (begin, gap) = (self.shown(begin), self.shown(space));
+        let thought = self.tree.free_text(&ends.iter().map(String::as_str).collect::<Vec<_>>());
+        let mark = if self.format.is_reasoning_content { Mark::Content } else { Mark::Reasoning };
+        let thought = self.tree.mark(mark, thought);
+        let mut ways = Vec::new();
+        for form in forms.iter().filter(|form| !form.is_anchored) {
+            let inside = self.tree.seq(&[gap, thought, space, form.tag]);
+            let inside = self.tree.mark(Mark::ReasoningBlock, inside);
+            let more = self.more_calls(form, request);
+            let end = self.turn_end();
+            ways.push(self.tree.seq(&[inside, form.rest, more, end]));
+        }
+        match self.tag(&ends) {
+            Some(end) => {
+                let end = self.tree.seq(&[space, end]);
+                let end = self.shown(end);
+                let inside = self.tree.seq(&[gap, thought, end]);
+                let inside = self.tree.mark(Mark::ReasoningBlock, inside);
+                ways.push(self.tree.seq(&[inside, after]));
+                if may_break_off {
+                    let inside = self.tree.seq(&[gap, thought, gap]);
+                    ways.push(self.tree.mark(Mark::ReasoningBlock, inside));
+                }
+            }
+            None => {
+                let inside = self.tree.seq(&[gap, thought]);
+                let inside = self.tree.mark(Mark::ReasoningBlock, inside);
+                ways.push(self.tree.seq(&[inside, after]));
+            }
+        }
+        let ways = self.tree.alt(&ways);
+        Some(self.tree.seq(&[begin, ways]))
+    }
+
+    /// Text around reasoning, which is content if reasoning is.
+    fn shown(&mut self, node: NodeId) -> NodeId {
+        if self.format.is_reasoning_content { self.tree.mark(Mark::Content, node) } else { node }
+    }
+
+    /// The end of a turn, which models leave out.
+    fn turn_end(&mut self) -> NodeId {
+        let (gap, end) = (self.gap(), self.words(&self.format.turn_end));
+        let end = self.tree.opt(end);
+        self.tree.seq(&[gap, end, gap])
+    }
+
+    /// A turn of calls or a document, with reasoning before it.
+    fn required(&mut self, request: &TurnRequest) -> Result<NodeId> {
+        let forms = self.forms(request)?;
+        let mut after = Vec::new();
+        // Calls that nothing surrounds begin at once, or a model could write space for ever.
+        let is_bare = self.format.reasoning.is_none() && forms.iter().all(|form| form.is_anchored);
+        if !forms.is_empty() {
+            let before = self.before(&self.format.before_calls, is_bare && request.document.is_none());
+            let mut calls = Vec::new();
+            for form in &forms {
+                let (call, more) = (self.call(form), self.more_calls(form, request));
+                calls.push(self.tree.seq(&[call, more]));
+            }
+            let (calls, end) = (self.tree.alt(&calls), self.turn_end());
+            after.push(self.tree.seq(&[before, calls, end]));
+        }
+        if let Some(schema) = request.document.filter(|_| !request.is_required || forms.is_empty()) {
+            after.push(self.document(schema)?);
+        }
+        let after = self.tree.alt(&after);
+        let mut ways = Vec::new();
+        if let Some(block) = &self.format.reasoning {
+            ways.extend(self.reasoning(block, &forms, request, after, false));
+        }
+        if let Some(end) = self.bare_end() {
+            let gap = self.gap();
+            ways.push(self.tree.seq(&[gap, end, after]));
+        }
+        ways.push(after);
+        Ok(self.tree.alt(&ways))
+    }
+
+    /// The text between reasoning and calls or content.
+    fn before(&mut self, text: &str, is_bare: bool) -> NodeId {
+        let gap = if is_bare { self.tree.empty() } else { self.gap() };
+        let words = self.words(text);
+        let words = self.tree.opt(words);
+        self.tree.seq(&[gap, words, gap])
+    }
+
+    /// The content's block with a document.
+    fn document(&mut self, schema: &Schema) -> Result<NodeId> {
+        let before = self.before(&self.format.before_content, false);
+        let compiled = schema.compile(&CompileOptions::default(), &mut self.tree)?;
+        self.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
+        let content = self.tree.mark(Mark::Content, compiled.node);
+        let block = self.format.content.clone().unwrap_or_default();
+        let (begin, end) = (self.words(block.begin()), self.words(block.end()));
+        let end = self.tree.opt(end);
+        Ok(self.tree.seq(&[before, begin, content, end]))
+    }
+}
+
+/// A text of the format without the white space around it. Space before it can be a part of it.
+fn core(text: &str) -> &str {
+    text.trim_matches(['\n', '\r', '\t']).trim_end()
+}
+
+fn cores(texts: &[String]) -> Vec<String> {
+    texts.iter().map(|text| core(text).to_owned()).filter(|text| !text.is_empty()).collect()
+}
+
+/// The words of a text: white space separates them, and the end of a tag does.
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace().flat_map(|word| word.split_inclusive('>'))
+}

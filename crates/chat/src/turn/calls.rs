@@ -1,0 +1,287 @@
+//! Calls with the texts around them.
+
+use foredraft_base::error::Result;
+use foredraft_grammar::tree::{Mark, NodeId};
+use foredraft_schema::{CompileOptions, Notation, Values};
+
+use super::{TurnBuilder, TurnRequest, core};
+use crate::format::{CallArguments, CallObject, CallPart, Calls, ChatFormat};
+use crate::tool::Tool;
+
+/// The longest id in characters.
+const MAX_ID: u32 = 64;
+/// The most digits of a call's number.
+const MAX_DIGITS: u32 = 4;
+
+/// Whether a format has a tree. See [`super`].
+pub(crate) fn is_described(format: &ChatFormat) -> bool {
+    let is_described = |part: &CallPart| match part {
+        CallPart::Arguments(CallArguments::Tags(_) | CallArguments::Gemma) | CallPart::AnyText(_) => false,
+        CallPart::Arguments(CallArguments::Json)
+        | CallPart::Text(_)
+        | CallPart::Name
+        | CallPart::Id
+        | CallPart::Number
+        | CallPart::NumberedName { .. }
+        | CallPart::Object(_) => true,
+    };
+    format.calls.iter().all(|calls| calls.call.iter().all(is_described))
+}
+
+/// A way to write calls: a text with which they begin, and the rest of them.
+pub(super) struct CallForm {
+    /// The text that the model must write. Empty: the calls are anchored.
+    word: String,
+    /// The text between the word and the name of the tool, and the text behind that.
+    around_name: Option<(String, String)>,
+    /// Reads the word, or of anchored calls the beginning up to the name.
+    pub(super) tag: NodeId,
+    /// What follows, up to the end of these calls.
+    pub(super) rest: NodeId,
+    /// The text between two such calls.
+    separator: NodeId,
+    pub(super) is_anchored: bool,
+    /// What begins like the call is one.
+    is_certain: bool,
+}
+
+impl CallForm {
+    /// The texts that begin a call wherever they occur. `others`: the texts with which other parts begin. A word that they share needs the
+    /// tool's name.
+    pub(super) fn begins(&self, others: &[String], tools: &[Tool]) -> Vec<String> {
+        let is_shared = others.iter().any(|other| other.starts_with(self.word.as_str()));
+        match &self.around_name {
+            Some((before, after)) if is_shared => {
+                tools.iter().map(|tool| format!("{}{before}{}{after}", self.word, tool.name)).collect()
+            }
+            _ => vec![self.word.clone()],
+        }
+    }
+}
+
+impl TurnBuilder<'_> {
+    /// All ways to write calls.
+    pub(super) fn forms(&mut self, request: &TurnRequest) -> Result<Vec<CallForm>> {
+        let mut forms = Vec::new();
+        if request.tools.is_empty() {
+            return Ok(forms);
+        }
+        for calls in &self.format.calls {
+            let several = self.is_lenient || request.parallel && !calls.is_single;
+            self.add_forms(calls, several, request.tools, &mut forms)?;
+        }
+        Ok(forms)
+    }
+
+    fn add_forms(&mut self, calls: &Calls, several: bool, tools: &[Tool], forms: &mut Vec<CallForm>) -> Result<()> {
+        let (head, parts) = match calls.call.split_first() {
+            Some((CallPart::Text(text), rest)) if !core(text).is_empty() => (text.as_str(), rest),
+            _ => ("", calls.call.as_slice()),
+        };
+        let mut ways = Vec::with_capacity(tools.len());
+        for tool in tools {
+            ways.push(self.call_parts(parts, calls.is_anchored, tool)?);
+        }
+        let (shared, rests) = self.without_shared(&ways);
+        let is_anchored = calls.is_anchored && head.is_empty() && core(&calls.begin).is_empty();
+        let (gap, nothing) = (self.gap(), self.tree.empty());
+        let separator = self.words(&calls.separator);
+        let separator = self.tree.seq(&[gap, separator, gap]);
+        if is_anchored {
+            // Marks stand inside of the call.
+            let (before, shared) = if self.is_lenient { (Vec::new(), shared) } else { (shared, Vec::new()) };
+            let (tag, rest) = (self.tree.seq(&before), self.joined(&shared, &[rests]));
+            let rest = self.tree.mark(Mark::Call, rest);
+            let is_certain = matches!(parts, [CallPart::Object(CallObject { name: Some(_), .. }), ..]);
+            forms.push(CallForm {
+                word: String::new(),
+                around_name: None,
+                tag,
+                rest,
+                separator,
+                is_anchored,
+                is_certain,
+            });
+            return Ok(());
+        }
+        let one = self.joined(&shared, &[rests]);
+        let one = self.tree.mark(Mark::Call, one);
+        let whole_head = self.words(head);
+        let another = self.tree.seq(&[separator, whole_head, one]);
+        let more = if several { self.tree.repeat(another, 0, None) } else { nothing };
+        let end = self.words(&calls.end);
+        let end = self.tree.seq(&[gap, end]);
+        let optional_end = self.tree.opt(end);
+        let is_section = !core(&calls.begin).is_empty();
+        let around_name = match parts {
+            [CallPart::Name, CallPart::Text(after), ..] if !is_section => Some(after.clone()),
+            _ => None,
+        };
+        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId]| {
+            let (word, behind) = builder.first_tag(text);
+            let mut behind_word = builder.spaced(behind);
+            if word.ends_with(['>', ']']) {
+                behind_word.insert(0, gap);
+            }
+            let (tag, rest) = (builder.tree.text(word), builder.joined(&behind_word, parts));
+            let around_name = around_name.clone().map(|after| (behind.to_owned(), after));
+            let word = word.to_owned();
+            forms.push(CallForm { word, around_name, tag, rest, separator, is_anchored, is_certain: true });
+        };
+        if is_section {
+            let end = if calls.end_is_optional || self.is_lenient { optional_end } else { end };
+            add(self, &calls.begin, &[whole_head, one, more, end]);
+            // Models leave out the texts around all calls.
+            if core(head).starts_with('<') {
+                add(self, head, &[one, more, optional_end]);
+            }
+        } else {
+            let more = if core(&calls.separator).is_empty() { nothing } else { more };
+            add(self, head, &[one, more]);
+        }
+        Ok(())
+    }
+
+    /// The first tag of a text, and what is behind it. The whole text, if its tag begins other parts, too.
+    fn first_tag<'t>(&self, text: &'t str) -> (&'t str, &'t str) {
+        let text = text.trim_start_matches(['\n', '\r', '\t']);
+        let close = match text.chars().next() {
+            Some('<') => text.find('>'),
+            Some('[') => text.find(']'),
+            _ => None,
+        };
+        let blocks = [&self.format.reasoning, &self.format.content].into_iter().flatten();
+        let mut others = blocks.flat_map(|block| &block.begins).chain(&self.format.between);
+        let split = close.and_then(|close| text.split_at_checked(close + 1));
+        let split = split
+            .filter(|(tag, _)| !tag.contains(char::is_whitespace) && !others.any(|other| core(other).starts_with(tag)));
+        split.unwrap_or_else(|| text.split_at(text.trim_end().len()))
+    }
+
+    /// A call. In a lenient tree it is one only when it is complete.
+    pub(super) fn call(&mut self, form: &CallForm) -> NodeId {
+        let commit = if self.is_lenient { self.tree.commit() } else { self.tree.empty() };
+        self.tree.seq(&[form.tag, form.rest, commit])
+    }
+
+    /// More calls of a form behind one of them.
+    pub(super) fn more_calls(&mut self, form: &CallForm, request: &TurnRequest) -> NodeId {
+        if !self.is_lenient && !request.parallel {
+            return self.tree.empty();
+        }
+        let gap = self.gap();
+        let between = if form.is_anchored { form.separator } else { gap };
+        let another = self.tree.seq(&[between, form.tag, form.rest]);
+        self.tree.repeat(another, 0, None)
+    }
+
+    /// Calls that begin a turn, and what follows. `after`: any parts.
+    pub(super) fn anchored(&mut self, form: &CallForm, after: NodeId, request: &TurnRequest) -> NodeId {
+        let (space, commit, nothing) = (self.space(), self.tree.commit(), self.tree.empty());
+        let more = self.more_calls(form, request);
+        if self.is_lenient {
+            return self.tree.seq(&[space, form.tag, form.rest, more, commit, after]);
+        }
+        let (begun, end) = (if form.is_certain { commit } else { nothing }, self.turn_end());
+        self.tree.seq(&[space, form.tag, begun, form.rest, more, end])
+    }
+
+    /// The parts of a call of one tool.
+    fn call_parts(&mut self, parts: &[CallPart], is_anchored: bool, tool: &Tool) -> Result<Vec<NodeId>> {
+        let mut nodes = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            match part {
+                CallPart::Text(text) => {
+                    let words = self.spaced(text);
+                    if self.is_lenient && index > 0 && index + 1 == parts.len() {
+                        let words = self.tree.seq(&words);
+                        nodes.push(self.tree.opt(words));
+                    } else {
+                        nodes.extend(words);
+                    }
+                }
+                CallPart::AnyText(texts) => {
+                    let texts: Vec<NodeId> = texts.iter().map(|text| self.words(text)).collect();
+                    nodes.push(self.tree.alt(&texts));
+                }
+                CallPart::Name => nodes.push(self.name(tool)),
+                CallPart::Id => nodes.push(self.id()),
+                CallPart::Number => nodes.push(self.number()),
+                CallPart::NumberedName { prefix, separator } => {
+                    let (prefix, name, separator) =
+                        (self.tree.text(prefix), self.name(tool), self.tree.text(separator));
+                    let number = self.number();
+                    let id = self.tree.seq(&[prefix, name, separator, number]);
+                    nodes.push(self.tree.mark(Mark::CallId, id));
+                }
+                CallPart::Object(object) if self.is_lenient => nodes.push(self.any_object_call(object)),
+                CallPart::Object(object) => nodes.extend(self.object(object, is_anchored, tool)?),
+                CallPart::Arguments(_) => {
+                    let arguments = self.arguments(Notation::Json, tool)?;
+                    nodes.push(arguments);
+                }
+            }
+        }
+        Ok(nodes)
+    }
+
+    pub(super) fn name(&mut self, tool: &Tool) -> NodeId {
+        let name = self.tree.text(&tool.name);
+        let name = self.tree.mark(Mark::Name, name);
+        self.names.insert(name);
+        name
+    }
+
+    /// The name of any tool.
+    pub(super) fn any_name(&mut self) -> NodeId {
+        let tools = self.tools;
+        let names: Vec<NodeId> = tools.iter().map(|tool| self.name(tool)).collect();
+        self.tree.alt(&names)
+    }
+
+    /// The letters, digits and signs of an id, in which the first one is a letter or a digit.
+    pub(super) fn id(&mut self) -> NodeId {
+        let ranges = [(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)];
+        let signs = ['_', '.', ':', '-'].map(|char| (u32::from(char), u32::from(char)));
+        let (first, next) = (self.tree.class(&ranges), self.tree.class(&[&ranges[..], &signs].concat()));
+        let next = self.tree.repeat(next, 0, Some(MAX_ID - 1));
+        let id = self.tree.seq(&[first, next]);
+        self.tree.mark(Mark::CallId, id)
+    }
+
+    fn number(&mut self) -> NodeId {
+        let digit = self.tree.class(&[(0x30, 0x39)]);
+        self.tree.repeat(digit, 1, Some(MAX_DIGITS))
+    }
+
+    /// The arguments of a call as one object.
+    pub(super) fn arguments(&mut self, notation: Notation, tool: &Tool) -> Result<NodeId> {
+        let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: self.is_lenient };
+        let mut values = Values::new(&mut self.tree, notation, options);
+        let node = values.object(&tool.schema)?;
+        for keyword in values.into_unenforced() {
+            let noted = (Some(tool.name.clone()), keyword);
+            if !self.unenforced.contains(&noted) {
+                self.unenforced.push(noted);
+            }
+        }
+        Ok(if notation == Notation::Json { self.tree.mark(Mark::Verbatim, node) } else { node })
+    }
+
+    /// The nodes with which all of these lists begin, and the alternatives behind them.
+    fn without_shared(&mut self, lists: &[Vec<NodeId>]) -> (Vec<NodeId>, NodeId) {
+        let Some((first, others)) = lists.split_first() else { return (Vec::new(), self.tree.class(&[])) };
+        let same = |other: &Vec<NodeId>| first.iter().zip(other).take_while(|(one, other)| one == other).count();
+        // One tool alone begins like several: its name is its own.
+        let own = first.iter().position(|node| self.names.contains(node)).unwrap_or(first.len());
+        let n_shared = others.iter().map(same).fold(own, usize::min);
+        let mut rests: Vec<NodeId> = Vec::new();
+        for list in lists {
+            let rest = self.tree.seq(list.get(n_shared..).unwrap_or_default());
+            if !rests.contains(&rest) {
+                rests.push(rest);
+            }
+        }
+        (first.get(..n_shared).unwrap_or_default().to_vec(), self.tree.alt(&rests))
+    }
+}
