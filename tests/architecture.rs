@@ -8,9 +8,16 @@ use regex::Regex;
 
 /// The layers from the top: the modules of `src`, the crates under `crates`, and modules of both that are layers of their own. A layer may
 /// import those that stand in later rows, and itself.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 20] = [
     &["ffi", "typed"],
     &["api"],
+    &["api/life_cycle"],
+    &["api/isolation"],
+    &["api/loaded"],
+    &["api/prompts"],
+    &["api/chat_format"],
+    &["api/chat"],
+    &["api/wire"],
     &["chat"],
     &["engine"],
     &["engine/drafters"],

@@ -10,9 +10,8 @@ use foredraft::api::JsonEngine;
 use foredraft::engine::drafters::Head;
 use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{
-    DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, HiddenStates, Settings, StopPolicy,
-};
+use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Settings, StopPolicy};
+use foredraft_base::HiddenStates;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -9,7 +9,6 @@ mod named;
 mod overflow;
 mod probe;
 mod shape;
-mod source;
 mod taint;
 mod tool_shape;
 mod values;
@@ -25,11 +24,10 @@ use serde_json::{Map, Value as Json};
 
 pub(super) use self::overflow::{FittedChat, drop_turns, without_dropped};
 use self::shape::MessageShape;
-use self::source::NAME;
-pub(super) use self::source::is_name as is_template_name;
 use self::taint::Marker;
 pub use self::taint::Rendered;
 use self::values::{failure, json_text, limits, value};
+use crate::api::wire::template_name::{NAME, is_name};
 use crate::error::{Error, Result};
 use crate::llama::{SpecialTokens, large_stack};
 
@@ -88,7 +86,7 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: expected at most {MAX_SOURCE} bytes, got {}", source.len())));
         }
-        if source::is_name(source)? {
+        if is_name(source)? {
             let template = TemplateSource::Named(source.to_owned());
             return Ok(ChatTemplate { template, literals: Vec::new(), shape: MessageShape::default() });
         }

@@ -4,8 +4,8 @@ use serde_json::{Value as Json, json};
 
 use super::tool_shape::ToolShape;
 use super::values::json_text;
-use crate::api::fields::check_memory;
-use crate::api::fields::unexpected;
+use crate::api::wire::fields::check_memory;
+use crate::api::wire::fields::unexpected;
 use crate::error::{Error, Result};
 
 /// The form of messages that a template expects.

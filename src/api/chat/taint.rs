@@ -18,7 +18,7 @@ use std::ops::Range;
 use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value as Json};
 
-use super::source::NAME;
+use crate::api::wire::template_name::NAME;
 use crate::error::{Error, Result};
 use crate::llama::{GuardedTokens, Token, TokenStarts};
 

@@ -3,7 +3,7 @@
 use foredraft_jinja::{Fault, FaultKind, MAX_DEPTH, RenderLimits, Run, StopSignal, Value};
 use serde_json::{Map, Value as Json};
 
-use super::source::NAME;
+use crate::api::wire::template_name::NAME;
 use crate::error::{Code, Error, Result};
 
 /// The maximum number of steps of a rendering, without those that the messages add.

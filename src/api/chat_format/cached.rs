@@ -19,7 +19,7 @@ const MAX_STEPS: u64 = 1_000_000;
 
 /// A template, and the format of the answers to its prompts.
 #[derive(Debug)]
-pub(in crate::api) struct KnownTemplate {
+pub struct KnownTemplate {
     pub(in crate::api) template: ChatTemplate,
     pub(in crate::api) format: ChatFormat,
 }

@@ -12,10 +12,10 @@ use foredraft_schema::Schema;
 use serde_json::{Map, Value, json};
 
 use super::tools::{callable_tools, describe_in_system};
-use crate::api::request::{
+use crate::api::wire::request::{
     ChatInput, ChatOptions, Continuation, GrammarTrigger, ReasoningFormat, ToolChoice, TriggerKind,
 };
-use crate::api::schema::of_field;
+use crate::api::wire::schema::of_field;
 use crate::error::Result;
 
 /// A template is checked with all messages up to so many bytes, because that happens in the call that submits a request.
@@ -238,7 +238,7 @@ fn unenforced(grammar: &TurnGrammar, chat: &ChatInput) -> Vec<String> {
     let place = |tool: &Option<String>| match tool {
         None => "json_schema".to_owned(),
         Some(name) => {
-            let named = |tool: &&Value| crate::api::request::tool_name(tool) == Some(name.as_str());
+            let named = |tool: &&Value| crate::api::wire::request::tool_name(tool) == Some(name.as_str());
             let index = chat.tools.iter().position(|tool| named(&tool)).unwrap_or_default();
             format!("tools[{index}].function.parameters")
         }

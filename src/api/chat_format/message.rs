@@ -3,12 +3,12 @@
 use foredraft_chat::{ChatMessage, ToolCall};
 use serde_json::{Map, Value, json};
 
-pub(super) fn call_json(call: &ToolCall) -> Value {
+pub fn call_json(call: &ToolCall) -> Value {
     json!({"type": "function", "function": {"name": call.name, "arguments": call.arguments}, "id": call.id})
 }
 
 /// OpenAI's form, with the fields that llama-server has. `with_function_call`: the first call also in OpenAI's older form.
-pub(in crate::api) fn message_json(message: &ChatMessage, with_function_call: bool) -> Value {
+pub fn message_json(message: &ChatMessage, with_function_call: bool) -> Value {
     let mut answer = Map::from_iter([
         ("role".to_owned(), Value::from("assistant")),
         ("content".to_owned(), message.content.as_str().into()),

@@ -2,19 +2,17 @@
 //!
 //! `api::chat` renders the prompt. `foredraft_chat` describes formats: it finds the format of a template, and has the grammar for tools and
 //! the parser for completions. `cached` keeps the formats of templates, `detect` makes the format of a request's answer, `tools` reads
-//! tools, `stream` reads messages while they are generated, `received` takes those that another process reads, `message` and `answer` write the fields of answers.
+//! tools, `stream` reads messages while they are generated, `received` takes those that another process reads, `message` writes the message of an answer.
 
-mod answer;
 mod cached;
 mod detect;
-mod message;
+pub mod message;
 mod received;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod tools;
 
-pub(super) use self::answer::{add_deltas, add_logprobs, add_message, finish_message, message_warnings, push_text};
 pub(super) use self::cached::{KnownTemplate, RequestTemplates};
 pub(super) use self::detect::{AnswerFormat, FormatRequest, seen_messages, text_of};
 pub(super) use self::stream::MessageStream;

@@ -16,7 +16,7 @@ const ID_LEN: u32 = 9;
 /// The message of one completion, as far as it is known. It depends on the text alone, not on how the text arrived, and nothing that a
 /// delta had is taken back.
 #[derive(Debug)]
-pub(in crate::api) struct MessageStream {
+pub struct MessageStream {
     source: MessageSource,
     has_begun: bool,
     /// Calls are also given in OpenAI's older form.

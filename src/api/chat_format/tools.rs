@@ -4,7 +4,7 @@ use foredraft_base::work::Work;
 use foredraft_chat::Tool;
 use serde_json::{Value, json};
 
-use crate::api::request::{ChatInput, ChatOptions, ToolChoice, tool_name};
+use crate::api::wire::request::{ChatInput, ChatOptions, ToolChoice, tool_name};
 use crate::error::{Error, Result};
 
 /// The tools that a request allows to call.

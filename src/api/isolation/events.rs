@@ -3,8 +3,8 @@
 use foredraft_chat::MessageDelta;
 use serde::{Deserialize, Serialize};
 
+use crate::api::loaded::registry::AcceptedRequest;
 use crate::api::prompts::PreparedPrompt;
-use crate::api::registry::AcceptedRequest;
 use crate::engine::{Event, Generated, PromptProbs};
 use crate::error::{Error, Result};
 use crate::llama::TokenPieces;
@@ -12,7 +12,7 @@ use crate::sampling::TokenProbs;
 
 /// An event of a request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::api) enum RequestEvent {
+pub enum RequestEvent {
     /// It is valid, and queued.
     Accepted(AcceptedRequest),
     /// It is invalid, or cannot be queued. The last event.
@@ -25,9 +25,9 @@ pub(in crate::api) enum RequestEvent {
 
 /// New parts of a message, and all warnings about it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::api) struct MessageParts {
-    pub(in crate::api) delta: MessageDelta,
-    pub(in crate::api) warnings: Vec<String>,
+pub struct MessageParts {
+    pub delta: MessageDelta,
+    pub warnings: Vec<String>,
 }
 
 /// The error of a process that has sent what no engine sends.

@@ -13,7 +13,7 @@
 //! - `protocol`, `connection`: frames through a socket that only both processes have. `events`: the events in them, and their checks.
 //! - `remote`, `remote_request`, `shared`: the host's side.
 //! - `supervisor`: starts the process, again and again. `watch`: ends it if it does not answer. `trial`: finds the request that ends it.
-//! - The engine's side is [`engine_process`](super::engine_process).
+//! - The engine's side is [`engine_process`](crate::api::life_cycle::engine_process).
 
 mod connection;
 mod events;
@@ -27,7 +27,7 @@ mod supervisor;
 mod trial;
 mod watch;
 
-pub(super) use self::events::{MessageParts, RequestEvent};
-pub(super) use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, ServedModel, floats};
-pub(super) use self::remote::RemoteEngine;
-pub(super) use self::settings::IsolationSettings;
+pub use self::events::{MessageParts, RequestEvent};
+pub use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, ServedModel, floats};
+pub use self::remote::RemoteEngine;
+pub use self::settings::IsolationSettings;

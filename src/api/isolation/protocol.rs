@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::api::request::RequestArguments;
+use crate::api::wire::request::RequestArguments;
 use crate::error::{Error, Result};
 use crate::llama::process::send_all;
 use crate::llama::{Token, TokenPieces};
 
 /// The first number of a call that is not a completion request.
-pub(in crate::api) const FIRST_CALL: u64 = 1 << 63;
+pub const FIRST_CALL: u64 = 1 << 63;
 /// The length of a frame's head.
 const HEAD: usize = 13;
 /// The maximum length of a frame's text.
@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 1 << 30;
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(in crate::api) enum FrameKind {
+pub enum FrameKind {
     /// To the host, first: the library's version.
     Hello = 1,
     /// To the engine: the name of a function, a line end, and its argument.
@@ -60,20 +60,20 @@ pub(in crate::api) enum FrameKind {
 
 /// A message.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::api) struct Frame {
-    pub(in crate::api) kind: FrameKind,
-    pub(in crate::api) number: u64,
-    pub(in crate::api) text: Vec<u8>,
+pub struct Frame {
+    pub kind: FrameKind,
+    pub number: u64,
+    pub text: Vec<u8>,
     /// The end of the text, which several frames can share. A frame that arrives has none.
     rest: Option<Arc<[u8]>>,
 }
 
 /// What comes before the text of a completion request.
 #[derive(Debug, PartialEq, Default, Serialize, Deserialize)]
-pub(in crate::api) struct RequestHead {
+pub struct RequestHead {
     /// Its caller waits for the final response.
-    pub(in crate::api) is_awaited: bool,
-    pub(in crate::api) arguments: RequestArguments,
+    pub is_awaited: bool,
+    pub arguments: RequestArguments,
 }
 
 impl FrameKind {
@@ -89,31 +89,31 @@ impl FrameKind {
 }
 
 impl Frame {
-    pub(in crate::api) fn new(kind: FrameKind, number: u64, text: impl Into<Vec<u8>>) -> Frame {
+    pub fn new(kind: FrameKind, number: u64, text: impl Into<Vec<u8>>) -> Frame {
         Frame { kind, number, text: text.into(), rest: None }
     }
 
     /// A call of a function.
-    pub(in crate::api) fn call(number: u64, function: &str, argument: &Arc<[u8]>) -> Frame {
+    pub fn call(number: u64, function: &str, argument: &Arc<[u8]>) -> Frame {
         let rest = Some(Arc::clone(argument));
         Frame { rest, ..Frame::new(FrameKind::Call, number, format!("{function}\n")) }
     }
 
     /// A completion request.
-    pub(in crate::api) fn request(number: u64, head: &RequestHead, text: &Arc<[u8]>) -> Frame {
+    pub fn request(number: u64, head: &RequestHead, text: &Arc<[u8]>) -> Frame {
         let mut line = serde_json::to_vec(head).unwrap_or_default();
         line.push(b'\n');
         Frame { rest: Some(Arc::clone(text)), ..Frame::new(FrameKind::Request, number, line) }
     }
 
     /// The function and the argument of a call; `None`: it is something else.
-    pub(in crate::api) fn as_call(&self) -> Option<(&str, &[u8])> {
+    pub fn as_call(&self) -> Option<(&str, &[u8])> {
         let (function, argument) = self.lines()?;
         Some((std::str::from_utf8(function).ok()?, argument))
     }
 
     /// The head and the text of a completion request; `None`: it is something else.
-    pub(in crate::api) fn as_request(&self) -> Option<(RequestHead, &[u8])> {
+    pub fn as_request(&self) -> Option<(RequestHead, &[u8])> {
         let (head, text) = self.lines()?;
         Some((serde_json::from_slice(head).ok()?, text))
     }
@@ -129,7 +129,7 @@ impl Frame {
     ///
     /// # Errors
     /// It is.
-    pub(in crate::api) fn check_argument(argument: &[u8]) -> Result<()> {
+    pub fn check_argument(argument: &[u8]) -> Result<()> {
         // The rest is for what comes before the argument.
         const MOST: usize = MAX_TEXT - (MAX_TEXT >> 3);
         if argument.len() <= MOST {
@@ -143,7 +143,7 @@ impl Frame {
     ///
     /// # Errors
     /// The stream failed, or sent something else, or claims to send more than [`MAX_TEXT`].
-    pub(in crate::api) fn read(stream: &mut impl Read) -> io::Result<Option<Frame>> {
+    pub fn read(stream: &mut impl Read) -> io::Result<Option<Frame>> {
         let mut head = [0; HEAD];
         match stream.read_exact(&mut head) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -166,17 +166,17 @@ impl Frame {
 
 /// A model that generates, as the host's process needs to know it.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::api) struct ServedModel {
+pub struct ServedModel {
     /// Its name in answers.
-    pub(in crate::api) name: String,
+    pub name: String,
     /// The context length of one request, in tokens.
-    pub(in crate::api) n_ctx: usize,
-    pub(in crate::api) pieces: Arc<TokenPieces>,
+    pub n_ctx: usize,
+    pub pieces: Arc<TokenPieces>,
 }
 
 impl ServedModel {
     /// The frame that sends it.
-    pub(in crate::api) fn frame(&self, number: u64) -> Frame {
+    pub fn frame(&self, number: u64) -> Frame {
         let line = format!("{}\n", json!({"name": self.name, "n_ctx": self.n_ctx}));
         Frame::new(FrameKind::Model, number, [line.into_bytes(), self.pieces.to_bytes()].concat())
     }
@@ -193,17 +193,17 @@ impl ServedModel {
 
 /// A row of logits that the host's callback is to change.
 #[derive(Debug, PartialEq)]
-pub(in crate::api) struct LogitsRow {
+pub struct LogitsRow {
     /// The number of the request.
-    pub(in crate::api) request: u64,
+    pub request: u64,
     /// The tokens before the position.
-    pub(in crate::api) tokens: Vec<Token>,
-    pub(in crate::api) logits: Vec<f32>,
+    pub tokens: Vec<Token>,
+    pub logits: Vec<f32>,
 }
 
 impl LogitsRow {
     /// The frame that sends such a row. `number`: of the row.
-    pub(in crate::api) fn frame(number: u64, request: u64, tokens: &[Token], logits: &[f32]) -> Frame {
+    pub fn frame(number: u64, request: u64, tokens: &[Token], logits: &[f32]) -> Frame {
         let mut text = Vec::with_capacity(16 + 4 * (tokens.len() + logits.len()));
         text.extend(request.to_le_bytes());
         text.extend((tokens.len() as u64).to_le_bytes());
@@ -213,7 +213,7 @@ impl LogitsRow {
     }
 
     /// Reads the text of a frame; `None`: it is something else.
-    pub(in crate::api) fn read(text: &[u8]) -> Option<LogitsRow> {
+    pub fn read(text: &[u8]) -> Option<LogitsRow> {
         let (request, rest) = text.split_first_chunk()?;
         let (n_tokens, rest) = rest.split_first_chunk()?;
         let n_bytes = usize::try_from(u64::from_le_bytes(*n_tokens)).ok()?.checked_mul(4)?;
@@ -228,16 +228,16 @@ impl LogitsRow {
 }
 
 /// The numbers of a row that was sent.
-pub(in crate::api) fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
+pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
 }
 
 /// The sending end of a connection, for all threads.
 #[derive(Debug)]
-pub(in crate::api) struct FrameSender(Mutex<UnixStream>);
+pub struct FrameSender(Mutex<UnixStream>);
 
 impl FrameSender {
-    pub(in crate::api) fn new(stream: UnixStream) -> FrameSender {
+    pub fn new(stream: UnixStream) -> FrameSender {
         FrameSender(Mutex::new(stream))
     }
 
@@ -245,7 +245,7 @@ impl FrameSender {
     ///
     /// # Errors
     /// The other end has closed, or the text has more than [`MAX_TEXT`] bytes.
-    pub(in crate::api) fn send(&self, frame: &Frame) -> io::Result<()> {
+    pub fn send(&self, frame: &Frame) -> io::Result<()> {
         let rest = frame.rest.as_deref().unwrap_or_default();
         let len = frame.text.len() + rest.len();
         let len = u32::try_from(len).ok().filter(|_| len <= MAX_TEXT).ok_or(io::ErrorKind::InvalidInput)?;

@@ -21,15 +21,18 @@ use super::settings::IsolationSettings;
 use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
-use crate::api::calls::{PollSource, chat_record, prompt_stats, submitted, wait_for_response};
-use crate::api::fields::parse_object;
-use crate::api::load::LoadRequest;
-use crate::api::local_engine::{validate_slot, vocab_only};
-use crate::api::registry::{
+use crate::api::Function;
+use crate::api::loaded::calls::{PollSource, chat_record, prompt_stats, submitted, wait_for_response};
+use crate::api::loaded::local_engine::{validate_slot, vocab_only};
+use crate::api::loaded::registry::{
     CompletionRecord, RecordPlace, RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal,
 };
-use crate::api::request::{CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings};
-use crate::api::{Function, response};
+use crate::api::loaded::response;
+use crate::api::wire::fields::parse_object;
+use crate::api::wire::load::LoadRequest;
+use crate::api::wire::request::{
+    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings,
+};
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
@@ -46,7 +49,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const LOAD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A loaded engine in another process.
-pub(in crate::api) struct RemoteEngine {
+pub struct RemoteEngine {
     shared: Arc<RemoteShared>,
     logits: Arc<Hook<LogitsCallback>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -62,7 +65,7 @@ impl RemoteEngine {
     ///
     /// # Errors
     /// The process cannot be started, the load failed there, or it was aborted.
-    pub(in crate::api) fn start(
+    pub fn start(
         settings: IsolationSettings,
         load: LoadRequest,
         pauses: File,
@@ -114,7 +117,7 @@ impl RemoteEngine {
     }
 
     /// Begins to end the process, without waiting.
-    pub(in crate::api) fn begin_stop(&self) {
+    pub fn begin_stop(&self) {
         if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
             let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
             self.shared.send(Frame::call(number, "stop", &Arc::default()));
@@ -123,7 +126,7 @@ impl RemoteEngine {
     }
 
     /// Ends the process and all requests, and waits for it.
-    pub(in crate::api) fn stop(&self) {
+    pub fn stop(&self) {
         self.begin_stop();
         let begun = Instant::now();
         while begun.elapsed() < STOP_PATIENCE
@@ -150,7 +153,7 @@ impl RemoteEngine {
     ///
     /// # Errors
     /// The engine stops, the call would deadlock, or the process cannot be started again.
-    pub(in crate::api) fn call(
+    pub fn call(
         &self,
         function: Function,
         argument: &[u8],
@@ -250,7 +253,7 @@ impl RemoteEngine {
     }
 
     /// `foredraft_status`, with `isolation`.
-    pub(in crate::api) fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         self.update_status();
         let mut status = self.shared.last_status.lock().clone();
         if let Some(status) = status.as_object_mut() {
@@ -283,16 +286,16 @@ impl RemoteEngine {
     }
 
     /// The updates of its requests are no longer polled from it.
-    pub(in crate::api) fn close(&self) {
+    pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
     /// The values that a request gets for absent fields.
-    pub(in crate::api) fn defaults(&self) -> &RequestDefaults {
+    pub fn defaults(&self) -> &RequestDefaults {
         &self.shared.load.defaults
     }
 
-    pub(in crate::api) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         !self.is_closed.load(Ordering::Acquire)
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::fields::{Fields, unexpected};
-use crate::api::load;
+use crate::api::wire::fields::{Fields, unexpected};
+use crate::api::wire::load;
 use crate::error::{Error, Result};
 use crate::llama::{CpuSet, PauseGate};
 
@@ -18,7 +18,7 @@ const LEAST_N_CTX: u64 = 512;
 
 /// How an engine is isolated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::api) struct IsolationSettings {
+pub struct IsolationSettings {
     /// The program; `None`: it is searched.
     pub(super) path: Option<PathBuf>,
     /// The host's working folder at the load, to which paths are relative when the program is started again. `None`: unknown.
@@ -41,7 +41,7 @@ impl IsolationSettings {
     ///
     /// # Errors
     /// A key of isolation is invalid, or a model is not given by its path.
-    pub(in crate::api) fn read(command: &[u8], warnings: Vec<String>) -> Result<IsolationSettings> {
+    pub fn read(command: &[u8], warnings: Vec<String>) -> Result<IsolationSettings> {
         let mut object = load::as_object(command).unwrap_or_default();
         let settings = {
             let mut fields = Fields::new(&object);
@@ -75,7 +75,7 @@ impl IsolationSettings {
     /// # Errors
     /// The system has no memory or descriptors.
     #[allow(clippy::unused_self, reason = "in place of this there is nothing on systems without isolation")]
-    pub(in crate::api) fn share_pauses(&self) -> Result<(PauseGate, File)> {
+    pub fn share_pauses(&self) -> Result<(PauseGate, File)> {
         PauseGate::shared().map_err(|error| Error::exhausted(format!("isolate: {error}")))
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::loaded::LoadedEngine;
-use crate::api::calls::{PollCommand, poll_left};
+use crate::api::loaded::calls::{PollCommand, poll_left};
 use crate::error::Result;
 
 /// The requests of engines that do not serve any more.

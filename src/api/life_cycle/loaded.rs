@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::pauses::{Following, HostPauses};
 use crate::api::Function;
-use crate::api::calls::{PollCommand, PollSource};
 use crate::api::isolation::{IsolationSettings, RemoteEngine};
-use crate::api::load::LoadRequest;
-use crate::api::local_engine::LocalEngine;
-use crate::api::request::{RequestArguments, RequestDefaults};
+use crate::api::loaded::calls::{PollCommand, PollSource};
+use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::wire::load::LoadRequest;
+use crate::api::wire::request::{RequestArguments, RequestDefaults};
 use crate::engine::{LogitsCallback, Notify};
 use crate::error::{Error, Result};
 use crate::host::Hook;

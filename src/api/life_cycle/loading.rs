@@ -16,11 +16,11 @@ use super::left_requests::LeftRequests;
 use super::loaded::LoadedEngine;
 use super::pauses::HostPauses;
 use crate::api::isolation::IsolationSettings;
-use crate::api::load::{GivenModels, LoadRequest};
-use crate::api::local_engine::LocalEngine;
-use crate::api::lookup::RunningLookups;
-use crate::api::request::RequestDefaults;
-use crate::api::status::LoadPhase;
+use crate::api::life_cycle::lookup_progress::RunningLookups;
+use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::loaded::status::LoadPhase;
+use crate::api::wire::load::{GivenModels, LoadRequest};
+use crate::api::wire::request::RequestDefaults;
 use crate::engine::{self, LOAD_STACK, LogitsCallback};
 use crate::error::{Code, Error, Result};
 use crate::forks;
@@ -91,7 +91,7 @@ impl Default for LoadState {
 }
 
 /// The argument of a load.
-pub(in crate::api) struct LoadCommand {
+pub struct LoadCommand {
     given: GivenModels,
     command: Vec<u8>,
     /// The level at which a failure is logged. Most hosts get it from the call and the status.
@@ -115,13 +115,13 @@ impl LoadCommand {
     }
 
     /// The command of a host in another process, which has these warnings about it.
-    pub(in crate::api) fn isolated(command: &[u8], warnings: Vec<String>) -> LoadCommand {
+    pub fn isolated(command: &[u8], warnings: Vec<String>) -> LoadCommand {
         LoadCommand { warnings, ..LoadCommand::new(command) }
     }
 
     /// A command through another interface, whose hosts learn of a failure only from the log. `warn_about` returns the warnings about
     /// defaults that its requests do not use.
-    pub(in crate::api) fn translated(command: &[u8], warn_about: fn(&RequestDefaults) -> Vec<String>) -> LoadCommand {
+    pub fn translated(command: &[u8], warn_about: fn(&RequestDefaults) -> Vec<String>) -> LoadCommand {
         LoadCommand { failure_level: Level::Error, warn_about, ..LoadCommand::new(command) }
     }
 }

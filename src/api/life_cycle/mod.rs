@@ -1,8 +1,13 @@
 //! An engine from the host's point of view: load, unload, and calls at any time in between.
 
+#[cfg(target_os = "linux")]
+pub mod engine_process;
 mod left_requests;
+pub mod legacy;
 mod loaded;
 mod loading;
+mod lookup_progress;
+mod lookup_tools;
 mod pauses;
 mod shutdown;
 
@@ -11,18 +16,20 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::loaded::LoadedEngine;
-pub(in crate::api) use self::loading::LoadCommand;
+pub use self::loading::LoadCommand;
 pub(crate) use self::loading::cut_off;
 use self::loading::{EngineState, LifeCycle};
 pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
-use super::calls::{PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_models};
-use super::fields::parse_object;
-use super::function::Function;
-use super::local_engine::LocalEngine;
-use super::lookup::{RunningLookup, RunningLookups};
-use super::request::{RequestArguments, RequestDefaults};
-use super::status::{EngineStatus, LoadPhase};
+use crate::api::life_cycle::lookup_progress::{RunningLookup, RunningLookups};
+use crate::api::loaded::calls::{
+    PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_models,
+};
+use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::loaded::status::{EngineStatus, LoadPhase};
+use crate::api::wire::fields::parse_object;
+use crate::api::wire::function::Function;
+use crate::api::wire::request::{RequestArguments, RequestDefaults};
 use crate::engine::LogitsCallback;
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -47,7 +54,7 @@ impl JsonEngine {
     }
 
     /// The engine of a process of its own, whose host opens and closes `gate`.
-    pub(in crate::api) fn of_other_process(gate: Arc<PauseGate>) -> JsonEngine {
+    pub fn of_other_process(gate: Arc<PauseGate>) -> JsonEngine {
         JsonEngine { life_cycle: Arc::new(LifeCycle::of_other_process(gate)) }
     }
 
@@ -89,12 +96,12 @@ impl JsonEngine {
     ///
     /// # Errors
     /// As [`JsonEngine::load`].
-    pub(in crate::api) fn run_load(&self, command: LoadCommand) -> Result<()> {
+    pub fn run_load(&self, command: LoadCommand) -> Result<()> {
         self.life_cycle.load(command)
     }
 
     /// As [`JsonEngine::load_async`].
-    pub(in crate::api) fn run_load_async(&self, command: LoadCommand) {
+    pub fn run_load_async(&self, command: LoadCommand) {
         self.life_cycle.load_in_background(command);
     }
 
@@ -138,7 +145,7 @@ impl JsonEngine {
     ///
     /// # Errors
     /// As [`JsonEngine::call`].
-    pub(in crate::api) fn call_announcing(
+    pub fn call_announcing(
         &self,
         function: Function,
         request: Result<&[u8]>,
@@ -156,27 +163,27 @@ impl JsonEngine {
     ///
     /// # Errors
     /// No model is loaded.
-    pub(in crate::api) fn defaults(&self) -> Result<RequestDefaults> {
+    pub fn defaults(&self) -> Result<RequestDefaults> {
         Ok(self.loaded().map_err(|(_, error)| error)?.defaults().clone())
     }
 
     /// The requests that have not finished, waiting ones first.
-    pub(in crate::api) fn unfinished(&self) -> Vec<u64> {
+    pub fn unfinished(&self) -> Vec<u64> {
         self.loaded().map_or_else(|_| Vec::new(), |engine| engine.source().unfinished())
     }
 
     /// Whether the loaded engine has a request, possibly one that was polled to its end.
-    pub(in crate::api) fn has_request(&self, id: u64) -> bool {
+    pub fn has_request(&self, id: u64) -> bool {
         self.loaded().is_ok_and(|engine| engine.source().has_request(id))
     }
 
     /// Keeps a request pollable after any number of loads and unloads. `released`: the request that was kept until now.
-    pub(in crate::api) fn keep_request(&self, id: u64, released: Option<u64>) {
+    pub fn keep_request(&self, id: u64, released: Option<u64>) {
         self.life_cycle.left_requests().keep(id, released);
     }
 
     /// The name of the state, or `None` if a model is loaded.
-    pub(in crate::api) fn not_ready(&self) -> Option<&'static str> {
+    pub fn not_ready(&self) -> Option<&'static str> {
         self.loaded().err().map(|(state, _)| state)
     }
 
@@ -236,7 +243,7 @@ impl JsonEngine {
     }
 
     /// As [`JsonEngine::poll`], with a command that was read.
-    pub(in crate::api) fn run_poll(&self, command: PollCommand) -> Result<Value> {
+    pub fn run_poll(&self, command: PollCommand) -> Result<Value> {
         let here = self.loaded().ok().and_then(|engine| engine.poll(command.clone()));
         let answer = here.unwrap_or_else(|| poll_without_models(command.clone()));
         let left = self.life_cycle.left_requests();
@@ -253,7 +260,7 @@ impl JsonEngine {
     }
 
     /// As [`JsonEngine::cancel`], with a command that was read.
-    pub(in crate::api) fn run_cancel(&self, command: PollCommand) -> Result<Value> {
+    pub fn run_cancel(&self, command: PollCommand) -> Result<Value> {
         let answer = match self.loaded() {
             Ok(engine) => engine.cancel(command.clone()),
             Err(_) => cancel_without_models(command.clone()),

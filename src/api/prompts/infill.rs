@@ -13,7 +13,7 @@
 //! from the gap. The files get the rest of the context; the first files are cut first.
 
 use super::serving_model::ServingModel;
-use crate::api::request::Infill;
+use crate::api::wire::request::Infill;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 
@@ -24,12 +24,12 @@ const PROJECT: &str = "myproject\n";
 const FILE: &str = "filename\n";
 
 /// How many tokens the parts of a prompt may have, and their order.
-pub(in crate::api) struct InfillBudget {
-    pub(in crate::api) n_ctx: usize,
-    pub(in crate::api) n_batch: usize,
-    pub(in crate::api) n_predict: Option<usize>,
+pub struct InfillBudget {
+    pub n_ctx: usize,
+    pub n_batch: usize,
+    pub n_predict: Option<usize>,
     /// The suffix comes before the prefix.
-    pub(in crate::api) spm: bool,
+    pub spm: bool,
 }
 
 impl InfillBudget {

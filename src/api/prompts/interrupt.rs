@@ -10,7 +10,7 @@ use once_cell::sync::OnceCell;
 
 use super::ServingModel;
 use crate::api::chat_format::KnownTemplate;
-use crate::api::request::ChatInput;
+use crate::api::wire::request::ChatInput;
 use crate::engine::{Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 
@@ -19,7 +19,7 @@ const MAX_STEPS: u64 = 1 << 25;
 
 /// When to stop rendering chat templates and compiling schemas: at the request's `timeout_ms`, when the request is cancelled, when the engine is unloaded.
 #[derive(Clone)]
-pub(in crate::api) struct PromptInterrupt {
+pub struct PromptInterrupt {
     stopping: Arc<AtomicBool>,
     deadline: Option<Instant>,
     /// Set once the request is queued.
@@ -28,7 +28,7 @@ pub(in crate::api) struct PromptInterrupt {
 
 impl PromptInterrupt {
     /// The interrupt of a request that begins, with this `timeout_ms`.
-    pub(in crate::api) fn new(serving: &ServingModel, timeout: Option<Duration>) -> PromptInterrupt {
+    pub fn new(serving: &ServingModel, timeout: Option<Duration>) -> PromptInterrupt {
         PromptInterrupt {
             stopping: Arc::clone(&serving.stopping),
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
@@ -37,18 +37,18 @@ impl PromptInterrupt {
     }
 
     /// Stops also when this request ends.
-    pub(in crate::api) fn end_with(&self, request: &Arc<RequestHandle>) {
+    pub fn end_with(&self, request: &Arc<RequestHandle>) {
         // Called once for each request, so the cell is empty.
         let _ = self.request.set(Arc::clone(request));
     }
 
     /// Whether the request's time has passed.
-    pub(in crate::api) fn is_overdue(&self) -> bool {
+    pub fn is_overdue(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// The steps that schemas and patterns of the request may take together.
-    pub(in crate::api) fn work(&self) -> Work {
+    pub fn work(&self) -> Work {
         Work::new(MAX_STEPS, Some(self.for_template()))
     }
 
@@ -66,7 +66,7 @@ impl PromptInterrupt {
     ///
     /// # Errors
     /// It cannot be parsed, or it is interrupted.
-    pub(in crate::api) fn template(&self, serving: &ServingModel, chat: &ChatInput) -> Result<Arc<KnownTemplate>> {
+    pub fn template(&self, serving: &ServingModel, chat: &ChatInput) -> Result<Arc<KnownTemplate>> {
         let found = serving.template(chat.chat_template.as_deref(), !chat.tools.is_empty(), &self.for_template());
         found.map_err(|error| self.explained(error))
     }
@@ -77,7 +77,7 @@ impl PromptInterrupt {
     }
 
     /// An error of what must be complete before the request begins, which says why it was interrupted.
-    pub(in crate::api) fn explained_for(&self, error: Error, what: &str) -> Error {
+    pub fn explained_for(&self, error: Error, what: &str) -> Error {
         if error.code() == Code::Cancelled && !self.stopping.load(Ordering::Relaxed) && self.is_overdue() {
             return Error::invalid(format!("timeout_ms: passed before {what}"));
         }

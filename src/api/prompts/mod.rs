@@ -2,7 +2,6 @@
 
 mod infill;
 mod interrupt;
-mod preparer;
 mod serving_model;
 
 use std::ops::Range;
@@ -12,12 +11,11 @@ use std::time::SystemTime;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-pub(super) use self::infill::InfillBudget;
-pub(super) use self::interrupt::PromptInterrupt;
-pub(super) use self::preparer::Preparer;
-pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
+pub use self::infill::InfillBudget;
+pub use self::interrupt::PromptInterrupt;
+pub use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
 use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, without_dropped};
-use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
+use crate::api::wire::request::{ChatInput, Input, Inputs, Overflow, Prompt};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 use crate::speculative::Predicted;
@@ -32,14 +30,14 @@ const MAX_GENERATION_PROMPT: usize = 8 << 10;
 
 /// A prompt after tokenization.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct PreparedPrompt {
+pub struct PreparedPrompt {
     #[serde(serialize_with = "write_tokens", deserialize_with = "read_tokens")]
-    pub(super) tokens: Arc<[Token]>,
+    pub tokens: Arc<[Token]>,
     /// The text, if the request did not contain it (messages and infill).
-    pub(super) text: Option<Value>,
+    pub text: Option<Value>,
     /// The number of messages that were dropped.
-    pub(super) n_dropped: usize,
-    pub(super) warnings: Vec<String>,
+    pub n_dropped: usize,
+    pub warnings: Vec<String>,
 }
 
 fn write_tokens<S: Serializer>(tokens: &Arc<[Token]>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -58,22 +56,22 @@ impl PreparedPrompt {
 }
 
 /// Everything needed to tokenize the prompts of a request, possibly later and on another thread.
-pub(super) struct PromptSource {
-    pub(super) serving: ServingModel,
-    pub(super) inputs: Inputs,
+pub struct PromptSource {
+    pub serving: ServingModel,
+    pub inputs: Inputs,
     /// The predicted output, used as a draft.
-    pub(super) prediction: Option<String>,
-    pub(super) infill_budget: InfillBudget,
+    pub prediction: Option<String>,
+    pub infill_budget: InfillBudget,
     /// When to stop rendering.
-    pub(super) interrupt: PromptInterrupt,
-    pub(super) n_keep: Option<usize>,
+    pub interrupt: PromptInterrupt,
+    pub n_keep: Option<usize>,
     /// The request has several completions. If the engine would refuse one, all are refused.
-    pub(super) has_results: bool,
+    pub has_results: bool,
 }
 
 impl PromptSource {
     /// Whether the prompts are short enough for the caller's thread. `chat_len`: the length of a chat's prompt in bytes.
-    pub(super) fn is_short(&self, chat_len: usize) -> bool {
+    pub fn is_short(&self, chat_len: usize) -> bool {
         let prediction = self.prediction.as_ref().map_or(0, String::len);
         self.inputs.all.iter().map(|input| input.prompt.text_len()).fold(prediction, usize::saturating_add)
             <= MAX_INLINE
@@ -84,7 +82,7 @@ impl PromptSource {
     ///
     /// # Errors
     /// The template rejects the messages, a token is not in the vocabulary, or a prompt is empty or does not fit.
-    pub(super) fn prepare(&self) -> Result<(Vec<PreparedPrompt>, Option<Arc<Predicted>>)> {
+    pub fn prepare(&self) -> Result<(Vec<PreparedPrompt>, Option<Arc<Predicted>>)> {
         let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
             let name = if self.inputs.listed { format!("prompts[{index}]") } else { "prompt".to_owned() };
             let prompt = self.prompt(&name, input)?;
@@ -183,7 +181,7 @@ impl PromptSource {
 }
 
 /// Renders messages. Returns the prompt and warnings.
-pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
+pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
     let interrupt = PromptInterrupt::new(serving, None);
     let vocab = serving.vocab();
     let rendered = with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
@@ -196,7 +194,7 @@ pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String
 }
 
 /// Renders messages, to know that the template stays within its limits.
-pub(super) fn check_template(
+pub fn check_template(
     serving: &ServingModel,
     chat: &ChatInput,
     interrupt: &PromptInterrupt,
@@ -215,11 +213,11 @@ pub(super) fn check_template(
 }
 
 /// What rendering a request's messages once has shown.
-pub(super) struct CheckedTemplate {
+pub struct CheckedTemplate {
     /// The length of the prompt in bytes.
-    pub(super) prompt_len: usize,
+    pub prompt_len: usize,
     /// The text that `add_generation_prompt` adds to the prompt; `None`: it changes the prompt otherwise.
-    pub(super) generation_prompt: Option<String>,
+    pub generation_prompt: Option<String>,
 }
 
 /// A warning about the messages that are in no part of the prompt.

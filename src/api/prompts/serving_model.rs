@@ -8,8 +8,8 @@ use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
 use crate::api::chat_format::{KnownTemplate, RequestTemplates};
-use crate::api::fields::show;
-use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
+use crate::api::wire::fields::show;
+use crate::api::wire::request::{BiasTarget, Choices, CompletionRequest, Piece};
 use crate::engine::ChoiceTokens;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
@@ -21,38 +21,38 @@ const FALLBACK_TEMPLATE: &str = "chatml";
 /// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the engine, because long prompts are
 /// prepared after the submitting call has returned.
 #[derive(Clone)]
-pub(in crate::api) struct ServingModel {
-    pub(in crate::api) model: Arc<Model>,
+pub struct ServingModel {
+    pub model: Arc<Model>,
     /// The name in answers.
-    pub(in crate::api) name: String,
+    pub name: String,
     /// The context length of one request, in tokens.
-    pub(in crate::api) n_ctx: usize,
-    pub(in crate::api) ctx_shift: bool,
-    pub(in crate::api) templates: Arc<TemplatesByTools>,
+    pub n_ctx: usize,
+    pub ctx_shift: bool,
+    pub templates: Arc<TemplatesByTools>,
     /// The load's chat template.
-    pub(in crate::api) chat_template: Option<String>,
+    pub chat_template: Option<String>,
     /// The engine is being unloaded.
-    pub(in crate::api) stopping: Arc<AtomicBool>,
+    pub stopping: Arc<AtomicBool>,
     /// The target. A draft model without a chat template uses the target's.
-    pub(in crate::api) target: Arc<Model>,
+    pub target: Arc<Model>,
 }
 
 /// The models' chat templates: the target's parsed at load, the draft model's on first use.
 #[derive(Default)]
-pub(in crate::api) struct ChatTemplates {
-    pub(in crate::api) target: Arc<TemplatesByTools>,
-    pub(in crate::api) draft: Arc<TemplatesByTools>,
+pub struct ChatTemplates {
+    pub target: Arc<TemplatesByTools>,
+    pub draft: Arc<TemplatesByTools>,
 }
 
 /// A model's chat template for requests without tools, and for requests with tools.
 #[derive(Default)]
-pub(in crate::api) struct TemplatesByTools {
+pub struct TemplatesByTools {
     own: [OnceCell<Result<Arc<KnownTemplate>>>; 2],
     of_requests: RequestTemplates,
 }
 
 impl ServingModel {
-    pub(in crate::api) fn vocab(&self) -> &Vocab {
+    pub fn vocab(&self) -> &Vocab {
         self.model.vocab()
     }
 
@@ -61,13 +61,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// A text is too long, or a token is not in the vocabulary.
-    pub(in crate::api) fn tokenize(
-        &self,
-        name: &str,
-        pieces: &[Piece],
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<Token>> {
+    pub fn tokenize(&self, name: &str, pieces: &[Piece], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         let vocab = self.vocab();
         let mut tokens = Vec::new();
         for (index, piece) in pieces.iter().enumerate() {
@@ -95,7 +89,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// The vocabulary has no tokens for a choice.
-    pub(in crate::api) fn choice_tokens(&self, choices: &Choices) -> Result<ChoiceTokens> {
+    pub fn choice_tokens(&self, choices: &Choices) -> Result<ChoiceTokens> {
         // Vocabularies that put a space before a text put none after a newline.
         const BEFORE: &[u8] = b"\n";
         let vocab = self.vocab();
@@ -124,7 +118,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// It cannot be parsed, or `interrupt` ended the search for its format.
-    pub(in crate::api) fn template(
+    pub fn template(
         &self,
         requested: Option<&str>,
         with_tools: bool,
@@ -154,7 +148,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// `interrupt` ended it. A chat reports what is wrong with a template.
-    pub(in crate::api) fn find_templates(&self, interrupt: &StopSignal) -> Result<()> {
+    pub fn find_templates(&self, interrupt: &StopSignal) -> Result<()> {
         let found = [false, true].map(|with_tools| self.template(None, with_tools, interrupt));
         found.into_iter().try_for_each(|found| match found {
             Err(error) if error.code() == Code::Cancelled => Err(error),
@@ -163,7 +157,7 @@ impl ServingModel {
     }
 
     /// The text of a token, or "".
-    pub(in crate::api) fn token_text(&self, token: Option<Token>) -> String {
+    pub fn token_text(&self, token: Option<Token>) -> String {
         token.map_or(String::new(), |token| String::from_utf8_lossy(self.vocab().piece(token)).into_owned())
     }
 
@@ -183,7 +177,7 @@ impl ServingModel {
     }
 
     /// A warning if [`ServingModel::template`] is ChatML because there is no other.
-    pub(in crate::api) fn fallback_warning(&self, with_tools: bool) -> Option<String> {
+    pub fn fallback_warning(&self, with_tools: bool) -> Option<String> {
         let has_template = self.own_tool_template(with_tools).or_else(|| self.given_template()).is_some();
         (!has_template)
             .then(|| "messages: the model has no chat template, so ChatML is used; set chat_template".to_owned())
@@ -193,7 +187,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// There is no such adapter.
-    pub(in crate::api) fn lora_scales(&self, requested: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
+    pub fn lora_scales(&self, requested: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
         let mut scales = self.model.lora_scales();
         let Some(requested) = requested else { return Ok(scales) };
         scales.fill(0.0);
@@ -211,7 +205,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// The prompt is empty, or does not fit and may not be truncated.
-    pub(in crate::api) fn validate_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
+    pub fn validate_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
         let n_ctx = self.n_ctx;
         let too_long = prompt_fit::prompt_truncation(
             prompt.len(),
@@ -235,7 +229,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// A token is not in the vocabulary.
-    pub(in crate::api) fn logit_bias(&self, request: &CompletionRequest) -> Result<Vec<(Token, f32)>> {
+    pub fn logit_bias(&self, request: &CompletionRequest) -> Result<Vec<(Token, f32)>> {
         let vocab = self.vocab();
         let mut biases = BTreeMap::new();
         if request.ignore_eos {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Map, Value, json};
 
 use crate::api::chat::{ChatTemplate, RenderInput};
-use crate::api::legacy::translate;
-use crate::api::load::LoadRequest;
-use crate::api::request::{CompletionRequest, RequestArguments, RequestDefaults};
-use crate::api::schema;
+use crate::api::life_cycle::legacy::translate;
+use crate::api::wire::load::LoadRequest;
+use crate::api::wire::request::{CompletionRequest, RequestArguments, RequestDefaults};
+use crate::api::wire::schema;
 use crate::api::{Endpoint, JsonEngine, OldServer};
 use crate::engine::session::{SeedOrigin, Session};
 use crate::grammar::Grammar;
@@ -147,7 +147,7 @@ pub(in crate::api) fn run(target: &str, mut work: impl FnMut(&mut Mutator)) {
 
 /// The words of requests and loads, from the program's own table.
 fn words() -> Vec<&'static str> {
-    let fields = crate::api::request::sampler_fields();
+    let fields = crate::api::wire::request::sampler_fields();
     let mut words: Vec<&str> = fields.chain(["mirostat", "samplers", "dry_sequence_breakers"]).collect();
     words.extend([
         "prompt",

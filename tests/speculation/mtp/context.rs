@@ -8,6 +8,7 @@ use foredraft::llama::{
 };
 use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, DrafterKind, Settings, StopPolicy};
+use foredraft_base::HiddenStates;
 
 use crate::common;
 use crate::common::tiny_models::{self, MtpInput};

@@ -6,8 +6,8 @@ use foredraft_jinja::StopSignal;
 use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::api::chat_format::KnownTemplate;
 use crate::api::chat_format::tests::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
-use crate::api::fields::Fields;
-use crate::api::request::validate_tools;
+use crate::api::wire::fields::Fields;
+use crate::api::wire::request::validate_tools;
 
 /// Two tools.
 pub(in crate::api::chat_format) fn tools() -> Value {

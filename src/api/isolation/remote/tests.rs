@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use serde_json::json;
 
 use super::*;
-use crate::api::calls::PollCommand;
 use crate::api::isolation::connection::Connection;
 use crate::api::isolation::protocol::LogitsRow;
 use crate::api::isolation::shared::HostNotice;
+use crate::api::loaded::calls::PollCommand;
 use crate::api::tests::mutations::{Mutator, run};
 use crate::llama::TokenPieces;
 

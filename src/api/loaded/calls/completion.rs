@@ -1,0 +1,337 @@
+//! Completions: from the JSON of a request to the engine's queue, and from the engine's events to the answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+use serde_json::{Value, json};
+
+use super::{chat, constraint};
+use crate::api::LocalEngine;
+use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord, RequestRegistry};
+use crate::api::loaded::response;
+use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
+use crate::api::wire::answer::success;
+use crate::api::wire::fields::parse_object;
+use crate::api::wire::function::Function;
+use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
+use crate::engine::{self, Prepared, Request, RequestOptions};
+use crate::error::{Code, Error, Result};
+use crate::host;
+use crate::sampling::SamplingSettings;
+use crate::speculative;
+use crate::speculative::{DrafterKind, Predicted};
+use foredraft_base::prompt_fit;
+
+impl LocalEngine {
+    /// Queues a request. The answer has its id and how much of its prompt is cached. `announce` gets the id before the request has an
+    /// update.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn submit(&self, request: &[u8], arguments: RequestArguments, announce: &dyn Fn(u64)) -> Result<Value> {
+        let mut stats = Value::Null;
+        let record = self.enqueue(request, arguments, false, |record| {
+            stats = prompt_stats(record, |completion| self.expected_prompt_stats(record, completion));
+            announce(record.handle.id());
+        })?;
+        Ok(submitted(&record, stats))
+    }
+
+    /// Queues a request, waits until it has finished, and returns the final response.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn complete(&self, request: &[u8], arguments: RequestArguments) -> Result<Value> {
+        if host::inside() {
+            return Err(Error::would_deadlock(Function::Complete.name()));
+        }
+        let record = self.enqueue(request, arguments, true, |_| ())?;
+        wait_for_response(&self.requests, &record)
+    }
+
+    /// Queues a request whose updates the caller takes out of its record.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn begin(&self, request: &[u8], arguments: RequestArguments, is_awaited: bool) -> Result<Arc<RequestRecord>> {
+        self.enqueue(request, arguments, is_awaited, |_| ())
+    }
+
+    /// Parses a request and submits it to the engine. `is_awaited`: the caller waits for the final response. `announce` gets the record
+    /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
+    /// tokens first.
+    fn enqueue(
+        &self,
+        request: &[u8],
+        arguments: RequestArguments,
+        is_awaited: bool,
+        announce: impl FnOnce(&RequestRecord),
+    ) -> Result<Arc<RequestRecord>> {
+        let worker = self.worker()?;
+        let object = parse_object(request)?;
+        let mut request = CompletionRequest::from_object(&object, self.defaults(), arguments)?;
+        if !request.speculative.draft_only {
+            request.warnings.extend(self.models().self_check.warnings());
+        }
+        request.log(object);
+        let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
+        if !worker.generates() {
+            return Err(Error::invalid("the model generates no text"));
+        }
+        request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
+        request.validate_sessions()?;
+        let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
+        let work = interrupt.work();
+        let prepared = request.compile_schema(&work);
+        let prepared = prepared.and_then(|()| chat::prepare(&mut request, &serving, &interrupt, &work));
+        let chat = prepared.map_err(|error| interrupt.explained_for(error, "the schemas were compiled"))?;
+        let common = self.common_request(&request, &serving)?;
+        request.lora = Some(common.lora.iter().copied().enumerate().collect());
+        let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
+        let is_banned = |token| {
+            let bias = bias_of(token).ok().and_then(|index| common.sampling.logit_bias.get(index));
+            bias.is_some_and(|(_, bias)| *bias == f32::NEG_INFINITY)
+        };
+        let mut ends = serving.vocab().eog_tokens().peekable();
+        let used = UsedValues {
+            streams: !is_awaited,
+            ignores_eos: ends.peek().is_some() && ends.all(is_banned),
+            bans_as_null: request.translation.bans_as_null,
+        };
+        // Checked first, because `n_cmpl` can be large.
+        worker.check_room(request.n_completions())?;
+        let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
+            split_completions(&mut request, &serving, &common, used).into_iter().unzip();
+        let source = self.prompt_source(&mut request, &serving, &common, interrupt);
+        let chat_len = chat.as_ref().map_or(0, |chat| chat.prompt_len);
+        let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short(chat_len);
+        let n_cmpl = request.n_cmpl;
+        let n_completions = completions.len();
+        let prompts = if is_prepared {
+            let (prompts, prediction) = source.prepare()?;
+            let prompts = for_each_completion(prompts, n_cmpl);
+            for (request, prompt) in requests.iter_mut().zip(&prompts) {
+                request.prompt = Arc::clone(&prompt.tokens);
+                if let Some(settings) = &mut request.speculative {
+                    settings.prediction.clone_from(&prediction);
+                }
+            }
+            prompts
+        } else {
+            Vec::new()
+        };
+        let reservation = worker.reserve(requests, is_prepared)?;
+        let place = RecordPlace {
+            handle: Arc::clone(reservation.handle()),
+            is_awaited,
+            is_prepared,
+            model: serving.name.clone(),
+            n_ctx: serving.n_ctx,
+            pieces: Arc::clone(serving.vocab().pieces()),
+        };
+        let chat = request.chat.as_ref().zip(chat.as_ref());
+        let chat = chat.map(|(options, chat)| chat::record(options, Some(&chat.reader), n_completions));
+        let record = RequestRecord::new(request, place, completions, chat);
+        record.set_prompts(prompts);
+        let record = self.register(record);
+        announce(&record);
+        reservation.send()?;
+        if !is_prepared {
+            source.interrupt.end_with(&record.handle);
+            let (prepared, sender) = (Arc::clone(&record), worker.prepared_sender());
+            self.preparer.start(Arc::clone(&record.handle), move || {
+                let prompts = prepare(&source, n_cmpl, &prepared);
+                // The worker ends it at its own deadline, which is a moment later: as timed out, not as failed.
+                if !(prompts.is_err() && source.interrupt.is_overdue()) {
+                    sender.send(&prepared.handle, prompts);
+                }
+            });
+        }
+        Ok(record)
+    }
+
+    /// Moves what the prompts need out of the request.
+    fn prompt_source(
+        &self,
+        request: &mut CompletionRequest,
+        serving: &ServingModel,
+        common: &Request,
+        interrupt: PromptInterrupt,
+    ) -> PromptSource {
+        // Chats leave room for the choices.
+        let longest = common.choices.iter().flat_map(|choices| choices.iter()).map(Vec::len).max();
+        PromptSource {
+            has_results: request.has_results(),
+            infill_budget: InfillBudget {
+                n_ctx: serving.n_ctx,
+                n_batch: self.config().context.n_batch as usize,
+                n_predict: longest.or(request.options.n_predict),
+                spm: self.defaults().spm_infill,
+            },
+            interrupt,
+            n_keep: request.options.n_keep,
+            prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
+            inputs: request.take_inputs(),
+            serving: serving.clone(),
+        }
+    }
+
+    /// `prompt_stats` before the request has a slot: an estimate from the free slot with the longest common prefix.
+    fn expected_prompt_stats(&self, record: &RequestRecord, completion: &CompletionRecord) -> Value {
+        if !record.is_prepared {
+            return response::pending_prompt_stats(record);
+        }
+        let n_prompt = completion.tokens().len();
+        let dropped = prompt_fit::prompt_truncation(
+            n_prompt,
+            prompt_fit::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
+            record.n_ctx,
+        );
+        let mut prompt = completion.tokens().to_vec();
+        if let Some(range) = dropped {
+            prompt.drain(range);
+        }
+        let is_usable = |(index, slot): &(usize, engine::SlotStatus)| {
+            completion.reuses_cache
+                && completion.slot.is_none_or(|only| only == *index)
+                && slot.lora == completion.lora
+                // The status does not include the draft model's slots.
+                && !record.draft_only
+        };
+        let slots = self.engine_status().slots.into_iter().enumerate().filter(is_usable);
+        let caches = slots.filter_map(|(_, slot)| slot.cache);
+        let common = caches.map(|cache| prompt_fit::common_prefix(&cache, &prompt)).max().unwrap_or(0);
+        let cached = common.min(prompt.len().saturating_sub(1));
+        response::prompt_stats(record, completion, cached)
+    }
+
+    /// The engine's request, as far as all completions share it: without prompt and seed.
+    fn common_request(&self, request: &CompletionRequest, serving: &ServingModel) -> Result<Request> {
+        let logit_bias = serving.logit_bias(request)?;
+        let sampling = SamplingSettings { logit_bias, ..request.sampling.clone() };
+        let preserved_tokens = constraint::preserved_tokens(request, serving)?;
+        let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
+        Ok(Request {
+            prompt: Arc::default(),
+            prefix: Arc::default(),
+            sampling,
+            logits_editor: request
+                .logits_callback
+                .then(|| self.logits_editor(request.isolated.host_number))
+                .transpose()?,
+            choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
+            speculative: self.speculation(request)?,
+            constraint: constraint::compile(request, serving, &preserved_tokens)?,
+            lora: serving.lora_scales(request.lora.as_deref())?,
+            draft_only: request.speculative.draft_only,
+            compare: request.speculative.compare,
+            options: RequestOptions { post_sampling_probs, preserved_tokens, ..request.options.clone() },
+        })
+    }
+
+    /// The settings of speculation, without the predicted output, which is tokenized with the prompts.
+    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
+        let Some(mut settings) = request.speculative.settings.clone() else { return Ok(None) };
+        // As part of `auto`.
+        if request.grammar.is_some() && settings.sources == speculative::Settings::default().sources {
+            settings.sources.insert(0, DrafterKind::Grammar);
+        }
+        if request.prediction.is_some() {
+            settings.sources.insert(0, DrafterKind::Prediction);
+        }
+        let n_tokens = self.models().target.vocab().n_tokens();
+        let file = |name, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| self.cache_files.get(name, path, n_tokens)).transpose()
+        };
+        let (fixed, dynamic) = request.speculative.caches();
+        settings.lookup_static = file("speculative.lookup_cache_static", &fixed)?;
+        settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &dynamic)?;
+        Ok(Some(settings))
+    }
+}
+
+/// `prompt_stats` in the answer of a submit. `of` returns those of a completion.
+pub fn prompt_stats(record: &RequestRecord, of: impl Fn(&CompletionRecord) -> Value) -> Value {
+    let mut all = record.completions.iter().map(of);
+    if record.has_results { all.collect() } else { all.next().unwrap_or_default() }
+}
+
+/// The answer of a submit.
+pub fn submitted(record: &RequestRecord, prompt_stats: Value) -> Value {
+    success(json!({"id": record.handle.id(), "prompt_stats": prompt_stats}), record.warnings())
+}
+
+/// Waits until a request has finished, and returns the final response.
+///
+/// # Errors
+/// A bug in the library.
+pub fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> Result<Value> {
+    let events = record.handle.wait();
+    requests.end(record.handle.id());
+    let answer = response::final_response(record, events)
+        .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
+    response::log_answer(record, &answer);
+    Ok(answer)
+}
+
+/// Tokenizes the prompts of a queued request, on the preparer's thread.
+fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Result<Prepared> {
+    // If a bug panics here, the request ends with an error instead of waiting forever.
+    let prepared = catch_unwind(AssertUnwindSafe(|| source.prepare()));
+    let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the preparation of the prompt panicked"));
+    let (prompts, prediction): (_, Option<Arc<Predicted>>) = prepared.unwrap_or_else(panicked)?;
+    let prompts = for_each_completion(prompts, n_cmpl);
+    let tokens = prompts.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
+    record.set_prompts(prompts);
+    Ok(Prepared { prompts: tokens, prediction })
+}
+
+/// The prompt of each completion, in the order of [`split_completions`].
+fn for_each_completion(prompts: Vec<PreparedPrompt>, n_cmpl: usize) -> Vec<Arc<PreparedPrompt>> {
+    let copies = |prompt| std::iter::repeat_n(Arc::new(prompt), n_cmpl);
+    prompts.into_iter().flat_map(copies).collect()
+}
+
+/// The completions of a request, `n_cmpl` of each prompt: a record for the answers, and a request for the engine without its prompt.
+fn split_completions(
+    request: &mut CompletionRequest,
+    serving: &ServingModel,
+    common: &Request,
+    used: UsedValues,
+) -> Vec<(CompletionRecord, Request)> {
+    let n_ctx = u32::try_from(serving.n_ctx).unwrap_or(0);
+    let mut completions = Vec::new();
+    for index in 0..request.inputs.all.len() {
+        let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
+        for copy in 0..request.n_cmpl {
+            let sampling = SamplingSettings { seed: request.seed(index, copy), ..common.sampling.clone() };
+            // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
+            let is_first = copy == 0;
+            let options = RequestOptions {
+                slot: common.options.slot.filter(|_| is_first),
+                session_load: common.options.session_load.clone().filter(|_| is_first),
+                ..common.options.clone()
+            };
+            let record = CompletionRecord {
+                is_copy: !is_first,
+                prompt: OnceCell::new(),
+                given: Arc::clone(&given),
+                lora: common.lora.clone(),
+                reuses_cache: options.cache_prompt && options.n_beams <= 1,
+                slot: options.slot,
+                settings: generation_settings(request, &sampling, used, n_ctx, &serving.name),
+            };
+            // A token that is not in the vocabulary is of another model.
+            let prefix = request
+                .isolated
+                .prefixes
+                .get(completions.len())
+                .filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));
+            let prefix = prefix.map_or_else(Arc::default, |tokens| Arc::from(tokens.as_slice()));
+            completions.push((record, Request { prefix, sampling, options, ..common.clone() }));
+        }
+    }
+    completions
+}

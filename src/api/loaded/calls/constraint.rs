@@ -1,0 +1,104 @@
+//! The constraints on the completion of a request: its grammar, and the limit on reasoning.
+
+use std::sync::Arc;
+
+use crate::api::prompts::ServingModel;
+use crate::api::wire::request::{CompletionRequest, RequestGrammar, TriggerKind};
+use crate::error::Result;
+use crate::grammar::{Grammar, OutputConstraint, PreservingVocabulary, ReasoningRules, Trigger};
+use crate::llama::{Token, Vocabulary};
+
+/// The control tokens whose text is part of the completion, sorted.
+///
+/// # Errors
+/// A text cannot be tokenized.
+pub(super) fn preserved_tokens(request: &CompletionRequest, serving: &ServingModel) -> Result<Arc<[Token]>> {
+    let mut tokens = Vec::new();
+    for text in &request.constraint.preserved_tokens {
+        tokens.extend(single_token(text, serving)?);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    Ok(tokens.into())
+}
+
+/// Compiles the constraint of a request. `preserved`: see [`preserved_tokens`].
+///
+/// # Errors
+/// The grammar or a trigger is invalid, or a text cannot be tokenized.
+pub(super) fn compile(
+    request: &CompletionRequest,
+    serving: &ServingModel,
+    preserved: &Arc<[Token]>,
+) -> Result<Option<OutputConstraint>> {
+    let options = &request.constraint;
+    let vocabulary = Arc::clone(&serving.model) as Arc<dyn Vocabulary>;
+    let vocabulary = Arc::new(PreservingVocabulary::new(vocabulary, Arc::clone(preserved)));
+    let mut constraint = match &request.grammar {
+        Some(given) => {
+            let mut grammar = match given {
+                RequestGrammar::Gbnf(text) => Grammar::new(&vocabulary, text)?,
+                RequestGrammar::Tree(tree, root) => {
+                    Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, Arc::clone(tree), *root)?
+                }
+            };
+            if !options.grammar_prefix.is_empty() {
+                grammar.accept_text(options.grammar_prefix.as_bytes())?;
+            }
+            let constraint = OutputConstraint::from(grammar);
+            Some(match options.grammar_lazy || options.is_behind_reasoning {
+                true => constraint.with_triggers(&triggers(request, serving, preserved)?)?,
+                false => constraint,
+            })
+        }
+        None => None,
+    };
+    if let (false, Some(end)) = (options.reasoning_start.is_empty(), options.reasoning_ends.first()) {
+        let forced = format!("{}{end}", options.reasoning_message);
+        let rules = ReasoningRules {
+            start: options.reasoning_start.clone(),
+            ends: options.reasoning_ends.clone(),
+            budget: options.reasoning_budget,
+            forced: serving.vocab().tokenize(forced.as_bytes(), false, true)?,
+        };
+        let any = constraint.unwrap_or_else(|| OutputConstraint::none(vocabulary));
+        constraint = Some(any.with_reasoning(rules, &options.generation_prompt));
+    }
+    if options.is_behind_reasoning {
+        constraint = constraint.map(OutputConstraint::behind_reasoning);
+    }
+    Ok(constraint)
+}
+
+/// The triggers of a lazy grammar. As in llama-server, a word that is a preserved token is a trigger only as that token.
+fn triggers(request: &CompletionRequest, serving: &ServingModel, preserved: &[Token]) -> Result<Vec<Trigger>> {
+    let mut triggers = Vec::new();
+    for trigger in &request.constraint.grammar_triggers {
+        let value = trigger.value.clone();
+        triggers.push(match trigger.kind {
+            TriggerKind::Beginning => Trigger::Beginning(value),
+            TriggerKind::Pattern => Trigger::Pattern(value),
+            TriggerKind::FullPattern => Trigger::FullPattern(value),
+            TriggerKind::Token => {
+                match trigger.token.map_or_else(|| single_token(&value, serving), |id| Ok(Some(id)))? {
+                    Some(token) => Trigger::Token(token),
+                    None => Trigger::Word(value),
+                }
+            }
+            TriggerKind::Word => match single_token(&value, serving)?.filter(|token| preserved.contains(token)) {
+                Some(token) => Trigger::Token(token),
+                None => Trigger::Word(value),
+            },
+        });
+    }
+    Ok(triggers)
+}
+
+/// The token that a text consists of, if it is a single one.
+fn single_token(text: &str, serving: &ServingModel) -> Result<Option<Token>> {
+    let tokens = serving.vocab().tokenize(text.as_bytes(), false, true)?;
+    Ok(match tokens.as_slice() {
+        [token] => Some(*token),
+        _ => None,
+    })
+}

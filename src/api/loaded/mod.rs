@@ -1,0 +1,15 @@
+//! A loaded engine in this process, and the requests that it has.
+//!
+//! - `local_engine`: the models, the worker's handle and the registry. Its methods are in `calls`, and `lookup_cache` for n-gram caches.
+//! - `registry`: live requests by id. `preparer`: the thread that makes long prompts.
+//! - `response`, `chat_answer`, `status`: the worker's events, and the engine's state, as JSON.
+
+pub mod calls;
+mod chat_answer;
+pub mod local_engine;
+mod lookup_cache;
+mod lookup_files;
+mod preparer;
+pub mod registry;
+pub mod response;
+pub mod status;

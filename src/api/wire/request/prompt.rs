@@ -1,0 +1,318 @@
+//! The prompts of a request: text and tokens, messages for the chat template, or text with a gap.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value};
+
+use super::chat::read_tools;
+use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected};
+use crate::error::{Error, Result};
+use crate::llama::Token;
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// Pieces to tokenize separately and concatenate; possibly none. BOS is added if the first piece is text.
+    Text(Vec<Piece>),
+    /// Messages to render with the chat template.
+    Messages(ChatInput),
+    /// Text with a gap to fill.
+    Infill(Infill),
+}
+
+impl Prompt {
+    /// The length of its text in bytes, including keys and the request's own template.
+    pub fn text_len(&self) -> usize {
+        let of_pieces = |pieces: &[Piece]| -> usize {
+            let len = |piece: &Piece| if let Piece::Text(text) = piece { text.len() } else { 0 };
+            pieces.iter().map(len).sum()
+        };
+        match self {
+            Prompt::Text(pieces) => of_pieces(pieces),
+            Prompt::Infill(infill) => {
+                let extra: usize = infill.extra.iter().map(|file| file.filename.len() + file.text.len()).sum();
+                of_pieces(&infill.prefix) + of_pieces(&infill.prompt) + of_pieces(&infill.suffix) + extra
+            }
+            Prompt::Messages(chat) => {
+                let values = chat.messages.iter().chain(&chat.tools).chain(chat.chat_template_kwargs.values());
+                values.map(value_len).sum::<usize>() + chat.chat_template.as_ref().map_or(0, String::len)
+            }
+        }
+    }
+}
+
+/// The length of the texts in a value, in bytes. Other values count as one.
+fn value_len(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_len).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + value_len(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
+/// Text with a gap to fill (fill-in-the-middle).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Infill {
+    /// The text before the gap.
+    pub prefix: Vec<Piece>,
+    /// The beginning of the gap's text.
+    pub prompt: Vec<Piece>,
+    /// The text after the gap.
+    pub suffix: Vec<Piece>,
+    /// Other files of the repository.
+    pub extra: Vec<Extra>,
+}
+
+/// Another file of the repository.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Extra {
+    /// Its name.
+    pub filename: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Infill {
+    /// Reads `input_prefix`, `input_suffix` and `input_extra`. `None`: all of them are empty.
+    fn read(fields: &mut Fields, prompt: Option<&Value>) -> Result<Option<Infill>> {
+        let mut text = |key| fields.get(key).map_or(Ok(Vec::new()), |value| pieces(key, value));
+        let (prefix, suffix) = (text("input_prefix")?, text("input_suffix")?);
+        let extra = fields.list("input_extra", "an array of {\"filename\", \"text\"}", |name, value| {
+            let text = value.get("text").ok_or_else(|| unexpected(name, "{\"filename\", \"text\"}", value))?;
+            let filename = value
+                .get("filename")
+                .filter(|name| !name.is_null())
+                .map(|value| text_in(&format!("{name}.filename"), value))
+                .transpose()?;
+            Ok(Extra {
+                filename: filename.unwrap_or("tmp").to_owned(), // as in llama-server
+                text: text_in(&format!("{name}.text"), text)?.to_owned(),
+            })
+        })?;
+        let extra = extra.unwrap_or_default();
+        let is_empty = |pieces: &[Piece]| pieces.iter().all(|piece| *piece == Piece::Text(String::new()));
+        if is_empty(&prefix) && is_empty(&suffix) && extra.is_empty() {
+            return Ok(None);
+        }
+        let prompt = prompt.map_or(Ok(Vec::new()), |value| pieces("prompt", value))?;
+        Ok(Some(Infill { prefix, prompt, suffix, extra }))
+    }
+}
+
+/// A part of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    /// Text, possibly empty.
+    Text(String),
+    /// A token id, at least 0. It may exceed the vocabulary.
+    Token(Token),
+}
+
+/// The chat template's input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatInput {
+    /// At least one object. Each has a string `role`, and a `content` that is a string, an array of parts, null or absent.
+    pub messages: Vec<Value>,
+    /// Tool definitions: objects.
+    pub tools: Vec<Value>,
+    /// A template that replaces the model's and the load's.
+    pub chat_template: Option<String>,
+    /// Additional variables for the template.
+    pub chat_template_kwargs: Map<String, Value>,
+    /// The prompt ends with the beginning of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
+    pub continued: Option<ContinuedTurn>,
+}
+
+/// The beginning of a turn that the completion continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinuedTurn {
+    /// Its text.
+    pub text: String,
+    /// The parts of it that come from a message, so that they contain no control tokens.
+    pub data: Vec<Range<usize>>,
+}
+
+/// A prompt, and its JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// The prompt.
+    pub prompt: Prompt,
+    /// The JSON of `prompt`, for the answer; null for messages and infill, where the answer shows the rendered text.
+    pub given: Value,
+}
+
+/// The prompts of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inputs {
+    /// At least one.
+    pub all: Vec<Input>,
+    /// They were given as `prompts`, so the answer has `results` even for a single prompt.
+    pub listed: bool,
+    /// Control tokens are parsed in prompts, or in the text of messages.
+    pub parse_special: bool,
+    /// The behaviour if a prompt does not fit into the context.
+    pub on_overflow: Overflow,
+}
+
+/// The behaviour if a prompt does not fit into the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// The oldest turns of the messages are dropped.
+    DropTurns,
+    /// Tokens after the first `n_keep` are dropped.
+    Truncate,
+    /// The request fails with `context_full`.
+    Error,
+}
+
+impl Overflow {
+    /// The words used in JSON.
+    const WORDS: [(&str, Overflow); 3] =
+        [("drop_turns", Overflow::DropTurns), ("truncate", Overflow::Truncate), ("error", Overflow::Error)];
+
+    /// The word used in JSON.
+    pub fn as_str(self) -> &'static str {
+        Overflow::WORDS.iter().find(|(_, overflow)| *overflow == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// Reads `prompt`, `prompts` or `messages`, and the infill fields. If all are absent the prompt is empty, as in the old server.
+pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
+    let given = fields.get("prompt");
+    let has_prompt = matches!(given, Some(value) if value != "");
+    let listed = fields.list("prompts", "an array of prompts", input)?;
+    let chat = ChatInput::read(fields)?;
+    let infill = Infill::read(fields, given)?;
+    if listed.as_ref().is_some_and(Vec::is_empty) && !has_prompt && chat.is_none() && infill.is_none() {
+        return Err(Error::invalid("prompts: expected at least one prompt, got []"));
+    }
+    // Beside another prompt, none counts as absent.
+    let listed = listed.filter(|prompts| !prompts.is_empty());
+    if infill.is_some() && (listed.is_some() || chat.is_some()) {
+        return Err(Error::invalid("input_prefix, input_suffix, input_extra: expected only together with prompt"));
+    }
+    let parse_special = fields.flag("parse_special")?.unwrap_or(chat.is_none());
+    let default = if chat.is_some() { Overflow::DropTurns } else { Overflow::Truncate };
+    let on_overflow = fields.word("on_overflow", &Overflow::WORDS)?.unwrap_or(default);
+    if on_overflow == Overflow::DropTurns && chat.is_none() {
+        return Err(Error::invalid("on_overflow: expected \"drop_turns\" only together with messages"));
+    }
+    let inputs = |all, listed| Inputs { all, listed, parse_special, on_overflow };
+    let one = match (listed, chat) {
+        (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
+        (Some(_), None) if has_prompt => {
+            return Err(Error::invalid("prompts: expected either prompt or prompts, got both"));
+        }
+        (Some(all), None) => return Ok(inputs(all, true)),
+        (None, Some(_)) if has_prompt => {
+            return Err(Error::invalid("messages: expected either prompt or messages, got both"));
+        }
+        (None, Some(chat)) => Input { prompt: Prompt::Messages(chat), given: Value::Null },
+        (None, None) => match infill {
+            Some(infill) => Input { prompt: Prompt::Infill(infill), given: Value::Null },
+            None => input("prompt", given.unwrap_or(&Value::from("")))?,
+        },
+    };
+    Ok(inputs(vec![one], false))
+}
+
+fn input(name: &str, value: &Value) -> Result<Input> {
+    Ok(Input { prompt: Prompt::Text(pieces(name, value)?), given: value.clone() })
+}
+
+/// Reads a token id. It may exceed the vocabulary.
+pub(super) fn token(name: &str, value: &Value) -> Result<Token> {
+    int_in(name, value, 0..=i64::from(Token::MAX))
+}
+
+/// Reads a text, or an array of texts and token ids.
+///
+/// # Errors
+/// It is neither.
+pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
+    match value {
+        Value::String(text) => Ok(vec![Piece::Text(text.clone())]),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(i, item)| {
+                let name = format!("{name}[{i}]");
+                match item {
+                    Value::String(text) => Ok(Piece::Text(text.clone())),
+                    Value::Number(_) => token(&name, item).map(Piece::Token),
+                    _ => Err(unexpected(&name, "a string or a token id", item)),
+                }
+            })
+            .collect(),
+        _ => Err(unexpected(name, "a string, or an array of strings and token ids", value)),
+    }
+}
+
+impl ChatInput {
+    /// Reads `messages` and the related fields. `None`: there are no `messages`.
+    ///
+    /// # Errors
+    /// A field has the wrong type, or `messages` is empty.
+    pub fn read(fields: &mut Fields) -> Result<Option<ChatInput>> {
+        let messages = fields.list("messages", "an array of messages", message)?;
+        let tools = read_tools(fields)?;
+        let chat_template = fields.c_text("chat_template")?;
+        let kwargs = match fields.get("chat_template_kwargs") {
+            None => None,
+            Some(Value::Object(map)) => Some(map.clone()),
+            Some(other) => return Err(unexpected("chat_template_kwargs", "an object", other)),
+        };
+        let add_generation_prompt = fields.flag("add_generation_prompt")?;
+        let Some(messages) = messages else {
+            let given = [
+                ("tools", tools.is_some()),
+                ("chat_template", chat_template.is_some()),
+                ("chat_template_kwargs", kwargs.is_some()),
+                ("add_generation_prompt", add_generation_prompt.is_some()),
+            ];
+            for (key, _) in given.into_iter().filter(|(_, given)| *given) {
+                fields.warn(format!("{key}: ignored without messages"));
+            }
+            return Ok(None);
+        };
+        if messages.is_empty() {
+            return Err(Error::invalid("messages: expected at least one message, got []"));
+        }
+        Ok(Some(ChatInput {
+            messages,
+            tools: tools.unwrap_or_default(),
+            chat_template,
+            chat_template_kwargs: kwargs.unwrap_or_default(),
+            add_generation_prompt: add_generation_prompt.unwrap_or(true),
+            continued: None,
+        }))
+    }
+}
+
+/// Validates a message. Other keys (`name`, `tool_calls`, `reasoning_content`, ...) are passed to the template.
+fn message(name: &str, value: &Value) -> Result<Value> {
+    let Value::Object(map) = value else {
+        return Err(unexpected(name, "an object with role and content", value));
+    };
+    c_text_in(&format!("{name}.role"), map.get("role").unwrap_or(&Value::Null))?;
+    match map.get("content") {
+        None | Some(Value::Null | Value::String(_)) => {}
+        Some(Value::Array(parts)) => {
+            for (i, part) in parts.iter().enumerate() {
+                let name = format!("{name}.content[{i}]");
+                match part.get("text") {
+                    Some(text) => text_in(&format!("{name}.text"), text).map(drop)?,
+                    None => return Err(unexpected(&name, "{\"type\": \"text\", \"text\": ...}", part)),
+                }
+            }
+        }
+        Some(other) => return Err(unexpected(&format!("{name}.content"), "a string or an array of parts", other)),
+    }
+    Ok(value.clone())
+}
+
+#[cfg(test)]
+mod tests;
