@@ -42,7 +42,7 @@ pub fn run() {
         let model = Arc::new(Model::load(&params, |_| true).expect("the vocabulary loads"));
         for (name, gbnf, text) in [("JSON", JSON, JSON_TEXT), ("a schema", SCHEMA, SCHEMA_TEXT)] {
             let tokens = model.vocab().tokenize(text.as_bytes(), false, false).expect("tokens");
-            let new = || Grammar::new(&model, gbnf).expect("a grammar");
+            let new = || Grammar::new(&model, gbnf, &foredraft_base::work::Work::unlimited()).expect("a grammar");
             // Makes the tree.
             let n = model.vocab().n_tokens();
             measure(&new(), n, &tokens[..1], usize::MAX);

@@ -116,7 +116,9 @@ fn result(vocabulary: &Arc<FileVocabulary>, job: &Value) -> Value {
     let mut tree = Tree::new();
     let compiled =
         Schema::new(&job["schema"], &work).and_then(|schema| schema.compile(&CompileOptions::default(), &mut tree));
-    let grammar = compiled.and_then(|compiled| Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node));
+    let grammar = compiled.and_then(|compiled| {
+        Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node, &foredraft_base::work::Work::unlimited())
+    });
     let compile_us = cpu_micros() - started;
     let grammar = match grammar {
         Ok(grammar) => grammar,

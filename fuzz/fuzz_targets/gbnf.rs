@@ -39,7 +39,7 @@ static VOCABULARY: LazyLock<Arc<Bytes>> = LazyLock::new(|| Arc::new(Bytes((0..=2
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     let (gbnf, completion) = text.split_once('\u{0}').unwrap_or((&text, "{\"a\": [1, true]}"));
-    let Ok(mut grammar) = Grammar::new(&VOCABULARY, gbnf) else { return };
+    let Ok(mut grammar) = Grammar::new(&VOCABULARY, gbnf, &foredraft_base::work::Work::unlimited()) else { return };
     for byte in completion.bytes().take(64) {
         let token = Token::from(byte);
         match grammar.allows(token) {

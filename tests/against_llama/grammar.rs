@@ -112,7 +112,7 @@ impl LlamaGrammar {
 
 /// Asserts that both accept or both reject `gbnf`, if llama.cpp can safely parse it. Returns both grammars if accepted.
 fn compare(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Option<(Grammar, LlamaGrammar)> {
-    let ours = Grammar::new(model, gbnf);
+    let ours = Grammar::new(model, gbnf, &foredraft_base::work::Work::unlimited());
     // llama.cpp would count down from 2^64, access a missing rule, or exhaust the memory.
     let unsafe_in_llama_cpp = ["at least", "undefined rule 'root'", "too ambiguous"];
     if let Err(error) = &ours

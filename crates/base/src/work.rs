@@ -41,6 +41,12 @@ impl Work {
         Work(Arc::new(SharedWork { steps, left: AtomicU64::new(steps), stop, is_stopped: AtomicBool::new(false) }))
     }
 
+    /// Any number of steps, for texts of our own.
+    #[must_use]
+    pub fn unlimited() -> Work {
+        Work::new(u64::MAX, None)
+    }
+
     /// Counts steps that are about to be taken.
     ///
     /// # Errors

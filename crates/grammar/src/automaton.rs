@@ -29,6 +29,7 @@ pub(super) use self::moves::{Moves, Passed};
 use self::sets::{REJECTED_SET, SetFacts, Sets};
 use self::stacks::{BASE, EMPTY, StackTop, Stacks};
 use crate::tree::{MachineStep, Mark, MarkSet, Node, NodeId, Tree};
+use foredraft_base::work::Work;
 use foredraft_base::{Token, Vocabulary};
 
 /// The maximum number of stacks in a set.
@@ -61,7 +62,7 @@ impl GrammarState {
     }
 }
 
-/// The grammar is so ambiguous that a limit was exceeded.
+/// The grammar is so ambiguous that a limit was exceeded, or the [`Work`] of a metered automaton has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooAmbiguous;
 
@@ -118,6 +119,8 @@ pub(super) struct Automaton {
     joined: HashMap<(u32, u32), u32>,
     masks: Masks,
     work: usize,
+    /// Counts the work, too, while a host waits for it.
+    meter: Option<Work>,
 }
 
 impl Automaton {
@@ -132,6 +135,7 @@ impl Automaton {
             joined: HashMap::new(),
             masks: Masks::default(),
             work: 0,
+            meter: None,
         };
         automaton.set_id(Vec::new());
         automaton
@@ -192,6 +196,11 @@ impl Automaton {
 
     pub(super) fn tree(&self) -> &Arc<Tree> {
         &self.tree
+    }
+
+    /// Counts the work of the calls that follow as steps of this.
+    pub(super) fn meter(&mut self, work: Option<Work>) {
+        self.meter = work;
     }
 
     /// Resets the work counter at the beginning of a call.
@@ -525,7 +534,8 @@ impl Automaton {
 
     fn spend(&mut self, work: usize) -> Result<(), TooAmbiguous> {
         self.work = self.work.saturating_add(work);
-        if self.work > MAX_WORK { Err(TooAmbiguous) } else { Ok(()) }
+        let is_ended = self.meter.as_ref().is_some_and(|meter| meter.step(work).is_err());
+        if is_ended || self.work > MAX_WORK { Err(TooAmbiguous) } else { Ok(()) }
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
 
     fn continuation(gbnf: &str, output: &str) -> String {
         let vocabulary = Letters::new(&["name", "\": \"", "true"]);
-        let mut grammar = Grammar::new(&vocabulary, gbnf).unwrap();
+        let mut grammar = Grammar::new(&vocabulary, gbnf, &foredraft_base::work::Work::unlimited()).unwrap();
         for token in vocabulary.tokenize(output.as_bytes(), false).unwrap() {
             grammar.accept(token).unwrap();
         }
@@ -192,7 +192,12 @@ mod tests {
     #[test]
     fn tokens_after_guesses_are_less_certain() {
         let vocabulary = Letters::new(&[]);
-        let grammar = Grammar::new(&vocabulary, "root ::= \"ab\" \" \"? \"cd\" \" \"? \"e.\"").unwrap();
+        let grammar = Grammar::new(
+            &vocabulary,
+            "root ::= \"ab\" \" \"? \"cd\" \" \"? \"e.\"",
+            &foredraft_base::work::Work::unlimited(),
+        )
+        .unwrap();
         let tokens = grammar.continuation(9);
         assert!(tokens.len() == 6 && tokens.is_sorted_by(|(_, a), (_, b)| a >= b), "{tokens:?}");
         assert!(tokens[1].1 > tokens[2].1 && tokens[3].1 > tokens[4].1, "{tokens:?}");

@@ -38,11 +38,14 @@ pub use self::reasoning::ReasoningRules;
 use self::tree::{Mark, NodeId, Tree};
 pub use self::trigger::Trigger;
 use foredraft_base::error::{Error, Result};
+use foredraft_base::work::{Work, WorkEnd};
 use foredraft_base::{Token, TokenData, Vocabulary};
 
 /// The longest grammar in bytes.
 pub const MAX_GRAMMAR: usize = 1 << 20;
 
+/// The bytes of a prefix between two counts of steps.
+const PREFIX_CHUNK: usize = 1 << 10;
 /// One candidate among so many tokens of the vocabulary makes a walk through all of them worthwhile.
 const TOKENS_PER_CANDIDATE: usize = 64;
 
@@ -57,12 +60,12 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Compiles `gbnf`, which starts with the rule `root`.
+    /// Compiles `gbnf`, which starts with the rule `root`. `work` counts the steps.
     ///
     /// # Errors
     /// `invalid_request`: a syntax error, with line, column and the expected input; or the grammar is too large or too
-    /// ambiguous.
-    pub fn new(vocabulary: &Arc<impl Vocabulary + 'static>, gbnf: &str) -> Result<Grammar> {
+    /// ambiguous. `cancelled`: `work` was interrupted.
+    pub fn new(vocabulary: &Arc<impl Vocabulary + 'static>, gbnf: &str, work: &Work) -> Result<Grammar> {
         let invalid = |why: &str| Error::invalid(format!("grammar: {why}"));
         if !vocabulary.has_text() {
             return Err(invalid("the model has no vocabulary"));
@@ -74,18 +77,24 @@ impl Grammar {
             [token] => u32::try_from(*token).ok(),
             _ => None,
         };
-        let (tree, root) = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
-        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, Arc::new(tree), root)
+        let (tree, root) = parse::parse(gbnf, &find_token, work).map_err(|why| refused(why, work))?;
+        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, Arc::new(tree), root, work)
     }
 
-    /// A grammar of the texts of the node `root`.
+    /// A grammar of the texts of the node `root`. `work` counts the steps.
     ///
     /// # Errors
-    /// `invalid_request`: the tree is too large, a rule of it has no body, or the grammar is too ambiguous.
-    pub fn from_tree(vocabulary: Arc<dyn Vocabulary>, tree: impl Into<Arc<Tree>>, root: NodeId) -> Result<Grammar> {
+    /// `invalid_request`: the tree is too large, a rule of it has no body, or the grammar is too ambiguous. `cancelled`: `work` was
+    /// interrupted.
+    pub fn from_tree(
+        vocabulary: Arc<dyn Vocabulary>,
+        tree: impl Into<Arc<Tree>>,
+        root: NodeId,
+        work: &Work,
+    ) -> Result<Grammar> {
         let tree = tree.into();
-        tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
-        Grammar::start(vocabulary, tree, root)
+        tree.check(root, work).map_err(|why| refused(why, work))?;
+        Grammar::start(vocabulary, tree, root, work)
     }
 
     /// A reader of the completion from its beginning, by the marks of the tree. It shares the automaton.
@@ -117,11 +126,13 @@ impl Grammar {
         })
     }
 
-    fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId) -> Result<Grammar> {
+    fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId, work: &Work) -> Result<Grammar> {
         // Made on the thread that submits a request, so that the engine's thread never waits for it.
         vocabulary.token_tree();
         let mut automaton = Automaton::new(tree, root);
-        let state = automaton.start().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        automaton.meter(Some(work.clone()));
+        let state = automaton.start().map_err(|why| refused(why, work))?;
+        automaton.meter(None);
         Ok(Grammar { vocabulary, automaton: Arc::new(Mutex::new(automaton)), state })
     }
 
@@ -200,6 +211,21 @@ impl Grammar {
         Ok(())
     }
 
+    /// Advances past text of the host, whose steps `work` counts.
+    ///
+    /// # Errors
+    /// As [`Grammar::accept`]. `cancelled`: `work` was interrupted.
+    pub fn accept_prefix(&mut self, text: &[u8], work: &Work) -> Result<()> {
+        self.automaton.lock().meter(Some(work.clone()));
+        let chunks = &mut text.chunks(PREFIX_CHUNK);
+        let accepted = chunks.try_for_each(|chunk| {
+            work.step(chunk.len()).map_err(ended)?;
+            self.accept_text(chunk).map_err(|error| work.step(1).err().map_or(error, ended))
+        });
+        self.automaton.lock().meter(None);
+        accepted
+    }
+
     /// Whether `text` may come next.
     ///
     /// # Errors
@@ -226,6 +252,15 @@ impl Grammar {
         }
         Ok(())
     }
+}
+
+/// The error of a grammar that could not be made: of `work`, if that has ended.
+fn refused(why: impl std::fmt::Display, work: &Work) -> Error {
+    work.step(1).err().map_or_else(|| Error::invalid(format!("grammar: {why}")), ended)
+}
+
+fn ended(end: WorkEnd) -> Error {
+    Error::new(end.code(), format!("grammar: {end}"))
 }
 
 #[cfg(test)]

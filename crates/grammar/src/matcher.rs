@@ -15,10 +15,10 @@ const CHUNK: usize = 64;
 pub struct TextMatcher(Automaton);
 
 impl TextMatcher {
-    /// A matcher of the texts of the node `root`. `None`: the tree is too large.
+    /// A matcher of the texts of the node `root`. `None`: the tree is too large, or `work` ended.
     #[must_use]
-    pub fn new(tree: Tree, root: NodeId) -> Option<TextMatcher> {
-        tree.check(root).ok()?;
+    pub fn new(tree: Tree, root: NodeId, work: &Work) -> Option<TextMatcher> {
+        tree.check(root, work).ok()?;
         Some(TextMatcher(Automaton::new(Arc::new(tree), root)))
     }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use super::rules::{RuleDefinition, RuleReference, check};
 use super::scanner::{ParseError, Scanner, is_word};
 use super::tree::{NodeId, Tree};
+use foredraft_base::work::Work;
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
 /// no bound. llama.cpp's number.
@@ -20,8 +21,8 @@ const RULE_SIZE: usize = 8;
 /// Finds the one token that a text in angle brackets is.
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
-/// The tree of `gbnf` and its start, the rule `root`. The error says where it is wrong and why.
-pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<(Tree, NodeId), String> {
+/// The tree of `gbnf` and its start, the rule `root`. The error says where it is wrong and why, or that `work` has ended.
+pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>, work: &Work) -> Result<(Tree, NodeId), String> {
     let mut parser = Parser {
         scanner: Scanner::new(gbnf),
         find_token,
@@ -30,6 +31,7 @@ pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<(Tree, Node
         definitions: Vec::new(),
         n_rules: 0,
         size: 0,
+        work,
     };
     let root = parser.grammar().and_then(|()| check(&parser.definitions)).map_err(|error| error.describe(gbnf))?;
     Ok((parser.tree, root))
@@ -44,6 +46,7 @@ struct Parser<'a> {
     /// The number of rules, with those to which repetitions expand.
     n_rules: u64,
     size: usize,
+    work: &'a Work,
 }
 
 /// A rule or a group in parentheses that is being read.
@@ -152,6 +155,7 @@ impl<'a> Parser<'a> {
 
     /// Adds to the size that the grammar expands to.
     fn add_size(&mut self, symbols: usize) -> Result<(), ParseError> {
+        self.work.step(1).or_else(|end| self.scanner.error(end.to_string()))?;
         self.size = self.size.saturating_add(symbols);
         if self.size > MAX_SYMBOLS || self.tree.is_too_large() {
             return self.scanner.error(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
@@ -385,11 +389,13 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Work, parse};
 
     fn error(gbnf: &str) -> String {
         let shown: String = gbnf.chars().take(60).collect();
-        parse(gbnf, &|text| (text == "<x>").then_some(7)).err().unwrap_or_else(|| panic!("{shown} is a grammar"))
+        parse(gbnf, &|text| (text == "<x>").then_some(7), &Work::unlimited())
+            .err()
+            .unwrap_or_else(|| panic!("{shown} is a grammar"))
     }
 
     #[test]
@@ -450,7 +456,11 @@ mod tests {
             "root ::= (\"a\"*)*",
             &nested,
         ] {
-            assert!(parse(gbnf, &|_| Some(7)).is_ok(), "{}", gbnf.chars().take(60).collect::<String>());
+            assert!(
+                parse(gbnf, &|_| Some(7), &Work::unlimited()).is_ok(),
+                "{}",
+                gbnf.chars().take(60).collect::<String>()
+            );
         }
     }
 }

@@ -16,6 +16,7 @@ use self::undecided::Undecided;
 use crate::automaton::{Automaton, GrammarState, Passed, TooAmbiguous};
 use crate::tree::{Mark, NodeId, Tree};
 use foredraft_base::error::{Error, Result};
+use foredraft_base::work::Work;
 
 /// The most bytes whose meaning may be undecided.
 const MAX_HELD: usize = 1 << 20;
@@ -63,7 +64,7 @@ impl CompletionReader {
     /// `invalid_request`: no grammar can be made of the tree.
     pub fn new(tree: impl Into<Arc<Tree>>, root: NodeId) -> Result<CompletionReader> {
         let tree = tree.into();
-        tree.check(root).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        tree.check(root, &Work::unlimited()).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         CompletionReader::shared(Arc::new(Mutex::new(Automaton::new(tree, root))))
     }
 

@@ -27,8 +27,10 @@
 
 mod machine;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
+use foredraft_base::work::Work;
 
 pub(crate) use self::machine::{Machine, MachineStep};
 pub use self::machine::{TextEnd, TextWithout};
@@ -135,11 +137,22 @@ pub(crate) enum Node {
     Rule(u32),
 }
 
+/// The texts of a machine, as its author asks for them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum MachineTexts {
+    /// [`Tree::class`], or if `true` [`Tree::class_except`].
+    Class(bool, Vec<(u32, u32)>),
+    /// [`Tree::text_without`]: the fields of a [`TextWithout`].
+    Without(Vec<String>, Vec<(u32, u32)>, TextEnd, bool),
+}
+
 /// Nodes and rules. See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
     node_ids: HashMap<Node, NodeId>,
+    /// The machines so far. Each is made once.
+    machine_ids: HashMap<MachineTexts, NodeId>,
     /// The body of each rule; `None` until it is defined.
     rules: Vec<Option<NodeId>>,
     named_rules: HashMap<String, NodeId>,
@@ -203,12 +216,12 @@ impl Tree {
 
     /// One character in UTF-8 whose code point is in one of these ranges, both ends included. Surrogates are written with three bytes.
     pub fn class(&mut self, ranges: &[(u32, u32)]) -> NodeId {
-        self.add(Node::Machine(Arc::new(machine::class(false, ranges))))
+        self.machine(MachineTexts::Class(false, ranges.to_vec()), || Some(machine::class(false, ranges)))
     }
 
     /// One character in UTF-8 whose code point is in none of these ranges.
     pub fn class_except(&mut self, ranges: &[(u32, u32)]) -> NodeId {
-        self.add(Node::Machine(Arc::new(machine::class(true, ranges))))
+        self.machine(MachineTexts::Class(true, ranges.to_vec()), || Some(machine::class(true, ranges)))
     }
 
     /// One of these characters.
@@ -233,10 +246,9 @@ impl Tree {
 
     /// Text in which certain delimiters and characters do not occur.
     pub fn text_without(&mut self, text: &TextWithout<'_>) -> NodeId {
-        match machine::text_without(text) {
-            Some(machine) => self.add(Node::Machine(Arc::new(machine))),
-            None => self.refuse(),
-        }
+        let delimiters = text.delimiters.iter().map(|text| (*text).to_owned()).collect();
+        let texts = MachineTexts::Without(delimiters, text.excluded.to_vec(), text.end, text.is_utf8);
+        self.machine(texts, || machine::text_without(text))
     }
 
     /// One token by id, whatever its text is.
@@ -357,15 +369,16 @@ impl Tree {
         if let Some(Node::Emit(text)) = self.node(node) { text } else { "" }
     }
 
-    /// Says why no grammar can be made of a node.
-    pub(crate) fn check(&self, root: NodeId) -> Result<(), &'static str> {
+    /// Says why no grammar can be made of a node, or that `work` has ended.
+    pub(crate) fn check(&self, root: NodeId, work: &Work) -> Result<(), &'static str> {
         if self.is_too_large {
             return Err("the rules are too large");
         }
         // Whether a node stands inside of a mark in which nothing may be decided.
         let mut todo = vec![(root, false)];
-        let mut seen = HashSet::from([(root, false)]);
+        let mut seen = HashSet::from_iter([(root, false)]);
         while let Some((id, is_inside)) = todo.pop() {
+            work.step(1).map_err(|_| "not all rules are read")?;
             let mut add = |parts: &[NodeId], is_inside| {
                 todo.extend(parts.iter().map(|part| (*part, is_inside)).filter(|part| seen.insert(*part)));
             };
@@ -389,6 +402,18 @@ impl Tree {
     /// The body of a rule.
     pub(crate) fn body(&self, rule: u32) -> Option<NodeId> {
         self.rules.get(rule as usize).copied().flatten()
+    }
+
+    fn machine(&mut self, texts: MachineTexts, make: impl FnOnce() -> Option<Machine>) -> NodeId {
+        if let Some(known) = self.machine_ids.get(&texts) {
+            return *known;
+        }
+        let id = match make() {
+            Some(machine) => self.add(Node::Machine(Arc::new(machine))),
+            None => self.refuse(),
+        };
+        self.machine_ids.insert(texts, id);
+        id
     }
 
     fn add(&mut self, node: Node) -> NodeId {

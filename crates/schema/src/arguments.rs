@@ -344,9 +344,10 @@ fn compile(
             contents.push(values.tree.mark(Mark::Text, listed));
         }
         for text in texts {
-            contents.push(match content(text, &raw, values.tree) {
+            contents.push(match content(text, &raw, &schema.work, values.tree) {
                 Ok(node) => node,
                 Err((keyword, reason)) => {
+                    schema.count_steps(1)?;
                     let (location, keyword) = (schema.at.clone(), keyword.to_owned());
                     values.note(vec![Unenforced { location, keyword, reason }]);
                     raw.any_text(values.tree, false)

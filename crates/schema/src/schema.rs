@@ -62,6 +62,14 @@ impl Schema {
         Ok((tree, document.into_unenforced()))
     }
 
+    /// Counts steps that are about to be taken.
+    ///
+    /// # Errors
+    /// They may not be taken.
+    pub(crate) fn count_steps(&self, n: usize) -> Result<()> {
+        self.work.step(n).map_err(|end| Error::new(end.code(), format!("{}: {end}", self.at)))
+    }
+
     /// Whether a value is valid, as far as the keywords are known: `unevaluatedProperties`, `unevaluatedItems`, `$dynamicRef` and
     /// patterns with lookarounds or references to groups restrict nothing here, and a schema or value that takes too many steps is valid.
     #[must_use]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use foredraft_base::work::Work;
 use foredraft_grammar::pattern::{CharSet, Ranges};
 use foredraft_grammar::tree::{Mark, NodeId, TextEnd, TextWithout, Tree};
 use serde_json::Value;
 
-use crate::pattern::PatternNode;
+use crate::pattern::{PatternNode, STEPS_PER_NODE};
 
 /// Surrogates are no characters.
 const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
@@ -229,23 +230,24 @@ impl Spelling {
     }
 
     /// The strings that a pattern matches as a whole. The error names the part that a grammar cannot express.
-    pub(crate) fn pattern(&self, node: &PatternNode, tree: &mut Tree) -> Result<NodeId, String> {
+    pub(crate) fn pattern(&self, node: &PatternNode, work: &Work, tree: &mut Tree) -> Result<NodeId, String> {
         if node.is_any_text() {
             return Ok(self.any_text(tree, false));
         }
         let avoiding = avoid(node, &self.delimiters).ok_or("only texts with what ends the argument")?;
-        let written = self.write(&avoiding, &mut 0, tree)?;
+        let written = self.write(&avoiding, work, &mut 0, tree)?;
         // Of text as it is, all is one part.
         Ok(if self.script == Script::Raw { self.marked(written, tree) } else { written })
     }
 
-    fn write(&self, node: &PatternNode, n_nodes: &mut usize, tree: &mut Tree) -> Result<NodeId, String> {
+    fn write(&self, node: &PatternNode, work: &Work, n_nodes: &mut usize, tree: &mut Tree) -> Result<NodeId, String> {
+        work.step(STEPS_PER_NODE).map_err(|end| end.to_string())?;
         *n_nodes += 1;
         if *n_nodes > MAX_NODES {
             return Err("too many characters and classes".into());
         }
         let mut all = |nodes: &[PatternNode], tree: &mut Tree| -> Result<Vec<NodeId>, String> {
-            nodes.iter().map(|node| self.write(node, n_nodes, tree)).collect()
+            nodes.iter().map(|node| self.write(node, work, n_nodes, tree)).collect()
         };
         Ok(match node {
             PatternNode::Class(set) => self.set(set, tree)?,
@@ -259,7 +261,7 @@ impl Spelling {
             }
             node if node.is_any_text() => self.any_part(tree),
             PatternNode::Repeat(item, least, most) => {
-                let item = self.write(item, n_nodes, tree)?;
+                let item = self.write(item, work, n_nodes, tree)?;
                 tree.repeat(item, *least, *most)
             }
         })

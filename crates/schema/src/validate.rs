@@ -149,7 +149,7 @@ impl<'d, 'a> Validator<'d, 'a> {
     /// Whether a pattern is found in a text.
     fn finds(&self, pattern: &str, text: &str) -> bool {
         let work = self.document.work();
-        let read = || pattern::whole_text(pattern, work).ok().as_ref().and_then(Matcher::new);
+        let read = || pattern::whole_text(pattern, work).ok().as_ref().and_then(|node| Matcher::new(node, work));
         let mut matchers = self.matchers.borrow_mut();
         let matcher = matchers.entry(pattern.to_owned()).or_insert_with(read);
         matcher.as_mut().and_then(|matcher| matcher.matches(text, work)).unwrap_or_else(|| self.skip("pattern"))

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use foredraft_base::error::{Error, Result};
+use foredraft_base::error::Result;
+use foredraft_base::work::Work;
 use foredraft_grammar::tree::{Each, Mark, NodeId, Tree};
 use serde_json::Value;
 
@@ -138,6 +139,8 @@ impl<'t> Values<'t> {
                 writer.values.tree.define(rule, body);
             }
         }
+        // Where the work ended, texts were left out.
+        schema.count_steps(1)?;
         Ok(root)
     }
 
@@ -188,7 +191,7 @@ impl<'t> Values<'t> {
         let (rule, is_new) = self.tree.rule(&name);
         if is_new {
             let (object, array, string) = (self.any_object(), self.items(&[], Some(rule), 0, None), self.any_string());
-            let number = self.pattern(NumberRange::default().pattern());
+            let number = self.pattern(NumberRange::default().pattern(), &Work::unlimited());
             let constants = self.constants(&[true.into(), false.into(), Value::Null]);
             let body = self.tree.alt(&[object, array, string, number, constants]);
             self.tree.define(rule, body);
@@ -200,7 +203,7 @@ impl<'t> Values<'t> {
     pub(crate) fn any_but_strings(&mut self) -> NodeId {
         let any = self.any();
         let (object, array) = (self.any_object(), self.items(&[], Some(any), 0, None));
-        let number = self.pattern(NumberRange::default().pattern());
+        let number = self.pattern(NumberRange::default().pattern(), &Work::unlimited());
         let constants = self.constants(&[true.into(), false.into(), Value::Null]);
         self.tree.alt(&[object, array, number, constants])
     }
@@ -228,9 +231,9 @@ impl<'t> Values<'t> {
     }
 
     /// The texts of a pattern, as JSON as it stands. `None`: none.
-    fn pattern(&mut self, pattern: Option<String>) -> NodeId {
+    fn pattern(&mut self, pattern: Option<String>, work: &Work) -> NodeId {
         let json = Spelling::new(Script::Json, &[]);
-        let node = pattern.and_then(|pattern| json.pattern(&pattern::own(&pattern), self.tree).ok());
+        let node = pattern.and_then(|pattern| json.pattern(&pattern::own(&pattern, work), work, self.tree).ok());
         let node = node.unwrap_or_else(|| self.tree.class(&[]));
         self.verbatim(node)
     }
@@ -367,7 +370,7 @@ impl SchemaWriter<'_, '_, '_> {
         }
         let size = self.values.tree.size();
         let grown = size - std::mem::replace(&mut self.counted, size).min(size);
-        self.schema.work.step(1 + grown).map_err(|end| Error::new(end.code(), format!("{}: {end}", self.schema.at)))?;
+        self.schema.count_steps(1 + grown)?;
         Ok(match node {
             SchemaNode::Any => self.values.any(),
             SchemaNode::Definition(id) => self.definition(*id),
@@ -396,8 +399,8 @@ impl SchemaWriter<'_, '_, '_> {
                 self.values.items(&first, rest, array.least, array.most)
             }
             SchemaNode::Text(text) => self.text(text, false)?,
-            SchemaNode::Integer(range) => self.values.pattern(range.pattern()),
-            SchemaNode::Number(range) => self.values.pattern(range.pattern()),
+            SchemaNode::Integer(range) => self.values.pattern(range.pattern(), &self.schema.work),
+            SchemaNode::Number(range) => self.values.pattern(range.pattern(), &self.schema.work),
             SchemaNode::Boolean => self.values.constants(&[true.into(), false.into()]),
             SchemaNode::Null => self.values.constants(&[Value::Null]),
         })
@@ -431,8 +434,9 @@ impl SchemaWriter<'_, '_, '_> {
     /// A string, or a name of an object.
     fn text(&mut self, text: &TextNode, is_key: bool) -> Result<NodeId> {
         let mut fault = None;
+        let work = &self.schema.work;
         let content = |tree: &mut Tree, spelling: &Spelling| {
-            content(text, spelling, tree).unwrap_or_else(|why| {
+            content(text, spelling, work, tree).unwrap_or_else(|why| {
                 fault = Some(why);
                 spelling.any_text(tree, false)
             })
@@ -490,14 +494,15 @@ impl SchemaWriter<'_, '_, '_> {
 pub(crate) fn content(
     text: &TextNode,
     spelling: &Spelling,
+    work: &Work,
     tree: &mut Tree,
 ) -> std::result::Result<NodeId, (&'static str, String)> {
     let written = |node: &PatternNode, tree: &mut Tree| {
         let why = |part| ("pattern", format!("the pattern has {part}, which a grammar cannot enforce"));
-        spelling.pattern(node, tree).map_err(why)
+        spelling.pattern(node, work, tree).map_err(why)
     };
     match text {
-        TextNode::Format(format) => written(&pattern::own(&formats::pattern(format).unwrap_or_default()), tree),
+        TextNode::Format(format) => written(&pattern::own(&formats::pattern(format).unwrap_or_default(), work), tree),
         TextNode::Pattern(node) => written(node, tree),
         TextNode::Except(texts) => {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();

@@ -122,8 +122,13 @@ fn formats_of_real_templates_are_read_at_every_cut() {
         for choice in ["auto", "required", "none"] {
             let Ok(format) = try_format(&source, tools(), json!({"tool_choice": choice})) else { continue };
             if let Some(grammar) = &format.grammar {
-                let mut compiled = Grammar::from_tree(Arc::new(Letters), Arc::clone(&grammar.tree), grammar.root)
-                    .unwrap_or_else(|error| panic!("{name}: {error}"));
+                let mut compiled = Grammar::from_tree(
+                    Arc::new(Letters),
+                    Arc::clone(&grammar.tree),
+                    grammar.root,
+                    &foredraft_base::work::Work::unlimited(),
+                )
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert!(compiled.allows_text(b"").unwrap(), "{name}");
                 n_grammars += 1;
             }

@@ -373,7 +373,7 @@ fn grammars_compile_or_fail() {
     let model = Arc::new(Model::load(&params, |_| true).unwrap());
     run("GBNF", |mutator| {
         let gbnf = mutator.text(&seeds, &words);
-        let Ok(mut grammar) = Grammar::new(&model, &gbnf) else { return };
+        let Ok(mut grammar) = Grammar::new(&model, &gbnf, &foredraft_base::work::Work::unlimited()) else { return };
         for _ in 0..8 {
             let token = i32::try_from(mutator.below(300)).unwrap();
             if grammar.allows(token).unwrap_or(false) {

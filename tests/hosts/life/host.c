@@ -11,6 +11,7 @@
 
 const char *folder, *target, *draft;
 int quiet;
+int n_exhausted;
 
 char *format(const char *text, ...) {
     va_list arguments;
@@ -33,6 +34,7 @@ int step(const char *name, foredraft_engine *engine, function call, char *reques
     if (!quiet) {
         printf("%s %d%s\n", name, success, !success && strstr(answer, "\"error\":\"") == NULL ? " without an error" : "");
     }
+    n_exhausted += strstr(answer, EXHAUSTED) != NULL;
     foredraft_string_free(answer);
     free(request);
     return success;

@@ -14,6 +14,9 @@ typedef char *(*function)(foredraft_engine *, const char *);
 /* The arguments of the program, and whether `step` prints nothing. */
 extern const char *folder, *target, *draft;
 extern int quiet;
+/* What an answer has whose call lacked memory, space or descriptors, and the number of such answers. */
+#define EXHAUSTED "\"code\":\"resource_exhausted\""
+extern int n_exhausted;
 
 char *format(const char *text, ...);
 int succeeded(const char *answer);

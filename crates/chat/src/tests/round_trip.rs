@@ -256,8 +256,8 @@ pub(super) fn try_constraint(
 ) -> Result<OutputConstraint> {
     let vocabulary = Bytes::new();
     let grammar = format.grammar(request, start)?.unwrap();
-    let mut compiled =
-        Grammar::from_tree(vocabulary, grammar.tree, grammar.root).unwrap_or_else(|error| panic!("{error}"));
+    let mut compiled = Grammar::from_tree(vocabulary, grammar.tree, grammar.root, &Work::unlimited())
+        .unwrap_or_else(|error| panic!("{error}"));
     compiled.accept_text(grammar.prefix.as_bytes()).unwrap();
     let mut constraint = OutputConstraint::from(compiled);
     let triggers = grammar.triggers.iter().map(|trigger| match trigger {

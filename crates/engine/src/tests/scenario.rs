@@ -119,7 +119,9 @@ impl PlannedRequest {
             Request {
                 logits_editor: self.edits.then(|| LogitsEditor::new(ban_a_word)),
                 lora: if self.adapted { vec![0.5] } else { Vec::new() },
-                constraint: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap().into()),
+                constraint: self
+                    .grammar
+                    .then(|| Grammar::new(&MODEL, GRAMMAR, &foredraft_base::work::Work::unlimited()).unwrap().into()),
                 speculative: self.speculative.as_ref().map(Speculation::settings),
                 compare: self.compare,
                 options: RequestOptions {

@@ -32,21 +32,30 @@ impl SeenItems {
 
     /// The next node and the items seen after it, for each that may come next.
     pub(super) fn options<'a>(&'a self, each: &'a Each) -> impl Iterator<Item = (NodeId, SeenItems)> + 'a {
-        let items = each.items.iter().enumerate().filter(|(index, _)| match each.any_order {
-            true => !self.has(*index),
-            false => *index >= self.end() && self.n_further == 0,
-        });
-        let items = items.map(|(index, (item, _))| {
+        let n_missing = self.n_required_missing(each);
+        // Once the most items are counted, they stay counted.
+        let is_full = each.most.is_some_and(|most| self.n_items() + self.n_further >= most);
+        // The required items that cannot come after a later one.
+        let mut n_passed = 0;
+        let items = each.items.iter().enumerate().filter_map(move |(index, (item, is_required))| {
+            let may_come = match each.any_order {
+                true => !self.has(index),
+                false => index >= self.end() && self.n_further == 0 && n_passed == 0,
+            };
+            n_passed += u32::from(!each.any_order && *is_required && !self.has(index));
+            if is_full || !may_come {
+                return None;
+            }
             let mut next = self.clone();
             next.bits.resize(next.bits.len().max(index / 64 + 1), 0);
             next.bits.get_mut(index / 64).into_iter().for_each(|word| *word |= 1 << (index % 64));
-            (*item, next)
+            next.can_end(each, n_missing - u32::from(*is_required)).then_some((*item, next))
         });
+        let may_come = !is_full && (each.any_order || n_missing == 0);
         let n_further = (self.n_further + 1).min(each.most.unwrap_or(1).max(1));
-        let further = each.further.map(|further| (further, SeenItems { n_further, ..self.clone() }));
-        // Once the most items are counted, they stay counted.
-        let is_full = each.most.is_some_and(|most| self.n_items() + self.n_further >= most);
-        items.chain(further).filter(move |(_, next)| !is_full && next.can_end(each))
+        let further =
+            each.further.filter(|_| may_come).map(|further| (further, SeenItems { n_further, ..self.clone() }));
+        items.chain(further.filter(move |(_, next)| next.can_end(each, n_missing)))
     }
 
     /// Whether the items may end here.
@@ -54,18 +63,19 @@ impl SeenItems {
         self.n_required_missing(each) == 0 && self.n_items() + self.n_further.min(1) >= each.least
     }
 
-    /// Whether the items can end here or after more.
-    fn can_end(&self, each: &Each) -> bool {
-        let is_first =
-            |index: usize| if each.any_order { !self.has(index) } else { index >= self.end() && self.n_further == 0 };
-        let (mut n_open, mut n_passed) = (u32::from(each.further.is_some() && self.n_further == 0), 0);
-        for (index, (_, is_required)) in each.items.iter().enumerate() {
-            n_open += u32::from(is_first(index));
-            n_passed += u32::from(*is_required && !self.has(index) && !is_first(index));
-        }
+    /// Whether the items can end here or after more, if none of the `n_missing` required ones is passed.
+    fn can_end(&self, each: &Each, n_missing: u32) -> bool {
+        let n_listed = u32::try_from(each.items.len()).unwrap_or(u32::MAX);
+        let n_behind = n_listed.saturating_sub(u32::try_from(self.end()).unwrap_or(u32::MAX));
+        let n_open = match (each.any_order, self.n_further) {
+            (true, _) => n_listed.saturating_sub(self.n_items()),
+            (false, 0) => n_behind,
+            (false, _) => 0,
+        };
+        let n_open = n_open + u32::from(each.further.is_some() && self.n_further == 0);
         let n_free = each.most.map_or(u32::MAX, |most| most.saturating_sub(self.n_items() + self.n_further));
         let counted = self.n_items() + self.n_further.min(1);
-        n_passed == 0 && self.n_required_missing(each) <= n_free && counted + n_open.min(n_free) >= each.least
+        n_missing <= n_free && counted + n_open.min(n_free) >= each.least
     }
 
     fn n_required_missing(&self, each: &Each) -> u32 {

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::masks::{Pieces, pieces};
 
 fn automaton(gbnf: &str) -> Automaton {
-    let (tree, root) = parse(gbnf, &|_| None).unwrap();
+    let (tree, root) = parse(gbnf, &|_| None, &foredraft_base::work::Work::unlimited()).unwrap();
     Automaton::new(Arc::new(tree), root)
 }
 

@@ -55,7 +55,9 @@ fn allowed_after(constraint: &OutputConstraint, accepted: &[&str]) -> Vec<&'stat
 
 fn lazy(preserved: &[Token], triggers: &[Trigger]) -> OutputConstraint {
     let vocabulary = Arc::new(PreservingVocabulary::new(vocabulary(), preserved.into()));
-    OutputConstraint::from(Grammar::new(&vocabulary, GRAMMAR).unwrap()).with_triggers(triggers).unwrap()
+    OutputConstraint::from(Grammar::new(&vocabulary, GRAMMAR, &foredraft_base::work::Work::unlimited()).unwrap())
+        .with_triggers(triggers)
+        .unwrap()
 }
 
 fn call_word() -> Trigger {
@@ -137,7 +139,9 @@ fn budget_of_reasoning_leaves_a_begun_call_whole() {
 
 #[test]
 fn tags_of_reasoning_in_a_call_are_text() {
-    let grammar = Grammar::new(&vocabulary(), "root ::= \"<call>\" [^}]* \"}\"").unwrap();
+    let grammar =
+        Grammar::new(&vocabulary(), "root ::= \"<call>\" [^}]* \"}\"", &foredraft_base::work::Work::unlimited())
+            .unwrap();
     let constraint = OutputConstraint::from(grammar).with_triggers(&[call_word()]).unwrap();
     let constraint = constraint.with_reasoning(think(Some(1)), "");
     let allowed = allowed_after(&constraint, &["<ca", "ll>", "<think>", "a", "a"]);
@@ -146,7 +150,9 @@ fn tags_of_reasoning_in_a_call_are_text() {
 
 #[test]
 fn grammar_behind_reasoning_applies_when_it_ends() {
-    let grammar = || OutputConstraint::from(Grammar::new(&vocabulary(), GRAMMAR).unwrap());
+    let grammar = || {
+        OutputConstraint::from(Grammar::new(&vocabulary(), GRAMMAR, &foredraft_base::work::Work::unlimited()).unwrap())
+    };
     let open = grammar().with_reasoning(think(None), "<think>").behind_reasoning();
     let all = vocabulary().0.len();
     // The answer is not left out.
@@ -191,14 +197,19 @@ fn reasoning_ends_on_command() {
 
 #[test]
 fn grammar_of_the_whole_completion_wins_over_the_budget() {
-    let grammar = Grammar::new(&vocabulary(), "root ::= \"<think>\" \"a\"* \"</think>\"").unwrap();
+    let grammar = Grammar::new(
+        &vocabulary(),
+        "root ::= \"<think>\" \"a\"* \"</think>\"",
+        &foredraft_base::work::Work::unlimited(),
+    )
+    .unwrap();
     let constraint = OutputConstraint::from(grammar).with_reasoning(think(Some(1)), "");
     assert_eq!(allowed_after(&constraint, &["<think>", "a"]), ["a", "</think>"]);
 }
 
 #[test]
 fn prefix_is_part_of_a_grammar() {
-    let mut grammar = Grammar::new(&vocabulary(), GRAMMAR).unwrap();
+    let mut grammar = Grammar::new(&vocabulary(), GRAMMAR, &foredraft_base::work::Work::unlimited()).unwrap();
     assert!(!grammar.allows_text(b"<calm").unwrap());
     grammar.accept_text(b"<call").unwrap();
     grammar.accept_text(b">{").unwrap();

@@ -62,7 +62,7 @@ impl Pattern {
             return Err(format!("{} bytes are more than the {MAX_PATTERN} allowed", pattern.len()));
         }
         // Its length bounds the work.
-        let node = parse(pattern, &Work::new(u64::MAX, None)).map_err(|fault| fault.to_string())?;
+        let node = parse(pattern, &Work::unlimited()).map_err(|fault| fault.to_string())?;
         let mut compiled = Pattern {
             program: Vec::new(),
             classes: Vec::new(),

@@ -69,7 +69,7 @@ proptest! {
 
     #[test]
     fn random_grammars_allow_what_they_allowed(gbnf in grammar(), walk in vec((0_usize..100, 0_i32..5), 0..12)) {
-        let (ours, theirs) = (parse(&gbnf, &|_| None), former::parse(&gbnf, &|_| None));
+        let (ours, theirs) = (parse(&gbnf, &|_| None, &foredraft_base::work::Work::unlimited()), former::parse(&gbnf, &|_| None));
         let theirs = match (ours.as_ref().err(), theirs) {
             (error, Err(former)) => {
                 prop_assert_eq!(error, Some(&former), "{}", gbnf);

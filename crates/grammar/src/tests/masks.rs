@@ -73,8 +73,9 @@ pub(crate) fn pieces() -> Vec<Vec<u8>> {
 fn compare(gbnf: &str, preserved: &[Token], walk: &[usize]) -> std::result::Result<(), TestCaseError> {
     let with = |tree| Arc::new(Pieces { pieces: pieces(), tree });
     let preserving = |vocabulary| Arc::new(PreservingVocabulary::new(vocabulary, preserved.into()));
-    let by_tree = Grammar::new(&preserving(with(Some(OnceLock::new()))), gbnf);
-    let by_token = Grammar::new(&preserving(with(None)), gbnf);
+    let by_tree =
+        Grammar::new(&preserving(with(Some(OnceLock::new()))), gbnf, &foredraft_base::work::Work::unlimited());
+    let by_token = Grammar::new(&preserving(with(None)), gbnf, &foredraft_base::work::Work::unlimited());
     let (Ok(mut by_tree), Ok(mut by_token)) = (by_tree, by_token) else { return Ok(()) };
     for choice in walk {
         let all: Vec<TokenData> = (-2..80).map(|id| TokenData { id, logit: 1.0, p: 0.0 }).collect();
@@ -107,7 +108,7 @@ pub(crate) fn compare_along(tree: Tree, root: NodeId, texts: &[&str]) {
     let tree = Arc::new(tree);
     let with = |token_tree| {
         let vocabulary = Arc::new(Pieces { pieces: all.clone(), tree: token_tree });
-        Grammar::from_tree(vocabulary, Arc::clone(&tree), root).unwrap()
+        Grammar::from_tree(vocabulary, Arc::clone(&tree), root, &foredraft_base::work::Work::unlimited()).unwrap()
     };
     let (masked, alone) = (with(Some(OnceLock::new())), with(None));
     for text in texts {
@@ -131,7 +132,7 @@ pub(crate) fn compare_along(tree: Tree, root: NodeId, texts: &[&str]) {
 #[test]
 fn grammar_makes_the_tree_of_its_vocabulary() {
     let vocabulary = Arc::new(Pieces::with_tree(pieces()));
-    Grammar::new(&vocabulary, "root ::= .*").unwrap();
+    Grammar::new(&vocabulary, "root ::= .*", &foredraft_base::work::Work::unlimited()).unwrap();
     assert!(vocabulary.tree.as_ref().unwrap().get().is_some());
 }
 

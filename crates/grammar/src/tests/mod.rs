@@ -6,3 +6,4 @@ mod former;
 mod like_before;
 pub(crate) mod masks;
 mod values;
+mod work;

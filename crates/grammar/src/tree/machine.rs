@@ -1,6 +1,8 @@
 //! Small automata over bytes: classes of characters in UTF-8, and text without delimiters.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashMapExt as _};
 
 /// No state.
 const DEAD: u32 = u32::MAX;
@@ -23,7 +25,7 @@ pub struct TextWithout<'a> {
 }
 
 /// Where a [`TextWithout`] may end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TextEnd {
     /// Anywhere.
     Anywhere,
@@ -56,19 +58,28 @@ pub(crate) enum MachineStep {
 
 impl Machine {
     fn new(rows: &[[u32; 256]], may_end: Vec<bool>) -> Machine {
-        let mut columns = Box::new([0; 256]);
-        let mut distinct: HashMap<Vec<u32>, u8> = HashMap::new();
-        let mut order: Vec<Vec<u32>> = Vec::new();
-        for (byte, column) in columns.iter_mut().enumerate() {
-            let states: Vec<u32> = rows.iter().filter_map(|row| row.get(byte)).copied().collect();
-            let next = u8::try_from(order.len()).unwrap_or(u8::MAX);
-            *column = *distinct.entry(states.clone()).or_insert(next);
-            if *column == next && order.len() == usize::from(next) {
-                order.push(states);
+        let mut columns = Box::new([0_u8; 256]);
+        // The first byte of each column.
+        let mut firsts = vec![0];
+        for row in rows {
+            let mut split: HashMap<(u8, u32), u8> = HashMap::new();
+            let mut before = None;
+            firsts.clear();
+            for (byte, (column, next)) in columns.iter_mut().zip(row).enumerate() {
+                let pair = (*column, *next);
+                // Neighbours mostly share a column.
+                *column = match before {
+                    Some((same, column)) if same == pair => column,
+                    _ => *split.entry(pair).or_insert_with(|| {
+                        firsts.push(byte);
+                        u8::try_from(firsts.len() - 1).unwrap_or(u8::MAX)
+                    }),
+                };
+                before = Some((pair, *column));
             }
         }
-        let next = (0..rows.len()).flat_map(|state| order.iter().filter_map(move |column| column.get(state)).copied());
-        Machine { next: next.collect(), columns, n_columns: order.len(), may_end: may_end.into() }
+        let next = rows.iter().flat_map(|row| firsts.iter().filter_map(|byte| row.get(*byte)).copied());
+        Machine { next: next.collect(), columns, n_columns: firsts.len(), may_end: may_end.into() }
     }
 
     /// The state after a byte.
@@ -292,7 +303,7 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
         false => Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true]),
     };
     // A state is one of the delimiters and one of the character that has begun.
-    let mut ids = HashMap::from([((0, 0), 0)]);
+    let mut ids = HashMap::from_iter([((0, 0), 0)]);
     let (mut states, mut rows, mut may_end) = (vec![(0, 0)], Vec::new(), Vec::new());
     while let Some(&(found, char)) = states.get(rows.len()) {
         let mut row = [DEAD; 256];

@@ -13,14 +13,16 @@ use foredraft_grammar::pattern::parse;
 
 pub(crate) use self::node::PatternNode;
 
+/// The steps of making the node of a class of characters.
+pub(crate) const STEPS_PER_NODE: usize = 64;
+
 /// The whole texts in which a pattern is found. The error names the part that a grammar cannot express.
 pub(crate) fn whole_text(pattern: &str, work: &Work) -> Result<PatternNode, String> {
     search::whole_text(&parse(pattern, work).map_err(|fault| fault.what)?, work)
 }
 
-/// The texts of a pattern of this crate, which is valid and has no anchors.
-pub(crate) fn own(pattern: &str) -> PatternNode {
-    let work = Work::new(u64::MAX, None);
-    let read = parse(pattern, &work).map_err(|fault| fault.what);
-    read.and_then(|regex| search::plain(&regex, &work)).unwrap_or(PatternNode::EMPTY)
+/// The texts of a pattern of this crate, which is valid and has no anchors. Nothing, if `work` ended.
+pub(crate) fn own(pattern: &str, work: &Work) -> PatternNode {
+    let read = parse(pattern, work).map_err(|fault| fault.what);
+    read.and_then(|regex| search::plain(&regex, work)).unwrap_or(PatternNode::EMPTY)
 }

@@ -6,7 +6,7 @@ use crate::tests::work;
 
 /// Whether the tree matches all of the text.
 fn is_match(node: &PatternNode, text: &str) -> bool {
-    Matcher::new(node).expect("a tree").matches(text, &work()).expect("within the limits")
+    Matcher::new(node, &work()).expect("a tree").matches(text, &work()).expect("within the limits")
 }
 
 /// All texts of at most `len` of these characters.

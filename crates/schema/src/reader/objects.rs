@@ -80,8 +80,10 @@ impl SchemaReader<'_, '_> {
                 }
             }
         }
-        let mut matchers: Vec<Matcher> = nodes.iter().filter_map(|(node, ..)| Matcher::new(node)).collect();
+        let work = self.document.work();
+        let mut matchers: Vec<Matcher> = nodes.iter().filter_map(|(node, ..)| Matcher::new(node, work)).collect();
         if matchers.len() < nodes.len() {
+            self.document.count_steps(VISIT, at)?;
             return self.document.drop_keyword(at, "patternProperties", unenforceable);
         }
         let is_open = map.get("additionalProperties") != Some(&Value::Bool(false));

@@ -82,7 +82,12 @@ impl std::fmt::Display for Written {
 
 /// The automaton of a grammar.
 pub(super) fn automaton(written: &Written) -> Result<Grammar> {
-    Grammar::from_tree(Arc::new(ByteVocabulary((0..=255).collect())), written.0.clone(), written.1)
+    Grammar::from_tree(
+        Arc::new(ByteVocabulary((0..=255).collect())),
+        written.0.clone(),
+        written.1,
+        &foredraft_base::work::Work::unlimited(),
+    )
 }
 
 /// The grammar of a schema, with errors as the field `json_schema` has them.

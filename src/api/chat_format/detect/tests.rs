@@ -62,7 +62,13 @@ pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: 
 
 /// The automaton of a grammar.
 fn compiled(grammar: &FormatGrammar) -> crate::grammar::Grammar {
-    crate::grammar::Grammar::from_tree(Arc::new(Letters), Arc::clone(&grammar.tree), grammar.root).unwrap()
+    crate::grammar::Grammar::from_tree(
+        Arc::new(Letters),
+        Arc::clone(&grammar.tree),
+        grammar.root,
+        &foredraft_base::work::Work::unlimited(),
+    )
+    .unwrap()
 }
 
 /// Whether a grammar allows the beginning of a call of this tool.

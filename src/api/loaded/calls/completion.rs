@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foredraft_base::work::Work;
 use once_cell::sync::OnceCell;
 use serde_json::{Value, json};
 
@@ -86,8 +87,9 @@ impl LocalEngine {
         let work = interrupt.work();
         let prepared = request.compile_schema(&work);
         let prepared = prepared.and_then(|()| chat::prepare(&mut request, &serving, &interrupt, &work));
-        let chat = prepared.map_err(|error| interrupt.explained_for(error, "the schemas were compiled"))?;
-        let common = self.common_request(&request, &serving)?;
+        let explained = |error| interrupt.explained_for(error, "the schemas were compiled");
+        let chat = prepared.map_err(explained)?;
+        let common = self.common_request(&request, &serving, &work).map_err(explained)?;
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
         let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
         let is_banned = |token| {
@@ -207,8 +209,8 @@ impl LocalEngine {
         response::prompt_stats(record, completion, cached)
     }
 
-    /// The engine's request, as far as all completions share it: without prompt and seed.
-    fn common_request(&self, request: &CompletionRequest, serving: &ServingModel) -> Result<Request> {
+    /// The engine's request, as far as all completions share it: without prompt and seed. `work` counts the steps.
+    fn common_request(&self, request: &CompletionRequest, serving: &ServingModel, work: &Work) -> Result<Request> {
         let logit_bias = serving.logit_bias(request)?;
         let sampling = SamplingSettings { logit_bias, ..request.sampling.clone() };
         let preserved_tokens = constraint::preserved_tokens(request, serving)?;
@@ -223,7 +225,7 @@ impl LocalEngine {
                 .transpose()?,
             choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
             speculative: self.speculation(request)?,
-            constraint: constraint::compile(request, serving, &preserved_tokens)?,
+            constraint: constraint::compile(request, serving, &preserved_tokens, work)?,
             lora: serving.lora_scales(request.lora.as_deref())?,
             draft_only: request.speculative.draft_only,
             compare: request.speculative.compare,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use foredraft_base::work::Work;
+
 use crate::api::prompts::ServingModel;
 use crate::api::wire::request::{CompletionRequest, RequestGrammar, TriggerKind};
 use crate::error::Result;
@@ -22,14 +24,15 @@ pub(super) fn preserved_tokens(request: &CompletionRequest, serving: &ServingMod
     Ok(tokens.into())
 }
 
-/// Compiles the constraint of a request. `preserved`: see [`preserved_tokens`].
+/// Compiles the constraint of a request. `preserved`: see [`preserved_tokens`]. `work` counts the steps.
 ///
 /// # Errors
-/// The grammar or a trigger is invalid, or a text cannot be tokenized.
+/// The grammar or a trigger is invalid, or a text cannot be tokenized, or `work` has ended.
 pub(super) fn compile(
     request: &CompletionRequest,
     serving: &ServingModel,
     preserved: &Arc<[Token]>,
+    work: &Work,
 ) -> Result<Option<OutputConstraint>> {
     let options = &request.constraint;
     let vocabulary = Arc::clone(&serving.model) as Arc<dyn Vocabulary>;
@@ -37,13 +40,13 @@ pub(super) fn compile(
     let mut constraint = match &request.grammar {
         Some(given) => {
             let mut grammar = match given {
-                RequestGrammar::Gbnf(text) => Grammar::new(&vocabulary, text)?,
+                RequestGrammar::Gbnf(text) => Grammar::new(&vocabulary, text, work)?,
                 RequestGrammar::Tree(tree, root) => {
-                    Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, Arc::clone(tree), *root)?
+                    Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, Arc::clone(tree), *root, work)?
                 }
             };
             if !options.grammar_prefix.is_empty() {
-                grammar.accept_text(options.grammar_prefix.as_bytes())?;
+                grammar.accept_prefix(options.grammar_prefix.as_bytes(), work)?;
             }
             let constraint = OutputConstraint::from(grammar);
             Some(match options.grammar_lazy || options.is_behind_reasoning {
