@@ -68,18 +68,32 @@ impl Row {
         }
     }
 
-    fn line(&self) -> String {
-        let Row { name, n_rollback, n_drafted, n_accepted, .. } = self;
+    /// The cells of the table that architectures share: completions, what is off, and the rollback.
+    fn result(&self) -> String {
+        let Row { n_rollback, .. } = self;
         let off = |key: &'static str| (self.self_check[key] == false).then_some(key);
         let off = [off("cache_prompt"), off("speculative")].into_iter().flatten().collect::<Vec<_>>().join(", ");
         let works = match (&self.failure, self.differs.as_slice()) {
-            (Some(why), _) => return format!("| `{name}` | {} | | | |", short(why)),
+            (Some(why), _) => return format!("{} | | ", short(why)),
             (None, []) => "yes".to_owned(),
             (None, differs) => format!("changed by {}", differs.join(", ")),
         };
         let rollback = n_rollback.as_u64().map_or("any".to_owned(), |n| n.to_string());
-        format!("| `{name}` | {works} | {off} | {rollback} | {n_accepted} of {n_drafted} |")
+        format!("{works} | {off} | {rollback}")
     }
+}
+
+/// The lines of the table: architectures with the same result share one, which is where the first of them was found.
+fn table(rows: &[Row]) -> String {
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows {
+        let (name, result) = (format!("`{}`", row.name), row.result());
+        match lines.iter_mut().find(|(found, _)| *found == result) {
+            Some((_, names)) => names.push(name),
+            None => lines.push((result, vec![name])),
+        }
+    }
+    lines.iter().map(|(result, names)| format!("| {result} | {} |\n", names.join(", "))).collect()
 }
 
 const NO_MODEL: &str = "no model";
@@ -300,11 +314,10 @@ fn all_architectures() {
         .iter()
         .map(|name| {
             let row = Row::of(name);
-            println!("{}", row.line());
+            println!("{}: {}; accepted {} of {}", row.name, row.result(), row.n_accepted, row.n_drafted);
             row
         })
         .collect();
-    let table: Vec<String> = rows.iter().map(Row::line).collect();
     for row in &rows {
         let is_off = |key: &str| row.self_check[key] == false;
         let works =
@@ -313,8 +326,9 @@ fn all_architectures() {
         assert_eq!(works, known, "crates/engine/src/self_check.rs lists the architectures that work: {row:?}");
     }
     let text = std::fs::read_to_string(&page).unwrap();
-    let (before, _) = text.split_once("| `").expect("a table");
-    let made = format!("{before}{}\n", table.join("\n"));
+    let head = "| --- | --- | --- | --- |\n";
+    let (before, _) = text.split_once(head).expect("a table");
+    let made = format!("{before}{head}{}", table(&rows));
     if std::env::var_os("FOREDRAFT_TABLE").is_some() {
         std::fs::write(&page, made).unwrap();
     } else {
