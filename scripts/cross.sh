@@ -136,3 +136,20 @@ keep_promise() {
         say "the packages need glibc 2.$needed, newer than the 2.$promised of docs/building.md"
     fi
 }
+
+# Checks that docs/building.md has the sizes of the packages in a folder, in MB and to a fifth. `tag` as above.
+keep_sizes() {
+    local promised file size index=0
+    read -r -a promised < <(sed -n 's/^| a wheel; an npm package; a C archive for Linux | \([0-9; ]*\) |$/\1/p' "$root/docs/building.md" | tr -d ';')
+    [ "${#promised[@]}" = 3 ] || die "docs/building.md has no sizes of packages"
+    for file in "$1"/*.whl "$1"/*-linux-*[0-9].tgz "$1"/*-c-linux-*.tar.gz; do
+        if [ -e "$file" ]; then
+            size=$((($(stat -c %s "$file") + 500000) / 1000000))
+            if [ $((size * 5)) -gt $((promised[index] * 6)) ] || [ $((size * 6)) -lt $((promised[index] * 5)) ]; then
+                [ "$2" != tag ] || die "$(basename "$file") has $size MB, and docs/building.md says ${promised[index]}"
+                say "$(basename "$file") has $size MB, and docs/building.md says ${promised[index]}"
+            fi
+        fi
+        index=$((index + 1))
+    done
+}
