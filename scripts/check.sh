@@ -39,7 +39,7 @@ miri() {
         many_new_tokens memory_is missing_and; do
         not_in_miri+=(--skip "$name")
     done
-    cargo +nightly miri test -p foredraft-base --lib -- checksum:: prompt_fit::
+    cargo +nightly miri test -p foredraft-base --lib -- prompt_fit::
     cargo +nightly miri test -p foredraft-grammar --lib -- parse:: trigger:: --skip huge --skip valid_grammars
     cargo +nightly miri test -p foredraft-jinja --lib -- expressions statements values_that
     cargo +nightly miri test -p foredraft-ngram --lib -- file:: cache:: "${not_in_miri[@]}"

@@ -19,7 +19,7 @@ pub use foredraft_base::error::{Code, Error, Result};
 
 // The crates under crates/ are layers of this one, under these names.
 #[doc(hidden)]
-pub use foredraft_base::{checksum, error};
+pub use foredraft_base::error;
 #[doc(hidden)]
 pub use foredraft_engine as engine;
 #[doc(hidden)]

@@ -309,9 +309,9 @@ fn load_without_address_space_is_an_error() {
 fn write_large_files(folder: &Path) {
     const SIZE: u64 = 64 << 30;
     let mut session = b"foredraft state\n".to_vec();
-    session.extend([1_u32, 4].map(u32::to_le_bytes).as_flattened());
+    session.extend([3_u32, 4].map(u32::to_le_bytes).as_flattened());
     session.extend([SIZE, 0].map(u64::to_le_bytes).as_flattened());
-    session.extend(foredraft_base::checksum::Checksum::of(&session).to_le_bytes());
+    session.extend(xxhash_rust::xxh3::xxh3_64(&session).to_le_bytes());
     session.extend([SIZE - 64, 0].map(u64::to_le_bytes).as_flattened());
     std::fs::write(folder.join("session"), session).expect("writable");
     let file = std::fs::File::options().write(true).open(folder.join("session")).expect("it was written");

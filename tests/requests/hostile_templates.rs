@@ -42,7 +42,7 @@ fn a_hostile_template_is_an_invalid_request() {
         "{{ 'a'|indent(1000000000)|length }}",
         "{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns }}",
         "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
-        "{{ '%999999999d'|format(1) }}",
+        "{{ ['a' * 1000000]|join('b' * 1000000000) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         // Harmless until it gets this message.
         "{% if messages[0].content == 'go' %}{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}{% endif %}",

@@ -9,11 +9,10 @@
 //! - [`HiddenStates`]: what drafters read of a target.
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
-//! - [`atomic_write`], [`checksum`]: files. [`memory`]: lack of memory as an error.
+//! - [`atomic_write`]: files. [`memory`]: lack of memory as an error.
 //! - [`work`]: steps and interrupts of passes over a host's text.
 
 pub mod atomic_write;
-pub mod checksum;
 pub mod error;
 mod hidden_states;
 pub mod memory;

@@ -164,7 +164,6 @@ impl<'t> Interpreter<'t> {
                     let name = self.ast.macros.get(*index).map_or("", |definition| &definition.name);
                     Some(text(&self.meter, name)?)
                 }
-                (Callable::Cycler(items, position), "current") => items.get(position.get()).cloned(),
                 _ => None,
             },
             _ => None,
@@ -282,14 +281,6 @@ impl<'t> Interpreter<'t> {
                     self.call_macro(*index, &defined_in, arguments)
                 }
                 Callable::Method(receiver, name) => methods::call(self, receiver, name, arguments),
-                Callable::Cycler(..) => refused("a cycler cannot be called, only its next()"),
-                Callable::Joiner(separator, was_called) => {
-                    if was_called.replace(true) {
-                        Ok(separator.clone())
-                    } else {
-                        text(&self.meter, "")
-                    }
-                }
             },
             Value::Loop(state) => {
                 let Some(index) = state.recursive else { return refused("the loop is not recursive") };

@@ -5,7 +5,7 @@ mod sequences;
 mod texts;
 
 use self::names::{FilterGroup, group};
-use crate::arguments::{Arguments, flag, int, required};
+use crate::arguments::{Arguments, flag, int};
 use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::print::{self, JsonStyle};
@@ -39,11 +39,6 @@ fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Argument
                 _ => Ok(value),
             }
         }
-        "attr" => {
-            let [attribute] = arguments.bind(name, ["name"])?;
-            let attribute = required(name, attribute)?;
-            run.item(&value, &attribute)
-        }
         "abs" => match (value.as_int(), &value) {
             (Some(number), _) => {
                 number.checked_abs().map_or_else(|| refused("the number is too large"), |it| Ok(Value::Int(it)))
@@ -62,17 +57,6 @@ fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Argument
                 other => other.as_float(),
             };
             Ok(number.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
-        }
-        "round" => {
-            let [precision, method] = arguments.bind(name, ["precision", "method"])?;
-            let Some(number) = value.as_float() else {
-                return refused(format!("round: expected a number, got {}", value.type_name()));
-            };
-            let precision = int(name, precision, 0)?.clamp(-300, 300) as i32;
-            if let (Some(number), None) = (value.as_int().filter(|_| precision >= 0), &method) {
-                return Ok(Value::Int(number));
-            }
-            round(number, precision, method.as_ref().and_then(Value::as_str).unwrap_or("common"))
         }
         _ => tojson(run, &value, arguments),
     }
@@ -113,21 +97,6 @@ fn to_int(value: &Value, base: i128) -> Option<i128> {
         Value::Float(number) => truncated(*number),
         other => other.as_int(),
     }
-}
-
-fn round(number: f64, precision: i32, method: &str) -> TemplateResult<Value> {
-    let factor = 10_f64.powi(precision);
-    let rounded = match method {
-        // As Python's `round`, correct for decimal digits, and half to even.
-        "common" if precision >= 0 => {
-            format!("{number:.*}", usize::try_from(precision).unwrap_or_default()).parse().unwrap_or(number)
-        }
-        "common" => (number * factor).round_ties_even() / factor,
-        "ceil" => (number * factor).ceil() / factor,
-        "floor" => (number * factor).floor() / factor,
-        other => return refused(format!("round: expected the method common, ceil or floor, got {other}")),
-    };
-    Ok(Value::Float(rounded))
 }
 
 /// In transformers this is Python's `json.dumps`, without escapes for HTML.

@@ -1,17 +1,14 @@
 //! The functions that every template has.
 
-use std::cell::Cell;
-
 use crate::arguments::{Arguments, int, required_text};
 use crate::compare;
 use crate::error::{Fault, FaultKind, TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::print;
-use crate::strftime::strftime;
-use crate::value::{Callable, Items, Value, dict, text};
+use crate::value::{Items, Value, dict, text};
 
 /// Their names. A function is known by its position.
-const NAMES: [&str; 7] = ["range", "dict", "namespace", "cycler", "joiner", "raise_exception", "strftime_now"];
+const NAMES: [&str; 5] = ["range", "dict", "namespace", "raise_exception", "strftime_now"];
 /// The maximum length of a range, as in Jinja2's sandbox.
 const MAX_RANGE: i128 = 100_000;
 
@@ -57,19 +54,6 @@ pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -
             arguments.named.into_iter().try_for_each(|(name, value)| result.set(&name, value))?;
             Ok(Value::Dict(result))
         }
-        "cycler" => {
-            if arguments.positional.is_empty() {
-                return refused("cycler: expected at least one item");
-            }
-            let mut items = Items::new(&run.meter)?;
-            arguments.positional.into_iter().try_for_each(|item| items.push(item))?;
-            Ok(Value::callable(Callable::Cycler(items, Cell::new(0))))
-        }
-        "joiner" => {
-            let [separator] = arguments.bind("joiner", ["sep"])?;
-            let separator = separator.map_or_else(|| text(&run.meter, ", "), Ok)?;
-            Ok(Value::callable(Callable::Joiner(separator, Cell::new(false))))
-        }
         "raise_exception" => {
             let [message] = arguments.bind("raise_exception", ["message"])?;
             let message = print::to_text(&run.meter, &message.unwrap_or_default())?;
@@ -107,4 +91,10 @@ fn range(run: &mut Interpreter, arguments: Arguments) -> TemplateResult<Value> {
         items.push(Value::Int(start + position * step))?;
     }
     items.into_list()
+}
+
+/// A date in UTC, in seconds since 1970, as C's `strftime` writes it. Unknown conversions are left unchanged.
+pub fn strftime(pattern: &str, seconds: u64) -> String {
+    let date = i64::try_from(seconds).ok().and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0));
+    date.unwrap_or_default().format_with_items(chrono::format::StrftimeItems::new_lenient(pattern)).to_string()
 }

@@ -77,7 +77,6 @@ impl<'t> Interpreter<'t> {
             match container {
                 Value::List(list) => list.replace(Vec::new())?,
                 Value::Dict(dict) => dict.clear(),
-                Value::Loop(state) => state.forget()?,
                 _ => {}
             }
         }
@@ -107,7 +106,6 @@ impl<'t> Interpreter<'t> {
             }
             (Value::List(list), _) => list.begin_modification(),
             (Value::Dict(dict), _) => dict.begin_modification(),
-            (Value::Loop(state), _) => state.begin_modification(),
             _ => false,
         };
         if is_first {

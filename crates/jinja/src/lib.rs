@@ -2,7 +2,7 @@
 //! transformers.
 //!
 //! A chat template comes with a model file or with a request, so it can be hostile. `minijinja`, which was used before, counts
-//! instructions but not what one instruction makes: `x ~ x` in a loop, `'%999999999d'`, `[1]|batch(1000000000, 'x')` and a namespace
+//! instructions but not what one instruction makes: `x ~ x` in a loop, `[1]|batch(1000000000, 'x')` and a namespace
 //! that contains itself took all memory or the stack. llama.cpp's own engine has no limits at all. Here each operation asks the
 //! `meter` before it works:
 //!
@@ -15,7 +15,7 @@
 //! are shared and can be modified, undefined values can be asked for attributes.
 //!
 //! - `lexer`, `parser`, `ast`: source to tree. `interpreter`, `eval`: statements and expressions. `scope`: variables.
-//! - `value`, `compare`, `operators`, `print`, `format`: Python's values, operators and text.
+//! - `value`, `compare`, `operators`, `print`: Python's values, operators and text.
 //! - `filters`, `predicates` (Jinja2's tests), `methods`, `functions`: what templates call.
 
 mod arguments;
@@ -24,7 +24,6 @@ mod compare;
 mod error;
 mod eval;
 mod filters;
-mod format;
 mod functions;
 mod interpreter;
 mod lexer;
@@ -36,7 +35,6 @@ mod predicates;
 mod print;
 mod scope;
 mod search;
-mod strftime;
 mod text;
 mod value;
 
@@ -44,10 +42,10 @@ use std::rc::Rc;
 
 use self::ast::{Ast, Constant};
 pub use self::error::{Fault, FaultKind, TemplateResult};
+pub use self::functions::strftime;
 use self::interpreter::Interpreter;
 use self::meter::Meter;
 pub use self::meter::{MAX_DEPTH, RenderLimits, stop_after};
-pub use self::strftime::strftime;
 use self::text::TextBuilder;
 pub use self::value::Value;
 pub use foredraft_base::work::StopSignal;

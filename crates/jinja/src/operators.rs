@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use crate::ast::BinaryOp;
 use crate::error::{TemplateResult, refused};
-use crate::format;
 use crate::meter::{Held, Meter};
 use crate::print;
 use crate::text::TextBuilder;
@@ -68,7 +67,6 @@ pub(crate) fn binary(meter: &Rc<Meter>, operator: BinaryOp, left: &Value, right:
             }
             items.into_kind(list.kind())
         }
-        (BinaryOp::Remainder, Value::Text(pattern), arguments) => format::percent(meter, pattern, arguments),
         _ => number(operator, left, right),
     }
 }

@@ -47,11 +47,7 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut argumen
         "string" => matches!(value, Value::Text(_)),
         "mapping" => matches!(value, Value::Dict(dict) if !dict.is_namespace()),
         // In Jinja2, a sequence is a value with a length and items. Undefined values have both.
-        "sequence" => match value {
-            Value::Dict(dict) => !dict.is_namespace(),
-            value => matches!(value, Value::Undefined | Value::Text(_) | Value::List(_)),
-        },
-        "iterable" => match value {
+        "sequence" | "iterable" => match value {
             Value::Dict(dict) => !dict.is_namespace(),
             value => matches!(value, Value::Undefined | Value::Text(_) | Value::List(_)),
         },
@@ -89,46 +85,45 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut argumen
 }
 
 fn is_known(name: &str) -> bool {
-    [
-        "eq",
-        "==",
-        "equalto",
-        "ne",
-        "!=",
-        "lt",
-        "<",
-        "lessthan",
-        "le",
-        "<=",
-        "gt",
-        ">",
-        "greaterthan",
-        "ge",
-        ">=",
-        "in",
-        "defined",
-        "undefined",
-        "none",
-        "true",
-        "false",
-        "boolean",
-        "integer",
-        "float",
-        "number",
-        "string",
-        "mapping",
-        "sequence",
-        "iterable",
-        "callable",
-        "sameas",
-        "odd",
-        "even",
-        "divisibleby",
-        "lower",
-        "upper",
-        "filter",
-        "test",
-        "escaped",
-    ]
-    .contains(&name)
+    matches!(
+        name,
+        "eq" | "=="
+            | "equalto"
+            | "ne"
+            | "!="
+            | "lt"
+            | "<"
+            | "lessthan"
+            | "le"
+            | "<="
+            | "gt"
+            | ">"
+            | "greaterthan"
+            | "ge"
+            | ">="
+            | "in"
+            | "defined"
+            | "undefined"
+            | "none"
+            | "true"
+            | "false"
+            | "boolean"
+            | "integer"
+            | "float"
+            | "number"
+            | "string"
+            | "mapping"
+            | "sequence"
+            | "iterable"
+            | "callable"
+            | "sameas"
+            | "odd"
+            | "even"
+            | "divisibleby"
+            | "lower"
+            | "upper"
+            | "filter"
+            | "test"
+            | "escaped"
+    )
 }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{
     Fault, FaultKind, MAX_DEPTH, PARSE_STACK, RenderLimits, Run, StopSignal, Template, TemplateResult, Value, depth,
-    stack, stop_after, strftime,
+    stack, stop_after,
 };
 
 const STEPS: u64 = 4_000_000;
@@ -81,6 +81,9 @@ fn expressions_follow_python() {
     check_fault("\n{{ nope(1) }}", "'nope' is undefined (line 2)");
     check_fault("{{ 1 // 0 }}", "division by zero (line 1)");
     check_fault("{{ 2 ** 200 }}", "the number is too large (line 1)");
+    check_fault("{{ '{:>4}'.format(1) }}", "format: there is no argument for '{:>4}' (line 1)");
+    check_fault("{{ '{'.format(1) }}", "format: a brace without its other one (line 1)");
+    check_fault("{{ '%s' % 1 }}", "cannot calculate a string % a number (line 1)");
 }
 
 /// Checks methods and formats that real templates use and `minijinja` refused or did otherwise.
@@ -90,27 +93,14 @@ fn methods_and_formatting_follow_python() {
         ("'aXbXc'.replace('X', '-', 1) ~ 'aaa'|replace('a', 'b', 2) ~ 'ab'|replace('', '-')", "a-bXcbba-a-b-"),
         ("'a b c'.rsplit(' ', 1) ~ ' a  b c '.split(none, 1)", "['a b', 'c']['a', 'b c ']"),
         (
-            "['abc'.partition('b'), 'abc'.partition('z'), 'abcb'.rpartition('b')]",
-            "[('a', 'b', 'c'), ('abc', '', ''), ('abc', 'b', '')]",
-        ),
-        (
             "['12'|int, ' -3 '|int, '3.7'|int, 'x'|int, 'x'|int(5), '1f'|int(base=16), 3.9|int]",
             "[12, -3, 3, 0, 5, 31, 3]",
         ),
-        (
-            "'%s has %d%% of %05.1f|%-4s|%4s|%+d|%03d' % ('a', 3.9, 2.25, 'ab', 'c', 7, -5)",
-            "a has 3% of 002.2|ab  |   c|+7|-05",
-        ),
-        ("'%s' % [1, 2] ~ '%(a)s' % {'a': 1} ~ '%s-%s'|format('x', 'y')", "[1, 2]1x-y"),
-        ("'{} {1[0]} {x:>4}|{y:.2f}'.format(1, [5], x='a', y=1.005)", "1 5    a|1.00"),
-        (
-            "'{0}{1}{0}'.format('a', 'b') ~ '{:*^5}|{:05d}|{:+.1f}|{:.1}'.format('a', -42, 2.25, 'ab')",
-            "aba**a**|-0042|+2.2|a",
-        ),
+        ("'{} {1} {x}|{{{}}}'.format(1, [5], x='a')", "1 [5] a|{[5]}"),
+        ("'{0}{1}{0}'.format('a', none)", "aNonea"),
         ("['a\\nb'.splitlines(), 'abc'.find('c')]", "[['a', 'b'], 2]"),
         ("{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort", "[('A', 2), ('b', 1)]['A', 'b']"),
         ("' a b '|strip ~ 'a,b'|split(',') ~ 'xa'|lstrip('x')", "a b['a', 'b']a"),
-        ("2.5|round ~ 5|round ~ 2.567|round(2)", "2.052.57"),
         ("none|map('upper')|list ~ 'abc'|map('upper')|join", "[]ABC"),
     ] {
         check_value(expression, expected);
@@ -153,7 +143,6 @@ fn statements_follow_jinja2() {
             "5",
         ),
         ("{% generation %}a{% endgeneration %}{% block b %}c{% endblock %}", "ac"),
-        ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}", "aba"),
     ] {
         check(source, expected);
     }
@@ -175,9 +164,9 @@ fn dates_are_formatted() {
         (0, "%A %d %B %Y %H:%M:%S %I %p", "Thursday 01 January 1970 00:00:00 12 AM"),
         (951_782_400, "%F %a %b", "2000-02-29 Tue Feb"),
         (1_709_251_199, "%F %T %-d/%-m/%y %e", "2024-02-29 23:59:59 29/2/24 29"),
-        (4_102_444_800, "%Y-%m-%d %-I%p %Z %% %q %", "2100-01-01 12AM UTC % %q %"),
+        (4_102_444_800, "%Y-%m-%d %-I%p %Z %% %! %", "2100-01-01 12AM UTC % %! %"),
     ] {
-        assert_eq!(strftime(format, seconds), expected, "{seconds}");
+        assert_eq!(crate::strftime(format, seconds), expected, "{seconds}");
     }
     check_value("strftime_now('%Y')", "1970");
 }
@@ -201,10 +190,6 @@ fn often(body: &str) -> String {
 fn bombs_reach_a_limit() {
     let mut bombs: Vec<String> = [
         // Sizes and widths.
-        "{{ '%999999999d' % 1 }}",
-        "{{ '%999999999d'|format(1) }}",
-        "{{ '{:>999999999}'.format(1) }}",
-        "{{ '{:99999999999999999999999}'.format(1) }}",
         "{{ 'a'|indent(1000000000, true) }}",
         "{{ ('a\n' * 1000)|indent(1000000) }}",
         "{{ 'a' * 1000000000 }}",
@@ -212,7 +197,6 @@ fn bombs_reach_a_limit() {
         "{{ ('a' * 100000).join(['b'] * 100000) }}",
         "{{ (['b'] * 100000)|join('a' * 100000) }}",
         "{{ ('\\\\' * 1000000)|tojson|tojson|tojson|tojson|tojson|tojson|tojson|tojson }}",
-        "{{ ('<' * 10000000)|e|e|e|e }}",
         "{{ strftime_now('%A' * 10000000) }}",
         // Loops, and what they gather.
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -243,14 +227,12 @@ fn bombs_reach_a_limit() {
         [
             ("'a'", "n.x ~ n.x"),
             ("'a'", "n.x + n.x"),
-            ("'a'", "'%s%s' % (n.x, n.x)"),
             ("'a'", "'{0}{0}'.format(n.x)"),
             ("'a'", "[n.x, n.x]|join"),
             ("'ab'", "n.x.join(n.x)"),
             ("'aa'", "n.x|replace('a', 'aa')"),
             ("'aa'", "n.x.replace('', 'b')"),
             ("[1]", "n.x + n.x"),
-            ("[1]", "[n.x, n.x]|sum(start=[])"),
         ]
         .map(|(start, next)| doubled(start, next)),
     );
@@ -269,9 +251,7 @@ fn bombs_reach_a_limit() {
             "{{ x == x ~ '' }}",
             "{{ {x: 1}[x] }}",
             "{{ x is upper }}",
-            "{{ x.isalpha() }}",
             "{{ x|int }}",
-            "{{ (x ~ 'b')|e|length }}",
         ]
         .map(often),
     );
@@ -357,14 +337,13 @@ fn long_argument_lists_reach_a_limit() {
     let names = |n: usize| (0..n).map(|at| format!("a{at}")).collect::<Vec<_>>().join(", ");
     let keys = "{% set d = {} %}{% for i in range(4000) %}{% set _ = d.update({'k' ~ i: i}) %}{% endfor %}";
     let list = "{% set l = [1] * 100000 %}";
-    for call in ["namespace", "dict", "cycler", "f", "'{0}'.format", "[].append", "range", "loop.changed", "loop.cycle"]
-    {
+    for call in ["namespace", "dict", "f", "'{0}'.format", "[].append", "range"] {
         for arguments in [stars("l", 400), format!("{}, {}", names(9000), stars("l", 300))] {
             let macros = format!("{{% macro f({}) %}}{{% endmacro %}}", names(9000));
             reaches_a_limit(&format!("{macros}{list}{{% for a in [1] %}}{{{{ {call}({arguments}) }}}}{{% endfor %}}"));
         }
     }
-    for filter in ["default", "map", "select", "format", "join"] {
+    for filter in ["default", "map", "select", "join"] {
         reaches_a_limit(&format!("{list}{{{{ [1]|{filter}({}) }}}}", stars("l", 400)));
     }
     for each in ["select('eq', *l)", "rejectattr('a', 'eq', *l)"] {
@@ -525,7 +504,7 @@ fn stacks_and_depths_are_inverse() {
 /// Values nest as deeply as the steps allow. None exhausts the stack when it is dropped.
 #[test]
 fn deeply_nested_values_are_dropped() {
-    for next in ["[n.x]", "{'a': n.x}", "namespace(x=n.x)", "cycler(n.x)", "joiner(n.x)", "[n.x].copy"] {
+    for next in ["[n.x]", "{'a': n.x}", "namespace(x=n.x)", "[n.x].copy"] {
         check(
             &format!(
                 "{{% set n = namespace(x=[]) %}}{{% for a in range(99999) %}}{{% set n.x = {next} %}}{{% endfor %}}a"
@@ -546,11 +525,8 @@ fn values_that_contain_themselves_are_freed() {
         "{% set a = [] %}{% set _ = a.extend([[a], a]) %}",
         "{% set d = {} %}{% set _ = d.update(d=[d]) %}{% set _ = d.setdefault('e', d) %}",
         "{% set n = namespace(x=1) %}{% for a in [n] %}{% set n.x = loop %}{% endfor %}",
-        "{% set n = namespace(x=1) %}{% set n.x = cycler(n) %}",
         "{% set n = namespace(x=1) %}{% macro m() %}{{ n }}{% endmacro %}{% set n.x = m %}",
         "{% set l = [] %}{% set _ = l.append(l.append) %}{{ 1 // 0 }}",
-        "{% for a in ['x' * 1000] %}{{ loop.changed(loop) }}{% endfor %}",
-        "{% for a in [1] %}{{ loop.changed([loop], loop.changed) }}{{ loop.changed(loop) }}{{ 1 // 0 }}{% endfor %}",
     ];
     on_stack(|| {
         for source in sources {
@@ -602,7 +578,7 @@ fn searches_pass_over_the_mark() {
         ("x == 'a<b>c<b>', x == 'a<~b>c<b~>', x == 'a<b>c<b'", "(True, True, False)"),
         ("x.split('<b>')", "['a', 'c', '']"),
         ("x.split('b', 1), x.rsplit('b', 1)", "(['a<~', '>c<b~>'], ['a<~b>c<', '>'])"),
-        ("x.split('<', 1), x.rpartition('<b')", "(['a', 'b>c<b~>'], ('a<~b>c', '<b~', '>'))"),
+        ("x.split('<', 1), x.rsplit('<b', 1)", "(['a', 'b>c<b~>'], ['a<~b>c', '>'])"),
         ("x.startswith('a<b'), x.endswith('<b>'), x.endswith('b')", "(True, True, False)"),
         ("x.removeprefix('a<'), x.removesuffix('<b>')", "('b>c<b~>', 'a<~b>c')"),
         ("x.replace('<b>', '-', 1), x.count('<b>'), x.replace('c', '')", "('a-c<b~>', 2, 'a<~b><b~>')"),

@@ -56,11 +56,6 @@ impl TextBuilder {
         Ok(())
     }
 
-    /// Appends a character until the text has `width` characters, of which it has `len`.
-    pub(crate) fn pad(&mut self, fill: char, width: usize, len: usize) -> TemplateResult<()> {
-        self.repeat(fill.encode_utf8(&mut [0; 4]), width.saturating_sub(len))
-    }
-
     pub(crate) fn meter(&self) -> &Rc<Meter> {
         self.held.meter()
     }

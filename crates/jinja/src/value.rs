@@ -284,7 +284,6 @@ fn drop_all(mut values: Vec<Value>) {
             Value::Loop(state) => {
                 if let Some(mut state) = Rc::into_inner(state) {
                     values.append(&mut state.items.items);
-                    values.append(&mut state.last.get_mut().items);
                 }
             }
             _ => {}
@@ -303,10 +302,6 @@ pub enum Callable {
     Macro(usize, Weak<Variables>),
     /// A method of a value, by name.
     Method(Value, Box<str>),
-    /// `cycler`: its items, and the position of the next.
-    Cycler(Items, Cell<usize>),
-    /// `joiner`: its separator, and whether it was called.
-    Joiner(Value, Cell<bool>),
 }
 
 impl Callable {
@@ -314,8 +309,7 @@ impl Callable {
     fn take(&mut self) -> Vec<Value> {
         match self {
             Callable::Function(_) | Callable::Macro(..) => Vec::new(),
-            Callable::Method(value, _) | Callable::Joiner(value, _) => vec![std::mem::take(value)],
-            Callable::Cycler(items, _) => std::mem::take(&mut items.items),
+            Callable::Method(value, _) => vec![std::mem::take(value)],
         }
     }
 }
@@ -333,30 +327,12 @@ pub struct LoopState {
     pub(crate) depth: usize,
     /// The loop's number, if it is recursive.
     pub(crate) recursive: Option<usize>,
-    /// The arguments of the last call of `changed`. The loop itself can be among them.
-    pub(crate) last: RefCell<Items>,
-    is_modified: Cell<bool>,
 }
 
 impl LoopState {
     /// A loop at its first item. `recursive` is its number, if it is recursive.
     pub(crate) fn new(items: Items, depth: usize, recursive: Option<usize>) -> TemplateResult<Rc<LoopState>> {
-        let last = RefCell::new(Items::new(items.held.meter())?);
-        let (index, is_modified) = (Cell::new(0), Cell::new(false));
-        Ok(Rc::new(LoopState { items, index, depth, recursive, last, is_modified }))
-    }
-
-    /// Whether this is the first modification.
-    pub(crate) fn begin_modification(&self) -> bool {
-        !self.is_modified.replace(true)
-    }
-
-    /// Forgets what `changed` was called with.
-    pub(crate) fn forget(&self) -> TemplateResult<()> {
-        let none = Items::new(self.items.held.meter())?;
-        let before = self.last.replace(none);
-        drop(before);
-        Ok(())
+        Ok(Rc::new(LoopState { items, index: Cell::new(0), depth, recursive }))
     }
 }
 

@@ -467,8 +467,8 @@ fn templates_render_or_fail() {
         "{%- set ns = namespace(x=0) -%}{% for m in messages %}{% set ns.x = ns.x + 1 %}{{ loop.index0 ~ m.content[:3] }}{% endfor %}{{ ns.x }}",
         "{% macro f(a, b=2) %}{{ a * b }}{% endmacro %}{{ f(3) }}{{ tools | tojson(indent=2) if tools }}{{ raise_exception('x') if not messages }}",
         "{% macro f(a0, a1=2) %}{{ a0 ~ varargs|length ~ kwargs|length }}{% endmacro %}{{ f(*l, *l) }}{{ f(**d) }}{{ '{0}{a1}'.format(*l, **d) }}",
-        "{% for a in l %}{{ loop.changed(loop, *l) }}{{ loop.cycle(*l) }}{% endfor %}{{ dict(**d) }}{{ namespace(d, **d) }}{{ cycler(*l).next() }}",
-        "{{ bos_token }}{{ messages | map(attribute='role') | join(',') }}{{ 'a,b'.split(',') | last | upper }}{{ '%s' | format(1) }}",
+        "{% for a in l recursive %}{{ loop.index }}{% endfor %}{{ dict(**d) }}{{ namespace(d, **d) }}",
+        "{{ bos_token }}{{ messages | map(attribute='role') | join(',') }}{{ 'a,b'.split(',') | last | upper }}{{ '{}'.format(1) }}",
     ];
     let seeds: Vec<Vec<u8>> = sources.iter().map(|source| source.as_bytes().to_vec()).collect();
     let words = [
@@ -511,7 +511,7 @@ fn templates_render_or_fail() {
         "**d",
         "(*l, *l)",
         "(**d)",
-        "loop.changed(loop)",
+        "loop([loop])",
         "varargs",
         "recursive",
         "caller()",

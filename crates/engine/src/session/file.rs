@@ -1,29 +1,24 @@
 //! Session files: saved sequences of target and draft, with the properties that a context must share to restore them.
 //!
 //! Little-endian. A header of 48 bytes: [`MAGIC`], format (u32), number of sections (u32), size of the file (u64), 8 zero bytes,
-//! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): one with the
-//! writer, the seed and the adapters; those of the target; those of the draft if there is one. They are: the required
-//! properties, the tokens, llama.cpp's state, the numbers of tokens of the checkpoints (u64), and the state of each checkpoint.
-//! Files of format 1 have no checkpoints. The whole file is verified before any of it is used. The checksums detect damage; they
-//! do not prevent deliberate forgery.
+//! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): a [`Head`] as JSON, and the
+//! states that llama.cpp wrote, of the target and of the draft if there is one, each followed by those of its checkpoints. The checksums are
+//! XXH3's. The whole file is verified before any of it is used. They detect damage, and do not prevent deliberate forgery.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use foredraft_base::Snapshot;
 use foredraft_base::atomic_write;
-use foredraft_base::checksum::Checksum;
 use foredraft_base::error::{Error, Result};
 use foredraft_llama::{Token, llama_version};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
-const FORMAT: u32 = 2;
-/// The format without checkpoints, which is read, too.
-const OLD_FORMAT: u32 = 1;
+const FORMAT: u32 = 3;
 const HEADER: usize = 48;
 
 /// The contents of a session file.
@@ -62,7 +57,40 @@ impl SeedOrigin {
     }
 }
 
-/// The versions of the library and of llama.cpp that wrote a file. Only the same versions can restore its states.
+/// What a file has beside the states.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    /// The versions of the library and of llama.cpp that wrote the file. Only the same versions can restore its states.
+    writer: String,
+    seed: Option<SeedOrigin>,
+    lora: Vec<f32>,
+    target: SnapshotHead,
+    draft: Option<SnapshotHead>,
+}
+
+/// What a snapshot has beside its states.
+#[derive(Serialize, Deserialize)]
+struct SnapshotHead {
+    identity: Vec<(String, String)>,
+    tokens: Vec<Token>,
+    blocks: usize,
+    /// The numbers of tokens of the checkpoints, ascending.
+    checkpoints: Vec<usize>,
+}
+
+impl SnapshotHead {
+    fn of(snapshot: &Snapshot) -> SnapshotHead {
+        let Snapshot { identity, tokens, blocks, checkpoints, .. } = snapshot.clone();
+        SnapshotHead { identity, tokens, blocks, checkpoints: checkpoints.iter().map(|(place, _)| *place).collect() }
+    }
+
+    /// Whether a sequence can have these tokens and checkpoints.
+    fn is_possible(&self) -> bool {
+        let ascends = std::iter::once(&0).chain(&self.checkpoints).is_sorted_by(|before, after| before < after);
+        !self.tokens.is_empty() && ascends && self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len())
+    }
+}
+
 fn writer() -> String {
     format!("foredraft {}, llama.cpp {}", env!("CARGO_PKG_VERSION"), llama_version())
 }
@@ -82,26 +110,21 @@ impl Session {
     }
 
     fn write_to(&self, file: &mut File) -> io::Result<u64> {
-        let about = self.about();
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
-        let heads: Vec<[Vec<u8>; 3]> = snapshots().map(heads).collect();
-        let mut sections = vec![about.as_slice()];
-        for (snapshot, [identity, tokens, places]) in snapshots().zip(&heads) {
-            sections.extend([identity.as_slice(), tokens, &snapshot.state, places]);
+        let head = Head {
+            writer: writer(),
+            seed: self.seed,
+            lora: self.lora.clone(),
+            target: SnapshotHead::of(&self.target),
+            draft: self.draft.as_ref().map(SnapshotHead::of),
+        };
+        let head = serde_json::to_vec(&head)?;
+        let mut sections = vec![head.as_slice()];
+        for snapshot in snapshots() {
+            sections.push(&snapshot.state);
             sections.extend(snapshot.checkpoints.iter().map(|(_, state)| state.as_slice()));
         }
-        write_sections(file, FORMAT, &sections)
-    }
-
-    /// The section about the file.
-    fn about(&self) -> Vec<u8> {
-        let mut about = Vec::new();
-        put_text(&mut about, &writer());
-        about.extend_from_slice(&u32::from(self.seed.is_some()).to_le_bytes());
-        about.extend_from_slice(&self.seed.map_or(0, |seed| seed.seed).to_le_bytes());
-        about.extend_from_slice(&self.seed.map_or(0, |seed| seed.origin).to_le_bytes());
-        about.extend(self.lora.iter().flat_map(|scale| scale.to_le_bytes()));
-        about
+        write_sections(file, &sections)
     }
 
     /// Reads and verifies a file.
@@ -119,56 +142,47 @@ impl Session {
         }
         let file = BufReader::new(File::open(path).map_err(unreadable)?);
         let mut reader = SessionReader { file, path, at: 0, size: metadata.len(), n_sections: 0 };
-        let (format, n_sections) = reader.header()?;
-        let about = reader.section("the description of the writer")?;
-        let (seed, lora) = reader.about(&about)?;
-        let target = reader.snapshot("target", format)?;
-        let draft = if reader.n_sections < n_sections { Some(reader.snapshot("draft", format)?) } else { None };
+        let n_sections = reader.header()?;
+        let start = reader.at;
+        let head = reader.section("the description")?;
+        let head: Head =
+            serde_json::from_slice(&head).map_err(|error| reader.error(start, &format!("the description: {error}")))?;
+        let known = writer();
+        if head.writer != known {
+            return Err(reader.error(start, &format!("the file was written by {}; this is {known}", head.writer)));
+        }
+        if !std::iter::once(&head.target).chain(&head.draft).all(SnapshotHead::is_possible) {
+            return Err(reader.error(start, "the tokens or checkpoints are invalid"));
+        }
+        let target = reader.snapshot("target", head.target)?;
+        let draft = head.draft.map(|draft| reader.snapshot("draft", draft)).transpose()?;
         if reader.n_sections != n_sections {
             return Err(reader.error(20, &format!("{n_sections} sections")));
         }
         if reader.at != reader.size {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
-        Ok(Session { target, draft, seed, lora })
+        Ok(Session { target, draft, seed: head.seed, lora: head.lora })
     }
-}
-
-/// The small sections of a snapshot: its properties, its tokens, and the numbers of tokens of its checkpoints.
-fn heads(snapshot: &Snapshot) -> [Vec<u8>; 3] {
-    let mut identity = Vec::new();
-    for (name, value) in &snapshot.identity {
-        put_text(&mut identity, name);
-        put_text(&mut identity, value);
-    }
-    let mut tokens = (snapshot.blocks as u64).to_le_bytes().to_vec();
-    tokens.extend(snapshot.tokens.iter().flat_map(|token| token.to_le_bytes()));
-    let places = snapshot.checkpoints.iter().flat_map(|(len, _)| (*len as u64).to_le_bytes()).collect();
-    [identity, tokens, places]
 }
 
 /// Writes a file of these sections. Returns its size.
-fn write_sections(file: &mut impl Write, format: u32, sections: &[&[u8]]) -> io::Result<u64> {
+fn write_sections(file: &mut impl Write, sections: &[&[u8]]) -> io::Result<u64> {
     let size = HEADER + sections.iter().map(|section| 16 + section.len()).sum::<usize>();
     let mut header = Vec::with_capacity(HEADER);
     header.extend_from_slice(MAGIC);
-    header.extend_from_slice(&format.to_le_bytes());
+    header.extend_from_slice(&FORMAT.to_le_bytes());
     header.extend_from_slice(&u32::try_from(sections.len()).unwrap_or(u32::MAX).to_le_bytes());
     header.extend_from_slice(&(size as u64).to_le_bytes());
     header.extend_from_slice(&[0; 8]);
-    header.extend_from_slice(&Checksum::of(&header).to_le_bytes());
+    header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
     file.write_all(&header)?;
     for section in sections {
         file.write_all(&(section.len() as u64).to_le_bytes())?;
-        file.write_all(&Checksum::of(section).to_le_bytes())?;
+        file.write_all(&xxh3_64(section).to_le_bytes())?;
         file.write_all(section)?;
     }
     Ok(size as u64)
-}
-
-fn put_text(section: &mut Vec<u8>, text: &str) {
-    section.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    section.extend_from_slice(text.as_bytes());
 }
 
 struct SessionReader<'a> {
@@ -206,121 +220,47 @@ impl SessionReader<'_> {
         Ok(bytes)
     }
 
-    /// Reads the header; returns the format and the number of sections.
-    fn header(&mut self) -> Result<(u32, u32)> {
+    /// Reads the header; returns the number of sections.
+    fn header(&mut self) -> Result<u32> {
         let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
-        let mut fields = ByteReader { bytes: &header };
-        if fields.take(MAGIC.len()) != Some(MAGIC.as_slice()) {
+        if !header.starts_with(MAGIC) {
             return Err(self.error(0, "this is not a session file"));
         }
-        let whole = (fields.u32(), fields.u32(), fields.u64(), fields.take(8), fields.u64());
-        let (Some(format), Some(sections), Some(size), Some(_), Some(checksum)) = whole else {
+        let number = |at: usize| header.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
+        let (Some(counts), Some(size), Some(checksum)) = (number(16), number(24), number(HEADER - 8)) else {
             return Err(self.error(self.size, "the file ends within its header"));
         };
-        if ![OLD_FORMAT, FORMAT].contains(&format) {
-            let known = format!("the file has format {format}, where this version reads {OLD_FORMAT} and {FORMAT}");
-            return Err(self.error(16, &known));
+        let (format, sections) = (counts as u32, (counts >> 32) as u32);
+        if format != FORMAT {
+            return Err(self.error(16, &format!("the file has format {format}, where this version reads {FORMAT}")));
         }
-        if Checksum::of(header.get(..HEADER - 8).unwrap_or(&[])) != checksum {
+        if header.get(..HEADER - 8).map(xxh3_64) != Some(checksum) {
             return Err(self.error(16, "the header is damaged: wrong checksum"));
         }
         if size != self.size {
             return Err(self.error(24, &format!("the file was written with {size} bytes and has {}", self.size)));
         }
-        Ok((format, sections))
+        Ok(sections)
     }
 
     fn section(&mut self, what: &str) -> Result<Vec<u8>> {
         let start = self.at;
         let head = self.bytes(16, start, what)?;
-        let mut fields = ByteReader { bytes: &head };
-        let (len, checksum) = (fields.u64().unwrap_or(0), fields.u64().unwrap_or(0));
-        let section = self.bytes(len, start, what)?;
-        if Checksum::of(&section) != checksum {
+        let ([len, checksum], _) = head.as_chunks::<8>() else { return Err(self.error(start, what)) };
+        let section = self.bytes(u64::from_le_bytes(*len), start, what)?;
+        if xxh3_64(&section) != u64::from_le_bytes(*checksum) {
             return Err(self.error(start, &format!("{what}, up to byte {}, is damaged: wrong checksum", self.at)));
         }
         self.n_sections += 1;
         Ok(section)
     }
 
-    fn about(&self, section: &[u8]) -> Result<(Option<SeedOrigin>, Vec<f32>)> {
-        let start = HEADER as u64 + 16;
-        let mut fields = ByteReader { bytes: section };
-        let known = writer();
-        match fields.text() {
-            Some(text) if text == known => {}
-            Some(text) => return Err(self.error(start, &format!("the file was written by {text}; this is {known}"))),
-            None => return Err(self.error(start, "invalid description of the writer")),
-        }
-        let (Some(has_seed), Some(seed), Some(origin)) = (fields.u32(), fields.u32(), fields.u64()) else {
-            return Err(self.error(start, "the description of the writer is too short"));
-        };
-        let seed = (has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() });
-        let (scales, _) = fields.bytes.as_chunks::<4>();
-        Ok((seed, scales.iter().map(|scale| f32::from_le_bytes(*scale)).collect()))
-    }
-
-    fn snapshot(&mut self, owner: &str, format: u32) -> Result<Snapshot> {
-        let start = self.at;
-        let section = self.section(&format!("the description of the {owner}"))?;
-        let mut fields = ByteReader { bytes: &section };
-        let mut identity = Vec::new();
-        while !fields.bytes.is_empty() {
-            let pair = fields.text().zip(fields.text());
-            identity.push(pair.ok_or_else(|| self.error(start, &format!("invalid description of the {owner}")))?);
-        }
-        let start = self.at;
-        let section = self.section(&format!("the {owner}'s tokens"))?;
-        let mut fields = ByteReader { bytes: &section };
-        let blocks = fields.u64().and_then(|blocks| usize::try_from(blocks).ok());
-        let (tokens, rest) = fields.bytes.as_chunks::<4>();
-        let (Some(blocks), [], false) = (blocks, rest, tokens.is_empty()) else {
-            return Err(self.error(start, &format!("the {owner}'s tokens are invalid")));
-        };
-        let tokens: Vec<Token> = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
+    fn snapshot(&mut self, owner: &str, head: SnapshotHead) -> Result<Snapshot> {
+        let SnapshotHead { identity, tokens, blocks, checkpoints } = head;
         let state = self.section(&format!("the {owner}'s state"))?;
-        let checkpoints = if format == OLD_FORMAT { Vec::new() } else { self.checkpoints(owner, tokens.len())? };
+        let checkpoint = |place| Ok((place, Arc::new(self.section(&format!("a checkpoint of the {owner}"))?)));
+        let checkpoints = checkpoints.into_iter().map(checkpoint).collect::<Result<_>>()?;
         Ok(Snapshot { identity, tokens, blocks, state, checkpoints })
-    }
-
-    fn checkpoints(&mut self, owner: &str, n_tokens: usize) -> Result<Vec<(usize, Arc<Vec<u8>>)>> {
-        let start = self.at;
-        let section = self.section(&format!("the {owner}'s checkpoints"))?;
-        let (places, rest) = section.as_chunks();
-        let places: Vec<usize> =
-            places.iter().map(|place| usize::try_from(u64::from_le_bytes(*place)).unwrap_or(usize::MAX)).collect();
-        let ascends = std::iter::once(&0).chain(&places).is_sorted_by(|before, after| before < after);
-        if !rest.is_empty() || !ascends || places.last().is_some_and(|last| *last > n_tokens) {
-            return Err(self.error(start, &format!("the {owner}'s checkpoints are invalid")));
-        }
-        let state = |place| Ok((place, Arc::new(self.section(&format!("a checkpoint of the {owner}"))?)));
-        places.into_iter().map(state).collect()
-    }
-}
-
-/// Reads values from bytes.
-struct ByteReader<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> ByteReader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.bytes.split_at_checked(count)?;
-        self.bytes = rest;
-        Some(taken)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take(4)?.try_into().ok().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take(8)?.try_into().ok().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let len = usize::try_from(self.u64()?).ok()?;
-        String::from_utf8(self.take(len)?.to_vec()).ok()
     }
 }
 

@@ -1,6 +1,6 @@
-//! The names of filters, and the file that has each: those that chat templates use, and their near relatives. Jinja2's filters that lay out
-//! pages (`wordwrap`, `center`, `truncate`, `batch`, `slice`, `groupby`, `striptags`, ...) are in no template that we know, and llama.cpp has
-//! none of them.
+//! The names of filters, and the file that has each: those that chat templates use. Jinja2's filters that lay out pages or calculate
+//! (`wordwrap`, `truncate`, `batch`, `groupby`, `escape`, `format`, `round`, `sum`, ...) are in no template that we know, and llama.cpp has none of
+//! them.
 
 /// The kind of values that a filter is for.
 #[derive(Clone, Copy)]
@@ -13,15 +13,11 @@ pub(super) enum FilterGroup {
 /// The group of the filter of that name; `None`: there is none.
 pub(super) fn group(name: &str) -> Option<FilterGroup> {
     Some(match name {
-        "abs" | "attr" | "d" | "default" | "float" | "int" | "round" | "safe" | "string" | "tojson" => {
-            FilterGroup::Value
-        }
-        "capitalize" | "e" | "escape" | "format" | "indent" | "lower" | "lstrip" | "replace" | "rstrip" | "split"
-        | "strip" | "title" | "trim" | "upper" => FilterGroup::Text,
+        "abs" | "d" | "default" | "float" | "int" | "safe" | "string" | "tojson" => FilterGroup::Value,
+        "capitalize" | "indent" | "lower" | "lstrip" | "replace" | "rstrip" | "split" | "strip" | "title" | "trim"
+        | "upper" => FilterGroup::Text,
         "count" | "dictsort" | "first" | "items" | "join" | "last" | "length" | "list" | "map" | "max" | "min"
-        | "reject" | "rejectattr" | "reverse" | "select" | "selectattr" | "sort" | "sum" | "unique" => {
-            FilterGroup::Sequence
-        }
+        | "reject" | "rejectattr" | "reverse" | "select" | "selectattr" | "sort" | "unique" => FilterGroup::Sequence,
         _ => return None,
     })
 }

@@ -102,15 +102,6 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
             }
             Ok(best.map_or(Value::Undefined, |(_, item)| item))
         }
-        "sum" => {
-            let [attribute, start] = arguments.bind(name, ["attribute", "start"])?;
-            let mut sum = start.unwrap_or(Value::Int(0));
-            for item in run.iterate(&value)?.iter() {
-                let item = by_attribute(run, item, attribute.as_ref())?;
-                sum = run.binary(crate::ast::BinaryOp::Add, &sum, &item)?;
-            }
-            Ok(sum)
-        }
         _ => {
             let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
             let (mut seen, mut kept) = (Items::new(&run.meter)?, Items::new(&run.meter)?);

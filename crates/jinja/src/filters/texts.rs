@@ -4,12 +4,11 @@ use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, required, size};
 use crate::error::TemplateResult;
-use crate::format;
 use crate::interpreter::Interpreter;
 use crate::methods;
 use crate::print;
 use crate::text::TextBuilder;
-use crate::value::{Value, tuple};
+use crate::value::Value;
 
 /// Applies a filter. Values that are not texts are printed first, as in Jinja2.
 pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
@@ -49,30 +48,6 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 parts.push(count)?;
             }
             methods::call(run, &value, name, parts)
-        }
-        "format" => {
-            let arguments = if arguments.named.is_empty() {
-                tuple(meter, arguments.positional.into())?
-            } else {
-                let pairs = crate::value::dict(meter, false)?;
-                arguments.named.into_iter().try_for_each(|(name, value)| pairs.set(&name, value))?;
-                Value::Dict(pairs)
-            };
-            format::percent(meter, string, &arguments)
-        }
-        "e" | "escape" => {
-            let mut out = TextBuilder::new(meter)?;
-            for c in string.chars() {
-                match c {
-                    '&' => out.push_str("&amp;")?,
-                    '<' => out.push_str("&lt;")?,
-                    '>' => out.push_str("&gt;")?,
-                    '\'' => out.push_str("&#39;")?,
-                    '"' => out.push_str("&#34;")?,
-                    c => out.push(c)?,
-                }
-            }
-            Ok(out.finish())
         }
         _ => indent(run, string, arguments),
     }

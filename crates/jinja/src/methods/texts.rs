@@ -1,17 +1,16 @@
-//! Methods of texts: those that chat templates use, and their near relatives. Python's methods that pad texts or ask for rare classes of characters
-//! (`zfill`, `swapcase`, `isprintable`, ...) are in no template that we know.
+//! Methods of texts: those that chat templates use. Python's methods that pad texts, ask for classes of characters or split a text in three
+//! (`zfill`, `isalpha`, `partition`, ...) are in no template that we know, and llama.cpp has none of them.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, int, required, required_text};
 use crate::error::{TemplateResult, refused};
-use crate::format;
 use crate::interpreter::Interpreter;
 use crate::meter::Meter;
+use crate::print;
 use crate::search::Searched;
 use crate::text::TextBuilder;
-use crate::value::{Items, Value, text, tuple};
+use crate::value::{Items, Value, text};
 
 pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
     let meter = &Rc::clone(&run.meter);
@@ -120,26 +119,6 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             }
             lines.into_list()
         }
-        "partition" | "rpartition" => {
-            let [separator] = arguments.bind(name, ["sep"])?;
-            let separator = required_text(name, separator)?;
-            let between = separator.as_str().unwrap_or_default();
-            if between.is_empty() {
-                return refused(format!("{name}: the separator is empty"));
-            }
-            let searched = Searched::new(meter, string)?;
-            let found = match name {
-                "partition" => searched.matches(between).next(),
-                _ => searched.matches_from_right(between).next(),
-            };
-            let part = |range: Range<usize>| string.get(range).unwrap_or_default();
-            let parts = match found {
-                Some(found) => [part(0..found.start), part(found.clone()), part(found.end..string.len())],
-                None if name == "partition" => [string, "", ""],
-                None => ["", "", string],
-            };
-            tuple(meter, parts.iter().map(|part| text(meter, part)).collect::<TemplateResult<_>>()?)
-        }
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
             let (old, new) = (required_text(name, old)?, required_text(name, new)?);
@@ -194,25 +173,38 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             }
             Ok(out.finish())
         }
-        "format" => format::braces(run, string, &arguments),
-        _ => is_method(string, name, arguments),
+        "format" => format(meter, string, &arguments),
+        _ => refused(format!("a string has no method '{name}'")),
     }
 }
 
-/// The methods that ask what the characters are.
-fn is_method(string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
-    let [] = arguments.bind(name, [])?;
-    let all = |is: &dyn Fn(char) -> bool| !string.is_empty() && string.chars().all(is);
-    let any = |is: &dyn Fn(char) -> bool| string.chars().any(is);
-    Ok(Value::Bool(match name {
-        "isalnum" => all(&char::is_alphanumeric),
-        "isalpha" => all(&char::is_alphabetic),
-        "isdigit" => all(&|c| c.is_ascii_digit() || c.is_numeric() && !c.is_ascii()),
-        "isspace" => all(&char::is_whitespace),
-        "islower" => any(&char::is_lowercase) && !any(&char::is_uppercase),
-        "isupper" => any(&char::is_uppercase) && !any(&char::is_lowercase),
-        _ => return refused(format!("a string has no method '{name}'")),
-    }))
+/// Python's `pattern.format(...)` with the fields `{}`, `{0}` and `{name}`. Templates use no others, and llama.cpp only `{}`.
+fn format(meter: &Rc<Meter>, pattern: &str, arguments: &Arguments) -> TemplateResult<Value> {
+    let mut out = TextBuilder::new(meter)?;
+    let (mut rest, mut next) = (pattern, 0);
+    while let Some(at) = rest.find(['{', '}']) {
+        let (before, braces) = rest.split_at_checked(at).unwrap_or((rest, ""));
+        out.push_str(before)?;
+        if let Some((brace, after)) = braces.split_at_checked(2).filter(|(brace, _)| matches!(*brace, "{{" | "}}")) {
+            out.push_str(brace.get(1..).unwrap_or_default())?;
+            rest = after;
+            continue;
+        }
+        let Some((field, after)) = braces.strip_prefix('{').and_then(|rest| rest.split_once('}')) else {
+            return refused("format: a brace without its other one");
+        };
+        let position = if field.is_empty() { Some(next) } else { field.parse().ok() };
+        next += usize::from(field.is_empty());
+        let value = match position {
+            Some(position) => arguments.positional.get(position),
+            None => arguments.find_named(field)?.and_then(|at| arguments.named.get(at)).map(|(_, value)| value),
+        };
+        let Some(value) = value else { return refused(format!("format: there is no argument for '{{{field}}}'")) };
+        print::append(&mut out, value)?;
+        rest = after;
+    }
+    out.push_str(rest)?;
+    Ok(out.finish())
 }
 
 fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> TemplateResult<Value> {

@@ -5,10 +5,11 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::ModelParams;
 use crate::sources::gguf_source::{GgufSource, Stream};
 use crate::sources::shards;
-use foredraft_base::checksum::Checksum;
 
 /// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
 const PIECES: u64 = 64;
@@ -89,11 +90,11 @@ fn sample_file(path: &Path) -> String {
 
 /// The length of a file and the checksum of its samples. It does not depend on the source of the file.
 fn sample(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> std::io::Result<usize>) -> std::io::Result<String> {
-    let mut sum = Checksum::default();
+    let mut sum = Xxh3::new();
     let mut piece = [0; PIECE];
     for n in 0..PIECES {
         let read = read(len / PIECES * n, &mut piece)?;
-        sum.add(piece.get(..read).unwrap_or_default());
+        sum.update(piece.get(..read).unwrap_or_default());
     }
-    Ok(format!("{len} bytes, {:016x}", sum.value()))
+    Ok(format!("{len} bytes, {:016x}", sum.digest()))
 }

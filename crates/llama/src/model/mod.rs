@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use llama_cpp_sys_2 as sys;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::devices;
 use crate::backend::rpc::UsedServers;
@@ -24,7 +25,6 @@ use crate::sources::gguf_source::{DraftKind, GgufFile, Role, WeightType};
 use crate::sources::read_ahead::read_ahead;
 use crate::threads::prove_threads;
 use crate::{DevicePlacement, Interrupt, PausableLoad, Token, TokenTree, Vocab, VocabKind, Vocabulary, backend, log};
-use foredraft_base::checksum::Checksum;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_native::{
     foredraft_lora_load, foredraft_metadata, foredraft_model_load, foredraft_n_scores, foredraft_output_weights,
@@ -512,10 +512,10 @@ impl Model {
     pub fn identity(&self) -> &[(&'static str, String)] {
         self.files.identity(|| {
             let vocab = self.vocab();
-            let mut tokens = Checksum::default();
+            let mut tokens = Xxh3::new();
             for token in 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX) {
-                tokens.add(vocab.raw_text(token).as_bytes());
-                tokens.add(&[0]);
+                tokens.update(vocab.raw_text(token).as_bytes());
+                tokens.update(&[0]);
             }
             vec![
                 ("architecture", self.metadata("general.architecture").unwrap_or_default()),
@@ -524,7 +524,7 @@ impl Model {
                 ("bytes", self.size().to_string()),
                 ("layers", self.n_layer().to_string()),
                 ("embedding", self.n_embd().to_string()),
-                ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.value())),
+                ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.digest())),
             ]
         })
     }
