@@ -29,5 +29,4 @@ mod watch;
 
 pub use self::events::{MessageParts, RequestEvent};
 pub use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, ServedModel, floats};
-pub use self::remote::RemoteEngine;
-pub use self::settings::IsolationSettings;
+pub use self::remote::start;

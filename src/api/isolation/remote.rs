@@ -22,8 +22,10 @@ use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
 use crate::api::Function;
-use crate::api::loaded::calls::{PollSource, chat_record, prompt_stats, submitted, wait_for_response};
+use crate::api::loaded::calls::{PollCommand, PollSource, chat_record, prompt_stats, submitted, wait_for_response};
+use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::{validate_slot, vocab_only};
+use crate::api::loaded::pauses::{Following, HostPauses};
 use crate::api::loaded::registry::{
     CompletionRecord, RecordPlace, RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal,
 };
@@ -36,6 +38,7 @@ use crate::api::wire::request::{
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
+use crate::llama::PauseGate;
 use crate::sampling::SamplingSettings;
 use crate::{forks, host};
 
@@ -56,19 +59,37 @@ pub struct RemoteEngine {
     is_closed: AtomicBool,
     /// Where a status arrives that the process has not answered yet.
     asked_status: Mutex<Option<Receiver<Value>>>,
+    /// The gate at which its threads sleep follows the host's pauses.
+    _following: Following,
+}
+
+/// Starts an engine in a process of its own, and loads the models there, as `load` says, which was read from `command`. `warnings`: those of
+/// the load that the process does not find. Its threads sleep while `pauses` are closed. `notify` gets the id of each request that has an
+/// update, and `logits` the rows of those that ask for it. `progress` gets 0..=1 and aborts the load by returning false.
+///
+/// # Errors
+/// A key of isolation is invalid, the process cannot be started, the load failed there, or it was aborted.
+pub fn start(
+    command: &[u8],
+    warnings: Vec<String>,
+    load: LoadRequest,
+    pauses: &Arc<HostPauses>,
+    notify: Arc<engine::Notify>,
+    logits: Arc<Hook<LogitsCallback>>,
+    progress: impl FnMut(f32) -> bool,
+) -> Result<Arc<dyn LoadedEngine>> {
+    let settings = IsolationSettings::read(command, warnings)?;
+    let (gate, file) = PauseGate::shared().map_err(|error| Error::exhausted(format!("isolate: {error}")))?;
+    let following = pauses.follow(Arc::new(gate));
+    Ok(Arc::new(RemoteEngine::start(settings, load, file, following, notify, logits, progress)?))
 }
 
 impl RemoteEngine {
-    /// Starts the process and loads the models there, as `load` says. `pauses`: the file of the gate at which its threads
-    /// sleep. `notify` gets the id of each request that has an update, and `logits` the rows of those that ask for it. `progress` gets
-    /// 0..=1 and aborts the load by returning false.
-    ///
-    /// # Errors
-    /// The process cannot be started, the load failed there, or it was aborted.
-    pub fn start(
+    fn start(
         settings: IsolationSettings,
         load: LoadRequest,
         pauses: File,
+        following: Following,
         notify: Arc<engine::Notify>,
         logits: Arc<Hook<LogitsCallback>>,
         mut progress: impl FnMut(f32) -> bool,
@@ -84,6 +105,7 @@ impl RemoteEngine {
             threads: Mutex::default(),
             is_closed: AtomicBool::new(false),
             asked_status: Mutex::default(),
+            _following: following,
         };
         let (events, loading) = crossbeam_channel::unbounded();
         let hook = Arc::clone(&logits);
@@ -114,71 +136,6 @@ impl RemoteEngine {
         let thread = thread.map_err(|error| Error::exhausted(format!("isolate: cannot start a thread: {error}")))?;
         self.threads.lock().push(thread);
         Ok(())
-    }
-
-    /// Begins to end the process, without waiting.
-    pub fn begin_stop(&self) {
-        if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
-            let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
-            self.shared.send(Frame::call(number, "stop", &Arc::default()));
-            self.shared.wake_watch();
-        }
-    }
-
-    /// Ends the process and all requests, and waits for it.
-    pub fn stop(&self) {
-        self.begin_stop();
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_PATIENCE
-            && self.shared.connection.lock().is_some()
-            && !self.shared.unfinished().is_empty()
-        {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        if let Some(connection) = self.shared.starting.lock().take() {
-            connection.close();
-        }
-        self.shared.end_all(None);
-        let threads = std::mem::take(&mut *self.threads.lock());
-        // The notifier ends when the supervisor has let go of the shared state. A callback of the host may be the caller.
-        if !host::inside() {
-            for thread in threads.into_iter().filter(|thread| thread.thread().name() != Some("foredraft-notify")) {
-                let _ = thread.join();
-            }
-        }
-    }
-
-    /// Calls a function in the process, and waits for its answer, but for that of a submit, which this process gives. `arguments`: those of
-    /// a completion request. `announce` gets the id of a request before the engine has it.
-    ///
-    /// # Errors
-    /// The engine stops, the call would deadlock, or the process cannot be started again.
-    pub fn call(
-        &self,
-        function: Function,
-        argument: &[u8],
-        arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
-        if function.waits() && host::inside() {
-            return Err(Error::would_deadlock(function.name()));
-        }
-        match function {
-            Function::Complete => {
-                let request = self.begin(argument, arguments, true, &|_| ())?;
-                let answer = wait_for_response(&self.shared.requests, &request.record)?;
-                request.refusal().map_or(Ok(answer), Err)
-            }
-            Function::Submit => {
-                let request = self.begin(argument, arguments, false, announce)?;
-                let record = &request.record;
-                Ok(submitted(record, prompt_stats(record, |_| response::pending_prompt_stats(record))))
-            }
-            Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
-                self.call_in_time(function, argument)
-            }
-            _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
-        }
     }
 
     /// Calls a function that may have a `timeout_ms`.
@@ -252,23 +209,6 @@ impl RemoteEngine {
         Ok(request)
     }
 
-    /// `foredraft_status`, with `isolation`.
-    pub fn status(&self) -> Value {
-        self.update_status();
-        let mut status = self.shared.last_status.lock().clone();
-        if let Some(status) = status.as_object_mut() {
-            let failure = self.shared.failure.lock().clone();
-            if let Some(error) = &failure {
-                status.insert("init_success".into(), (-1).into());
-                status.insert("state".into(), "failed".into());
-                status.insert("error".into(), error.message().into());
-                status.insert("code".into(), error.code().as_str().into());
-            }
-            status.insert("isolation".into(), self.shared.isolation.lock().to_json(failure.is_some()));
-        }
-        status
-    }
-
     /// Takes over the process's status if it is answered at once. An answer that comes later is for the next call.
     fn update_status(&self) {
         let Some(mut asked) = self.asked_status.try_lock() else { return };
@@ -283,20 +223,6 @@ impl RemoteEngine {
             *self.shared.last_status.lock() = status;
             *asked = None;
         }
-    }
-
-    /// The updates of its requests are no longer polled from it.
-    pub fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-    }
-
-    /// The values that a request gets for absent fields.
-    pub fn defaults(&self) -> &RequestDefaults {
-        &self.shared.load.defaults
-    }
-
-    pub fn is_open(&self) -> bool {
-        !self.is_closed.load(Ordering::Acquire)
     }
 }
 
@@ -328,6 +254,95 @@ impl PollSource for RemoteEngine {
             self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
         }
         Ok(())
+    }
+}
+
+impl LoadedEngine for RemoteEngine {
+    fn begin_stop(&self) {
+        if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
+            let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
+            self.shared.send(Frame::call(number, "stop", &Arc::default()));
+            self.shared.wake_watch();
+        }
+    }
+
+    fn stop(&self) {
+        self.begin_stop();
+        let begun = Instant::now();
+        while begun.elapsed() < STOP_PATIENCE
+            && self.shared.connection.lock().is_some()
+            && !self.shared.unfinished().is_empty()
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(connection) = self.shared.starting.lock().take() {
+            connection.close();
+        }
+        self.shared.end_all(None);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // The notifier ends when the supervisor has let go of the shared state. A callback of the host may be the caller.
+        if !host::inside() {
+            for thread in threads.into_iter().filter(|thread| thread.thread().name() != Some("foredraft-notify")) {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    fn defaults(&self) -> &RequestDefaults {
+        &self.shared.load.defaults
+    }
+
+    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>> {
+        (!self.is_closed.load(Ordering::Acquire)).then(|| self.poll(command))
+    }
+
+    fn status(&self) -> Value {
+        self.update_status();
+        let mut status = self.shared.last_status.lock().clone();
+        if let Some(status) = status.as_object_mut() {
+            let failure = self.shared.failure.lock().clone();
+            if let Some(error) = &failure {
+                status.insert("init_success".into(), (-1).into());
+                status.insert("state".into(), "failed".into());
+                status.insert("error".into(), error.message().into());
+                status.insert("code".into(), error.code().as_str().into());
+            }
+            status.insert("isolation".into(), self.shared.isolation.lock().to_json(failure.is_some()));
+        }
+        status
+    }
+
+    fn call(
+        &self,
+        function: Function,
+        argument: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
+        if function.waits() && host::inside() {
+            return Err(Error::would_deadlock(function.name()));
+        }
+        // The answer of a submit is this process's, the others are the engine's.
+        match function {
+            Function::Complete => {
+                let request = self.begin(argument, arguments, true, &|_| ())?;
+                let answer = wait_for_response(&self.shared.requests, &request.record)?;
+                request.refusal().map_or(Ok(answer), Err)
+            }
+            Function::Submit => {
+                let request = self.begin(argument, arguments, false, announce)?;
+                let record = &request.record;
+                Ok(submitted(record, prompt_stats(record, |_| response::pending_prompt_stats(record))))
+            }
+            Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
+                self.call_in_time(function, argument)
+            }
+            _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! `isolate` and its keys in a load, which the host's process reads; and the arguments of `foredraft-engine`.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
@@ -8,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::api::wire::fields::{Fields, unexpected};
 use crate::api::wire::load;
 use crate::error::{Error, Result};
-use crate::llama::{CpuSet, PauseGate};
+use crate::llama::CpuSet;
 
 /// The keys that belong to the host's process.
 const KEYS: [&str; 7] =
@@ -68,15 +67,6 @@ impl IsolationSettings {
         }
         KEYS.iter().for_each(|key| _ = object.shift_remove(*key));
         Ok(IsolationSettings { load: object, warnings, ..settings })
-    }
-
-    /// Makes a gate for the engine's process, with the file by which that opens it.
-    ///
-    /// # Errors
-    /// The system has no memory or descriptors.
-    #[allow(clippy::unused_self, reason = "in place of this there is nothing on systems without isolation")]
-    pub fn share_pauses(&self) -> Result<(PauseGate, File)> {
-        PauseGate::shared().map_err(|error| Error::exhausted(format!("isolate: {error}")))
     }
 
     /// The arguments of the program, before the host's process id.

@@ -259,7 +259,7 @@ impl EngineChild {
         let number = frame.number;
         let begun = match frame.as_request() {
             Some((RequestHead { is_awaited, arguments }, text)) => {
-                self.engine.with_loaded(|loaded| loaded.begin(text, arguments, is_awaited))
+                self.engine.with_loaded(|loaded| loaded.enqueue(text, arguments, is_awaited, |_| ()))
             }
             None => Err(Error::invalid("a request without its head")),
         };

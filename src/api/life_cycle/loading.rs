@@ -13,11 +13,11 @@ use foredraft_jinja::StopSignal;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::left_requests::LeftRequests;
-use super::loaded::LoadedEngine;
-use super::pauses::HostPauses;
-use crate::api::isolation::IsolationSettings;
+use crate::api::isolation;
 use crate::api::life_cycle::lookup_progress::RunningLookups;
+use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::loaded::pauses::HostPauses;
 use crate::api::loaded::status::LoadPhase;
 use crate::api::wire::load::{GivenModels, LoadRequest};
 use crate::api::wire::request::RequestDefaults;
@@ -70,7 +70,7 @@ struct Life {
     /// The models that the newest load was given.
     given: GivenModels,
     /// Replaced engines, which stop. The next thread that gets the lock `loading` waits for them.
-    replaced: Vec<LoadedEngine>,
+    replaced: Vec<Arc<dyn LoadedEngine>>,
     /// Threads that load or unload in the background, each with its epoch.
     background: Vec<(u64, JoinHandle<()>)>,
     /// The RPC servers of the newest load.
@@ -81,7 +81,7 @@ struct Life {
 
 enum LoadState {
     NotReady(LoadPhase),
-    Ready(LoadedEngine),
+    Ready(Arc<dyn LoadedEngine>),
 }
 
 impl Default for LoadState {
@@ -131,7 +131,7 @@ pub(super) enum EngineState {
     /// No model is loaded.
     NotReady(LoadPhase),
     /// A model is loaded.
-    Ready(LoadedEngine),
+    Ready(Arc<dyn LoadedEngine>),
     /// This process was forked from the one that loaded the model.
     Forked(Error),
 }
@@ -162,7 +162,7 @@ impl LifeCycle {
             return EngineState::Forked(error);
         }
         match &life.state {
-            LoadState::Ready(engine) => EngineState::Ready(engine.clone()),
+            LoadState::Ready(engine) => EngineState::Ready(Arc::clone(engine)),
             LoadState::NotReady(phase) => EngineState::NotReady(phase.clone()),
         }
     }
@@ -369,13 +369,13 @@ impl LifeCycle {
         result
     }
 
-    fn finish_load(&self, epoch: u64, result: Result<LoadedEngine>, failure_level: Level) -> Result<()> {
+    fn finish_load(&self, epoch: u64, result: Result<Arc<dyn LoadedEngine>>, failure_level: Level) -> Result<()> {
         match result {
             Ok(engine) => {
-                if engine.decodes_here() {
+                if engine.local().is_some_and(|engine| engine.worker().is_ok()) {
                     self.reach(LlamaStage::ModelLoaded);
                 }
-                if self.set_state(epoch, LoadState::Ready(engine.clone())) {
+                if self.set_state(epoch, LoadState::Ready(Arc::clone(&engine))) {
                     return Ok(());
                 }
                 engine.stop();
@@ -401,7 +401,7 @@ impl LifeCycle {
         epoch: u64,
         command: &LoadCommand,
         notice: &mut Option<Arc<Notice>>,
-    ) -> Result<LoadedEngine> {
+    ) -> Result<Arc<dyn LoadedEngine>> {
         // The level is chosen before anything of ggml runs: parsing asks ggml for defaults.
         llama::choose_default_level()?;
         let mut request = LoadRequest::parse(&command.command)?;
@@ -420,8 +420,7 @@ impl LifeCycle {
         let progress =
             |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
         if request.is_isolated {
-            let settings = IsolationSettings::read(&command.command, more)?;
-            return LoadedEngine::isolated(settings, request, &self.pauses, notify, logits, progress);
+            return isolation::start(&command.command, more, request, &self.pauses, notify, logits, progress);
         }
         {
             let mut life = self.life.lock();
@@ -434,8 +433,7 @@ impl LifeCycle {
         self.reach(LlamaStage::Started);
         let me = Weak::clone(&self.me);
         let is_aborted: StopSignal = Arc::new(move || me.upgrade().is_some_and(|this| !this.is_current(epoch)));
-        LocalEngine::start(request, self.pauses.gate(), notify, logits, progress, &is_aborted)
-            .map(|loaded| LoadedEngine::Local(Arc::new(loaded)))
+        Ok(Arc::new(LocalEngine::start(request, self.pauses.gate(), notify, logits, progress, &is_aborted)?))
     }
 
     fn open_notice(&self, number: i32) -> Result<Notice> {

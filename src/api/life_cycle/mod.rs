@@ -4,18 +4,15 @@
 pub mod engine_process;
 mod left_requests;
 pub mod legacy;
-mod loaded;
 mod loading;
 mod lookup_progress;
 mod lookup_tools;
-mod pauses;
 mod shutdown;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::loaded::LoadedEngine;
 pub use self::loading::LoadCommand;
 pub(crate) use self::loading::cut_off;
 use self::loading::{EngineState, LifeCycle};
@@ -25,6 +22,7 @@ use crate::api::life_cycle::lookup_progress::{RunningLookup, RunningLookups};
 use crate::api::loaded::calls::{
     PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_models,
 };
+use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::status::{EngineStatus, LoadPhase};
 use crate::api::wire::fields::parse_object;
@@ -129,7 +127,9 @@ impl JsonEngine {
     /// # Errors
     /// No model is loaded; or those of `call`.
     pub fn with_loaded<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
-        self.loaded().map_err(|(_, error)| error)?.local()?.during(call)
+        let engine = self.loaded().map_err(|(_, error)| error)?;
+        let elsewhere = || Error::invalid("isolate: the engine is in another process");
+        engine.local().ok_or_else(elsewhere)?.during(call)
     }
 
     /// Calls a function of the interface, in the process where the engine is. `request`: its argument, or why there is none.
@@ -152,10 +152,15 @@ impl JsonEngine {
         arguments: RequestArguments,
         announce: &dyn Fn(u64),
     ) -> Result<Value> {
-        match request {
-            Ok(request) => self.call_with(function, request, arguments, announce),
+        let engine = self.loaded().map_err(|(_, error)| error);
+        if !function.needs_no_engine() || engine.as_ref().is_ok_and(|engine| engine.local().is_none()) {
             // Without a model, the argument does not matter.
-            Err(error) => self.check_ready(function).and(Err(error)),
+            return engine?.call(function, request?, arguments, announce);
+        }
+        match function {
+            Function::LookupCreate => self.lookup_create(request?),
+            Function::LookupMerge => self.lookup_merge(request?),
+            _ => self.lookup_stats(request?),
         }
     }
 
@@ -169,12 +174,12 @@ impl JsonEngine {
 
     /// The requests that have not finished, waiting ones first.
     pub fn unfinished(&self) -> Vec<u64> {
-        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.source().unfinished())
+        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.unfinished())
     }
 
     /// Whether the loaded engine has a request, possibly one that was polled to its end.
     pub fn has_request(&self, id: u64) -> bool {
-        self.loaded().is_ok_and(|engine| engine.source().has_request(id))
+        self.loaded().is_ok_and(|engine| engine.has_request(id))
     }
 
     /// Keeps a request pollable after any number of loads and unloads. `released`: the request that was kept until now.
@@ -187,34 +192,8 @@ impl JsonEngine {
         self.loaded().err().map(|(state, _)| state)
     }
 
-    fn call_with(
-        &self,
-        function: Function,
-        request: &[u8],
-        arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
-        match (self.loaded(), function) {
-            (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => {
-                engine.call(function, request, arguments, announce)
-            }
-            (_, Function::LookupCreate) => self.lookup_create(request),
-            (_, Function::LookupMerge) => self.lookup_merge(request),
-            (_, Function::LookupStats) => self.lookup_stats(request),
-            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request, arguments, announce),
-        }
-    }
-
-    /// Whether [`JsonEngine::call`] can serve this function now.
-    fn check_ready(&self, function: Function) -> Result<()> {
-        if function.needs_no_engine() {
-            return Ok(());
-        }
-        self.loaded().map(|_| ()).map_err(|(_, error)| error)
-    }
-
     /// The loaded engine; or the name of the state, and an error that describes it.
-    fn loaded(&self) -> Result<LoadedEngine, (&'static str, Error)> {
+    fn loaded(&self) -> Result<Arc<dyn LoadedEngine>, (&'static str, Error)> {
         match self.life_cycle.state() {
             EngineState::Ready(engine) => Ok(engine),
             EngineState::NotReady(phase) => {
@@ -244,7 +223,7 @@ impl JsonEngine {
 
     /// As [`JsonEngine::poll`], with a command that was read.
     pub fn run_poll(&self, command: PollCommand) -> Result<Value> {
-        let here = self.loaded().ok().and_then(|engine| engine.poll(command.clone()));
+        let here = self.loaded().ok().and_then(|engine| engine.poll_while_open(command.clone()));
         let answer = here.unwrap_or_else(|| poll_without_models(command.clone()));
         let left = self.life_cycle.left_requests();
         found_elsewhere(answer, &command, |id, command| left.poll(id, command))

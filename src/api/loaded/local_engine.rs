@@ -1,4 +1,4 @@
-//! A loaded engine: the models, the worker that runs them, and the requests.
+//! A loaded engine, and that in this process: the models, the worker that runs them, and the requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
 use super::status::EngineStatus;
+use crate::api::loaded::calls::{PollCommand, PollSource};
 use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
@@ -21,6 +22,44 @@ use crate::host::Hook;
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, PauseGate};
+
+/// A loaded engine and its requests, in whatever process it is.
+pub trait LoadedEngine: PollSource + Send + Sync {
+    /// The engine in this process. `None`: it is in another one.
+    fn local(&self) -> Option<&LocalEngine> {
+        None
+    }
+
+    /// Begins to end all running requests, and returns at once.
+    fn begin_stop(&self);
+
+    /// Ends all running requests, and waits until no thread uses the engine any more.
+    fn stop(&self);
+
+    /// Closes a stopped engine: the updates of its requests are no longer polled from it. Waits for running calls.
+    fn close(&self);
+
+    /// `foredraft_status`.
+    fn status(&self) -> Value;
+
+    /// Calls a function of a loaded engine. `arguments`: those of a completion request. `announce` gets the id of a request that it queues.
+    ///
+    /// # Errors
+    /// Those of the function.
+    fn call(
+        &self,
+        function: Function,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value>;
+
+    /// Takes updates; `None`: the engine is closed.
+    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>>;
+
+    /// The values that a request gets for absent fields.
+    fn defaults(&self) -> &RequestDefaults;
+}
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
 ///
@@ -86,70 +125,11 @@ impl LocalEngine {
         Ok(engine)
     }
 
-    /// Begins to end all running requests, and returns at once.
-    pub fn begin_stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        if let Some(worker) = &self.worker {
-            worker.begin_stop();
-        }
-    }
-
-    /// Ends all running requests and waits until no thread uses the engine any more.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        if let Some(worker) = &self.worker {
-            worker.stop();
-        }
-        self.preparer.stop();
-        drop(self.closed.write());
-    }
-
-    /// Runs `call`. [`LocalEngine::stop`] waits for it.
+    /// Runs `call`. [`LoadedEngine::stop`] waits for it.
     pub fn during<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
         // Recursive, because a callback inside a call can call again while `stop` waits for the write lock.
         let _closed = self.closed.read_recursive();
         call(self)
-    }
-
-    /// Runs `call`, unless the engine is closed.
-    pub fn while_open<R>(&self, call: impl FnOnce(&LocalEngine) -> R) -> Option<R> {
-        let closed = self.closed.read_recursive();
-        (!*closed).then(|| call(self))
-    }
-
-    /// Closes a stopped engine: the updates of its requests are no longer polled from it. Waits for running calls.
-    pub fn close(&self) {
-        *self.closed.write() = true;
-    }
-
-    /// Calls a function of a loaded engine. `arguments`: those of a completion request. `announce` gets the id of a request that it queues.
-    ///
-    /// # Errors
-    /// Those of the function.
-    pub fn call(
-        &self,
-        function: Function,
-        request: &[u8],
-        arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
-        match function {
-            Function::Complete => self.complete(request, arguments),
-            Function::Submit => self.submit(request, arguments, announce),
-            Function::Tokenize => self.tokenize(request),
-            Function::Detokenize => self.detokenize(request),
-            Function::ApplyTemplate => self.apply_template(request),
-            Function::ModelInfo => self.model_info(request),
-            Function::Embed => self.embed(request),
-            Function::Rerank => self.rerank(request),
-            Function::SessionSave => self.session_save(request),
-            Function::SessionLoad => self.session_load(request),
-            Function::SessionErase => self.session_erase(request),
-            Function::LookupCache => self.lookup_cache(request),
-            Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
-                Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
-            }
-        }
     }
 
     /// The models.
@@ -160,11 +140,6 @@ impl LocalEngine {
     /// The configuration that the engine was started with.
     pub fn config(&self) -> &Config {
         &self.load.config
-    }
-
-    /// The values that a request gets for absent fields.
-    pub fn defaults(&self) -> &RequestDefaults {
-        &self.load.defaults
     }
 
     /// The warnings of the load.
@@ -198,10 +173,6 @@ impl LocalEngine {
 
     pub fn engine_status(&self) -> engine::WorkerStatus {
         self.worker.as_ref().map(WorkerHandle::status).unwrap_or_default()
-    }
-
-    pub fn status(&self) -> EngineStatus {
-        self.status.now(&self.models, &self.engine_status())
     }
 
     /// Adds a request to the registry.
@@ -259,6 +230,90 @@ impl LocalEngine {
             stopping: Arc::clone(&self.stopping),
             target: Arc::clone(&self.models.target),
         }
+    }
+}
+
+impl PollSource for LocalEngine {
+    fn requests(&self) -> &RequestRegistry {
+        &self.requests
+    }
+
+    fn signal(&self) -> &UpdateSignal {
+        &self.updates
+    }
+
+    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
+        self.during(|engine| Ok(engine.worker()?.cancel(&record.handle)))
+    }
+
+    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
+        self.worker()?.end_reasoning(&record.handle);
+        Ok(())
+    }
+}
+
+impl LoadedEngine for LocalEngine {
+    fn local(&self) -> Option<&LocalEngine> {
+        Some(self)
+    }
+
+    fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(worker) = &self.worker {
+            worker.begin_stop();
+        }
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
+        self.preparer.stop();
+        drop(self.closed.write());
+    }
+
+    fn close(&self) {
+        *self.closed.write() = true;
+    }
+
+    fn status(&self) -> Value {
+        self.status.now(&self.models, &self.engine_status()).to_json()
+    }
+
+    fn call(
+        &self,
+        function: Function,
+        request: &[u8],
+        arguments: RequestArguments,
+        announce: &dyn Fn(u64),
+    ) -> Result<Value> {
+        self.during(|_| match function {
+            Function::Complete => self.complete(request, arguments),
+            Function::Submit => self.submit(request, arguments, announce),
+            Function::Tokenize => self.tokenize(request),
+            Function::Detokenize => self.detokenize(request),
+            Function::ApplyTemplate => self.apply_template(request),
+            Function::ModelInfo => self.model_info(request),
+            Function::Embed => self.embed(request),
+            Function::Rerank => self.rerank(request),
+            Function::SessionSave => self.session_save(request),
+            Function::SessionLoad => self.session_load(request),
+            Function::SessionErase => self.session_erase(request),
+            Function::LookupCache => self.lookup_cache(request),
+            Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
+                Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
+            }
+        })
+    }
+
+    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>> {
+        let closed = self.closed.read_recursive();
+        (!*closed).then(|| self.poll(command))
+    }
+
+    fn defaults(&self) -> &RequestDefaults {
+        &self.load.defaults
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::api::LocalEngine;
+use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, int_in, parse_object, word_in};
 use crate::error::{Error, Result};

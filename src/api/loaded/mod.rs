@@ -1,6 +1,7 @@
 //! A loaded engine in this process, and the requests that it has.
 //!
-//! - `local_engine`: the models, the worker's handle and the registry. Its methods are in `calls`, and `lookup_cache` for n-gram caches.
+//! - `local_engine`: the models, the worker's handle and the registry, behind the trait that an engine in another process has as well. Its methods
+//!   are in `calls`, and `lookup_cache` for n-gram caches. `pauses`: the host's.
 //! - `registry`: live requests by id. `preparer`: the thread that makes long prompts.
 //! - `response`, `chat_answer`, `status`: the worker's events, and the engine's state, as JSON.
 
@@ -9,6 +10,7 @@ mod chat_answer;
 pub mod local_engine;
 mod lookup_cache;
 mod lookup_files;
+pub mod pauses;
 mod preparer;
 pub mod registry;
 pub mod response;

@@ -39,6 +39,7 @@ impl Host {
             threads: Mutex::default(),
             is_closed: AtomicBool::new(false),
             asked_status: Mutex::default(),
+            _following: Arc::<HostPauses>::default().follow(Arc::default()),
         };
         let pauses = File::open("/dev/null").expect("it is there");
         let supervisor =

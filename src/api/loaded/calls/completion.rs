@@ -9,7 +9,8 @@ use once_cell::sync::OnceCell;
 use serde_json::{Value, json};
 
 use super::{chat, constraint};
-use crate::api::LocalEngine;
+use crate::api::loaded::local_engine::LoadedEngine as _;
+use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord, RequestRegistry};
 use crate::api::loaded::response;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
@@ -52,18 +53,13 @@ impl LocalEngine {
         wait_for_response(&self.requests, &record)
     }
 
-    /// Queues a request whose updates the caller takes out of its record.
-    ///
-    /// # Errors
-    /// The request is invalid, or the queue is full.
-    pub fn begin(&self, request: &[u8], arguments: RequestArguments, is_awaited: bool) -> Result<Arc<RequestRecord>> {
-        self.enqueue(request, arguments, is_awaited, |_| ())
-    }
-
     /// Parses a request and submits it to the engine. `is_awaited`: the caller waits for the final response. `announce` gets the record
     /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
     /// tokens first.
-    fn enqueue(
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn enqueue(
         &self,
         request: &[u8],
         arguments: RequestArguments,

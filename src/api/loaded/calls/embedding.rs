@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::text::text;
-use crate::api::LocalEngine;
+use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::prompts::ServingModel;
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, c_text_in, parse_object, show, text_in, unexpected};

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::api::LocalEngine;
 use crate::api::loaded::chat_answer;
 use crate::api::loaded::registry::{FoundRequest, RequestRecord, RequestRegistry, UpdateSignal, no_such_request};
 use crate::api::loaded::response;
@@ -368,24 +367,5 @@ pub trait PollSource {
     /// Ends one request.
     fn cancel_one(&self, id: u64) -> Result<Value> {
         Ok(json!({"id": id, "cancelled": self.cancel_request(id)?}))
-    }
-}
-
-impl PollSource for LocalEngine {
-    fn requests(&self) -> &RequestRegistry {
-        &self.requests
-    }
-
-    fn signal(&self) -> &UpdateSignal {
-        &self.updates
-    }
-
-    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
-        Ok(self.worker()?.cancel(&record.handle))
-    }
-
-    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
-        self.worker()?.end_reasoning(&record.handle);
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::api::LocalEngine;
+use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::response::{restored_session, saved_session};
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, parse_object};

@@ -3,7 +3,7 @@
 use foredraft_base::memory::ask_for;
 use serde_json::{Map, Value, json};
 
-use crate::api::LocalEngine;
+use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::prompts;
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, int_in, parse_object, unexpected};

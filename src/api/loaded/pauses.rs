@@ -9,7 +9,7 @@ use crate::llama::PauseGate;
 
 /// Counts pauses, and closes the engine's gates while there are any. The lock is held for a few stores only, so a call never waits for the
 /// engine.
-pub(super) struct HostPauses {
+pub struct HostPauses {
     state: Mutex<PauseState>,
     gate: Arc<PauseGate>,
 }
@@ -31,7 +31,7 @@ impl Default for HostPauses {
 
 impl HostPauses {
     /// The pauses of an engine whose gate another process opens and closes.
-    pub(super) fn of_other_process(gate: Arc<PauseGate>) -> HostPauses {
+    pub fn of_other_process(gate: Arc<PauseGate>) -> HostPauses {
         HostPauses::with(gate, Vec::new())
     }
 
@@ -40,7 +40,7 @@ impl HostPauses {
     }
 
     /// The gate at which the engine's threads in this process sleep.
-    pub(super) fn gate(&self) -> &Arc<PauseGate> {
+    pub fn gate(&self) -> &Arc<PauseGate> {
         &self.gate
     }
 
@@ -48,7 +48,7 @@ impl HostPauses {
     ///
     /// # Errors
     /// There are 2^32 - 1 already.
-    pub(super) fn pause(&self) -> Result<()> {
+    pub fn pause(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.n_pauses = state.n_pauses.checked_add(1).ok_or_else(|| Error::invalid("pause: too many pauses"))?;
         state.apply();
@@ -59,7 +59,7 @@ impl HostPauses {
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn resume(&self) -> Result<()> {
+    pub fn resume(&self) -> Result<()> {
         let mut state = self.state.lock();
         let left = state.n_pauses.checked_sub(1);
         state.n_pauses = left.ok_or_else(|| Error::invalid("resume: the engine is not paused"))?;
@@ -68,12 +68,12 @@ impl HostPauses {
     }
 
     /// Whether there is a pause.
-    pub(super) fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.state.lock().n_pauses > 0
     }
 
     /// Opens the gates in spite of all pauses, so that the engine can end, until the result is dropped.
-    pub(super) fn open(&self) -> Opening<'_> {
+    pub fn open(&self) -> Opening<'_> {
         let mut state = self.state.lock();
         state.n_openings += 1;
         state.apply();
@@ -81,7 +81,7 @@ impl HostPauses {
     }
 
     /// Lets another gate follow, until the result is dropped.
-    pub(super) fn follow(self: &Arc<Self>, gate: Arc<PauseGate>) -> Following {
+    pub fn follow(self: &Arc<Self>, gate: Arc<PauseGate>) -> Following {
         let mut state = self.state.lock();
         state.gates.push(Arc::clone(&gate));
         state.apply();
@@ -97,7 +97,7 @@ impl PauseState {
 }
 
 /// The gates are open.
-pub(super) struct Opening<'a>(&'a HostPauses);
+pub struct Opening<'a>(&'a HostPauses);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
@@ -108,7 +108,7 @@ impl Drop for Opening<'_> {
 }
 
 /// A gate follows the host's pauses.
-pub(super) struct Following {
+pub struct Following {
     pauses: Arc<HostPauses>,
     gate: Arc<PauseGate>,
 }
