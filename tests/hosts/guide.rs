@@ -128,6 +128,15 @@ fn conversations_go_on() {
 }
 
 #[test]
+fn a_prepared_turn_decodes_only_the_rest() {
+    if let Some(text) = prints("prepare.py", &[]) {
+        let numbers: Vec<usize> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [prepared, decoded] = numbers[..] else { panic!("two numbers: {text}") };
+        assert!(prepared > 30 && decoded < prepared, "{text}");
+    }
+}
+
+#[test]
 fn answers_follow_a_schema() {
     let answers = ["schema.py", "schema.mjs"].map(|name| prints(name, &[]));
     for text in answers.iter().flatten() {
