@@ -22,6 +22,7 @@ NAMES = {
     "loads": "loads in memory and from the disk, and the memory they need, beside llama.cpp and ik_llama.cpp",
     "logits": "the cost of a logits callback",
     "polls": "how long submits and polls of chats take at most, beside busy programs",
+    "schemas": "JSONSchemaBench: schemas that compile, instances that are judged rightly, and the cost of masks, beside llguidance",
     "slots": "several requests at once, beside llama-server",
     "tasks": "five tasks with a near and a far draft model, beside llama-server",
 }

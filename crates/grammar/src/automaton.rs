@@ -233,7 +233,7 @@ impl Automaton {
 
     /// The size of the caches, in entries of about 16 bytes.
     fn size(&self) -> usize {
-        let others = self.follows_token.len() + self.joined.len() + 4 * self.masks.shared_steps.len();
+        let others = self.follows_token.len() + self.joined.len() + self.masks.size();
         self.stacks.len() + self.sets.size() + self.moves.size() + others
     }
 
@@ -523,9 +523,8 @@ impl Automaton {
         named.dedup();
         readers.sort_unstable();
         readers.dedup();
-        let n_known = self.sets.columns.size();
-        let columns = self.sets.columns.id(&self.tree, &readers);
-        if self.sets.columns.size() > n_known {
+        let (columns, are_new) = self.sets.columns.find(&self.tree, &readers);
+        if are_new {
             self.work = self.work.saturating_add(readers.len().saturating_sub(1));
         }
         let named = (!named.is_empty()).then(|| named.into());

@@ -159,6 +159,7 @@ pub struct Tree {
     size: usize,
     is_too_large: bool,
     is_ordered: bool,
+    decides: bool,
 }
 
 impl Tree {
@@ -364,6 +365,11 @@ impl Tree {
         self.nodes.iter().any(|node| matches!(node, Node::Mark(known, _) if *known == mark))
     }
 
+    /// Whether it has a [`Tree::commit`].
+    pub(crate) fn decides(&self) -> bool {
+        self.decides
+    }
+
     /// The text of an [`Tree::emit`].
     pub(crate) fn emitted(&self, node: NodeId) -> &str {
         if let Some(Node::Emit(text)) = self.node(node) { text } else { "" }
@@ -431,6 +437,7 @@ impl Tree {
         if !self.has_room_for(1 + size) {
             return self.refuse();
         }
+        self.decides |= matches!(node, Node::Commit);
         self.is_ordered |= matches!(node, Node::Mark(..) | Node::Emit(_) | Node::Commit);
         let id = NodeId(machine::number(self.nodes.len()));
         self.nodes.push(node.clone());

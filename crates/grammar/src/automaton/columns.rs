@@ -1,5 +1,7 @@
 //! The columns of rows: bytes that no top of a set's stacks tells apart share one, so a set has few transitions.
 
+use std::sync::Arc;
+
 use foldhash::HashMap;
 
 use crate::tree::{Node, NodeId, Tree};
@@ -61,6 +63,7 @@ impl Columns {
         self.ascii.len()
     }
 
+    #[inline]
     pub(super) fn of(&self, byte: u8) -> u8 {
         self.of.get(usize::from(byte)).copied().unwrap_or(0)
     }
@@ -73,29 +76,21 @@ impl Columns {
 
 /// All columns, by the tops that tell bytes apart.
 #[derive(Debug, Default)]
-pub(super) struct ColumnTable {
-    all: Vec<Columns>,
-    ids: HashMap<Box<[ByteReader]>, u32>,
-}
+pub(super) struct ColumnTable(HashMap<Box<[ByteReader]>, Arc<Columns>>);
 
 impl ColumnTable {
-    /// The columns for these tops, sorted and each once.
-    pub(super) fn id(&mut self, tree: &Tree, readers: &[ByteReader]) -> u32 {
-        if let Some(known) = self.ids.get(readers) {
-            return *known;
+    /// The columns for these tops, sorted and each once, and whether they are new.
+    pub(super) fn find(&mut self, tree: &Tree, readers: &[ByteReader]) -> (Arc<Columns>, bool) {
+        if let Some(known) = self.0.get(readers) {
+            return (Arc::clone(known), false);
         }
-        let id = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-        self.all.push(Columns::new(tree, readers));
-        self.ids.insert(readers.into(), id);
-        id
-    }
-
-    pub(super) fn get(&self, id: u32) -> Option<&Columns> {
-        self.all.get(id as usize)
+        let columns = Arc::new(Columns::new(tree, readers));
+        self.0.insert(readers.into(), Arc::clone(&columns));
+        (columns, true)
     }
 
     /// The size in entries of about 16 bytes.
     pub(super) fn size(&self) -> usize {
-        64 * self.all.len()
+        64 * self.0.len()
     }
 }

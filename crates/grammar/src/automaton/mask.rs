@@ -21,7 +21,7 @@ impl TokenMask {
 }
 
 /// A mask that is being made.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct MaskBits(Vec<u64>);
 
 impl MaskBits {
@@ -33,6 +33,13 @@ impl MaskBits {
     pub(super) fn set(&mut self, rank: usize, is_allowed: bool) {
         let bit = u64::from(is_allowed) << (rank & 63);
         self.0.get_mut(rank / 64).into_iter().for_each(|word| *word = *word & !(1 << (rank & 63)) | bit);
+    }
+
+    /// Allows what a partial mask allows.
+    pub(super) fn add(&mut self, partial: &PartialMask) {
+        for (index, bits) in &partial.words {
+            self.0.get_mut(*index as usize).into_iter().for_each(|word| *word |= bits);
+        }
     }
 
     pub(super) fn allow(&mut self, ranks: Range<usize>) {
@@ -49,10 +56,16 @@ impl MaskBits {
 /// What is known of the tokens after a set whose stacks were cut off.
 #[derive(Debug)]
 pub(super) struct PartialMask {
-    /// The tokens that may follow whatever is below.
-    pub(super) bits: MaskBits,
+    /// The tokens that may follow whatever is below: the words of bits that are not 0, by their places.
+    words: Vec<(u32, u64)>,
     /// The nodes of the vocabulary's tree at which a stack ends, with the sets before: what is below decides.
     pub(super) open: Vec<(u32, u32)>,
+}
+
+impl PartialMask {
+    pub(super) fn new(bits: MaskBits, open: Vec<(u32, u32)>) -> PartialMask {
+        PartialMask { words: (0..).zip(bits.0).filter(|(_, word)| *word != 0).collect(), open }
+    }
 }
 
 /// The set to which these characters lead from a set, each of them.
@@ -72,7 +85,8 @@ pub(super) struct Masks {
     partial: HashMap<u32, Arc<PartialMask>>,
     /// The size of these two in bytes.
     n_bytes: usize,
-    pub(super) shared_steps: HashMap<u32, SharedStep>,
+    /// By set, as far as they are known.
+    shared_steps: Vec<Option<SharedStep>>,
 }
 
 impl Masks {
@@ -94,10 +108,26 @@ impl Masks {
     }
 
     pub(super) fn keep_partial(&mut self, set: u32, mask: PartialMask) -> Arc<PartialMask> {
-        self.make_room((mask.bits.0.len() + mask.open.len()) * 8);
+        self.make_room(mask.words.len() * 16 + mask.open.len() * 8);
         let mask = Arc::new(mask);
         self.partial.insert(set, Arc::clone(&mask));
         mask
+    }
+
+    #[inline]
+    pub(super) fn shared_step(&self, set: u32) -> Option<SharedStep> {
+        self.shared_steps.get(set as usize).copied().flatten()
+    }
+
+    pub(super) fn set_shared_step(&mut self, set: u32, step: SharedStep) {
+        let n = self.shared_steps.len().max(set as usize + 1);
+        self.shared_steps.resize(n, None);
+        self.shared_steps.get_mut(set as usize).into_iter().for_each(|known| *known = Some(step));
+    }
+
+    /// The size in entries of about 16 bytes, without the masks.
+    pub(super) fn size(&self) -> usize {
+        3 * self.shared_steps.len()
     }
 
     /// Drops all masks where there are too many.

@@ -20,7 +20,7 @@ pub(super) struct SetFacts {
     /// The marks that all of its stacks are inside of.
     pub(super) marks: MarkSet,
     /// The columns of its row.
-    pub(super) columns: u32,
+    pub(super) columns: Arc<Columns>,
     /// What comes next depends on the stack below one that was cut off ([`super::stacks::BASE`]).
     pub(super) is_open: bool,
 }
@@ -30,9 +30,9 @@ pub(super) struct SetFacts {
 pub(super) struct Sets {
     stacks: Vec<Arc<[u32]>>,
     ids: HashMap<Arc<[u32]>, u32>,
-    facts: Vec<SetFacts>,
-    /// Where the row of each set begins: the sets that follow, by the columns of bytes.
-    starts: Vec<usize>,
+    /// Each with the beginning of its row.
+    facts: Vec<(usize, SetFacts)>,
+    /// For each set a row of the sets that follow, by the columns of bytes.
     rows: Vec<u32>,
     pub(super) columns: ColumnTable,
     /// Total number of stacks in all sets.
@@ -49,13 +49,12 @@ impl Sets {
     pub(super) fn add(&mut self, stacks: &[u32], facts: SetFacts) -> u32 {
         let id = u32::try_from(self.stacks.len()).unwrap_or(UNKNOWN);
         let stacks: Arc<[u32]> = stacks.into();
-        let n_columns = self.columns.get(facts.columns).map_or(0, Columns::n);
+        let (start, n_columns) = (self.rows.len(), facts.columns.n());
         self.n_listed += stacks.len();
         self.stacks.push(Arc::clone(&stacks));
         self.ids.insert(stacks, id);
-        self.facts.push(facts);
-        self.starts.push(self.rows.len());
-        self.rows.resize(self.rows.len() + n_columns, if id == REJECTED_SET { REJECTED_SET } else { UNKNOWN });
+        self.facts.push((start, facts));
+        self.rows.resize(start + n_columns, if id == REJECTED_SET { REJECTED_SET } else { UNKNOWN });
         id
     }
 
@@ -64,7 +63,7 @@ impl Sets {
     }
 
     pub(super) fn facts(&self, set: u32) -> Option<&SetFacts> {
-        self.facts.get(set as usize)
+        self.facts.get(set as usize).map(|(_, facts)| facts)
     }
 
     /// Whether a set has a stack that was cut off and read to its end.
@@ -72,25 +71,26 @@ impl Sets {
         self.facts(set).is_some_and(|facts| facts.is_open)
     }
 
-    /// The columns of a set's row.
-    pub(super) fn columns_of(&self, set: u32) -> Option<&Columns> {
-        self.columns.get(self.facts(set)?.columns)
-    }
-
     /// The column of a byte in a set's row.
     pub(super) fn column(&self, set: u32, byte: u8) -> u8 {
-        self.columns_of(set).map_or(0, |columns| columns.of(byte))
+        self.facts(set).map_or(0, |facts| facts.columns.of(byte))
     }
 
     /// The set after a byte, if it is known.
+    #[inline]
     pub(super) fn next(&self, set: u32, byte: u8) -> Option<u32> {
-        let at = self.starts.get(set as usize)? + usize::from(self.column(set, byte));
-        self.rows.get(at).copied().filter(|next| *next != UNKNOWN)
+        self.rows.get(self.place(set, byte)?).copied().filter(|next| *next != UNKNOWN)
     }
 
     pub(super) fn set_next(&mut self, set: u32, byte: u8, next: u32) {
-        let at = self.starts.get(set as usize).copied().unwrap_or(0) + usize::from(self.column(set, byte));
-        self.rows.get_mut(at).into_iter().for_each(|entry| *entry = next);
+        let entry = self.place(set, byte).and_then(|at| self.rows.get_mut(at));
+        entry.into_iter().for_each(|entry| *entry = next);
+    }
+
+    #[inline]
+    fn place(&self, set: u32, byte: u8) -> Option<usize> {
+        let (start, facts) = self.facts.get(set as usize)?;
+        Some(start + usize::from(facts.columns.of(byte)))
     }
 
     /// The size in entries of about 16 bytes.

@@ -247,7 +247,7 @@ fn old_masks_are_dropped() {
     let n_tokens = 1 << 20;
     for set in 0..200 {
         masks.keep(set, MaskBits::new(n_tokens));
-        masks.keep_partial(set, PartialMask { bits: MaskBits::new(n_tokens), open: vec![(0, 0); 1000] });
+        masks.keep_partial(set, PartialMask::new(MaskBits::new(n_tokens), vec![(0, 0); 1 << 14]));
     }
     let n_kept = (0..200).filter(|set| masks.kept(*set).is_some()).count();
     assert!((1..70).contains(&n_kept) && masks.kept(199).is_some(), "{n_kept}");

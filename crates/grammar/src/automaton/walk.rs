@@ -10,9 +10,13 @@ use super::mask::{MaskBits, PartialMask, SharedStep, TokenMask};
 use super::sets::REJECTED_SET;
 use super::stacks::{BASE, EMPTY};
 use super::{Automaton, GrammarState, MAX_CACHED, TooAmbiguous};
-use crate::tree::Node;
+use crate::tree::{MachineStep, Node};
 use foredraft_base::{TextSummary, Token, TokenTree, Vocabulary};
 
+/// So many characters are looked ahead to find the places that are read again and again.
+const N_AHEAD: usize = 2;
+/// The most stacks of a set that are looked at one by one.
+const MAX_ALONE: usize = 256;
 /// The most places of stacks that are looked at to find what they share.
 const MAX_STEPS: usize = 1 << 14;
 
@@ -61,22 +65,39 @@ impl Automaton {
 
     /// The tokens whose text may come next. `None`: too many sets would have to be kept.
     fn allowed_texts(&mut self, set: u32, tree: &TokenTree) -> Result<Option<MaskBits>, TooAmbiguous> {
-        let base = self.base_of(&self.sets.stacks(set));
+        let mut bits = MaskBits::new(tree.n_ranks());
+        let stacks = self.sets.stacks(set);
+        // A stack allows the same tokens alone, unless others can end it.
+        if self.tree.decides() || stacks.len() > MAX_ALONE {
+            return Ok(self.add_allowed(set, tree, &mut bits)?.then_some(bits));
+        }
+        for stack in stacks.iter() {
+            let alone = self.set_id(vec![*stack]);
+            if !self.add_allowed(alone, tree, &mut bits)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(bits))
+    }
+
+    /// Allows the tokens whose text may come next. Returns false if too many sets would have to be kept.
+    fn add_allowed(&mut self, set: u32, tree: &TokenTree, bits: &mut MaskBits) -> Result<bool, TooAmbiguous> {
+        let base = self.base_of(set)?;
         // Without a base nothing is cut off, and nothing is left open.
         let top = if base == EMPTY { set } else { self.moved(set, base, BASE)? };
-        let Some(partial) = self.partial_mask(top, tree)? else { return Ok(None) };
-        let mut bits = partial.bits.clone();
+        let Some(partial) = self.partial_mask(top, tree)? else { return Ok(false) };
+        bits.add(&partial);
         let mut whole = (REJECTED_SET, REJECTED_SET);
         for &(at, before) in &partial.open {
             if whole.0 != before {
                 whole = (before, self.moved(before, BASE, base)?);
             }
             let Some(node) = tree.node(at as usize) else { continue };
-            if !self.walk(tree, at as usize..node.after as usize, whole.1, &mut bits, &mut Vec::new())? {
-                return Ok(None);
+            if !self.walk(tree, at as usize..node.after as usize, whole.1, bits, &mut Vec::new())? {
+                return Ok(false);
             }
         }
-        Ok(Some(bits))
+        Ok(true)
     }
 
     /// What all sets allow whose stacks have the places of this set on top. `None`: too many sets would have to be kept.
@@ -86,25 +107,26 @@ impl Automaton {
         }
         let (mut bits, mut open) = (MaskBits::new(tree.n_ranks()), Vec::new());
         let is_found = self.walk(tree, 0..tree.n_nodes(), set, &mut bits, &mut open)?;
-        Ok(is_found.then(|| self.masks.keep_partial(set, PartialMask { bits, open })))
+        Ok(is_found.then(|| self.masks.keep_partial(set, PartialMask::new(bits, open))))
     }
 
-    /// Where the stacks of a set are cut off: below all in which they differ, and below what repeats the only place.
-    fn base_of(&self, stacks: &[u32]) -> u32 {
-        let mut base = self.stacks.shared_base(stacks, MAX_STEPS);
-        let is_shallow = stacks.iter().all(|stack| self.stacks.top(*stack).is_none_or(|top| top.below == base));
-        let mut repeats = false;
-        while let Some(top) = self.stacks.top(base).filter(|_| is_shallow) {
-            let is_repeat = matches!(self.tree.node(top.node), Some(Node::Repeat(..)));
-            if is_repeat || repeats {
-                base = top.below;
-            }
-            if !is_repeat {
-                break;
-            }
-            repeats = true;
+    /// Where the stacks of a set are cut off: below all in which they differ, and below what the most common characters read.
+    fn base_of(&mut self, set: u32) -> Result<u32, TooAmbiguous> {
+        let mut stacks = self.sets.stacks(set).to_vec();
+        if let [only] = *stacks
+            && let Some(top) = self.stacks.top(only)
+            && let Some(Node::Text(_)) = self.tree.node(top.node)
+        {
+            return Ok(top.below);
         }
-        base
+        let mut next = set;
+        for _ in 0..N_AHEAD {
+            let ascii =
+                self.sets.facts(next).and_then(|facts| facts.columns.ascii().max_by_key(|ascii| ascii.count_ones()));
+            next = self.next_set(next, u8::try_from(ascii.unwrap_or(1).trailing_zeros()).unwrap_or(0))?;
+            stacks.extend(self.sets.stacks(next).iter());
+        }
+        Ok(self.stacks.shared_base(&stacks, MAX_STEPS))
     }
 
     /// The set of the same stacks on another base.
@@ -176,30 +198,72 @@ impl Automaton {
 
     /// The set to which all characters beyond ASCII lead from a set, or else most others. None if that is [`REJECTED_SET`].
     fn shared_step(&mut self, set: u32) -> Result<SharedStep, TooAmbiguous> {
-        if let Some(known) = self.masks.shared_steps.get(&set) {
-            return Ok(*known);
+        if let Some(known) = self.masks.shared_step(set) {
+            return Ok(known);
         }
-        let mut by_others = None;
-        let mut has_others = true;
-        for bytes in CHARACTERS {
-            has_others = has_others && self.all_lead_to(set, bytes, &mut by_others)?;
-        }
-        let ascii: Vec<u128> = self.sets.columns_of(set).into_iter().flat_map(|columns| columns.ascii()).collect();
+        let ascii: Vec<u128> = self.sets.facts(set).into_iter().flat_map(|facts| facts.columns.ascii()).collect();
         let mut steps: Vec<(u32, u128)> = Vec::new();
+        // The set after characters beyond ASCII, if that is known: it is the one after an ASCII character that the same stacks read.
+        let mut by_others = None;
+        let readers = self.readers_of_others(set);
         for chars in ascii {
-            let next = self.next_set(set, u8::try_from(chars.trailing_zeros()).unwrap_or(0))?;
+            let byte = u8::try_from(chars.trailing_zeros()).unwrap_or(0);
+            let next = self.next_set(set, byte)?;
+            if readers.as_ref().is_some_and(|readers| self.is_read_by(set, byte, readers)) {
+                by_others = Some(next);
+            }
             match steps.iter_mut().find(|(known, _)| *known == next) {
                 Some((_, all)) => *all |= chars,
                 None if next != REJECTED_SET && !self.sets.is_open(next) => steps.push((next, chars)),
                 None => {}
             }
         }
-        let by_others = by_others.filter(|_| has_others);
+        let none = readers.is_some_and(|readers| !readers.contains(&true));
+        if by_others.is_none() && !none {
+            by_others = self.after_others(set)?;
+        }
+        by_others = by_others.filter(|next| *next != REJECTED_SET && !self.sets.is_open(*next));
         let best = steps.into_iter().max_by_key(|(next, ascii)| (by_others == Some(*next), ascii.count_ones()));
         let (next, ascii) = best.unwrap_or((by_others.unwrap_or(REJECTED_SET), 0));
         let step = SharedStep { next, ascii, has_others: by_others == Some(next) };
-        self.masks.shared_steps.insert(set, step);
+        self.masks.set_shared_step(set, step);
         Ok(step)
+    }
+
+    /// Which stacks of a set all characters beyond ASCII end the top of; the others read none. `None`: there are other stacks.
+    fn readers_of_others(&self, set: u32) -> Option<Vec<bool>> {
+        let reads = |stack: &u32| match self.stacks.top(*stack).map(|top| (self.tree.node(top.node), top.at)) {
+            Some((Some(Node::Machine(machine)), at)) => machine.takes_others(at),
+            Some((Some(Node::Text(text)), at)) => text.get(at as usize).filter(|byte| byte.is_ascii()).map(|_| false),
+            _ => Some(false),
+        };
+        self.sets.stacks(set).iter().map(reads).collect()
+    }
+
+    /// Whether a byte ends the tops of these stacks of a set, and no others read it.
+    fn is_read_by(&self, set: u32, byte: u8, readers: &[bool]) -> bool {
+        self.sets.stacks(set).iter().zip(readers).all(|(stack, reads)| {
+            match self.stacks.top(*stack).map(|top| (self.tree.node(top.node), top.at)) {
+                Some((Some(Node::Machine(machine)), at)) => match machine.step(at, byte) {
+                    MachineStep::Done => *reads,
+                    MachineStep::Dead => !reads,
+                    MachineStep::State(_) => false,
+                },
+                Some((Some(Node::Text(text)), at)) => text.get(at as usize) != Some(&byte),
+                _ => true,
+            }
+        })
+    }
+
+    /// The set to which all characters beyond ASCII lead from a set; `None`: they lead to several.
+    fn after_others(&mut self, set: u32) -> Result<Option<u32>, TooAmbiguous> {
+        let mut next = None;
+        for bytes in CHARACTERS {
+            if !self.all_lead_to(set, bytes, &mut next)? {
+                return Ok(None);
+            }
+        }
+        Ok(next)
     }
 
     /// Whether all sequences of bytes, each from its range, lead from `set` to `goal`, which the first one sets.

@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     n_columns: usize,
     next: Box<[u32]>,
     may_end: Box<[bool]>,
+    /// Whether the text is one character, and may be any that is not ASCII: all of them or none.
+    others: Option<bool>,
 }
 
 /// The effect of a byte on a machine.
@@ -79,7 +81,7 @@ impl Machine {
             }
         }
         let next = rows.iter().flat_map(|row| firsts.iter().filter_map(|byte| row.get(*byte)).copied());
-        Machine { next: next.collect(), columns, n_columns: firsts.len(), may_end: may_end.into() }
+        Machine { next: next.collect(), columns, n_columns: firsts.len(), may_end: may_end.into(), others: None }
     }
 
     /// The state after a byte.
@@ -96,6 +98,11 @@ impl Machine {
     /// Whether the text may end in a state.
     pub(crate) fn may_end(&self, state: u32) -> bool {
         self.may_end.get(state as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether all characters that are not ASCII complete the text, or none of them can follow. `None`: neither is known.
+    pub(crate) fn takes_others(&self, state: u32) -> Option<bool> {
+        self.others.filter(|_| state == 0)
     }
 
     /// The column of a byte: two bytes of one column lead to the same states.
@@ -126,6 +133,11 @@ impl Machine {
 /// One character whose code point is in the ranges, or in none of them if `is_negated`.
 pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Machine {
     let ranges = if is_negated { complement(normalized(ranges)) } else { normalized(ranges) };
+    let has_all = |from, to| ranges.iter().any(|(first, last)| *first <= from && *last >= to);
+    let others = match ranges.last() {
+        Some((_, last)) if *last >= 0x80 => (has_all(0x80, 0xD7FF) && has_all(0xE000, MAX_CHAR)).then_some(true),
+        _ => Some(false),
+    };
     let mut builder =
         ClassBuilder { ranges, ids: HashMap::new(), rows: vec![[DEAD; 256], [DEAD; 256]], whole: [DEAD; 4] };
     let mut first = [DEAD; 256];
@@ -140,7 +152,7 @@ pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Machine {
     }
     builder.rows.first_mut().into_iter().for_each(|row| *row = first);
     let may_end = (0..builder.rows.len()).map(|state| state == 1).collect();
-    Machine::new(&builder.rows, may_end)
+    Machine { others, ..Machine::new(&builder.rows, may_end) }
 }
 
 /// Sorted ranges that neither overlap nor touch.
