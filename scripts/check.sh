@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Long checks, which `make test` does not run: scripts/check.sh NAME [ARGS].
 #
-#   architectures                 what works with a small random model of every architecture of llama.cpp; writes the table of docs/architectures.md
+#   architectures                 what works with a small random model of every architecture of llama.cpp; writes the table of docs/architectures.md.
+#                                 Then each number of their metadata is changed, one at a time
 #   asan | tsan | valgrind [S]    hosts under the address sanitizer, the thread sanitizer or Valgrind, with S seconds of random calls
 #   miri                          parsers of the pure crates under Miri
 #   fuzz [SECONDS EXECUTIONS]     every parser of foreign bytes
-#   faults [FAULTS KILLS]         lets each call of the system fail in turn, and kills processes that save (40 and 100)
+#   faults [FAULTS KILLS]         lets each call of the system fail in turn, kills processes that save (40 and 100), and limits Python's memory
 #   chaos [MINUTES] | soak        random calls on eight threads (10); memory after 100000 requests and 1000 loads
 #   deaths                        kills isolated engines at random moments; prints the table of docs/isolation.md
 #   exactness                     compares the distributions of 100000 sampled outputs with and without speculation, for each verification rule
@@ -62,13 +63,17 @@ case $check in
     faults)
         cargo build --release --lib
         FOREDRAFT_FAULTS=${1:-40} FOREDRAFT_KILLS=${2:-100} tests --quiet --test hosts -- --nocapture faults:: | grep -oE '\| .* \|$'
+        FOREDRAFT_LIMIT_STEP=1 scripts/test-python.sh -s -k limits_of_memory | grep -oE '\| .* \|$'
         ;;
     chaos) scripts/soak.sh chaos "${1:-10}" ;;
     soak) scripts/soak.sh soak "$@" ;;
     deaths)
         tests --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of never_polled | sed 's/^[.]*|/|/' | grep '^|'
         ;;
-    architectures) FOREDRAFT_TABLE=1 tests --test architectures -- --ignored --exact all_architectures ;;
+    architectures)
+        FOREDRAFT_TABLE=1 tests --test architectures -- --ignored --exact all_architectures
+        tests --test architectures -- --ignored --nocapture changed_numbers_of_all
+        ;;
     exactness)
         # About 800,000 short requests, 15 minutes or more on two cores. FOREDRAFT_CONTINUATIONS=4000 takes two minutes; smaller numbers are not enough.
         tests -p foredraft-engine --lib -- --ignored tests::distribution

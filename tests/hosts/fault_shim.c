@@ -1,6 +1,6 @@
 /* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
  * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. With FAULT=all-memory, every allocation after SIGUSR2, with
- * FAULT=one-memory the FAULT_AT-th. With FAULT=marker, a recv of the text FAULT_MARKER ends the process. */
+ * FAULT=one-memory the FAULT_AT-th, with FAULT=large-memory the FAULT_AT-th large one. With FAULT=marker, a recv of the text FAULT_MARKER ends the process. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -64,7 +64,7 @@ void *__libc_realloc(void *memory, size_t size);
 
 /* Large allocations are llama.cpp's, nearly all of them. */
 static int lacks(size_t size) {
-    return (size >= 16384 && fails("memory", 0)) || fails("all-memory", 1) || fails("one-memory", 0);
+    return (size >= 16384 && (fails("memory", 0) || fails("large-memory", 0))) || fails("all-memory", 1) || fails("one-memory", 0);
 }
 
 void *malloc(size_t size) {

@@ -183,6 +183,33 @@ fn limits_of_memory_are_errors_or_said() {
     assert!(n_refused > 5 && n_loaded > 5, "{n_refused} refused, {n_loaded} loaded");
 }
 
+/// An exception inside a decode leaves a context unusable. It is made anew, and all requests go on. The process of an isolated engine goes on, too,
+/// unless the decode has lost threads or the memory was Rust's.
+#[test]
+#[cfg(target_os = "linux")]
+fn requests_go_on_after_an_exception_in_a_decode() {
+    let (program, shim) =
+        (compiled("failed_decode.c", &["-ldl"]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));
+    for (mode, n_threads) in [("here", "1"), ("here", "2"), ("isolated", "1"), ("isolated", "2")] {
+        let mut n_survived = 0;
+        for at in 1..=10 {
+            let mut command = Command::new(&program);
+            command.arg(model()).args([mode, n_threads]).env("LD_PRELOAD", &shim);
+            let output =
+                command.env("FAULT", "large-memory").env("FAULT_AT", at.to_string()).output().expect("it starts");
+            let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            // Rust's own allocations are counted, too.
+            if errors.contains("memory allocation of") {
+                continue;
+            }
+            let shown = format!("{mode}, {n_threads} threads, allocation {at}: {:?} {text} {errors}", output.status);
+            assert!(text.starts_with("first same\nsecond same\nlater same\nrestarts "), "{shown}");
+            n_survived += u32::from(text.ends_with("restarts 0\n"));
+        }
+        assert!(n_survived > 3, "{mode}, {n_threads} threads: {n_survived}");
+    }
+}
+
 #[test]
 fn load_without_threads_is_refused_as_lack_of_resources() {
     let (program, shim) = (compiled("one_completion.c", &[]), compiled("fault_shim.c", &["-shared", "-fPIC", "-ldl"]));

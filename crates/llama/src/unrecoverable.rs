@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENDS_PROCESS: AtomicBool = AtomicBool::new(false);
 
-/// Lets the process end when an RPC server is lost, or a decode breaks its context. The process of an isolated engine calls this: its host
+/// Lets the process end when an RPC server is lost, or a decode leaves threads behind. The process of an isolated engine calls this: its host
 /// starts another one.
 pub fn end_process_on_loss() {
     ENDS_PROCESS.store(true, Ordering::Relaxed);

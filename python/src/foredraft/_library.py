@@ -5,6 +5,7 @@ callbacks are removed before the interpreter ends: a thread that enters a finali
 """
 from __future__ import annotations
 
+import _thread
 import atexit
 import ctypes
 import json
@@ -18,7 +19,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Protocol, TypeVar
 
-from ._errors import NotInitializedError, error_from
+from ._errors import NotInitializedError, ResourceExhaustedError, error_from
 
 logger = logging.getLogger("foredraft")
 
@@ -59,7 +60,7 @@ _open: dict[int, _Open] = {}
 #: The engines whose owners were collected; `None` ends the thread that frees them. The collector runs on any thread, an engine's too, and
 #: under any lock, also one for which the engine's thread waits. So a destructor does not wait for an engine.
 _dropped: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-_freeing: threading.Thread | None = None
+_freeing: _thread.LockType | None = None
 #: Set once the interpreter ends and closes the engines.
 _ending = False
 
@@ -119,8 +120,6 @@ def _log(level: int, text: bytes, _user: int | None) -> None:
         logger.log(_LEVELS.get(level, logging.INFO), "%s", text.decode("utf-8", "replace"))
     except KeyboardInterrupt:
         # ctypes would print it and go on: hand it to the code that called the library.
-        import _thread
-
         _thread.interrupt_main()
 
 
@@ -139,7 +138,7 @@ def _end() -> None:
             owner.close()
     if _freeing is not None:
         _dropped.put(None)
-        _freeing.join()
+        _freeing.acquire()
     # When this returns, no thread is inside the callback any more.
     _library.foredraft_set_log_callback(_LOG_CALLBACK(), None)
 
@@ -169,14 +168,13 @@ def new_engine(owner: Closable, used: object) -> int:
     """A new engine's handle. `owner` is closed before the interpreter ends. Its threads use the objects in `used`."""
     global _freeing, _owner
     check_process()
+    with _lock:
+        if _freeing is None:
+            _freeing = start_thread(_free_dropped)
+            _owner = os.getpid()
     handle = library().foredraft_engine_new()
     if not handle:
         raise MemoryError("foredraft_engine_new returned NULL")
-    with _lock:
-        if _freeing is None:
-            _owner = os.getpid()
-            _freeing = threading.Thread(target=_free_dropped, name="foredraft-free", daemon=True)
-            _freeing.start()
     _open[handle] = _Open(weakref.ref(owner), used)
     return int(handle)
 
@@ -247,6 +245,28 @@ def status(handle: int | None) -> dict[str, Any]:
     return take(library().foredraft_status(handle))
 
 
+class _Ended:
+    """Frees a lock when the thread that has this has ended. Where a thread has no memory to begin, CPython drops its arguments and tells nobody:
+    `Thread.start` would wait for ever."""
+
+    def __init__(self, lock: _thread.LockType) -> None:
+        self._lock = lock
+
+    def __del__(self) -> None:
+        self._lock.release()
+
+
+def start_thread(work: Callable[[], None]) -> _thread.LockType:
+    """Starts a thread for which the interpreter does not wait. The lock is free once it has ended, or could not begin."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    try:
+        _thread.start_new_thread(lambda _: work(), (_Ended(lock),))
+    except (RuntimeError, MemoryError) as error:
+        raise ResourceExhaustedError(f"cannot start a thread: {error}") from error
+    return lock
+
+
 def interruptible(work: Callable[[], T]) -> T:
     """Runs what waits inside the library. On the main thread, which alone gets signals, another thread does so: Ctrl-C then
     ends the wait at once, and the work goes on unheard."""
@@ -254,21 +274,20 @@ def interruptible(work: Callable[[], T]) -> T:
         return work()
     result: list[T] = []
     failure: list[BaseException] = []
-    done = threading.Event()
 
     def run() -> None:
         try:
             result.append(work())
         except BaseException as error:
             failure.append(error)
-        finally:
-            done.set()
 
-    threading.Thread(target=run, name="foredraft-call", daemon=True).start()
-    while not done.wait(0.1):
+    ended = start_thread(run)
+    while not ended.acquire(timeout=0.1):
         pass
     if failure:
         raise failure[0]
+    if not result:
+        raise ResourceExhaustedError("a thread had no memory to begin")
     return result[0]
 
 

@@ -155,8 +155,9 @@ impl Context {
             self.is_leaked = n_threads_now > 1 || code == NO_MEMORY;
             if n_threads_now > 1 {
                 self.threads.set_broken();
+                // Its other threads are lost, too, which another process has again.
+                unrecoverable::lose(&format!("a decode failed and left its context unusable: {}", why.message()));
             }
-            unrecoverable::lose(&format!("a decode failed and left its context unusable: {}", why.message()));
         }
         let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
         if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {
