@@ -10,7 +10,12 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(value) = serde_json::from_slice(bytes) else { return };
     let Ok(schema) = Schema::new(&value, &Work::new(1 << 23, None)) else { return };
     for drop_unenforceable in [false, true] {
-        let options = CompileOptions { drop_unenforceable, any_order: drop_unenforceable, is_lenient: false };
+        let options = CompileOptions {
+            drop_unenforceable,
+            is_open: drop_unenforceable,
+            any_order: drop_unenforceable,
+            is_lenient: false,
+        };
         let mut tree = Tree::new();
         for notation in [Notation::Json, Notation::Python, Notation::Gemma] {
             let _ = Values::new(&mut tree, notation, options).value(&schema);

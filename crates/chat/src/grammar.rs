@@ -14,7 +14,8 @@ use crate::turn::{self, TurnGrammar, TurnRequest, TurnTrigger};
 use crate::value::overlap;
 
 /// Arguments come in any order, and what a grammar cannot enforce is reported.
-const ANY_ORDER: CompileOptions = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+const ANY_ORDER: CompileOptions =
+    CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
 
 impl ChatFormat {
     /// The grammar of a turn after a prompt that ends with `start`. `None`: anything may be written.

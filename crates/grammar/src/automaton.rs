@@ -208,11 +208,6 @@ impl Automaton {
         self.work = 0;
     }
 
-    /// The work since the beginning of the call, in stacks.
-    pub(super) fn work(&self) -> usize {
-        self.work
-    }
-
     /// A new automaton with only this state; `None` while this one is small. The work counter is kept, and copying the stacks
     /// counts as work, because the stacks alone may exceed the cache limit.
     pub(super) fn rebuilt(&self, state: GrammarState) -> Result<Option<(Automaton, GrammarState)>, TooAmbiguous> {

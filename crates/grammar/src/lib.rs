@@ -8,14 +8,13 @@
 //! - [`tree`]: rules as a tree of nodes. `scanner`, `parse`, `rules`: GBNF to such a tree. `automaton`: matches the output against it.
 //! - `read`: what a completion says, by the marks of the tree.
 //! - `continuation`: text that must come next, as tokens.
-//! - [`pattern`]: regular expressions. `matcher`: whether a whole text is one of a tree's.
+//! - [`pattern`]: regular expressions.
 //! - `trigger`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
 //!   these together.
 
 mod automaton;
 mod constraint;
 mod continuation;
-mod matcher;
 mod parse;
 pub mod pattern;
 mod read;
@@ -31,7 +30,6 @@ use parking_lot::Mutex;
 
 use self::automaton::{Automaton, GrammarState, TokenMask};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
-pub use self::matcher::TextMatcher;
 pub use self::read::{CompletionReader, ReadEvent};
 use self::reasoning::Reasoning;
 pub use self::reasoning::ReasoningRules;

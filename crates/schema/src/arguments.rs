@@ -10,7 +10,7 @@ use foredraft_grammar::tree::{Mark, NodeId, Tree};
 use crate::document::{Document, SchemaError, SchemaResult, error_at, too_large_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
 use crate::merge;
-use crate::options::{CompileOptions, CompiledSchema, Notation, Unenforced};
+use crate::options::{CompileOptions, CompiledSchema, DROPPING, Notation, Unenforced};
 use crate::reader::objects::{Listed, MAX_PROPERTIES, listed};
 use crate::schema::Schema;
 use crate::spelling::{Script, Spelling};
@@ -103,7 +103,7 @@ impl Schema {
     /// # Errors
     /// As [`Values::value`].
     pub fn argument_kind(&self) -> Result<ArgumentKind> {
-        let (tree, _) = self.read(true)?;
+        let (tree, _) = self.read(&DROPPING)?;
         Ok(ByKind::of(&tree).kind())
     }
 
@@ -117,9 +117,10 @@ impl Schema {
         options: &CompileOptions,
         tree: &mut Tree,
     ) -> Result<Option<CompiledSchema>> {
-        let (read, unenforced) = self.read(true)?;
+        let options = CompileOptions { drop_unenforceable: true, ..*options };
+        let (read, unenforced) = self.read(&options)?;
         let others = ByKind::of(&read).others;
-        let mut values = Values::new(tree, notation, CompileOptions { drop_unenforceable: true, ..*options });
+        let mut values = Values::new(tree, notation, options);
         values.note(unenforced);
         let node = write_values(self, &read, others, &mut values)?;
         Ok(node.map(|node| CompiledSchema { node, unenforced: values.into_unenforced() }))
@@ -135,7 +136,7 @@ impl Schema {
 
 /// See [`Schema::parameters`].
 fn parameters(schema: &Schema) -> Result<Parameters> {
-    let document = Document::new(&schema.root, true, &schema.work);
+    let document = Document::new(&schema.root, &DROPPING, &schema.work);
     let read = || -> SchemaResult<(Vec<Property>, Option<Schema>)> {
         let mut objects = Vec::new();
         match &*schema.part {
@@ -314,7 +315,8 @@ fn compile(
     options: &CompileOptions,
     tree: &mut Tree,
 ) -> Result<CompiledArgument> {
-    let (read, unenforced) = schema.read(true)?;
+    let options = CompileOptions { drop_unenforceable: true, ..*options };
+    let (read, unenforced) = schema.read(&options)?;
     let ByKind { texts, strings, others, any_text } = ByKind::of(&read);
     let kind = ByKind { texts: texts.clone(), strings: strings.clone(), others: others.clone(), any_text }.kind();
     if !others.is_empty()
@@ -323,7 +325,6 @@ fn compile(
         let why = format!("the delimiter {delimiter:?} has no character that JSON has only in strings");
         return error_at(&schema.at, why).map_err(SchemaError::into_error);
     }
-    let options = CompileOptions { drop_unenforceable: true, ..*options };
     let mut values = Values::between(tree, notation, options, delimiters);
     values.note(unenforced);
     // Values that are no strings come first: other text is a string.
@@ -346,9 +347,9 @@ fn compile(
         for text in texts {
             contents.push(match content(text, &raw, &schema.work, values.tree) {
                 Ok(node) => node,
-                Err((keyword, reason)) => {
+                Err(reason) => {
                     schema.count_steps(1)?;
-                    let (location, keyword) = (schema.at.clone(), keyword.to_owned());
+                    let (location, keyword) = (schema.at.clone(), "pattern".to_owned());
                     values.note(vec![Unenforced { location, keyword, reason }]);
                     raw.any_text(values.tree, false)
                 }

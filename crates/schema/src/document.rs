@@ -9,7 +9,7 @@ use foredraft_base::error::{Code, Error};
 use foredraft_base::work::{Work, WorkEnd};
 use serde_json::Value;
 
-use crate::options::Unenforced;
+use crate::options::{CompileOptions, DROPPING, Unenforced};
 use crate::unevaluated::UNEVALUATED;
 
 /// The result of reading a part of a schema.
@@ -86,18 +86,28 @@ pub(crate) struct Document<'a> {
     work: Work,
     /// A keyword that no grammar can enforce is noted in `unenforced`. Otherwise it is an error.
     drops: bool,
+    /// An object may have further properties where its schema says nothing about them.
+    pub(crate) is_open: bool,
     unenforced: RefCell<Vec<Unenforced>>,
     has_unevaluated: OnceCell<bool>,
 }
 
 impl<'a> Document<'a> {
-    pub(crate) fn new(root: &'a Value, drops: bool, work: &Work) -> Self {
-        Self { root, work: work.clone(), drops, unenforced: RefCell::default(), has_unevaluated: OnceCell::new() }
+    pub(crate) fn new(root: &'a Value, options: &CompileOptions, work: &Work) -> Self {
+        let (drops, is_open) = (options.drop_unenforceable, options.is_open);
+        Self {
+            root,
+            work: work.clone(),
+            drops,
+            is_open,
+            unenforced: RefCell::default(),
+            has_unevaluated: OnceCell::new(),
+        }
     }
 
     /// The document for the validation of a value, with steps of its own.
     pub(crate) fn for_validation(root: &'a Value) -> Self {
-        Document::new(root, true, &Work::new(MAX_STEPS, None))
+        Document::new(root, &DROPPING, &Work::new(MAX_STEPS, None))
     }
 
     /// What counts the steps.
@@ -110,12 +120,17 @@ impl<'a> Document<'a> {
         if !self.drops {
             return error_at(at, why);
         }
+        self.note(at, keyword, why);
+        Ok(())
+    }
+
+    /// Notes that a keyword is not enforced. Not an error.
+    pub(crate) fn note(&self, at: &str, keyword: &str, why: impl std::fmt::Display) {
         let dropped = Unenforced { location: at.to_owned(), keyword: keyword.to_owned(), reason: why.to_string() };
         let mut unenforced = self.unenforced.borrow_mut();
         if !unenforced.iter().any(|one| one.location == dropped.location && one.keyword == dropped.keyword) {
             unenforced.push(dropped);
         }
-        Ok(())
     }
 
     /// The result of a part that may be too large for a grammar: then `other`, and a note, if keywords may be dropped.

@@ -10,14 +10,71 @@ const TIME: &str =
     concat!(r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?", "(Z|[-+]([01][0-9]|2[0-3]):[0-5][0-9])",);
 /// A UUID of RFC 9562.
 const UUID: &str = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+/// A duration of RFC 3339, appendix A, without time.
+const DAYS: &str = "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)";
+/// The time of a duration.
+const HOURS: &str = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
+/// A name of RFC 1123.
+const HOST: &str = r"LABEL(\.LABEL)*";
+const LABEL: &str = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+/// An address of RFC 2673.
+const IPV4: &str = r"(BYTE\.){3}BYTE";
+const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
+/// An address of RFC 4291.
+const IPV6: &str = concat!(
+    "((HEX:){6}LAST|::(HEX:){5}LAST|HEX?::(HEX:){4}LAST|((HEX:)?HEX)?::(HEX:){3}LAST|((HEX:){0,2}HEX)?::(HEX:){2}LAST|",
+    "((HEX:){0,3}HEX)?::HEX:LAST|((HEX:){0,4}HEX)?::LAST|((HEX:){0,5}HEX)?::HEX|((HEX:){0,6}HEX)?::)",
+);
+/// A mailbox of RFC 5321.
+const EMAIL: &str = r#"(ATOM+(\.ATOM+)*|"([ !#-\[\]-~]|\\[ -~])*")@(HOST|\[IPV4\]|\[IPv6:IPV6\])"#;
+const ATOM: &str = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]";
+/// Parts of RFC 3986.
+const URI: &str = r"[A-Za-z][A-Za-z0-9+.-]*:(//AUTHORITYPATH|/(CHAR+PATH)?|CHAR+PATH)?TAIL";
+const RELATIVE: &str = r"(//AUTHORITYPATH|/(CHAR+PATH)?|PLAIN+PATH)?TAIL";
+const PATH: &str = "(/CHAR*)*";
+const TAIL: &str = r"(\?(CHAR|[/?])*)?(#(CHAR|[/?])*)?";
+const CHAR: &str = "(PLAIN|:)";
+const PLAIN: &str = r"([A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})";
+const AUTHORITY: &str = r"((NAME|:)*@)?(\[(IPV6|v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\]|NAME*)(:[0-9]*)?";
+const NAME: &str = r"([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
+/// A pointer of RFC 6901.
+const POINTER: &str = "(/([^/~]|~[01])*)*";
+
+/// What words of the patterns above stand for. Later ones have none of the earlier ones.
+const WORDS: [(&str, &str); 14] = [
+    ("HOST", HOST),
+    ("LABEL", LABEL),
+    ("AUTHORITY", AUTHORITY),
+    ("PATH", PATH),
+    ("TAIL", TAIL),
+    ("CHAR", CHAR),
+    ("PLAIN", PLAIN),
+    ("NAME", NAME),
+    ("IPV6", IPV6),
+    ("LAST", "(HEX:HEX|IPV4)"),
+    ("IPV4", IPV4),
+    ("HEX", "[0-9a-fA-F]{1,4}"),
+    ("BYTE", BYTE),
+    ("ATOM", ATOM),
+];
 
 /// The pattern of the texts of a format.
 pub(crate) fn pattern(format: &str) -> Option<String> {
-    match format {
-        "date" => Some(DATE.to_owned()),
-        "time" => Some(TIME.to_owned()),
-        "date-time" => Some(format!("({DATE})T{TIME}")),
-        "uuid" => Some(UUID.to_owned()),
-        _ => None,
-    }
+    let pattern = match format {
+        "date" => DATE.to_owned(),
+        "time" => TIME.to_owned(),
+        "date-time" => format!("({DATE})T{TIME}"),
+        "uuid" => UUID.to_owned(),
+        "duration" => format!("P({DAYS}({HOURS})?|{HOURS}|[0-9]+W)"),
+        "email" => EMAIL.to_owned(),
+        "hostname" => HOST.to_owned(),
+        "ipv4" => IPV4.to_owned(),
+        "ipv6" => IPV6.to_owned(),
+        "uri" => URI.to_owned(),
+        "uri-reference" => format!("({URI})|({RELATIVE})"),
+        "json-pointer" => POINTER.to_owned(),
+        "relative-json-pointer" => format!("(0|[1-9][0-9]*)(#|{POINTER})"),
+        _ => return None,
+    };
+    Some(WORDS.iter().fold(pattern, |pattern, (word, meaning)| pattern.replace(word, meaning)))
 }

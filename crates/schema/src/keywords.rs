@@ -6,8 +6,6 @@ use crate::document::{SchemaResult, empty_at, error_at, show_text, too_large_at}
 
 /// The maximum number of repetitions in a grammar.
 const MAX_COUNT: u64 = 100_000;
-/// The formats that are enforced. Other formats are annotations, as in the standard.
-pub(crate) const FORMATS: [&str; 4] = ["date", "time", "date-time", "uuid"];
 /// The types of JSON Schema.
 pub(crate) const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
 

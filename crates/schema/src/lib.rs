@@ -9,7 +9,7 @@
 //! - `references`, `uri`: where each `$ref` leads. `document`: the limits of the work, and the dropped keywords.
 //! - `reader` (a file each for objects, arrays, texts and numbers, lists of values, alternatives), with `merge`, `dependents`, `unevaluated`, `negation`, `disjoint`, `keywords`: from a schema to a `tree` of the values that a grammar can allow.
 //! - `writer`, with `numbers`, `formats`, `spelling`, `pattern`: from the tree to nodes of a grammar, in a notation.
-//! - `schema`: the interface. `arguments`: values between tags. `validate`, with `matching`: whether a value is valid.
+//! - `schema`: the interface. `arguments`: values between tags. `validate`: whether a value is valid.
 
 mod arguments;
 mod dependents;
@@ -17,7 +17,6 @@ mod disjoint;
 mod document;
 mod formats;
 mod keywords;
-mod matching;
 mod merge;
 mod negation;
 mod numbers;

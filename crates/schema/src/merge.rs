@@ -193,6 +193,14 @@ impl Merge<'_, '_> {
             {
                 *before = both(before.take(), value.clone());
             }
+            // Lookaheads at the beginning, of which there can be several.
+            ("pattern", Some(Value::String(before))) if value.is_string() => {
+                let found = |pattern: &str| format!("(?=[^]*(?:{pattern}))");
+                if !before.starts_with("^(?=[^]*") {
+                    *before = format!("^{}", found(before));
+                }
+                before.push_str(&found(value.as_str().unwrap_or_default()));
+            }
             ("uniqueItems", Some(before)) if before.is_boolean() && value.is_boolean() => *before = Value::Bool(true),
             (_, Some(_)) => {
                 let why = format!("{key} in two parts of allOf cannot be enforced");

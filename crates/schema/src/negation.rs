@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::disjoint::disjoint;
 use crate::document::{Document, SchemaResult};
-use crate::keywords::{FORMATS, TYPES, UNENFORCEABLE, count, is_assertion, named_types, strings};
+use crate::formats;
+use crate::keywords::{TYPES, UNENFORCEABLE, count, is_assertion, named_types, strings};
 
 /// The maximum nesting of schemas of which an opposite is written.
 const MAX_DEPTH: usize = 4;
@@ -27,7 +28,7 @@ pub(crate) fn without_negations(
     }
     let mut rest = map.clone();
     let mut parts = Vec::new();
-    if let Some(schema) = map.get("not").filter(|_| excluded_texts(map).is_none())
+    if let Some(schema) = map.get("not").filter(|_| !excludes_texts(map))
         && let Some(opposite) = opposite(document, schema, at, 0)?
     {
         rest.remove("not");
@@ -56,16 +57,28 @@ pub(crate) fn without_negations(
     Ok(Some(whole))
 }
 
-/// The texts that a schema for strings excludes: `not` with a list of values.
-pub(crate) fn excluded_texts(map: &Map<String, Value>) -> Option<Vec<&str>> {
-    let not = map.get("not")?.as_object()?;
-    let values = not.get("enum")?.as_array()?;
+/// Whether a schema for strings excludes lists of texts and patterns by `not`, which the reader of strings applies.
+pub(crate) fn excludes_texts(map: &Map<String, Value>) -> bool {
     let is_text = |name: &Value| name == "string";
     let is_text = map.get("type").is_some_and(|name| match name.as_array() {
         Some(names) => !names.is_empty() && names.iter().all(is_text),
         None => is_text(name),
     });
-    (is_text && not.len() == 1).then(|| values.iter().filter_map(Value::as_str).collect())
+    is_text && map.get("not").is_some_and(|not| excluded(not, &mut Vec::new()))
+}
+
+/// Adds the values of `enum` and the patterns of a schema that has nothing else, or alternatives of such.
+pub(crate) fn excluded<'v>(not: &'v Value, keywords: &mut Vec<(&'static str, &'v Value)>) -> bool {
+    let Some((key, value)) = not.as_object().filter(|map| map.len() == 1).and_then(|map| map.iter().next()) else {
+        return false;
+    };
+    match (key.as_str(), value) {
+        ("enum", Value::Array(_)) => keywords.push(("enum", value)),
+        ("pattern", Value::String(_)) => keywords.push(("pattern", value)),
+        ("anyOf", Value::Array(parts)) => return parts.iter().all(|part| excluded(part, keywords)),
+        _ => return false,
+    }
+    true
 }
 
 /// The schema of values that are valid under both.
@@ -213,7 +226,8 @@ fn opposite_of_keyword(
         "minProperties" => beyond("maxProperties", -1)?,
         "maxProperties" => beyond("minProperties", 1)?,
         // An annotation.
-        "format" if value.as_str().is_some_and(|format| !FORMATS.contains(&format)) => Some(Value::Bool(false)),
+        "format" if value.as_str().is_some_and(|format| formats::pattern(format).is_none()) => Some(Value::Bool(false)),
+        "pattern" => Some(json!({"type": "string", "not": {"pattern": value}})),
         _ => None,
     })
 }

@@ -2,6 +2,8 @@
 
 use serde_json::Number;
 
+use crate::pattern::DecimalStep;
+
 /// The maximum absolute value of a bounded integer: any parser represents integers of 15 digits exactly.
 pub(crate) const MAX_INTEGER: i64 = 999_999_999_999_999;
 /// Different numbers with so many digits are different 64-bit floats.
@@ -98,6 +100,18 @@ impl NumberBound {
         fraction.truncate(fraction.iter().rposition(|digit| *digit != 0).map_or(0, |last| last + 1));
         (fraction.len() <= MAX_DIGITS)
             .then_some(NumberBound { is_negative, magnitude: Magnitude { whole, fraction, is_exclusive } })
+    }
+
+    /// The step of `multipleOf`. `None`: it is not positive, or has too many digits.
+    pub(crate) fn decimal_step(number: &Number) -> Option<DecimalStep> {
+        let NumberBound { is_negative, magnitude } = NumberBound::new(number, false)?;
+        let mut digits = magnitude.fraction.iter();
+        let units =
+            digits.try_fold(magnitude.whole, |units, digit| units.checked_mul(10)?.checked_add(u64::from(*digit)));
+        let n_digits = u32::try_from(magnitude.fraction.len()).ok()?;
+        units
+            .filter(|units| *units > 0 && !is_negative && !magnitude.is_exclusive)
+            .map(|units| DecimalStep { units, n_digits })
     }
 
     fn whole(is_negative: bool, whole: u64, is_exclusive: bool) -> NumberBound {

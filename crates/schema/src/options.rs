@@ -7,11 +7,18 @@ use foredraft_grammar::tree::NodeId;
 pub struct CompileOptions {
     /// A keyword that no grammar can enforce is dropped and reported in [`CompiledSchema::unenforced`]. Otherwise it is an error.
     pub drop_unenforceable: bool,
+    /// An object may have further properties where its schema says nothing about them, as the standard says. Otherwise only where the schema
+    /// asks for them, or lists none.
+    pub is_open: bool,
     /// Properties may come in any order. Otherwise they come in the order of the schema, or the required ones first.
     pub any_order: bool,
     /// Any values and any space are read, not only the schema's.
     pub is_lenient: bool,
 }
+
+/// Drops what cannot be enforced.
+pub(crate) const DROPPING: CompileOptions =
+    CompileOptions { drop_unenforceable: true, is_open: false, any_order: false, is_lenient: false };
 
 /// How values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,12 +11,14 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
 
-use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, show, too_large_at};
-use crate::keywords::{FORMATS, OF_TYPE, UNENFORCEABLE, is_assertion, named_types};
+use crate::document::{
+    Document, MAX_NODES, SchemaError, SchemaFault, SchemaResult, VISIT, empty_at, error_at, show, too_large_at,
+};
+use crate::keywords::{OF_TYPE, UNENFORCEABLE, is_assertion, named_types};
 use crate::tree::{SchemaNode, SchemaTree};
 use crate::unevaluated::UNEVALUATED;
 use crate::validate::Validator;
-use crate::{dependents, merge, negation, unevaluated};
+use crate::{dependents, formats, merge, negation, unevaluated};
 
 /// Schemas nested deeper than this become definitions, so that the stack's depth is bounded.
 const MAX_INLINED: usize = 6;
@@ -31,6 +33,7 @@ pub(crate) fn read(document: &Document<'_>, schema: &Value, at: &str) -> SchemaR
         definitions: Vec::new(),
         nodes: 0,
         values: 0,
+        empty: None,
     };
     // References to the root lead to the same rule.
     let root = if at == "#" { reader.reference("#", at)? } else { reader.schema(schema, at, 0)? };
@@ -45,9 +48,9 @@ pub(crate) fn read(document: &Document<'_>, schema: &Value, at: &str) -> SchemaR
     }
     // All are read, because each is in the queue from its creation on.
     let definitions = reader.definitions.into_iter().map(|node| node.unwrap_or(SchemaNode::Null)).collect();
-    let tree = SchemaTree { root, definitions };
-    tree.check(document, at)?;
-    Ok(tree)
+    let empty = reader.empty;
+    let tree = SchemaTree { root, definitions }.checked(document, at);
+    tree.map_err(|error| if error.kind == SchemaFault::Empty { empty.unwrap_or(error) } else { error })
 }
 
 /// A definition that remains to be read.
@@ -67,6 +70,8 @@ struct SchemaReader<'d, 'a> {
     definitions: Vec<Option<SchemaNode>>,
     nodes: usize,
     values: usize,
+    /// Why the first schema that has no value has none.
+    empty: Option<SchemaError>,
 }
 
 impl SchemaReader<'_, '_> {
@@ -89,10 +94,21 @@ impl SchemaReader<'_, '_> {
         Ok(SchemaNode::Definition(id))
     }
 
-    /// Reads a schema. What is too large for a grammar becomes any value, if keywords may be dropped.
+    /// Reads a schema. What is too large for a grammar becomes any value, if keywords may be dropped. What has no value becomes an empty union.
     fn schema(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         let result = self.bounded(schema, at, depth);
-        self.document.allow_large(result, at, || SchemaNode::Any)
+        let result = self.document.allow_large(result, at, || SchemaNode::Any);
+        self.allow_empty(result)
+    }
+
+    fn allow_empty(&mut self, result: SchemaResult<SchemaNode>) -> SchemaResult<SchemaNode> {
+        match result {
+            Err(error) if error.kind == SchemaFault::Empty => {
+                self.empty.get_or_insert(error);
+                Ok(SchemaNode::Union(Vec::new()))
+            }
+            other => other,
+        }
     }
 
     fn bounded(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
@@ -122,9 +138,8 @@ impl SchemaReader<'_, '_> {
         if let Some(positive) = negation::without_negations(self.document, map, at)? {
             return self.schema(&positive, at, depth + 1);
         }
-        let is_read = |keyword: &str| {
-            UNEVALUATED.contains(&keyword) || keyword == "not" && negation::excluded_texts(map).is_some()
-        };
+        let is_read =
+            |keyword: &str| UNEVALUATED.contains(&keyword) || keyword == "not" && negation::excludes_texts(map);
         let others = UNENFORCEABLE.iter().filter(|keyword| !is_read(keyword));
         for keyword in others.filter(|keyword| map.contains_key(**keyword)) {
             self.document.drop_keyword(at, keyword, format!("{keyword} cannot be enforced by a grammar"))?;
@@ -168,7 +183,8 @@ impl SchemaReader<'_, '_> {
         let types = self.types(map, assertions, at)?;
         let mut parts = Vec::new();
         for name in &types {
-            parts.push(self.typed(map, name, at, depth)?);
+            let part = self.typed(map, name, at, depth);
+            parts.push(self.allow_empty(part)?);
         }
         Ok(match parts.len() {
             0 => SchemaNode::Any,
@@ -189,7 +205,7 @@ impl SchemaReader<'_, '_> {
             .map(|(name, _)| (*name).to_owned())
             .collect();
         // An enforced format implies the type string, as in llama.cpp. A format that is only an annotation does not.
-        let is_annotation = |format: &str| !FORMATS.contains(&format);
+        let is_annotation = |format: &str| formats::pattern(format).is_none();
         if assertions == ["format"] && map.get("format").and_then(Value::as_str).is_some_and(is_annotation) {
             types.clear();
         }

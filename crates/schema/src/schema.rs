@@ -8,7 +8,7 @@ use foredraft_base::error::{Error, Result};
 use foredraft_base::work::Work;
 
 use crate::document::{Document, MAX_NESTING, SchemaError, n_values};
-use crate::options::Unenforced;
+use crate::options::{CompileOptions, Unenforced};
 use crate::tree::SchemaTree;
 use crate::validate::Validator;
 use crate::{reader, references};
@@ -35,7 +35,7 @@ impl Schema {
         if nesting(schema) > MAX_NESTING {
             return Err(Error::invalid(format!("#: nested deeper than {MAX_NESTING} arrays and objects")));
         }
-        let document = Document::new(schema, false, work);
+        let document = Document::new(schema, &CompileOptions::default(), work);
         let counted = document.count_steps(n_values(schema), "#");
         let located = counted.and_then(|()| references::locate(&document, schema));
         let root = Arc::new(located.map_err(SchemaError::into_error)?);
@@ -56,8 +56,8 @@ impl Schema {
     }
 
     /// The tree of its values, and the keywords that were dropped.
-    pub(crate) fn read(&self, drops: bool) -> Result<(SchemaTree, Vec<Unenforced>)> {
-        let document = Document::new(&self.root, drops, &self.work);
+    pub(crate) fn read(&self, options: &CompileOptions) -> Result<(SchemaTree, Vec<Unenforced>)> {
+        let document = Document::new(&self.root, options, &self.work);
         let tree = reader::read(&document, &self.part, &self.at).map_err(SchemaError::into_error)?;
         Ok((tree, document.into_unenforced()))
     }

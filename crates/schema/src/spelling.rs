@@ -1,13 +1,12 @@
 //! How the content of a string is spelled: in JSON, in Python, or as it is between delimiters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use foredraft_base::work::Work;
 use foredraft_grammar::pattern::{CharSet, Ranges};
 use foredraft_grammar::tree::{Mark, NodeId, TextEnd, TextWithout, Tree};
-use serde_json::Value;
 
-use crate::pattern::{PatternNode, STEPS_PER_NODE};
+use crate::pattern::{PatternNode, STEPS_PER_NODE, SetFault, TextSet};
 
 /// Surrogates are no characters.
 const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
@@ -164,26 +163,6 @@ impl Spelling {
         tree.seq(&[escaped, last])
     }
 
-    /// Exactly this string. `None`: it has a delimiter.
-    pub(crate) fn exactly(&self, text: &str, tree: &mut Tree) -> Option<NodeId> {
-        match self.script {
-            Script::Raw => {
-                let node = tree.text(text);
-                self.allows(text).then(|| self.marked(node, tree))
-            }
-            Script::Json => {
-                let quoted = self.without_delimiters(Value::from(text).to_string());
-                Some(tree.text(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()))
-            }
-            Script::Python { .. } => {
-                let json = Value::from(text).to_string();
-                let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default();
-                let spelled = self.without_delimiters(self.python(text));
-                Some(tree.as_text(&spelled, json))
-            }
-        }
-    }
-
     /// A text inside of a string of Python.
     pub(crate) fn python(&self, text: &str) -> String {
         let Script::Python { quote, .. } = self.script else { return text.to_owned() };
@@ -309,42 +288,42 @@ impl Spelling {
         if forms.is_empty() { Err("an empty class".into()) } else { Ok(tree.alt(&forms)) }
     }
 
-    /// All strings but these. `None`: they have too many characters.
-    pub(crate) fn except(&self, texts: &[&str], tree: &mut Tree) -> Option<NodeId> {
-        let names = NameTree::new(texts)?;
-        let rest = self.any_text(tree, false);
-        // Leaves stand behind their parents, so they are written first.
-        let mut written: Vec<Option<NodeId>> = vec![None; names.nodes.len()];
-        for (id, node) in names.nodes.iter().enumerate().rev() {
+    /// The strings of a set. The error says why there are none, or too many.
+    pub(crate) fn texts(&self, set: &TextSet, work: &Work, tree: &mut Tree) -> Result<NodeId, String> {
+        let is_raw = self.script == Script::Raw;
+        let own = (is_raw || !self.delimiters.is_empty())
+            .then(|| set.without(&self.delimiters, if is_raw { &UNSAYABLE } else { &[] }, work));
+        let own = own.transpose().map_err(|fault| match fault {
+            SetFault::Empty => "only texts with what ends the argument".to_owned(),
+            SetFault::TooLarge(why) => why,
+        })?;
+        let states = &own.as_ref().unwrap_or(set).states;
+        let rules: Vec<NodeId> = states.iter().map(|_| tree.declare()).collect();
+        // Most states have the classes of others, which take time to write.
+        let mut written: HashMap<&[(u32, u32)], NodeId> = HashMap::new();
+        for (state, rule) in states.iter().zip(&rules) {
             let mut forms = Vec::new();
-            for (char, next) in &node.next {
-                let spelled = self.exactly(char.encode_utf8(&mut [0; 4]), tree);
-                if let (Some(spelled), Some(Some(next))) = (spelled, written.get(*next)) {
-                    forms.push(tree.seq(&[spelled, *next]));
+            if state.is_any {
+                forms.push(self.any_part(tree));
+            } else {
+                for (chars, next) in &state.next {
+                    let char = match written.get(chars.ranges()) {
+                        Some(known) => *known,
+                        None => {
+                            work.step(STEPS_PER_NODE).map_err(|end| end.to_string())?;
+                            self.set(chars, tree)?
+                        }
+                    };
+                    written.insert(chars.ranges(), char);
+                    forms.extend(rules.get(*next).map(|next| tree.seq(&[char, *next])));
                 }
+                forms.extend(state.may_end.then(|| tree.empty()));
             }
-            // A character that stays among the names has no other spelling.
-            let taken: Ranges = node.next.iter().map(|(char, _)| (u32::from(*char), u32::from(*char))).collect();
-            let firsts = self
-                .delimiters
-                .iter()
-                .filter_map(|text| text.chars().next())
-                .map(|char| (u32::from(char), u32::from(char)));
-            let excluded: Ranges = self.escaped().into_iter().chain(taken.iter().copied()).chain(firsts).collect();
-            let plain = tree.class_except(&excluded);
-            let mut others = vec![self.marked(plain, tree)];
-            let is_taken = |code: u32| taken.iter().any(|(taken, _)| *taken == code);
-            others.extend(self.letter_escapes(self.letters().filter(|(code, ..)| !is_taken(*code)), tree));
-            let other = tree.alt(&others);
-            forms.push(tree.seq(&[other, rest]));
-            if !node.is_name {
-                forms.push(tree.empty());
-            }
-            if let Some(place) = written.get_mut(id) {
-                *place = Some(tree.alt(&forms));
-            }
+            let body = tree.alt(&forms);
+            tree.define(*rule, body);
         }
-        written.first().copied().flatten()
+        let root = rules.first().copied().ok_or("no text")?;
+        Ok(if is_raw { self.marked(root, tree) } else { root })
     }
 }
 
@@ -401,48 +380,6 @@ fn long_escape(tree: &mut Tree) -> NodeId {
         forms.extend(second.get((plane & 3) as usize).map(|next| tree.seq(&[read, *next])));
     }
     tree.alt(&forms)
-}
-
-/// Names as a tree of characters.
-struct NameTree {
-    nodes: Vec<NameNode>,
-}
-
-#[derive(Default)]
-struct NameNode {
-    next: Vec<(char, usize)>,
-    /// A name ends here.
-    is_name: bool,
-}
-
-/// The most nodes of a tree of names.
-const MAX_NAME_NODES: usize = 1 << 14;
-
-impl NameTree {
-    /// `None`: it would be too large.
-    fn new(names: &[&str]) -> Option<NameTree> {
-        let mut nodes = vec![NameNode::default()];
-        for name in names {
-            let mut at = 0;
-            for char in name.chars() {
-                let new = nodes.len();
-                let node = nodes.get_mut(at)?;
-                at = match node.next.iter().find(|(other, _)| *other == char) {
-                    Some((_, next)) => *next,
-                    None => {
-                        node.next.push((char, new));
-                        nodes.push(NameNode::default());
-                        new
-                    }
-                };
-                if nodes.len() > MAX_NAME_NODES {
-                    return None;
-                }
-            }
-            nodes.get_mut(at)?.is_name = true;
-        }
-        Some(NameTree { nodes })
-    }
 }
 
 /// A pattern of which no text has a delimiter, and no text ends with the beginning of one. `None`: there are no such texts.

@@ -1,10 +1,12 @@
 //! A schema as a tree of the values that its grammar allows.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use crate::document::{Document, SchemaResult, VISIT, error_at};
+use crate::document::{Document, SchemaResult, VISIT, empty_at, error_at};
 use crate::numbers::{IntegerRange, NumberRange};
-use crate::pattern::PatternNode;
+use crate::pattern::{PatternNode, TextSet};
 
 /// A schema whose references are resolved.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) enum SchemaNode {
     Any,
     /// The values of a definition.
     Definition(usize),
-    /// The values of all of them. Not empty.
+    /// The values of all of them. Without any: no value, which only a tree that was not checked has.
     Union(Vec<SchemaNode>),
     /// These values. Not empty.
     Values(Vec<Value>),
@@ -30,6 +32,8 @@ pub(crate) enum SchemaNode {
     Text(TextNode),
     Integer(IntegerRange),
     Number(NumberRange),
+    /// The numbers whose digits are in the set.
+    Multiples(Arc<TextSet>),
     Boolean,
     Null,
 }
@@ -39,7 +43,8 @@ pub(crate) enum SchemaNode {
 pub(crate) struct ObjectNode {
     /// The listed properties, in the order of the schema.
     pub(crate) properties: Vec<PropertyNode>,
-    pub(crate) additional: Option<AdditionalNode>,
+    /// The others, by their names.
+    pub(crate) additional: Vec<AdditionalNode>,
     /// The fewest properties.
     pub(crate) least: usize,
     /// The most properties.
@@ -54,13 +59,11 @@ pub(crate) struct PropertyNode {
     pub(crate) value: SchemaNode,
 }
 
-/// The properties that are not listed.
+/// Properties that are not listed.
 #[derive(Debug, Clone)]
 pub(crate) struct AdditionalNode {
-    /// Names that they do not have, beside those of the listed properties.
-    pub(crate) excluded: Vec<String>,
-    /// The names that they have; `None`: any others. Only without listed properties.
-    pub(crate) names: Option<TextNode>,
+    /// The names that they have. None is a listed one.
+    pub(crate) names: TextNode,
     pub(crate) value: SchemaNode,
 }
 
@@ -73,6 +76,8 @@ pub(crate) struct ArrayNode {
     pub(crate) rest: Option<SchemaNode>,
     pub(crate) least: u64,
     pub(crate) most: Option<u64>,
+    /// No value of `rest`, a list of values, occurs twice. There are no first items.
+    pub(crate) is_unique: bool,
 }
 
 /// Strings.
@@ -80,23 +85,22 @@ pub(crate) struct ArrayNode {
 pub(crate) enum TextNode {
     /// Those that the pattern matches as a whole.
     Pattern(PatternNode),
-    /// Those of a format of [`crate::keywords::FORMATS`].
-    Format(&'static str),
-    /// All but these.
-    Except(Vec<String>),
+    /// Those of a set.
+    Set(Arc<TextSet>),
 }
 
 impl SchemaNode {
     /// Any object.
     pub(crate) fn any_object() -> SchemaNode {
-        let additional = Some(AdditionalNode { excluded: Vec::new(), names: None, value: SchemaNode::Any });
+        let names = TextNode::Pattern(PatternNode::any_text());
+        let additional = vec![AdditionalNode { names, value: SchemaNode::Any }];
         SchemaNode::Object(Box::new(ObjectNode { additional, ..ObjectNode::default() }))
     }
 }
 
 impl SchemaTree {
-    /// Checks that every reference leads to a value: no schema is only itself, and not all values are infinite.
-    pub(crate) fn check(&self, document: &Document<'_>, at: &str) -> SchemaResult<()> {
+    /// The tree without the parts that have no value, such as optional properties that nothing satisfies. No schema is only itself.
+    pub(crate) fn checked(mut self, document: &Document<'_>, at: &str) -> SchemaResult<SchemaTree> {
         let mut finite = vec![false; self.definitions.len()];
         // Each round finds a definition, or is the last one.
         loop {
@@ -117,9 +121,12 @@ impl SchemaTree {
             }
         }
         if !is_finite(&self.root, &finite) {
-            return error_at(at, "refers to itself, so that no value is valid");
+            return empty_at(at, "refers to itself, so that no value is valid");
         }
-        self.check_beginnings(at)
+        prune(&mut self.root, &finite);
+        self.definitions.iter_mut().for_each(|node| prune(node, &finite));
+        self.check_beginnings(at)?;
+        Ok(self)
     }
 
     /// Checks that no schema is an alternative of itself: its rule would begin with itself.
@@ -164,14 +171,55 @@ fn is_finite(node: &SchemaNode, finite: &[bool]) -> bool {
         SchemaNode::Definition(id) => finite.get(*id).copied().unwrap_or(false),
         SchemaNode::Union(nodes) => nodes.iter().any(|node| is_finite(node, finite)),
         SchemaNode::Object(object) => {
-            object.properties.iter().filter(|one| one.is_required).all(|one| is_finite(&one.value, finite))
+            let (mut n_possible, mut has_required) = (0, true);
+            for one in &object.properties {
+                let is_possible = is_finite(&one.value, finite);
+                n_possible += usize::from(is_possible);
+                has_required &= is_possible || !one.is_required;
+            }
+            // The names of several additional properties can be the same.
+            n_possible += usize::from(object.additional.iter().any(|one| is_finite(&one.value, finite)));
+            has_required && n_possible >= object.least
         }
         SchemaNode::Array(array) => {
             let least = usize::try_from(array.least).unwrap_or(usize::MAX);
             let rest = array.rest.iter().filter(|_| least > array.first.len());
-            array.first.iter().take(least).chain(rest).all(|node| is_finite(node, finite))
+            let n_values = match &array.rest {
+                Some(SchemaNode::Values(values)) if array.is_unique => values.len(),
+                Some(SchemaNode::Boolean) if array.is_unique => 2,
+                Some(SchemaNode::Null) if array.is_unique => 1,
+                _ => usize::MAX,
+            };
+            n_values >= least && array.first.iter().take(least).chain(rest).all(|node| is_finite(node, finite))
         }
         _ => true,
+    }
+}
+
+/// Removes the parts of a node that have no value.
+fn prune(node: &mut SchemaNode, finite: &[bool]) {
+    match node {
+        SchemaNode::Union(nodes) => {
+            nodes.retain(|node| is_finite(node, finite));
+            nodes.iter_mut().for_each(|node| prune(node, finite));
+        }
+        SchemaNode::Object(object) => {
+            object.properties.retain(|one| one.is_required || is_finite(&one.value, finite));
+            object.additional.retain(|one| is_finite(&one.value, finite));
+            object.properties.iter_mut().for_each(|one| prune(&mut one.value, finite));
+            object.additional.iter_mut().for_each(|one| prune(&mut one.value, finite));
+        }
+        SchemaNode::Array(array) => {
+            let n_possible = array.first.iter().take_while(|node| is_finite(node, finite)).count();
+            let is_cut = n_possible < array.first.len();
+            array.first.truncate(n_possible);
+            array.rest = array.rest.take().filter(|rest| !is_cut && is_finite(rest, finite));
+            if array.rest.is_none() {
+                array.most = Some(array.most.unwrap_or(u64::MAX).min(n_possible as u64));
+            }
+            array.first.iter_mut().chain(&mut array.rest).for_each(|node| prune(node, finite));
+        }
+        _ => {}
     }
 }
 

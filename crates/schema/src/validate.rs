@@ -9,8 +9,7 @@ use crate::disjoint::JsonValue;
 use crate::document::{Document, VISIT, n_values};
 use crate::formats;
 use crate::keywords::is_of_type;
-use crate::matching::Matcher;
-use crate::pattern;
+use crate::pattern::{self, TextSet};
 
 /// The maximum nesting of schemas that apply to one value and its parts.
 const MAX_DEPTH: usize = 96;
@@ -20,12 +19,13 @@ pub(crate) struct Validator<'d, 'a> {
     document: &'d Document<'a>,
     /// A keyword that was not applied since the last call of [`Validator::take_unknown`].
     unknown: RefCell<Option<String>>,
-    matchers: RefCell<HashMap<String, Option<Matcher>>>,
+    /// The texts in which each pattern is found.
+    sets: RefCell<HashMap<String, Option<TextSet>>>,
 }
 
 impl<'d, 'a> Validator<'d, 'a> {
     pub(crate) fn new(document: &'d Document<'a>) -> Self {
-        Validator { document, unknown: RefCell::default(), matchers: RefCell::default() }
+        Validator { document, unknown: RefCell::default(), sets: RefCell::default() }
     }
 
     /// Whether a value is valid. A keyword that is not known, or that takes too many steps, restricts nothing.
@@ -149,10 +149,12 @@ impl<'d, 'a> Validator<'d, 'a> {
     /// Whether a pattern is found in a text.
     fn finds(&self, pattern: &str, text: &str) -> bool {
         let work = self.document.work();
-        let read = || pattern::whole_text(pattern, work).ok().as_ref().and_then(|node| Matcher::new(node, work));
-        let mut matchers = self.matchers.borrow_mut();
-        let matcher = matchers.entry(pattern.to_owned()).or_insert_with(read);
-        matcher.as_mut().and_then(|matcher| matcher.matches(text, work)).unwrap_or_else(|| self.skip("pattern"))
+        let mut sets = self.sets.borrow_mut();
+        let set = sets.entry(pattern.to_owned()).or_insert_with(|| pattern::found(pattern, work));
+        match set {
+            Some(set) if work.step(text.len()).is_ok() => set.has(text),
+            _ => self.skip("pattern"),
+        }
     }
 
     fn about_array(&self, map: &Map<String, Value>, key: &str, wanted: &Value, items: &[Value], depth: usize) -> bool {

@@ -8,13 +8,12 @@ use foredraft_grammar::tree::{Each, Mark, NodeId, Tree};
 use serde_json::Value;
 
 use crate::document::{SchemaError, error_at};
-use crate::formats;
 use crate::numbers::NumberRange;
 use crate::options::{CompileOptions, CompiledSchema, Notation, Unenforced};
-use crate::pattern::{self, PatternNode};
+use crate::pattern;
 use crate::schema::Schema;
 use crate::spelling::{Script, Spelling};
-use crate::tree::{AdditionalNode, ObjectNode, SchemaNode, SchemaTree, TextNode};
+use crate::tree::{ObjectNode, SchemaNode, SchemaTree, TextNode};
 
 /// The token around strings in Gemma's notation.
 pub const GEMMA_QUOTE: &str = "<|\"|>";
@@ -94,7 +93,7 @@ impl<'t> Values<'t> {
         if self.options.is_lenient {
             return Ok(self.any());
         }
-        let (tree, unenforced) = schema.read(self.options.drop_unenforceable)?;
+        let (tree, unenforced) = schema.read(&self.options)?;
         self.note(unenforced);
         self.write(schema, &tree, &tree.root)
     }
@@ -107,7 +106,7 @@ impl<'t> Values<'t> {
         if self.options.is_lenient {
             return Ok(self.any_object());
         }
-        let (tree, unenforced) = schema.read(self.options.drop_unenforceable)?;
+        let (tree, unenforced) = schema.read(&self.options)?;
         self.note(unenforced);
         let root = match &tree.root {
             SchemaNode::Definition(id) => tree.definitions.get(*id).unwrap_or(&tree.root),
@@ -241,11 +240,34 @@ impl<'t> Values<'t> {
     /// One of these values.
     fn constants(&mut self, values: &[Value]) -> NodeId {
         let mut texts: Vec<(String, Option<String>)> = Vec::new();
+        let mut forms = Vec::new();
         for value in values {
+            match value {
+                Value::Array(items) => {
+                    let (separator, mut parts) = (self.separator(), Vec::new());
+                    for (index, item) in items.iter().enumerate() {
+                        parts.extend((index > 0).then_some(separator));
+                        parts.push(self.constants(std::slice::from_ref(item)));
+                    }
+                    let items = self.tree.seq(&parts);
+                    forms.push(self.enclosed("[", items, "]"));
+                    continue;
+                }
+                Value::Object(map) => {
+                    let mut items = Vec::new();
+                    for (name, value) in map {
+                        let (key, value) = (self.key(name), self.constants(std::slice::from_ref(value)));
+                        items.push((self.pair(key, value), true));
+                    }
+                    let each = Each { items, ..self.no_items() };
+                    forms.push(self.braced(each));
+                    continue;
+                }
+                _ => {}
+            }
             let json = value.to_string();
             for (quote, spelling) in &self.strings {
-                let mut text = String::new();
-                spell(value, self.notation, quote, spelling, &mut text);
+                let mut text = spell(value, self.notation, quote, spelling);
                 if self.notation == Notation::Json {
                     text = spelling.without_delimiters(text);
                 }
@@ -260,7 +282,10 @@ impl<'t> Values<'t> {
         }
         texts.sort_unstable();
         texts.dedup();
-        one_of(&texts, 0, 0, self.tree)
+        if !texts.is_empty() {
+            forms.insert(0, one_of(&texts, 0, 0, self.tree));
+        }
+        self.tree.alt(&forms)
     }
 
     /// A name of an object, and the space and punctuation behind it.
@@ -393,6 +418,20 @@ impl SchemaWriter<'_, '_, '_> {
                 self.values.constants(values)
             }
             SchemaNode::Object(object) => self.object(object)?,
+            SchemaNode::Array(array) if array.is_unique => {
+                let values = match &array.rest {
+                    Some(SchemaNode::Values(values)) => values.clone(),
+                    Some(SchemaNode::Boolean) => vec![true.into(), false.into()],
+                    _ => vec![Value::Null],
+                };
+                let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+                let items = values.iter().map(|value| (self.values.constants(std::slice::from_ref(value)), false));
+                let items = items.collect();
+                let (least, most) = (count(array.least), array.most.map(count));
+                let each = Each { items, least, most, any_order: true, ..self.values.no_items() };
+                let items = self.values.tree.each(each);
+                self.values.enclosed("[", items, "]")
+            }
             SchemaNode::Array(array) => {
                 let first = array.first.iter().map(|item| self.node(item)).collect::<Result<Vec<_>>>()?;
                 let rest = array.rest.as_ref().map(|item| self.node(item)).transpose()?;
@@ -401,6 +440,11 @@ impl SchemaWriter<'_, '_, '_> {
             SchemaNode::Text(text) => self.text(text, false)?,
             SchemaNode::Integer(range) => self.values.pattern(range.pattern(), &self.schema.work),
             SchemaNode::Number(range) => self.values.pattern(range.pattern(), &self.schema.work),
+            SchemaNode::Multiples(set) => {
+                let number = Spelling::new(Script::Json, &[]).texts(set, &self.schema.work, self.values.tree);
+                let number = number.unwrap_or_else(|_| self.values.tree.class(&[]));
+                self.values.verbatim(number)
+            }
             SchemaNode::Boolean => self.values.constants(&[true.into(), false.into()]),
             SchemaNode::Null => self.values.constants(&[Value::Null]),
         })
@@ -443,7 +487,7 @@ impl SchemaWriter<'_, '_, '_> {
         };
         let node = if is_key { self.values.other_key(content) } else { self.values.string(content) };
         match fault {
-            Some((keyword, why)) => self.drop_keyword(keyword, &why).map(|()| node),
+            Some(why) => self.drop_keyword("pattern", &why).map(|()| node),
             None => Ok(node),
         }
     }
@@ -454,109 +498,43 @@ impl SchemaWriter<'_, '_, '_> {
             let (key, value) = (self.values.key(&property.name), self.node(&property.value)?);
             items.push((self.values.pair(key, value), property.is_required));
         }
-        let further = match &object.additional {
-            Some(additional) => self.additional(object, additional)?,
-            None => None,
-        };
+        let mut further = Vec::new();
+        for additional in &object.additional {
+            let (key, value) = (self.text(&additional.names, true)?, self.node(&additional.value)?);
+            further.push(self.values.pair(key, value));
+        }
+        let further = (!further.is_empty()).then(|| self.values.tree.alt(&further));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let (least, most) = (count(object.least), object.most.map(count));
         let each = Each { items, further, least, most, ..self.values.no_items() };
         Ok(self.values.braced(each))
     }
-
-    /// An additional property. `None`: there are none, because too many names are taken.
-    fn additional(&mut self, object: &ObjectNode, additional: &AdditionalNode) -> Result<Option<NodeId>> {
-        let listed = object.properties.iter().map(|property| &property.name);
-        let names: Vec<&str> = listed.chain(&additional.excluded).map(String::as_str).collect();
-        let key = match &additional.names {
-            Some(text) => self.text(text, true)?,
-            None if names.is_empty() => self.values.any_key(),
-            None => {
-                let mut has_all = true;
-                let key = self.values.other_key(|tree, spelling| {
-                    spelling.except(&names, tree).unwrap_or_else(|| {
-                        has_all = false;
-                        tree.empty()
-                    })
-                });
-                if !has_all {
-                    return Ok(None);
-                }
-                key
-            }
-        };
-        let value = self.node(&additional.value)?;
-        Ok(Some(self.values.pair(key, value)))
-    }
 }
 
-/// The content of a string. The error is a keyword that cannot be enforced, and why.
+/// The content of a string. The error says why it cannot be written.
 pub(crate) fn content(
     text: &TextNode,
     spelling: &Spelling,
     work: &Work,
     tree: &mut Tree,
-) -> std::result::Result<NodeId, (&'static str, String)> {
-    let written = |node: &PatternNode, tree: &mut Tree| {
-        let why = |part| ("pattern", format!("the pattern has {part}, which a grammar cannot enforce"));
-        spelling.pattern(node, work, tree).map_err(why)
+) -> std::result::Result<NodeId, String> {
+    let written = match text {
+        TextNode::Pattern(node) => spelling.pattern(node, work, tree),
+        TextNode::Set(set) => spelling.texts(set, work, tree),
     };
-    match text {
-        TextNode::Format(format) => written(&pattern::own(&formats::pattern(format).unwrap_or_default(), work), tree),
-        TextNode::Pattern(node) => written(node, tree),
-        TextNode::Except(texts) => {
-            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            let why = || ("not", "not excludes too many texts for a grammar".to_owned());
-            spelling.except(&texts, tree).ok_or_else(why)
-        }
-    }
+    written.map_err(|part| format!("the pattern has {part}, which a grammar cannot enforce"))
 }
 
-/// Writes a value in a notation.
-fn spell(value: &Value, notation: Notation, quote: &str, spelling: &Spelling, out: &mut String) {
-    let is_python = notation == Notation::Python;
+/// A value that is no array or object, in a notation.
+fn spell(value: &Value, notation: Notation, quote: &str, spelling: &Spelling) -> String {
     match value {
-        Value::Null if is_python => out.push_str("None"),
-        Value::Bool(flag) if is_python => out.push_str(if *flag { "True" } else { "False" }),
+        Value::Null if notation == Notation::Python => "None".to_owned(),
+        Value::Bool(true) if notation == Notation::Python => "True".to_owned(),
+        Value::Bool(false) if notation == Notation::Python => "False".to_owned(),
         Value::String(text) if notation != Notation::Json => {
-            out.push_str(quote);
-            out.push_str(&spelling.without_delimiters(spelling.python(text)));
-            out.push_str(quote);
+            format!("{quote}{}{quote}", spelling.without_delimiters(spelling.python(text)))
         }
-        Value::Array(items) if notation != Notation::Json => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                out.push_str(if index == 0 {
-                    ""
-                } else if is_python {
-                    ", "
-                } else {
-                    ","
-                });
-                spell(item, notation, quote, spelling, out);
-            }
-            out.push(']');
-        }
-        Value::Object(map) if notation != Notation::Json => {
-            out.push('{');
-            for (index, (key, item)) in map.iter().enumerate() {
-                out.push_str(if index == 0 {
-                    ""
-                } else if is_python {
-                    ", "
-                } else {
-                    ","
-                });
-                match is_python {
-                    true => spell(&Value::from(key.as_str()), notation, quote, spelling, out),
-                    false => out.push_str(key),
-                }
-                out.push_str(if is_python { ": " } else { ":" });
-                spell(item, notation, quote, spelling, out);
-            }
-            out.push('}');
-        }
-        other => out.push_str(&other.to_string()),
+        other => other.to_string(),
     }
 }
 

@@ -450,7 +450,8 @@ fn schemas_convert_or_fail() {
             let _ = schema::to_grammar(&parsed, &work);
             let mut tree = Tree::new();
             if let Ok(read) = Schema::new(&parsed, &work) {
-                let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+                let options =
+                    CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
                 let _ = read.compile(&options, &mut tree);
                 let _ = read.compile_argument(&["</parameter>"], Notation::Json, &options, &mut tree);
                 let _ = read.parameters();

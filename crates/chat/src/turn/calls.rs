@@ -256,7 +256,8 @@ impl TurnBuilder<'_> {
 
     /// The arguments of a call as one object.
     pub(super) fn arguments(&mut self, notation: Notation, tool: &Tool) -> Result<NodeId> {
-        let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: self.is_lenient };
+        let options =
+            CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: self.is_lenient };
         let mut values = Values::new(&mut self.tree, notation, options);
         let node = values.object(&tool.schema)?;
         for keyword in values.into_unenforced() {

@@ -10,7 +10,7 @@ const MAX_OPTIONAL: usize = 16;
 /// The maximum number of nodes of a pattern in a grammar.
 const MAX_NODES: usize = 1 << 15;
 /// Surrogates are no characters.
-const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
+pub(super) const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
 
 /// A node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,11 @@ pub(crate) enum PatternNode {
 impl PatternNode {
     /// The empty text.
     pub(crate) const EMPTY: PatternNode = PatternNode::Seq(Vec::new());
+
+    /// This text.
+    pub(crate) fn text(text: &str) -> PatternNode {
+        PatternNode::Seq(text.chars().map(|char| PatternNode::Class(CharSet::one(char.into()))).collect())
+    }
 
     /// Any text.
     pub(crate) fn any_text() -> PatternNode {

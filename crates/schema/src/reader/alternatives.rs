@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::SchemaReader;
 use crate::disjoint::disjoint;
-use crate::document::{MAX_NODES, SchemaFault, SchemaResult, VISIT, empty_at, error_at, too_large_at};
+use crate::document::{MAX_NODES, SchemaResult, VISIT, error_at, too_large_at};
 use crate::keywords::is_assertion;
 use crate::tree::SchemaNode;
 use crate::{merge, negation, unevaluated};
@@ -51,29 +51,13 @@ impl SchemaReader<'_, '_> {
         }
         let mut out = Vec::new();
         for (i, part) in list.iter().enumerate() {
-            out.extend(self.alternative(part, &format!("{at}/{i}"), depth)?);
+            out.push(self.schema(part, &format!("{at}/{i}"), depth + 1)?);
         }
         // Compares all pairs, so only after the number of parts was checked.
         if keyword == "oneOf" {
             self.exclusive(list, at)?;
         }
-        if out.is_empty() { empty_at(at, "no value is valid") } else { Ok(SchemaNode::Union(out)) }
-    }
-
-    /// Reads a part of `anyOf` or `oneOf`. `None`: no value is valid under it.
-    fn alternative(&mut self, part: &Value, at: &str, depth: usize) -> SchemaResult<Option<SchemaNode>> {
-        let n_definitions = self.definitions.len();
-        match self.schema(part, at, depth + 1) {
-            Ok(node) => Ok(Some(node)),
-            Err(error) if error.kind == SchemaFault::Empty => {
-                // Nothing refers to the definitions that it has begun.
-                self.definitions.truncate(n_definitions);
-                self.todo.retain(|todo| todo.id < n_definitions);
-                self.ids.retain(|_, id| *id < n_definitions);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        Ok(SchemaNode::Union(out))
     }
 
     /// The parts of `anyOf` and `oneOf`, each with the keywords beside it.
@@ -92,7 +76,7 @@ impl SchemaReader<'_, '_> {
             self.exclusive(list, at)?;
         }
         // A `not` that the reader of texts enforces holds for each part, too.
-        let excludes_texts = negation::excluded_texts(map).is_some();
+        let excludes_texts = negation::excludes_texts(map);
         let is_kept = |key: &str| is_assertion(key) && key != keyword || key == "not" && excludes_texts;
         let beside = map.iter().filter(|(key, _)| is_kept(key));
         let beside = Value::Object(beside.map(|(key, value)| (key.clone(), value.clone())).collect());

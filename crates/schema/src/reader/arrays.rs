@@ -1,19 +1,23 @@
 //! Reads schemas of arrays and tuples.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
+use crate::disjoint::JsonValue;
 use crate::document::{SchemaResult, empty_at, error_at};
 use crate::keywords::bounds;
 use crate::tree::{ArrayNode, SchemaNode};
+
+/// The most values of a list of which each occurs at most once.
+const MAX_UNIQUE: usize = 256;
 
 impl SchemaReader<'_, '_> {
     /// Reads an array schema.
     pub(super) fn array(&mut self, map: &Map<String, Value>, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         let (least, mut most) = bounds(map, "minItems", "maxItems", at)?;
-        if map.get("uniqueItems") == Some(&Value::Bool(true)) && most.is_none_or(|most| most > 1) {
-            self.document.drop_keyword(at, "uniqueItems", "uniqueItems cannot be enforced by a grammar")?;
-        }
+        let must_differ = map.get("uniqueItems") == Some(&Value::Bool(true)) && most.is_none_or(|most| most > 1);
         let items = map.get("items");
         if map.contains_key("prefixItems") && items.is_some_and(Value::is_array) {
             return error_at(at, "items beside prefixItems must be one schema");
@@ -53,6 +57,18 @@ impl SchemaReader<'_, '_> {
         if most.is_some_and(|most| most < least) {
             return empty_at(at, format!("no array has at least {least} items"));
         }
-        Ok(SchemaNode::Array(Box::new(ArrayNode { first, rest, least, most })))
+        // Items of a list are written as such, each at most once.
+        let is_list = |rest: &SchemaNode| match rest {
+            SchemaNode::Values(values) => {
+                values.len() <= MAX_UNIQUE && values.iter().map(JsonValue).collect::<HashSet<_>>().len() == values.len()
+            }
+            SchemaNode::Boolean | SchemaNode::Null => true,
+            _ => false,
+        };
+        let is_unique = must_differ && first.is_empty() && rest.as_ref().is_some_and(is_list);
+        if must_differ && !is_unique {
+            self.document.drop_keyword(at, "uniqueItems", "uniqueItems cannot be enforced by a grammar")?;
+        }
+        Ok(SchemaNode::Array(Box::new(ArrayNode { first, rest, least, most, is_unique })))
     }
 }

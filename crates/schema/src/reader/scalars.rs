@@ -1,79 +1,135 @@
 //! Reads schemas of texts, integers and numbers.
 
+use std::sync::Arc;
+
 use foredraft_grammar::pattern::CharSet;
 use serde_json::{Map, Value};
 
 use super::SchemaReader;
-use crate::document::{SchemaResult, VISIT, empty_at, error_at};
-use crate::keywords::{FORMATS, bounds};
-use crate::negation;
+use crate::document::{SchemaResult, VISIT, empty_at, error_at, show_text, too_large_at};
+use crate::keywords::bounds;
 use crate::numbers::{IntegerRange, NumberBound, NumberRange};
-use crate::pattern::{self, PatternNode};
+use crate::pattern::{self, PatternNode, SetFault, TextSet};
 use crate::tree::{SchemaNode, TextNode};
+use crate::{formats, negation};
 
 impl SchemaReader<'_, '_> {
     /// Reads a string schema.
     pub(super) fn text(&self, map: &Map<String, Value>, at: &str) -> SchemaResult<TextNode> {
         let (least, most) = bounds(map, "minLength", "maxLength", at)?;
-        let length = |node: PatternNode| -> SchemaResult<PatternNode> {
-            if let Some(limited) = node.clone().limit(least, most) {
-                return Ok(limited);
-            }
-            for keyword in ["minLength", "maxLength"].into_iter().filter(|keyword| map.contains_key(*keyword)) {
-                let why = "the pattern has parts of several lengths beside minLength or maxLength, which a grammar cannot enforce";
-                self.document.drop_keyword(at, keyword, why)?;
-            }
-            Ok(node)
-        };
-        if let Some(texts) = negation::excluded_texts(map) {
-            if ["pattern", "format", "minLength", "maxLength"].iter().all(|keyword| !map.contains_key(*keyword)) {
-                return Ok(TextNode::Except(texts.into_iter().map(str::to_owned).collect()));
-            }
-            self.document.drop_keyword(at, "not", "not beside a pattern, format or length cannot be enforced")?;
+        let work = self.document.work();
+        // Each keyword, with the texts that it wants and those that it forbids.
+        let mut parts: Vec<(&str, Vec<PatternNode>, Vec<PatternNode>)> = Vec::new();
+        let mut excluded = Vec::new();
+        if let Some(not) = map.get("not").filter(|_| negation::excludes_texts(map)) {
+            negation::excluded(not, &mut excluded);
         }
-        let format = match map.get("format") {
-            None => None,
-            Some(Value::String(format)) => FORMATS.into_iter().find(|known| known == format),
-            Some(_) => return error_at(at, "format must be a string"),
-        };
-        if let Some(pattern) = map.get("pattern") {
-            let Some(pattern) = pattern.as_str() else { return error_at(at, "pattern must be a string") };
-            // A format beside a pattern is an annotation, as in the standard: generators of schemas write both, and the pattern is exact.
-            match pattern::whole_text(pattern, self.document.work()).and_then(PatternNode::expressible) {
-                Ok(node) => return Ok(TextNode::Pattern(length(node)?)),
-                Err(part) => {
+        let wanted = map.get("pattern").map(|pattern| ("pattern", pattern));
+        for (key, value) in wanted.into_iter().chain(excluded.iter().copied()) {
+            let keyword = if wanted == Some((key, value)) { "pattern" } else { "not" };
+            let (mut all, mut none) = (Vec::new(), Vec::new());
+            match (key, value.as_str()) {
+                ("enum", _) => {
+                    let texts = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+                    let texts: Vec<PatternNode> = texts.map(PatternNode::text).collect();
+                    none.extend((!texts.is_empty()).then_some(PatternNode::Alt(texts)));
+                }
+                (_, None) => return error_at(at, "pattern must be a string"),
+                (_, Some(pattern)) => {
                     self.document.count_steps(VISIT, at)?;
-                    let why = format!("the pattern has {part}, which a grammar cannot enforce");
-                    self.document.drop_keyword(at, "pattern", why)?;
+                    let read = pattern::whole_texts(pattern, &mut all, &mut none, work);
+                    let is_single = keyword == "pattern" || none.is_empty() && all.len() == 1;
+                    if let Err(part) = read.and(if is_single { Ok(()) } else { Err("a lookahead".to_owned()) }) {
+                        let why = format!("the pattern has {part}, which a grammar cannot enforce");
+                        self.document.drop_keyword(at, keyword, why)?;
+                        continue;
+                    }
+                    if keyword == "not" {
+                        std::mem::swap(&mut all, &mut none);
+                    }
                 }
             }
+            parts.push((keyword, all, none));
         }
-        if let Some(format) = format {
-            if least > 0 || most.is_some() {
-                let keyword = if least > 0 { "minLength" } else { "maxLength" };
-                self.document.drop_keyword(at, keyword, "a length beside format cannot be enforced")?;
+        match map.get("format") {
+            None => {}
+            Some(Value::String(format)) => match formats::pattern(format) {
+                Some(texts) => parts.push(("format", vec![pattern::own(&texts, work)], Vec::new())),
+                None => self.document.note(at, "format", format!("the format {} is not known", show_text(format))),
+            },
+            Some(_) => return error_at(at, "format must be a string"),
+        }
+        let lengths = ["minLength", "maxLength"].into_iter().find(|keyword| map.contains_key(*keyword));
+        if let Some(keyword) = lengths {
+            if let [(_, all, none)] = parts.as_mut_slice()
+                && let ([only], []) = (all.as_slice(), none.as_slice())
+                && let Some(limited) = only.clone().limit(least, most)
+            {
+                *all = vec![limited];
+            } else {
+                let count = |length: u64| u32::try_from(length).unwrap_or(u32::MAX);
+                let any = Box::new(PatternNode::Class(CharSet::any()));
+                let texts = match most {
+                    Some(0) => PatternNode::EMPTY,
+                    most => PatternNode::Repeat(any, count(least), most.map(count)),
+                };
+                parts.push((keyword, vec![texts], Vec::new()));
             }
-            return Ok(TextNode::Format(format));
         }
-        let (least, most) = (u32::try_from(least).unwrap_or(u32::MAX), most.and_then(|most| u32::try_from(most).ok()));
-        Ok(TextNode::Pattern(match most {
-            Some(0) => PatternNode::EMPTY,
-            most => PatternNode::Repeat(Box::new(PatternNode::Class(CharSet::any())), least, most),
-        }))
+        loop {
+            let all = parts.iter().flat_map(|part| part.1.iter().cloned()).collect();
+            let none = parts.iter().flat_map(|part| part.2.iter().cloned()).collect();
+            let (keyword, why) = match (self.text_node(all, none), parts.pop()) {
+                (Ok(node), _) => return Ok(node),
+                // A pattern beside a format that contradicts it is exact: generators of schemas write both.
+                (Err(SetFault::Empty), Some(("format", ..))) if parts.len() == 1 => {
+                    ("format", "it contradicts the pattern".to_owned())
+                }
+                (Err(SetFault::Empty), _) => return empty_at(at, "no string is valid under all of its keywords"),
+                (Err(SetFault::TooLarge(why)), Some((keyword, ..))) => (keyword, why),
+                (Err(SetFault::TooLarge(why)), None) => return too_large_at(at, why),
+            };
+            self.document.count_steps(VISIT, at)?;
+            let why = format!("{keyword} beside other keywords cannot be enforced by a grammar: {why}");
+            self.document.drop_keyword(at, keyword, why)?;
+        }
     }
 
-    /// Notes `multipleOf`, unless it is 1 and the values are integers.
-    fn multiple(&self, map: &Map<String, Value>, at: &str, of_integers: bool) -> SchemaResult<()> {
-        let restricts = |step: &Value| !of_integers || step.as_f64() != Some(1.0);
-        if map.get("multipleOf").is_some_and(restricts) {
-            self.document.drop_keyword(at, "multipleOf", "multipleOf cannot be enforced by a grammar")?;
+    /// The numbers of a pattern that `multipleOf` allows. `None`: all, or too many to enforce it.
+    fn multiples(
+        &self,
+        map: &Map<String, Value>,
+        at: &str,
+        numbers: Option<String>,
+    ) -> SchemaResult<Option<SchemaNode>> {
+        let (Some(step), Some(numbers)) = (map.get("multipleOf"), numbers) else { return Ok(None) };
+        let step = step.as_number().and_then(NumberBound::decimal_step);
+        let set = match step {
+            Some(step) => TextSet::new(
+                vec![pattern::own(&numbers, self.document.work())],
+                Vec::new(),
+                Some(step),
+                self.document.work(),
+            ),
+            None => Err(SetFault::TooLarge("it is no positive number of few digits".to_owned())),
+        };
+        match set {
+            Ok(set) => Ok(Some(SchemaNode::Multiples(Arc::new(set)))),
+            Err(SetFault::Empty) => empty_at(at, "no number within the bounds is a multiple of multipleOf"),
+            Err(SetFault::TooLarge(why)) => {
+                self.document.count_steps(VISIT, at)?;
+                self.document.drop_keyword(
+                    at,
+                    "multipleOf",
+                    format!("multipleOf cannot be enforced by a grammar: {why}"),
+                )?;
+                Ok(None)
+            }
         }
-        Ok(())
     }
 
     /// Reads an integer schema.
     pub(super) fn integer(&self, map: &Map<String, Value>, at: &str) -> SchemaResult<SchemaNode> {
-        self.multiple(map, at, true)?;
         let bound = |key: &str, round: fn(f64) -> f64, add: i64| match map.get(key) {
             // In draft 4 it says whether the other bound is exclusive.
             None | Some(Value::Bool(_)) => Ok(None),
@@ -94,13 +150,12 @@ impl SchemaReader<'_, '_> {
             Some((least, most)) if least > most => {
                 empty_at(at, format!("no integer of at most 15 digits is from {least} to {most}"))
             }
-            _ => Ok(SchemaNode::Integer(range)),
+            _ => Ok(self.multiples(map, at, range.pattern())?.unwrap_or(SchemaNode::Integer(range))),
         }
     }
 
     /// Reads a number schema.
     pub(super) fn number(&self, map: &Map<String, Value>, at: &str) -> SchemaResult<SchemaNode> {
-        self.multiple(map, at, false)?;
         let bound = |key: &str, other: &str, is_lower: bool| -> SchemaResult<Option<NumberBound>> {
             let mut bound: Option<NumberBound> = None;
             for (key, is_exclusive) in [(key, map.get(other) == Some(&Value::Bool(true))), (other, true)] {
@@ -123,9 +178,10 @@ impl SchemaReader<'_, '_> {
             least: bound("minimum", "exclusiveMinimum", true)?,
             most: bound("maximum", "exclusiveMaximum", false)?,
         };
-        if range.pattern().is_none() {
+        let pattern = range.pattern();
+        if pattern.is_none() {
             return empty_at(at, "no number of at most 15 digits is within the bounds");
         }
-        Ok(SchemaNode::Number(range))
+        Ok(self.multiples(map, at, pattern)?.unwrap_or(SchemaNode::Number(range)))
     }
 }

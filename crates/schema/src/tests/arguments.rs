@@ -13,7 +13,7 @@ const TAG: &str = "</parameter>";
 fn argument(schema: &Value, delimiters: &[&str]) -> (Tree, CompiledArgument, Schema) {
     let schema = Schema::new(schema, &work()).unwrap();
     let mut tree = Tree::new();
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     let argument = schema.compile_argument(delimiters, Notation::Json, &options, &mut tree).unwrap();
     (tree, argument, schema)
 }
@@ -201,7 +201,7 @@ fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
 
 #[test]
 fn values_can_be_literals_of_python() {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     for (schema, allowed, refused) in [
         (
             json!({"type": "array", "items": {"type": "string"}}),
@@ -244,7 +244,7 @@ fn values_can_be_literals_of_python() {
 
 #[test]
 fn values_alone_are_no_strings() {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     for (schema, allowed, refused) in [
         (json!({}), vec!["{'a': ['b']}", "1", "None"], vec!["'a'", "\"a\""]),
         (json!({"type": ["string", "integer"]}), vec!["1"], vec!["'1'", "\"1\"", "1.5"]),

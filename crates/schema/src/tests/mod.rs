@@ -2,6 +2,7 @@
 
 mod arguments;
 mod dropped;
+mod maskbench;
 mod negation;
 mod notations;
 mod numbers;
@@ -109,7 +110,7 @@ fn compile(schema: &Value, options: &CompileOptions, tree: &mut Tree) -> Result<
 
 /// The values that the grammar of a schema allows, as text.
 fn values(schema: &Value) -> String {
-    format!("{:?}", Schema::new(schema, &work()).unwrap().read(false).unwrap().0)
+    format!("{:?}", Schema::new(schema, &work()).unwrap().read(&CompileOptions::default()).unwrap().0)
 }
 
 /// Whether the grammar accepts this text.
@@ -323,10 +324,10 @@ fn date_format_allows_only_calendar_days() {
 #[test]
 fn enforced_format_implies_type_string() {
     let grammar = |schema: Value| values(&schema);
-    for format in ["date", "time", "date-time", "uuid"] {
+    for format in ["date", "time", "date-time", "uuid", "email", "hostname", "ipv4", "ipv6", "uri", "duration"] {
         assert_eq!(grammar(json!({ "format": format })), grammar(json!({"type": "string", "format": format})));
     }
-    assert_eq!(grammar(json!({"format": "email"})), grammar(json!({})));
+    assert_eq!(grammar(json!({"format": "color"})), grammar(json!({})));
 }
 
 #[test]
@@ -403,7 +404,7 @@ fn deep_values_fit_a_small_stack() {
         |inner, _| json!({"anyOf": [{"type": "array", "items": {}}, inner], "minItems": 1}),
     );
     let value = (0..60).fold(json!(1), |inner, _| json!({ "a": inner }));
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(256 << 10);
         let work = || {
@@ -491,15 +492,16 @@ fn unenforceable_schemas_are_refused() {
         (json!({"$ref": "#/$defs/none"}), "cannot resolve $ref"),
         (json!({"$ref": 3}), "$ref must be a string"),
         (json!({"not": {}}), "no value is valid"),
-        (json!({"not": {"pattern": "a"}}), "not cannot be enforced"),
+        (json!({"type": "string", "not": {"pattern": "b(?=a)"}}), "a lookahead"),
         (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
         (json!({"type": "array", "minItems": 1_000_000_000}), "minItems: expected at most 100000, got 1000000000"),
         (json!({"type": "array", "minItems": 3, "maxItems": 2}), "minItems (3) is greater than maxItems (2)"),
         (json!({"type": "string", "minLength": -1}), "non-negative"),
         (json!({"type": "integer", "minimum": 5, "maximum": 4}), "no integer"),
-        (json!({"type": "integer", "multipleOf": 5}), "multipleOf"),
-        (json!({"type": "string", "pattern": "^(?=a)b$"}), "a lookahead"),
-        (json!({"type": "string", "pattern": "^(ab)*$", "maxLength": 2}), "beside minLength or maxLength"),
+        (json!({"type": "number", "multipleOf": 1e-20}), "multipleOf"),
+        (json!({"type": "integer", "multipleOf": 5, "minimum": 6, "maximum": 9}), "no number within the bounds"),
+        (json!({"type": "string", "pattern": "^b(?=a)$"}), "a lookahead"),
+        (json!({"type": "string", "pattern": "^(ab)*$", "minLength": 3, "maxLength": 3}), "no string is valid"),
         (json!({"type": "string", "pattern": "a{1,9999999}"}), "whole numbers up to 8192"),
         (json!({"type": "string", "pattern": "(".repeat(100_000)}), "nested deeper"),
         (json!({"type": "string", "pattern": "^a{+2}$"}), "whole numbers up to 8192"),
@@ -515,7 +517,7 @@ fn unenforceable_schemas_are_refused() {
         (json!({"enum": many}), "more than 65536 values"),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "0 and 1 can both be valid"),
         (json!({"anyOf": []}), "not empty"),
-        (json!({"anyOf": [{"type": "null"}], "type": "string"}), "#/anyOf: no value is valid"),
+        (json!({"anyOf": [{"type": "null"}], "type": "string"}), "no value is valid under false"),
         (json!({"oneOf": [{"multipleOf": 2}, {"maximum": 5}], "type": "integer"}), "0 and 1 can both be valid"),
         (json!({"allOf": [{"type": "string"}, {"type": ["null", "integer"]}]}), "no value has the types"),
         (
@@ -525,10 +527,9 @@ fn unenforceable_schemas_are_refused() {
         (json!({"allOf": [{"$ref": "#"}]}), "refers to itself"),
         (json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), "refers to itself as an alternative"),
         (json!({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}), "refers to itself, so that no value is valid"),
-        (json!({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}), "pattern in two parts"),
         (json!({"additionalProperties": {}, "minProperties": 2}), "minProperties and maxProperties cannot"),
         (json!({"type": "number", "exclusiveMinimum": 1, "maximum": 1}), "no number of at most 15 digits"),
-        (json!({"patternProperties": {"^a": {}, "^b": {}}}), "patternProperties cannot"),
+        (json!({"patternProperties": {"b(?=a)": {}}}), "patternProperties cannot"),
         (json!({"required": ["a"], "additionalProperties": false}), "is not a property"),
         (json!({"properties": names(2100)}), "more than 2000 properties"),
         (json!({"properties": {"a": 5}}), "expected a schema, got 5"),

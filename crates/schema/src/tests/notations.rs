@@ -9,7 +9,7 @@ use crate::{CompileOptions, Notation, Schema, Values};
 
 /// Whether a notation's writer of this schema accepts a text.
 fn allows(notation: Notation, is_lenient: bool, schema: &Value, text: &str) -> bool {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient };
     let schema = Schema::new(schema, &work()).unwrap();
     let mut tree = Tree::new();
     let root = Values::new(&mut tree, notation, options).value(&schema).unwrap();
@@ -98,7 +98,7 @@ fn read(mut tree: Tree, value: NodeId, text: &str) -> Value {
 
 #[test]
 fn what_is_read_is_the_json_value() {
-    let options = |is_lenient| CompileOptions { drop_unenforceable: true, any_order: true, is_lenient };
+    let options = |is_lenient| CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient };
     let schema = json!({"type": "object", "properties": {"a": {}, "l": {"type": "array", "items": {"enum": ["x\"y", 1, true, null]}},
         "p": {"type": "string", "pattern": "^[a'\\\\]+$"}}, "additionalProperties": {"type": "string"}});
     let schema = Schema::new(&schema, &work()).unwrap();
@@ -133,7 +133,7 @@ fn what_is_read_is_the_json_value() {
 /// Text between tags is JSON if it is that of a value that the schema allows, and a string otherwise.
 #[test]
 fn text_between_tags_is_read_by_its_schema() {
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     for (schema, text, expected) in [
         (json!({"type": "string"}), "12 \"x\"\n", json!("12 \"x\"\n")),
         (json!({"type": "integer"}), "12", json!(12)),

@@ -124,7 +124,7 @@ proptest! {
         }
         let start = Instant::now();
         for drop_unenforceable in [false, true] {
-            let options = CompileOptions { drop_unenforceable, any_order: true, is_lenient: false };
+            let options = CompileOptions { drop_unenforceable, is_open: false, any_order: true, is_lenient: false };
             if let Ok(read) = Schema::new(&schema, &work()) {
                 let _ = read.compile(&options, &mut Tree::new());
                 let _ = read.parameters();

@@ -171,7 +171,7 @@ fn names_of_properties_are_enforced_where_they_are_a_list() {
         (record(json!(false)), vec![json!({})], vec![json!({"a": 1})]),
     ]);
     for (names, why) in [
-        (json!({"pattern": "^(?=a)b"}), "#/propertyNames: the pattern has a lookahead"),
+        (json!({"pattern": "b(?=a)"}), "#/propertyNames: the pattern has a lookahead"),
         (json!({"$ref": "#/propertyNames"}), "#/propertyNames: allOf refers to itself"),
     ] {
         let error = to_grammar(&record(names)).unwrap_err();

@@ -45,7 +45,7 @@ fn hostile(size: usize) -> Vec<(&'static str, Value)> {
 
 fn run(schema: &Value, work: &Work) -> Result<(), foredraft_base::error::Error> {
     let schema = Schema::new(schema, work)?;
-    let options = CompileOptions { drop_unenforceable: true, any_order: true, is_lenient: false };
+    let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
     schema.compile(&options, &mut Tree::new())?;
     schema.compile_argument(&["</a>"], Notation::Json, &options, &mut Tree::new())?;
     Ok(())
