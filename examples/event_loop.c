@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
                 ticks += (unsigned)times;
                 if (id != 0) continue;
                 char *status = foredraft_status(engine);
-                double loaded = json_number(json_member(status, "init_success"));
+                double loaded = json_number(json_member(status, "load_state"));
                 if (loaded > 0) {
                     char *reply = foredraft_submit(engine, text);
                     id = json_number(json_member(reply, "id"));

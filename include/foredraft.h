@@ -51,6 +51,12 @@
 #endif
 #endif
 
+/* The names of version 0.1. */
+#define foredraft_init_state foredraft_load_state
+#define FOREDRAFT_INIT_FAILED FOREDRAFT_LOAD_FAILED
+#define FOREDRAFT_INIT_NOT_READY FOREDRAFT_LOAD_NOT_READY
+#define FOREDRAFT_INIT_READY FOREDRAFT_LOAD_READY
+
 /**
  * The version of the C interface. It increases when hosts have to be recompiled. `foredraft_abi_version` returns the library's own
  * version; a host that loads the library at run time compares the two.
@@ -125,22 +131,22 @@ typedef enum {
 } foredraft_code;
 
 /**
- * `init_success` of `foredraft_status`.
+ * `load_state` of `foredraft_status`.
  */
 typedef enum {
     /**
      * The last load failed; see `error`.
      */
-    FOREDRAFT_INIT_FAILED = -1,
+    FOREDRAFT_LOAD_FAILED = -1,
     /**
      * Nothing is loaded, or a load is running; see `state`.
      */
-    FOREDRAFT_INIT_NOT_READY = 0,
+    FOREDRAFT_LOAD_NOT_READY = 0,
     /**
      * Requests are served.
      */
-    FOREDRAFT_INIT_READY = 1
-} foredraft_init_state;
+    FOREDRAFT_LOAD_READY = 1
+} foredraft_load_state;
 
 /**
  * The `level` of a log line.
@@ -253,7 +259,7 @@ FOREDRAFT_API int32_t foredraft_pause(foredraft_engine *engine);
 FOREDRAFT_API int32_t foredraft_resume(foredraft_engine *engine);
 
 /**
- * The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,
+ * The status of the engine as JSON: `load_state` (a `foredraft_load_state`), `state`, `progress`, `error`, the models, slots,
  * queue, the draft's compatibility, devices, and the progress of running lookup functions in `lookups` (`function`, `step`,
  * `progress` 0..1). Never waits for a load or a decode. The caller owns the returned string.
  */

@@ -511,7 +511,7 @@ public:
         return error(message.empty() ? "foredraft_load returned " + std::to_string(code) : message, word, static_cast<int>(now["status"].number()));
     }
     void load(const document &config) { try_load(config).value(); }
-    /// Loads on another thread; status() tells `progress`, and `init_success` 1 when it is done.
+    /// Loads on another thread; status() tells `progress`, and `load_state` 1 when it is done.
     void load_async(const document &config) { foredraft_load_async(handle_, config.c_str()); }
     void unload() { foredraft_unload(handle_); }
     /// Lets the engine's threads sleep, also in the middle of a decode, until as many calls of resume() have followed. Returns at once.

@@ -453,6 +453,9 @@ export interface Completion {
 export interface Status {
   success: boolean;
   state: 'uninitialized' | 'loading' | 'ready' | 'failed';
+  /** 1 ready, 0 not yet, -1 failed. */
+  load_state: -1 | 0 | 1;
+  /** The same under the old server's name. */
   init_success: -1 | 0 | 1;
   /** How far the load is, 0 to 1: by the bytes of the files that were read, then by the steps of the warm-up. */
   progress: number;

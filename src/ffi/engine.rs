@@ -88,7 +88,7 @@ pub extern "C" fn foredraft_resume(engine: *mut foredraft_engine) -> i32 {
     pause_or_resume(engine, JsonEngine::resume)
 }
 
-/// The status of the engine as JSON: `init_success` (a `foredraft_init_state`), `state`, `progress`, `error`, the models, slots,
+/// The status of the engine as JSON: `load_state` (a `foredraft_load_state`), `state`, `progress`, `error`, the models, slots,
 /// queue, the draft's compatibility, devices, and the progress of running lookup functions in `lookups` (`function`, `step`,
 /// `progress` 0..1). Never waits for a load or a decode. The caller owns the returned string.
 #[unsafe(no_mangle)]

@@ -54,15 +54,15 @@ pub enum foredraft_code {
     FOREDRAFT_RESOURCE_EXHAUSTED = 14,
 }
 
-/// `init_success` of `foredraft_status`.
+/// `load_state` of `foredraft_status`.
 #[repr(C)]
-pub enum foredraft_init_state {
+pub enum foredraft_load_state {
     /// The last load failed; see `error`.
-    FOREDRAFT_INIT_FAILED = -1,
+    FOREDRAFT_LOAD_FAILED = -1,
     /// Nothing is loaded, or a load is running; see `state`.
-    FOREDRAFT_INIT_NOT_READY = 0,
+    FOREDRAFT_LOAD_NOT_READY = 0,
     /// Requests are served.
-    FOREDRAFT_INIT_READY = 1,
+    FOREDRAFT_LOAD_READY = 1,
 }
 
 /// The `level` of a log line.

@@ -112,7 +112,7 @@ fn foredraft_header_does_not_clash_with_host_names() {
     let source = "#include \"foredraft.h\"\n\
         static const char *version = \"mine\";\nstatic int init(double x) { return version[0] + (int)x; }\n\
         int main(void) { return init(1.5) + FOREDRAFT_VERSION_MAJOR + FOREDRAFT_VERSION_MINOR + FOREDRAFT_VERSION_PATCH\n\
-        + (int)FOREDRAFT_ABI_VERSION + FOREDRAFT_OK + FOREDRAFT_INVALID_ENGINE + FOREDRAFT_LOG_ERROR + FOREDRAFT_INIT_FAILED; }\n";
+        + (int)FOREDRAFT_ABI_VERSION + FOREDRAFT_OK + FOREDRAFT_INVALID_ENGINE + FOREDRAFT_LOG_ERROR + FOREDRAFT_INIT_FAILED + FOREDRAFT_LOAD_READY; }\n";
     for (language, names) in STANDARDS {
         if let Some(standard) = known(language, names) {
             compiles("own_names", language, standard, source, &STRICT);

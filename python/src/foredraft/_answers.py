@@ -168,6 +168,7 @@ class Status(IsolationStatus):
     """An engine's state, and the models that it has loaded."""
 
     success: bool
+    load_state: Literal[-1, 0, 1]
     init_success: Literal[-1, 0, 1]
     state: Literal["uninitialized", "loading", "ready", "failed"]
     progress: float

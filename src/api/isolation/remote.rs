@@ -306,6 +306,7 @@ impl LoadedEngine for RemoteEngine {
         if let Some(status) = status.as_object_mut() {
             let failure = self.shared.failure.lock().clone();
             if let Some(error) = &failure {
+                status.insert("load_state".into(), (-1).into());
                 status.insert("init_success".into(), (-1).into());
                 status.insert("state".into(), "failed".into());
                 status.insert("error".into(), error.message().into());

@@ -40,6 +40,8 @@ impl LoadPhase {
 pub struct EngineStatus {
     success: bool,
     /// 1: ready, 0: not yet, -1: failed.
+    load_state: i8,
+    /// The same under the old server's name.
     init_success: i8,
     state: &'static str,
     progress: f64,
@@ -90,7 +92,7 @@ impl EngineStatus {
     }
 
     fn without_cpu(phase: &LoadPhase, given: &GivenModels) -> EngineStatus {
-        let (init_success, progress, error) = match phase {
+        let (load_state, progress, error) = match phase {
             LoadPhase::Uninitialized => (0, 0.0, None),
             LoadPhase::Loading(progress) => (0, *progress, None),
             LoadPhase::Failed(error) => (-1, 0.0, Some(error)),
@@ -98,7 +100,8 @@ impl EngineStatus {
         let GivenModels { model, model_alias, model_draft } = given.clone();
         EngineStatus {
             success: true,
-            init_success,
+            load_state,
+            init_success: load_state,
             state: phase.name(),
             model,
             model_alias,
@@ -121,6 +124,7 @@ impl EngineStatus {
         let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         EngineStatus {
             success: true,
+            load_state: 1,
             init_success: 1,
             state: "ready",
             progress: 1.0,
