@@ -8,7 +8,7 @@ use regex::Regex;
 
 /// The layers from the top: the modules of `src`, the crates under `crates`, and modules of both that are layers of their own. A layer may
 /// import those that stand in later rows, and itself.
-const LAYERS: [&[&str]; 20] = [
+const LAYERS: [&[&str]; 29] = [
     &["ffi", "typed"],
     &["api"],
     &["api/life_cycle"],
@@ -26,6 +26,15 @@ const LAYERS: [&[&str]; 20] = [
     &["jinja", "schema"],
     &["grammar"],
     &["llama"],
+    &["llama/context"],
+    &["llama/model"],
+    &["llama/params"],
+    &["llama/sources"],
+    &["llama/threads"],
+    &["llama/kernels"],
+    &["llama/backend"],
+    &["llama/platform"],
+    &["llama/guard", "llama/log", "llama/unrecoverable"],
     &["native"],
     &["host"],
     &["base"],
@@ -105,8 +114,10 @@ fn pattern(pattern: &str) -> Regex {
 
 fn product_code(source: &str) -> String {
     let comments = pattern("(?m)//.*$");
+    let fakes = pattern(r#"#\[cfg\(any\(test, feature = "fake"\)\)\]\s*[^\n]*"#);
     let test_items = pattern(r"#\[cfg\(test\)\]\s*(pub\(crate\) |pub )?(use|mod) [^;{]*;");
     let code = comments.replace_all(source, "");
+    let code = fakes.replace_all(&code, "");
     let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     test_items.replace_all(code, "").into_owned()
 }

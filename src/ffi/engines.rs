@@ -25,7 +25,7 @@ use super::notify_handle as notice;
 use super::types::foredraft_engine;
 use crate::api::{JsonEngine, LlamaStage, stop_all};
 use crate::error::{Code, Error, Result};
-use crate::llama::platform::keep_loaded;
+use crate::llama::keep_loaded;
 
 /// The default engine: NULL, and the engine of the old names. It lives as long as the process.
 static DEFAULT: LazyLock<JsonEngine> = LazyLock::new(new_engine);

@@ -37,3 +37,15 @@ impl ErrorBuffer {
         unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
     }
 }
+
+/// A C string's text; empty for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or NUL-terminated and readable during the call.
+pub(crate) unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

@@ -3,40 +3,41 @@
 //! `guard.cpp` catches exceptions, and makes an exception of an assertion that fails on the calling thread. One that fails on another thread of a
 //! decode ends the process. So each method validates in advance what the call asserts. This crate does not know requests, slots or JSON.
 //!
-//! - `model`: weights, vocabulary, adapters. `sources`: the files, descriptors and memory that a model is read from.
-//! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
-//! - `threads`: the pool that decodes run on. `kernels`: ours in place of ggml's.
-//! - `platform`: what differs between operating systems. `process`: the process of an isolated engine, on Linux.
-//! - `device_use`, `placement`: what models and contexts have on each device.
-//! - `builtin_templates`: the chat templates that llama.cpp has in C++.
-//! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
-//! - `unrecoverable`: failures that end the process of an isolated engine.
-//! - `fake` (the feature `fake`, for tests): a context without llama.cpp.
+//! The folders, from the top to the bottom. Each imports only those below it (`tests/architecture.rs`):
+//!
+//! | folder | has |
+//! | --- | --- |
+//! | `context` | the KV cache and decodes of a model, what both have on each device, heads and MTP layers, batch invariance |
+//! | `model` | weights, vocabulary, adapters |
+//! | `sources` | the files, descriptors and memory that a model is read from, and the checks of its head |
+//! | `kernels` | ours in place of ggml's: which are used, layouts of weights (the code is `foredraft-native`'s) |
+//! | `params` | validated parameters of models and contexts |
+//! | `threads` | the pool that decodes run on, how many of its threads, their pauses and pacing, large stacks |
+//! | `backend` | llama.cpp's start, devices, levels of instructions, modules of GPUs, RPC servers |
+//! | `platform` | what differs between operating systems; `process`: that of an isolated engine, on Linux |
+//! | `guard`, `log`, `unrecoverable` | calls that can throw; the log; failures that end the process of an isolated engine |
+//!
+//! `builtin_templates` has the chat templates that llama.cpp has in C++. `fake` (the feature `fake`, for tests) is a context without llama.cpp.
 #![allow(unsafe_code)]
 
 mod backend;
 mod builtin_templates;
 mod context;
-mod device_use;
 #[cfg(any(test, feature = "fake"))]
 #[path = "tests/fake/mod.rs"]
 pub mod fake;
 mod guard;
 mod kernels;
-pub mod large_stack;
 pub mod log;
 mod model;
 mod params;
-mod pause;
-mod placement;
-pub mod platform;
-#[cfg(target_os = "linux")]
-pub mod process;
+mod platform;
 mod sources;
 mod threads;
 mod unrecoverable;
 
 pub use backend::devices::{Device, devices};
+pub use backend::levels::{CpuLevel, choose_default_level, level, levels};
 #[cfg(not(target_os = "linux"))]
 pub use backend::module_failures;
 #[cfg(target_os = "linux")]
@@ -45,38 +46,40 @@ pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use builtin_templates::{apply_template, template_names};
 pub use context::Context;
-pub use context::batch::{Batch, DecodeError};
+pub use context::attention::attention_cost;
+pub use context::batch::{Batch, DecodeError, SeqId};
 pub use context::heads::DraftBlock;
-pub use context::interrupt::{Interrupt, PausableLoad};
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
 pub use context::rollback::Rollback;
 pub use context::token_subset::TokenSubset;
-pub use device_use::{DevicePlacement, DeviceUse};
 pub use kernels::{
-    CpuLevel, KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used,
-    attention_cost, barrier_sleeps, calls as kernel_calls, choose_default_level, level, levels, replacements,
+    KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used, barrier_sleeps,
+    calls as kernel_calls, replacements,
 };
 pub use model::Model;
+pub use model::device_use::{DevicePlacement, DeviceUse};
 pub use model::pieces::TokenPieces;
 pub use model::special::{GuardedTokens, SpecialTokens, TokenStarts};
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
-pub use pause::PauseGate;
+pub use platform::cpus::{CpuSet, ThreadPriority};
+pub use platform::keep_loaded;
+#[cfg(target_os = "linux")]
+pub use platform::process;
 pub use sources::gguf_source::{DraftKind, GgufSource, WeightType};
 pub use threads::ThreadPool;
 pub use threads::cores::default_threads_on;
-pub use threads::cpus::{CpuSet, ThreadPriority};
+pub use threads::interrupt::{Interrupt, PausableLoad};
+pub use threads::large_stack;
 pub use threads::pacing::{FrameBudget, working_time};
+pub use threads::pause::PauseGate;
 pub use threads::placement::{KeepPlacement, ThreadSettings, run_when_idle};
 pub use unrecoverable::end_process_on_loss;
 
 pub use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
-
-/// A sequence's number in a context.
-pub type SeqId = i32;
 
 // A `TokenData` is passed to llama.cpp as it is.
 const _: () = {

@@ -1,7 +1,7 @@
 //! Session files: saved sequences of target and draft, with the properties that a context must share to restore them.
 //!
 //! Little-endian. A header of 48 bytes: [`MAGIC`], format (u32), number of sections (u32), size of the file (u64), 8 zero bytes,
-//! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): a [`Head`] as JSON, and the
+//! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): a [`SessionHead`] as JSON, and the
 //! states that llama.cpp wrote, of the target and of the draft if there is one, each followed by those of its checkpoints. The checksums are
 //! XXH3's. The whole file is verified before any of it is used. They detect damage, and do not prevent deliberate forgery.
 
@@ -59,7 +59,7 @@ impl SeedOrigin {
 
 /// What a file has beside the states.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct SessionHead {
     /// The versions of the library and of llama.cpp that wrote the file. Only the same versions can restore its states.
     writer: String,
     seed: Option<SeedOrigin>,
@@ -111,7 +111,7 @@ impl Session {
 
     fn write_to(&self, file: &mut File) -> io::Result<u64> {
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
-        let head = Head {
+        let head = SessionHead {
             writer: writer(),
             seed: self.seed,
             lora: self.lora.clone(),
@@ -145,7 +145,7 @@ impl Session {
         let n_sections = reader.header()?;
         let start = reader.at;
         let head = reader.section("the description")?;
-        let head: Head =
+        let head: SessionHead =
             serde_json::from_slice(&head).map_err(|error| reader.error(start, &format!("the description: {error}")))?;
         let known = writer();
         if head.writer != known {

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use llama_cpp_sys_2 as sys;
 
 use crate::backend::{self, rpc};
-use crate::guard::ErrorBuffer;
+use crate::guard::{self, ErrorBuffer};
 use crate::platform;
 use foredraft_native::foredraft_device_memory;
 
@@ -42,9 +42,9 @@ pub fn devices() -> Vec<Device> {
                 let mut why = ErrorBuffer::new();
                 foredraft_device_memory(device, &mut memory_free, &mut memory_total, why.ptr(), why.size());
             }
-            let description = || backend::text(sys::ggml_backend_dev_description(device));
+            let description = || guard::text(sys::ggml_backend_dev_description(device));
             found.push(Device {
-                name: backend::text(sys::ggml_backend_dev_name(device)),
+                name: guard::text(sys::ggml_backend_dev_name(device)),
                 description: remote.map_or_else(description, |remote| remote.endpoint),
                 kind: match sys::ggml_backend_dev_type(device) {
                     sys::GGML_BACKEND_DEVICE_TYPE_CPU => "cpu",
@@ -109,7 +109,7 @@ pub(crate) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
     };
     let (mut chosen, gpus): (Vec<_>, Vec<_>) = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU).partition(|device| {
         // SAFETY: a device's registry has a static, NUL-terminated name.
-        unsafe { backend::text(sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(*device))) }
+        unsafe { guard::text(sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(*device))) }
             .starts_with("RPC")
     });
     let integrated = of(sys::GGML_BACKEND_DEVICE_TYPE_IGPU).filter(|_| gpus.is_empty());

@@ -1,17 +1,17 @@
 //! Process-wide state: starting llama.cpp, loading ggml's backends, listing devices.
 
 pub(super) mod devices;
+pub(super) mod levels;
 #[cfg(target_os = "linux")]
 pub(super) mod modules;
 pub(super) mod rpc;
 
-use std::ffi::{CStr, c_char};
 use std::sync::Once;
 
+use crate::guard;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use crate::kernels::levels;
 use crate::log;
 
 static START: Once = Once::new();
@@ -74,25 +74,13 @@ pub fn system_info() -> String {
     let _alone = LOCK.lock();
     // SAFETY: llama.cpp returns a static, NUL-terminated string. Each call builds the string again, so the lock prevents overlapping
     // calls.
-    unsafe { text(sys::llama_print_system_info()) }
+    unsafe { guard::text(sys::llama_print_system_info()) }
 }
 
 /// The version of the llama.cpp that is linked.
 pub fn llama_version() -> String {
     // SAFETY: a static, NUL-terminated string.
-    unsafe { text(sys::llama_version()) }
-}
-
-/// A C string's text; empty for NULL.
-///
-/// # Safety
-/// `pointer` is NULL or NUL-terminated and readable during the call.
-pub(super) unsafe fn text(pointer: *const c_char) -> String {
-    if pointer.is_null() {
-        return String::new();
-    }
-    // SAFETY: guaranteed by the caller.
-    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+    unsafe { guard::text(sys::llama_version()) }
 }
 
 /// The maximum number of sequences of a context.

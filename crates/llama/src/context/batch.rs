@@ -1,6 +1,9 @@
 //! A batch of tokens to decode together, with their positions and sequences.
 
-use crate::{SeqId, Token};
+use crate::Token;
+
+/// A sequence's number in a context.
+pub type SeqId = i32;
 
 /// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
 #[derive(Debug, Default)]

@@ -1,13 +1,14 @@
 //! A context: the KV cache of a model, and its decodes.
 
+pub(super) mod attention;
 pub(super) mod batch;
 pub(super) mod decode;
 pub(super) mod heads;
 pub(super) mod hidden;
-pub(super) mod interrupt;
 pub(super) mod memory;
 pub(super) mod mtp;
 pub(super) mod padding;
+mod placement;
 pub(super) mod raw_params;
 pub(super) mod rollback;
 pub(super) mod token_subset;
@@ -223,7 +224,7 @@ impl Context {
         }
         let is_head = hidden.is_head();
         let make = |own| Context::make_with(model, params, threads, interrupt, hidden.clone(), target, own);
-        let own = (!is_head && kernels::may_use_flash_attention(params)).then(|| make(true)).transpose()?.flatten();
+        let own = (!is_head && attention::may_use_flash_attention(params)).then(|| make(true)).transpose()?.flatten();
         let mut context = match own.filter(|context| context.own_attention) {
             None => make(false)?,
             own => own,

@@ -23,13 +23,13 @@
 //! [`Context::pads_single_tokens`]: crate::Context::pads_single_tokens
 
 use crate::backend::devices;
-use crate::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, kernels};
+use crate::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
 
 /// The meaning of `auto`: the faster kernel if it was measured, else an estimate.
 pub(crate) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     match params.flash_attn {
         FlashAttn::Auto if can_do_without(params, model) => {
-            let is_fast = || kernels::may_use_flash_attention(params) || !is_slow(model);
+            let is_fast = || super::attention::may_use_flash_attention(params) || !is_slow(model);
             if params.measured_flash_attn.unwrap_or_else(is_fast) { FlashAttn::Auto } else { FlashAttn::Off }
         }
         given => given,

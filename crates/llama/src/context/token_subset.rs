@@ -2,7 +2,7 @@
 //!
 //! The output weights of a small model with a large vocabulary are a third of its bytes. A draft needs the logits of likely tokens only
 //! (FR-Spec, arXiv 2502.14856), because the target verifies it. So the product with these weights leaves out the rows of other tokens:
-//! kernels find the subset by the engine's [`Interrupt`](super::interrupt::Interrupt) (`kernels/output_rows.h`).
+//! kernels find the subset by the engine's [`Interrupt`](crate::threads::interrupt::Interrupt) (`kernels/output_rows.h`).
 
 use llama_cpp_sys_2::ggml_tensor;
 

@@ -19,8 +19,8 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 #[cfg(own_kernels)]
-use super::level;
-use crate::backend;
+use crate::backend::levels::level;
+use crate::guard;
 #[cfg(own_kernels)]
 use foredraft_host::forks;
 #[cfg(own_kernels)]
@@ -115,7 +115,7 @@ pub(crate) fn choose(weights: &[WeightsOfType], forced: Option<bool>, available:
     let is_short = available.is_some_and(|available| total as f64 > MOST_OF_MEMORY * available as f64);
     let layout = |of: &WeightsOfType| {
         // SAFETY: `has_panels` knows the type, and names of types are static strings.
-        let format = unsafe { backend::text(sys::ggml_type_name(of.format)) };
+        let format = unsafe { guard::text(sys::ggml_type_name(of.format)) };
         let may_be_panels = forced.unwrap_or(!is_short);
         let cost = (may_be_panels && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
         let (in_panels, chosen_by) = decide(forced, is_short, cost);
@@ -352,8 +352,8 @@ mod tests {
 
     #[test]
     fn large_weights_are_measured_once_and_short_memory_leaves_them_in_the_file() {
-        backend::start();
-        let _level = crate::kernels::use_level(None).expect("this processor has a level");
+        crate::backend::start();
+        let _level = crate::backend::levels::use_level(None).expect("this processor has a level");
         let (q8_0, f32) = (sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_F32);
         if !has_panels(q8_0) {
             return;

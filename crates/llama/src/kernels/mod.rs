@@ -9,7 +9,6 @@
 //! | `seam.h`, `seam.cpp` | what is taken over from ggml, by including ggml's headers; passes operations to the chosen level |
 //! | `linked.h` | which files the linker has put in the place of others' functions |
 //! | `native.h` | the functions that Rust calls |
-//! | `levels.rs` | which levels the processor has, and which one is used |
 //! | `table.h`, `level.h`, `level.cpp` | the functions of a level, and what its headers include; compiled once for each level of instructions |
 //! | `vectors.h`, `vectors_neon.h` | a level's vectors |
 //! | `layout.h` | how blocks of weights lie in memory: as in a file, or in panels |
@@ -30,7 +29,7 @@
 //! | `output_rows.h` | which rows of the output weights a decode computes |
 //! | `elementary.cpp` | the C library's `sinf`, `expf` and others, with the same bits everywhere |
 //! | `rounding.cpp`, `rope.cpp`, `rounding.cmake` | make ggml's own operations on AArch64 round as on x86-64 |
-//! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
+//! | `attention_cost.cpp` | measures ggml's attention, where ours is not used |
 //!
 //! **From the file to a product**, for weights in Q4_K:
 //!
@@ -53,16 +52,12 @@
 //! MSVC, ggml's are used. Only `level.cpp` and ggml's own kernels are compiled for more than any processor of the target, and neither runs
 //! before [`use_level`] has found the instructions that they need (on x86-64 AVX2, on AArch64 none).
 
-mod attention;
 pub(super) mod layouts;
-pub(super) mod levels;
 
-pub use attention::attention_cost;
-pub(crate) use attention::may_use_flash_attention;
 pub use layouts::{LayoutCost, LayoutReason, WeightLayout};
-pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_level};
 
 #[cfg(any(own_kernels, own_barrier))]
+use crate::backend::levels::level;
 use foredraft_native as native;
 
 /// Whether this library's products and attention are used in place of ggml's.

@@ -1,7 +1,9 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
+pub(super) mod device_use;
 pub(super) mod identity;
 pub(super) mod pieces;
+mod shared;
 pub(super) mod special;
 pub(super) mod vocab;
 
@@ -13,10 +15,10 @@ use llama_cpp_sys_2 as sys;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::devices;
+use crate::backend::levels::{LevelInUse, use_level};
 use crate::backend::rpc::UsedServers;
-use crate::guard::ErrorBuffer;
+use crate::guard::{self, ErrorBuffer};
 use crate::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLayout};
-use crate::kernels::{self, LevelInUse};
 use crate::log::Level;
 use crate::model::identity::Files;
 use crate::params::{KvValue, LoraParams, ModelParams, SplitMode};
@@ -93,7 +95,7 @@ impl Model {
     }
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
-        let level = kernels::use_level(params.cpu_level.as_deref())?;
+        let level = use_level(params.cpu_level.as_deref())?;
         backend::start();
         // Elsewhere llama.cpp starts no threads for a load.
         if cfg!(target_arch = "x86_64") && !params.vocab_only && !params.only_measures {
@@ -373,7 +375,7 @@ impl Model {
         // SAFETY: the buffer has the given length, and the written text ends with NUL inside it.
         unsafe {
             sys::llama_model_desc(self.ptr.as_ptr(), buffer.as_mut_ptr().cast::<c_char>(), buffer.len());
-            backend::text(buffer.as_ptr().cast())
+            guard::text(buffer.as_ptr().cast())
         }
     }
 
@@ -403,8 +405,7 @@ impl Model {
     pub fn all_metadata(&self) -> Vec<(String, String)> {
         unsafe extern "C" fn collect(to: *mut c_void, key: *const c_char, value: *const c_char) {
             // SAFETY: `to` is the vector below, which only this function uses during the call. The texts end with NUL.
-            unsafe { &mut *to.cast::<Vec<(String, String)>>() }
-                .push(unsafe { (backend::text(key), backend::text(value)) });
+            unsafe { &mut *to.cast::<Vec<(String, String)>>() }.push(unsafe { (guard::text(key), guard::text(value)) });
         }
         let mut pairs: Vec<(String, String)> = Vec::new();
         // SAFETY: the model is alive, and the vector outlives the call.
@@ -432,7 +433,7 @@ impl Model {
         // SAFETY: NULL means the default template, and a name is NUL-terminated. The string lives as long as the model.
         let template = unsafe { sys::llama_model_chat_template(self.ptr.as_ptr(), name) };
         // SAFETY: NULL or NUL-terminated.
-        (!template.is_null()).then(|| unsafe { backend::text(template) })
+        (!template.is_null()).then(|| unsafe { guard::text(template) })
     }
 
     /// Whether the model generates text from left to right. Encoders and diffusion models do not.

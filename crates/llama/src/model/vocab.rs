@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::guard::ErrorBuffer;
+use crate::Token;
+use crate::guard::{self, ErrorBuffer};
 use crate::model::pieces::TokenPieces;
 use crate::model::special::{Fragment, SpecialToken, SpecialTokens};
-use crate::{Token, backend, large_stack};
+use crate::threads::large_stack;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::memory;
 use foredraft_native::{foredraft_guarded_detokenize, foredraft_guarded_tokenize};
@@ -192,7 +193,7 @@ impl Vocab {
                 specials.push(SpecialToken {
                     token,
                     // SAFETY: the id is in the vocabulary, and its strings live as long as the vocabulary.
-                    text: unsafe { backend::text(sys::llama_vocab_get_text(ptr, token)) }.into_bytes(),
+                    text: unsafe { guard::text(sys::llama_vocab_get_text(ptr, token)) }.into_bytes(),
                     is_control: hidden || eog || is_control_in_file,
                     strips_left: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
                     strips_right: has(sys::LLAMA_TOKEN_ATTR_RSTRIP),
@@ -349,7 +350,7 @@ impl Vocab {
             return String::new();
         }
         // SAFETY: the id is in the vocabulary, and its strings live as long as the vocabulary.
-        unsafe { backend::text(sys::llama_vocab_get_text(self.ptr, token)) }
+        unsafe { guard::text(sys::llama_vocab_get_text(self.ptr, token)) }
     }
 
     /// Tokenizes `text`. `add_special`: with BOS and EOS as the model requires. `parse_special`: the text of special tokens becomes these

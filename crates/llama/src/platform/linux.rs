@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::identity::FileIdentity;
-use crate::threads::cpus::{CpuSet, ThreadPriority};
+use crate::platform::cpus::{CpuSet, ThreadPriority};
 
 pub(crate) use self::MappedAhead as ReadAhead;
 pub(crate) use self::PolicyAndCpus as Scheduling;

@@ -3,6 +3,7 @@
 //!
 //! `linux`, `windows` and `portable` have the same items. `portable` is for macOS and other systems; `unix` has what it shares with `linux`.
 
+pub(crate) mod cpus;
 mod identity;
 #[cfg(target_os = "linux")]
 mod linux;
@@ -10,6 +11,8 @@ mod linux;
 mod nothing_ahead;
 #[cfg(not(any(target_os = "linux", windows)))]
 mod portable;
+#[cfg(target_os = "linux")]
+pub mod process;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::identity::FileIdentity;
-use crate::threads::cpus::{CpuSet, ThreadPriority};
+use crate::platform::cpus::{CpuSet, ThreadPriority};
 
 pub(crate) use self::UnknownScheduling as Scheduling;
 pub(crate) use super::nothing_ahead::NothingAhead as ReadAhead;

@@ -25,7 +25,7 @@ use windows_sys::Win32::System::Threading::{
 use windows_sys::Win32::System::WindowsProgramming::QueryThreadCycleTime;
 
 use super::identity::FileIdentity;
-use crate::threads::cpus::{CpuSet, ThreadPriority};
+use crate::platform::cpus::{CpuSet, ThreadPriority};
 
 pub(crate) use self::PriorityAndMask as Scheduling;
 pub(crate) use super::nothing_ahead::NothingAhead as ReadAhead;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::shards;
-use crate::backend::text;
+use crate::guard::text;
 use crate::guard::{ErrorBuffer, WeightsOfFormat};
 use crate::kernels::layouts::WeightsOfType;
 use crate::{Token, kernels, log};

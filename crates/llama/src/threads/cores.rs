@@ -1,6 +1,6 @@
 //! The default number of threads.
 
-use super::cpus::CpuSet;
+use crate::platform::cpus::CpuSet;
 use crate::platform::{allowed_cpus, physical_cores};
 
 /// With more cores than this, one core is left to the host.

@@ -1,9 +1,11 @@
 //! ggml's thread pool, shared by all contexts of an engine.
 
 pub(super) mod cores;
-pub(super) mod cpus;
 pub(super) mod governor;
+pub(super) mod interrupt;
+pub mod large_stack;
 pub(super) mod pacing;
+pub(super) mod pause;
 pub(super) mod placement;
 
 use std::ptr::NonNull;
@@ -13,13 +15,13 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use self::cpus::ThreadPriority;
 use self::governor::{DecodeKind, DecodeTime, Governor};
 use self::pacing::{FrameBudget, Pacer};
 use self::placement::ThreadSettings;
 use crate::backend::devices;
 use crate::guard::ErrorBuffer;
 use crate::log::{self, Level};
+use crate::platform::cpus::ThreadPriority;
 use crate::platform::{INHERITS_IDLE, n_cores_online, thread_cpu_time};
 use crate::{Interrupt, backend};
 use foredraft_base::error::{Error, Result};

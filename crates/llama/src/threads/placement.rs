@@ -6,8 +6,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::cpus::{CpuSet, ThreadPriority};
 use crate::platform::Scheduling;
+use crate::platform::cpus::{CpuSet, ThreadPriority};
 
 /// The settings of the threads of decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

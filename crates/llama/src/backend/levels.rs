@@ -51,7 +51,7 @@ impl CpuLevel {
     }
 
     /// Its index in `LEVELS` of seam.cpp. Negative: no kernels of this library.
-    pub(super) fn index(self) -> i32 {
+    pub(crate) fn index(self) -> i32 {
         match self {
             CpuLevel::Generic => -1,
             CpuLevel::Avx2 | CpuLevel::Neon => 0,
@@ -115,7 +115,7 @@ mod amx {
     const XTILEDATA: u32 = 18;
 
     /// Whether the processor multiplies tiles of bytes, and the system knows their state.
-    pub(super) fn is_supported() -> bool {
+    pub(crate) fn is_supported() -> bool {
         // SAFETY: a processor with AVX2 has this leaf.
         #[allow(unused_unsafe, reason = "newer versions of Rust have a safe function")]
         let features = unsafe { __cpuid_count(7, 0) }.edx;
@@ -128,7 +128,7 @@ mod amx {
 
     /// Whether this process may use tiles, which it asks for once. The frame of a signal is larger where a thread has used them, so Linux refuses
     /// if a thread's alternate stack for signals is too small for that.
-    pub(super) fn is_permitted() -> bool {
+    pub(crate) fn is_permitted() -> bool {
         static PERMITTED: OnceCell<bool> = OnceCell::new();
         // SAFETY: the call writes no memory.
         let ask =
@@ -141,11 +141,11 @@ mod amx {
 mod amx {
     /// The kernels for AMX are compiled for Linux alone.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn is_supported() -> bool {
+    pub(crate) fn is_supported() -> bool {
         false
     }
 
-    pub(super) fn is_permitted() -> bool {
+    pub(crate) fn is_permitted() -> bool {
         false
     }
 }

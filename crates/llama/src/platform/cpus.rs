@@ -66,7 +66,7 @@ impl CpuSet {
     }
 
     /// `None`: the CPU's number is too large.
-    pub(super) fn insert(&mut self, cpu: usize) -> Option<()> {
+    pub(crate) fn insert(&mut self, cpu: usize) -> Option<()> {
         *self.words.get_mut(cpu / 64)? |= 1 << (cpu % 64);
         Some(())
     }

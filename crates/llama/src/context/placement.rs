@@ -6,8 +6,8 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use crate::context::raw_params::raw_params;
-use crate::device_use::{DevicePlacement, MOST_BUFFERS, NO_BUFFERS};
 use crate::guard::ErrorBuffer;
+use crate::model::device_use::{DevicePlacement, MOST_BUFFERS, NO_BUFFERS};
 use crate::params::ContextParams;
 use crate::{Context, DraftKind, Interrupt, Model, log};
 use foredraft_base::error::{Error, Result};

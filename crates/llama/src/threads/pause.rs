@@ -178,7 +178,7 @@ mod shared {
     use std::os::fd::{AsRawFd as _, FromRawFd as _};
     use std::ptr::{NonNull, null_mut};
 
-    use super::{GateMemory, PauseGate, PauseWords};
+    use crate::threads::pause::{GateMemory, PauseGate, PauseWords};
 
     impl PauseGate {
         /// A gate in a file in memory, by which another process can open it.

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::shards;
 use crate::platform::{FileIdentity, file_identity, identity_of_descriptor};
+use crate::sources::shards;
 use crate::{GgufSource, Model, ModelParams};
 use foredraft_base::error::{Code, Error, Result};
 

@@ -4,15 +4,15 @@ use std::ptr::null_mut;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::guard::{Buffers, ErrorBuffer};
+use crate::guard::{self, Buffers, ErrorBuffer};
+use crate::log;
 use crate::sources::gguf_source::GgufFile;
-use crate::{backend, log};
 use foredraft_native::foredraft_adapter_buffers;
 
 /// More types of buffers than a model has.
-pub(super) const MOST_BUFFERS: usize = 64;
+pub(crate) const MOST_BUFFERS: usize = 64;
 
-pub(super) const NO_BUFFERS: Buffers = Buffers { device: null_mut(), weights: 0, kv_cache: 0, compute: 0 };
+pub(crate) const NO_BUFFERS: Buffers = Buffers { device: null_mut(), weights: 0, kv_cache: 0, compute: 0 };
 
 /// The layers and buffers of a model and its contexts on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl DevicePlacement {
     ///
     /// # Safety
     /// The model is alive.
-    pub(super) unsafe fn of_adapters(model: *const sys::llama_model, adapters: &[GgufFile]) -> DevicePlacement {
+    pub(crate) unsafe fn of_adapters(model: *const sys::llama_model, adapters: &[GgufFile]) -> DevicePlacement {
         let mut placement = DevicePlacement::default();
         for adapter in adapters {
             // SAFETY: as the caller promises.
@@ -85,12 +85,12 @@ impl DevicePlacement {
     }
 
     /// The entry of a device, which is added if it is missing. `None` for NULL.
-    pub(super) fn entry(&mut self, device: sys::ggml_backend_dev_t) -> Option<&mut DeviceUse> {
+    pub(crate) fn entry(&mut self, device: sys::ggml_backend_dev_t) -> Option<&mut DeviceUse> {
         if device.is_null() {
             return None;
         }
         // SAFETY: devices live as long as the process, and their names are NUL-terminated.
-        let name = unsafe { backend::text(sys::ggml_backend_dev_name(device)) };
+        let name = unsafe { guard::text(sys::ggml_backend_dev_name(device)) };
         let index = self.0.iter().position(|known| known.device == name).unwrap_or_else(|| {
             self.0.push(DeviceUse { device: name, ..DeviceUse::default() });
             self.0.len() - 1

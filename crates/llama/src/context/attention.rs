@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::are_used;
 use crate::backend::devices;
 use crate::guard::{AttentionShape, ErrorBuffer};
+use crate::kernels::are_used;
 use crate::params::{CacheType, ContextParams};
 use crate::{Model, ThreadPool};
 use foredraft_native::foredraft_attention_cost;
 
-/// Whether a context with these parameters should use this library's flash attention. It does if [`calls`](super::calls) increases during a decode: the
+/// Whether a context with these parameters should use this library's flash attention. It does if [`calls`](crate::kernels::calls) increases during a decode: the
 /// model may have another kind of attention.
 pub(crate) fn may_use_flash_attention(params: &ContextParams) -> bool {
     // llama.cpp converts an F32 cache to F16 for flash attention.
