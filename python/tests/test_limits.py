@@ -22,7 +22,7 @@ def test_limits_of_memory_are_errors_or_said():
     step, most = int(os.environ.get("FOREDRAFT_LIMIT_STEP", "6")), int(os.environ.get("FOREDRAFT_LIMIT_MOST", "60"))
     outcomes = {"load ok": 0, "load resource_exhausted": 0, "said": 0}
     for mebibytes in range(0, most + 1, step):
-        ran = subprocess.run([sys.executable, PROGRAM, model, str(mebibytes << 10)], capture_output=True, text=True, timeout=300)
+        ran = subprocess.run([sys.executable, PROGRAM, model, str(mebibytes << 10)], capture_output=True, text=True, timeout=120)
         shown = f"{mebibytes} MiB: {ran}"
         if any(reason in ran.stderr for reason in SAID):
             outcomes["said"] += 1

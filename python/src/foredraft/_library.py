@@ -60,7 +60,7 @@ _open: dict[int, _Open] = {}
 #: The engines whose owners were collected; `None` ends the thread that frees them. The collector runs on any thread, an engine's too, and
 #: under any lock, also one for which the engine's thread waits. So a destructor does not wait for an engine.
 _dropped: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-_freeing: _thread.LockType | None = None
+_freeing: weakref.ref[_Running] | None = None
 #: Set once the interpreter ends and closes the engines.
 _ending = False
 
@@ -138,7 +138,8 @@ def _end() -> None:
             owner.close()
     if _freeing is not None:
         _dropped.put(None)
-        _freeing.acquire()
+        while _freeing() is not None:
+            time.sleep(0.001)
     # When this returns, no thread is inside the callback any more.
     _library.foredraft_set_log_callback(_LOG_CALLBACK(), None)
 
@@ -245,26 +246,19 @@ def status(handle: int | None) -> dict[str, Any]:
     return take(library().foredraft_status(handle))
 
 
-class _Ended:
-    """Frees a lock when the thread that has this has ended. Where a thread has no memory to begin, CPython drops its arguments and tells nobody:
-    `Thread.start` would wait for ever."""
-
-    def __init__(self, lock: _thread.LockType) -> None:
-        self._lock = lock
-
-    def __del__(self) -> None:
-        self._lock.release()
+class _Running:
+    """What a thread has while it runs. Where a thread has no memory to begin, CPython drops its arguments and tells nobody: `Thread.start`
+    would wait for ever. (A destructor would need memory, too.)"""
 
 
-def start_thread(work: Callable[[], None]) -> _thread.LockType:
-    """Starts a thread for which the interpreter does not wait. The lock is free once it has ended, or could not begin."""
-    lock = _thread.allocate_lock()
-    lock.acquire()
+def start_thread(work: Callable[[], None]) -> weakref.ref[_Running]:
+    """Starts a thread for which the interpreter does not wait. The reference is dead once it has ended, or could not begin."""
+    running = _Running()
     try:
-        _thread.start_new_thread(lambda _: work(), (_Ended(lock),))
+        _thread.start_new_thread(lambda _: work(), (running,))
     except (RuntimeError, MemoryError) as error:
         raise ResourceExhaustedError(f"cannot start a thread: {error}") from error
-    return lock
+    return weakref.ref(running)
 
 
 def interruptible(work: Callable[[], T]) -> T:
@@ -274,15 +268,18 @@ def interruptible(work: Callable[[], T]) -> T:
         return work()
     result: list[T] = []
     failure: list[BaseException] = []
+    done = threading.Event()
 
     def run() -> None:
         try:
             result.append(work())
         except BaseException as error:
             failure.append(error)
+        finally:
+            done.set()
 
-    ended = start_thread(run)
-    while not ended.acquire(timeout=0.1):
+    running = start_thread(run)
+    while not done.wait(0.1) and running() is not None:
         pass
     if failure:
         raise failure[0]
