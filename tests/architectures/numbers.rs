@@ -164,7 +164,7 @@ fn faults(architecture: &str, experts: bool) -> (Vec<String>, usize) {
 
 #[test]
 fn changed_numbers_of_some_architectures_neither_end_the_process_nor_hold_it() {
-    for architecture in ["eagle3", "lfm2", "qwen35"] {
+    for architecture in ["eagle3", "lfm2", "modern-bert", "qwen35"] {
         let (faults, n_cases) = faults(architecture, false);
         assert!(n_cases > 50, "{architecture}: {n_cases}");
         assert_eq!(faults, [""; 0], "{architecture}");

@@ -117,6 +117,7 @@ const std::vector<divisor> & divisors() {
           { "mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe", "clef" } },
         { "wkv.head_size", true, { "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7" } },
         { "attention.head_count", true, { "gemma2", "gemma3", "olmo2", "phimoe", "deepseek2-ocr" } },
+        { "attention.head_count_kv", false, { "modern-bert" } },
         { "attention.output_group_count", true, { "deepseek4" } },
         { "attention.indexer.block_size", true, { "minimax-m3" } },
         { "attention.sliding_window", true, { "afmoe" } },
