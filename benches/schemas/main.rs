@@ -1,11 +1,12 @@
 //! Compiles schemas and follows texts token by token, with a mask of the whole vocabulary before each. `python3 benches/measure schemas` gives it the schemas
 //! and prints its figures.
 //!
-//!     cargo bench -p foredraft-schema --bench schemas -- VOCABULARY < JOBS > RESULTS
+//!     cargo bench -p foredraft-schema --bench schemas -- VOCABULARY [--check] < JOBS > RESULTS
 //!
 //! VOCABULARY has the bytes of each token behind their number, a little-endian `u16`; none for control tokens. A job is a line of JSON:
 //! `{"id": ..., "schema": ..., "texts": [...]}`. A result is a line, too: microseconds until a grammar of the schema stands, the first error, which texts the
 //! grammar accepts whole, and microseconds for each mask. All are times of the CPU.
+//! `--check` compares the masks with what each token by itself is allowed, before every tenth token.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -98,47 +99,50 @@ impl Vocabulary for FileVocabulary {
 }
 
 fn main() {
-    let path = std::env::args().skip(1).find(|argument| argument != "--bench").expect("the path of a vocabulary");
-    let vocabulary = Arc::new(FileVocabulary::load(&path));
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let path = arguments.first().expect("the path of a vocabulary");
+    let vocabulary = Arc::new(FileVocabulary::load(path));
     let started = cpu_micros();
     vocabulary.token_tree();
     eprintln!("{} tokens, their tree in {:.0} us", vocabulary.n_tokens(), cpu_micros() - started);
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let job: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
-        writeln!(output, "{}", result(&vocabulary, &job)).expect("somebody reads");
+        let checks = arguments.iter().any(|argument| argument == "--check");
+        writeln!(output, "{}", result(&vocabulary, &job, checks)).expect("somebody reads");
     }
 }
 
-fn result(vocabulary: &Arc<FileVocabulary>, job: &Value) -> Value {
+fn result(vocabulary: &Arc<FileVocabulary>, job: &Value, checks: bool) -> Value {
     let started = cpu_micros();
-    let work = Work::new(STEPS, None);
-    let mut tree = Tree::new();
-    let compiled =
-        Schema::new(&job["schema"], &work).and_then(|schema| schema.compile(&CompileOptions::default(), &mut tree));
-    let grammar = compiled.and_then(|compiled| {
-        Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node, &foredraft_base::work::Work::unlimited())
-    });
+    let grammar = compile(vocabulary, &job["schema"]);
     let compile_us = cpu_micros() - started;
     let grammar = match grammar {
         Ok(grammar) => grammar,
         Err(error) => return json!({"id": job["id"], "compile_us": compile_us, "error": error.message()}),
     };
     let (mut accepted, mut masks) = (Vec::new(), Vec::new());
-    for text in job["texts"].as_array().into_iter().flatten() {
-        accepted.push(follow(vocabulary, grammar.clone(), text.as_str().unwrap_or_default(), &mut masks));
+    for text in job["texts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        accepted.push(follow(vocabulary, grammar.clone(), text, &mut masks));
+        if checks {
+            check(vocabulary, [grammar.clone(), compile(vocabulary, &job["schema"]).expect("it compiled")], text);
+        }
     }
     json!({"id": job["id"], "compile_us": compile_us, "accepted": accepted, "mask_us": masks})
 }
 
+fn compile(vocabulary: &Arc<FileVocabulary>, schema: &Value) -> Result<Grammar> {
+    let work = Work::new(STEPS, None);
+    let mut tree = Tree::new();
+    let compiled = Schema::new(schema, &work)?.compile(&CompileOptions::default(), &mut tree)?;
+    Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node, &work)
+}
+
 /// Whether the grammar accepts the whole text, by masks before each token. The candidates are few, but enough for a mask of all tokens.
 fn follow(vocabulary: &FileVocabulary, mut grammar: Grammar, text: &str, masks: &mut Vec<f64>) -> bool {
-    let end = vocabulary.end();
-    let is_control = |token: Token| vocabulary.piece(token).is_empty();
     let tokens = vocabulary.tokenize(text.as_bytes(), false).expect("tokens");
-    for token in tokens.into_iter().chain([end]) {
-        let some = (0..vocabulary.n_tokens() as Token).step_by(SPACING).chain([token]);
-        let mut candidates: Vec<TokenData> = some.map(|id| TokenData { id, logit: 0.0, p: 0.0 }).collect();
+    for token in tokens.into_iter().chain([vocabulary.end()]) {
+        let mut candidates = candidates((0..vocabulary.n_tokens() as Token).step_by(SPACING).chain([token]));
         let started = cpu_micros();
         if grammar.filter(&mut candidates).is_err() {
             return false;
@@ -147,11 +151,33 @@ fn follow(vocabulary: &FileVocabulary, mut grammar: Grammar, text: &str, masks: 
         if candidates.last().is_some_and(|last| last.logit < 0.0) {
             return false;
         }
-        if !is_control(token) {
+        if !vocabulary.is_eog(token) {
             grammar.accept(token).expect("an allowed token");
         }
     }
     true
+}
+
+/// Asserts that masks allow what each token by itself is allowed. The second grammar makes none.
+fn check(vocabulary: &FileVocabulary, [mut masked, mut alone]: [Grammar; 2], text: &str) {
+    for (index, token) in vocabulary.tokenize(text.as_bytes(), false).expect("tokens").into_iter().enumerate() {
+        if index % 10 == 0 {
+            let mut all = candidates(0..vocabulary.n_tokens() as Token);
+            let mut each = all.clone();
+            masked.filter(&mut all).expect("a mask");
+            each.chunks_mut(1).for_each(|one| alone.filter(one).expect("a token"));
+            let other = all.iter().zip(&each).find(|(all, each)| all.logit.to_bits() != each.logit.to_bits());
+            assert!(other.is_none(), "{text:?}, before token {index}: {other:?}");
+        }
+        if masked.accept(token).is_err() {
+            return;
+        }
+        alone.accept(token).expect("an allowed token");
+    }
+}
+
+fn candidates(ids: impl Iterator<Item = Token>) -> Vec<TokenData> {
+    ids.map(|id| TokenData { id, logit: 0.0, p: 0.0 }).collect()
 }
 
 /// The CPU time of this thread in microseconds.

@@ -6,6 +6,8 @@ use crate::token::Token;
 
 /// A node with fewer tokens has no summary of their texts.
 const LEAST_SUMMARIZED: usize = 16;
+/// A deeper node has none, so that a tree of long tokens is not read again for each of their bytes.
+const DEEPEST_SUMMARIZED: u16 = 32;
 
 /// The tokens of a vocabulary by their texts, depth first in an array.
 ///
@@ -93,7 +95,7 @@ impl TokenTree {
         for at in 0..self.nodes.len() {
             let Some(node) = self.nodes.get(at).copied() else { continue };
             let tokens = self.first(at)..self.first(node.after as usize);
-            if node.depth == 0 || tokens.len() < LEAST_SUMMARIZED {
+            if !(1..=DEEPEST_SUMMARIZED).contains(&node.depth) || tokens.len() < LEAST_SUMMARIZED {
                 continue;
             }
             let texts = sorted.get(tokens).into_iter().flatten();
@@ -147,7 +149,7 @@ impl TokenTree {
         usize::try_from(token).ok().and_then(|token| self.ranks.get(token)).map_or(usize::MAX, |rank| *rank as usize)
     }
 
-    /// The text that the tokens of a node and of those below it add to the text of the node above it. `None`: they are few, or some of it is not
+    /// The text that the tokens of a node and of those below it add to the text of the node above it. `None`: they are few or long, or some of it is not
     /// UTF-8.
     #[inline]
     pub fn summary(&self, node: TokenNode) -> Option<TextSummary> {

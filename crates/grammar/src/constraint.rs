@@ -372,13 +372,12 @@ fn begins_wrongly(grammar: &Grammar, awaiting: &Awaiting, vocabulary: &dyn Vocab
     if vocabulary.is_eog(token) {
         return Ok(false);
     }
-    let mut begun = grammar.clone();
     if awaiting.triggers.has_token(token) {
-        return Ok(!begun.allows(token)?);
+        return Ok(!grammar.clone().allows(token)?);
     }
     match awaiting.search(vocabulary.text(token)).begun {
         None => Ok(false),
-        Some(text) => Ok(!begun.allows_text(&text)?),
+        Some(text) => Ok(!grammar.clone().allows_text(&text)?),
     }
 }
 

@@ -45,7 +45,7 @@ pub const MAX_GRAMMAR: usize = 1 << 20;
 /// The bytes of a prefix between two counts of steps.
 const PREFIX_CHUNK: usize = 1 << 10;
 /// One candidate among so many tokens of the vocabulary makes a walk through all of them worthwhile.
-const TOKENS_PER_CANDIDATE: usize = 64;
+const TOKENS_PER_CANDIDATE: usize = 1024;
 
 /// A grammar with the state of the output so far.
 ///

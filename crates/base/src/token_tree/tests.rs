@@ -88,6 +88,10 @@ fn summary_tells_the_characters_of_tokens() {
     assert_eq!(with(b"\xED\xA0\x80"), None, "a surrogate");
     let few = words(&[b"</s>", b"<call>", b"ab", b"ac"]).make_token_tree();
     assert_eq!(few.summary(few.node(0).unwrap()), None);
+    let long: Vec<Vec<u8>> = (0..100).map(|n| vec![b'a'; n]).collect();
+    let tree = Words(long).make_token_tree();
+    let summaries = (0..tree.n_nodes()).filter_map(|at| tree.summary(tree.node(at).unwrap()));
+    assert_eq!(summaries.count(), usize::from(DEEPEST_SUMMARIZED));
 }
 
 proptest! {

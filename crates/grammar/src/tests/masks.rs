@@ -157,6 +157,11 @@ fn masks_of_special_cases_are_those_of_tokens() {
     check("root ::= [a-z]+");
     check("root ::= [^é]*");
     check("root ::= ([^€] | \"a\"){3,}");
+    // Limits, and characters that only some stacks read.
+    check("root ::= \"a\" [^\"]{0,3} \"a\"");
+    check("root ::= ([^b] | \"b\" [a-z]){0,4} \"b\"");
+    check("root ::= [a-z]{0,2} \"b\" | .{0,3} | \"a\" [é-\u{FFFD}]{0,2}");
+    check("root ::= (a | b)*\na ::= \"a\" [^é]{1,2}\nb ::= .{2} \"x\"");
     // Tokens by their ids, and any token.
     check("root ::= <[1]> | <[2]> \"b\" | \"a\"");
     check("root ::= (!<[2]>)* \"ab\"");
