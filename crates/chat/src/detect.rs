@@ -1,6 +1,6 @@
 //! Finds the format of a template.
 
-use crate::families;
+use crate::families::{self, TOOL_CALL};
 use crate::format::{CallObject, CallPart, Calls, ChatFormat};
 use crate::probes::{Conversation, Probes, after};
 
@@ -24,7 +24,13 @@ pub fn detect(texts: &[&str], render: &dyn Fn(&Conversation) -> Option<String>) 
         format.is_generic = true;
     }
     let without: Vec<Calls> = format.calls.iter().filter_map(without_outer_tag).collect();
-    format.calls.extend(without);
+    format.calls.extend(without.iter().cloned());
+    // Models that write arguments between tags fall back to JSON there.
+    let is_tagged =
+        |calls: &Calls| matches!(calls.call.first(), Some(CallPart::Text(text)) if text.starts_with(TOOL_CALL));
+    if !without.is_empty() && format.calls.iter().any(is_tagged) {
+        format.calls.push(families::json_in_tags());
+    }
     for calls in &mut format.calls {
         let ends = |prompt: &str| calls.end.trim().is_empty() || after(prompt, "Hello?").contains(calls.end.trim());
         calls.end_is_optional = probes.call.as_deref().is_some_and(|prompt| !ends(prompt));

@@ -6,6 +6,9 @@ use crate::probes::Probes;
 /// XML's mark of text that is not parsed.
 const CDATA: &str = "CDATA";
 
+/// The tag around calls of Qwen's models.
+pub(crate) const TOOL_CALL: &str = "<tool_call>";
+
 fn text(text: &str) -> CallPart {
     CallPart::Text(text.to_owned())
 }
@@ -34,9 +37,9 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
         () if has("<|channel|>") && begun.contains("<|start|>assistant") => harmony(),
         () if has(" to=user<|message|>") => recipients(),
         () if has("<|open|>message") => open_close(),
-        () if in_texts("<|tool_call_argument_begin|>") => sections(probes),
+        () if in_texts("<|tool_call_argument_begin|>") => sections(probes.reasoning()),
         () if begun.ends_with(">>>") => arrows(),
-        () if in_texts("<|tool_call_start|>") || in_texts("List of tools: ") => python_list(probes),
+        () if in_texts("<|tool_call_start|>") || in_texts("List of tools: ") => python_list(probes.reasoning()),
         () if has("<|tool_call>call:") || in_texts("<|tool_call>call:") => gemma(),
         () if has("<|tool_call:begin|>") => named_sections(),
         () if has(CDATA) || in_texts(CDATA) => cdata(),
@@ -47,9 +50,10 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
 
 /// gpt-oss: channels with headers. Models also call in the channel of reasoning.
 fn harmony() -> ChatFormat {
-    let call = |header: &str, after: &[&str]| Calls {
+    let call = |header: &str, prefixes: &[&str], after: &[&str]| Calls {
         call: vec![
             text(header),
+            CallPart::AnyText(texts(prefixes)),
             CallPart::Name,
             CallPart::AnyText(texts(after)),
             CallPart::Arguments(CallArguments::Json),
@@ -77,10 +81,11 @@ fn harmony() -> ChatFormat {
             ends: texts(&["<|end|>", "<|return|>"]),
         }),
         calls: vec![
-            call("<|channel|>commentary to=functions.", &behind),
-            call(" to=functions.", &channel),
-            call("<|channel|>analysis to=functions.", &behind),
+            call("<|channel|>commentary to=", &["functions.", ""], &behind),
+            call(" to=functions.", &[""], &channel),
+            call("<|channel|>analysis to=", &["functions.", ""], &behind),
         ],
+        foreign: texts(&["<|channel|>commentary to=", "<|channel|>analysis to=", "<|start|>assistant to="]),
         between: texts(&["<|start|>assistant", "<|call|>", "<|channel|>commentary to=assistant"]),
         before_calls: "<|start|>assistant".to_owned(),
         before_content: "<|start|>assistant".to_owned(),
@@ -149,9 +154,9 @@ fn open_close() -> ChatFormat {
 }
 
 /// Kimi K2: the id of a call has its name and number.
-fn sections(probes: &Probes) -> ChatFormat {
+fn sections(reasoning: Option<Block>) -> ChatFormat {
     ChatFormat {
-        reasoning: probes.reasoning(),
+        reasoning,
         calls: vec![Calls {
             begin: "<|tool_calls_section_begin|>".to_owned(),
             end: "<|tool_calls_section_end|>".to_owned(),
@@ -164,6 +169,8 @@ fn sections(probes: &Probes) -> ChatFormat {
             ],
             ..Calls::default()
         }],
+        // Models write these in place of the section's own.
+        between: texts(&["<|tool_call_section_begin|>", "<|tool_call_section_end|>"]),
         ..ChatFormat::default()
     }
 }
@@ -181,11 +188,11 @@ fn arrows() -> ChatFormat {
 }
 
 /// LFM2: a list of calls in Python.
-fn python_list(probes: &Probes) -> ChatFormat {
+fn python_list(reasoning: Option<Block>) -> ChatFormat {
     let mut tags = tags("", "=", "", ", ");
     tags.is_python = true;
     ChatFormat {
-        reasoning: probes.reasoning(),
+        reasoning,
         calls: vec![Calls {
             begin: "<|tool_call_start|>[".to_owned(),
             separator: ", ".to_owned(),
@@ -203,7 +210,8 @@ fn gemma() -> ChatFormat {
         reasoning: Some(Block::new("<|channel>thought\n", "<channel|>")),
         calls: vec![Calls {
             call: vec![
-                text("<|tool_call>call:"),
+                text("<|tool_call>"),
+                CallPart::AnyText(texts(&["call:", ""])),
                 CallPart::Name,
                 CallPart::Arguments(CallArguments::Gemma),
                 text("<tool_call|>"),
@@ -291,15 +299,20 @@ fn element_tags() -> ChatFormat {
     }
 }
 
+/// Calls as Qwen's and Hermes' models write them.
+pub(crate) fn json_in_tags() -> Calls {
+    Calls {
+        separator: "\n".to_owned(),
+        call: vec![text(&format!("{TOOL_CALL}\n")), object("name", "arguments"), text("\n</tool_call>")],
+        ..Calls::default()
+    }
+}
+
 /// Calls that a template does not print, as its instructions for the model or its markup describe them.
 pub(crate) fn instructed(probes: &Probes) -> Option<Calls> {
     let in_texts = |word: &str| probes.has_text(word);
     if in_texts("<tool_call>") {
-        return Some(Calls {
-            separator: "\n".to_owned(),
-            call: vec![text("<tool_call>\n"), object("name", "arguments"), text("\n</tool_call>")],
-            ..Calls::default()
-        });
+        return Some(json_in_tags());
     }
     if in_texts("<|tool_call|>") {
         return Some(Calls {
@@ -311,4 +324,22 @@ pub(crate) fn instructed(probes: &Probes) -> Option<Calls> {
         });
     }
     None
+}
+
+/// The formats of all families.
+#[cfg(test)]
+pub(crate) fn all() -> Vec<(&'static str, ChatFormat)> {
+    let thinks = || Some(Block::new("<think>", "</think>"));
+    vec![
+        ("gpt-oss", harmony()),
+        ("Muse", recipients()),
+        ("Kimi K3", open_close()),
+        ("Kimi K2", sections(thinks())),
+        ("functionary", arrows()),
+        ("LFM2", python_list(thinks())),
+        ("Gemma", gemma()),
+        ("Solar", named_sections()),
+        ("MiniCPM", cdata()),
+        ("MiniMax M3", element_tags()),
+    ]
 }

@@ -1,6 +1,6 @@
 //! The description of a turn: [`ChatFormat`] and its parts.
 
-use crate::value::GEMMA_QUOTE;
+use foredraft_schema::GEMMA_QUOTE;
 
 /// The form of a model's turn under a template. Grammar, parser and the prompt's end follow from it.
 ///
@@ -14,6 +14,8 @@ pub struct ChatFormat {
     pub content: Option<Block>,
     /// The ways to write calls. The template prints the first one.
     pub calls: Vec<Calls>,
+    /// The texts before the name of a recipient that is no tool of the request. Such messages are neither content nor calls.
+    pub foreign: Vec<String>,
     /// Texts between parts of the turn that belong to neither, such as a header that is repeated.
     pub between: Vec<String>,
     /// The text between the end of reasoning and a call.
@@ -176,22 +178,13 @@ pub enum TagKind {
 }
 
 impl Calls {
-    /// The texts with which calls begin, without the space at their ends.
+    /// The text with which calls begin, without the space at its end. Empty: there is none.
     #[must_use]
-    pub fn triggers(&self) -> Vec<String> {
-        if !self.begin.trim().is_empty() {
-            return vec![self.begin.trim_end().to_owned()];
-        }
+    pub fn begin_text(&self) -> &str {
         match self.call.first() {
-            Some(CallPart::Text(text)) => vec![text.trim_end().to_owned()],
-            Some(CallPart::NumberedName { prefix, .. }) => vec![prefix.trim_end().to_owned()],
-            Some(CallPart::Object(CallObject { name: Some(name), id, may_have_type, .. })) => {
-                let first = id.as_ref().filter(|(_, is_first)| *is_first).map_or(name, |(key, _)| key);
-                let mut triggers = vec![format!("{{\"{first}\"")];
-                triggers.extend(may_have_type.then(|| format!("{{\"type\": \"function\", \"{first}\"")));
-                triggers
-            }
-            _ => Vec::new(),
+            _ if !self.begin.trim().is_empty() => self.begin.trim_end(),
+            Some(CallPart::Text(text)) => text.trim_end(),
+            _ => "",
         }
     }
 
@@ -271,9 +264,8 @@ impl ChatFormat {
             }
         }
         // A beginning that parts share, such as `>>>`.
-        let shared = self.calls.first().and_then(|calls| calls.triggers().into_iter().next());
-        if let Some(shared) = shared.filter(|shared| !shared.is_empty() && generation_prompt.ends_with(shared.as_str()))
-        {
+        let shared = self.calls.first().map_or("", Calls::begin_text);
+        if !shared.is_empty() && generation_prompt.ends_with(shared) {
             start = start.min(generation_prompt.len() - shared.len());
         }
         TurnStart { opened: generation_prompt.get(start..).unwrap_or_default().to_owned() }

@@ -11,16 +11,16 @@
 //! | values | those of the schema | any |
 //! | space, ends of sections | as models write them | any, and they may be missing |
 //!
-//! - `turn`: the parts of a turn, in order. `calls`: calls with the texts around them. `object`: a call as one JSON object.
+//! - `turn`: the parts of a turn, in order. `calls`: calls with the texts around them. `object`: a call as one JSON object. `tags`: arguments
+//!   one by one, between tags or as Python's literals.
 //!
-//! # Moving a family
-//! `calls::is_described` says which formats have a tree; all others are still written by `grammar` and read by `parser`. To move a
-//! family, describe its parts in `TurnBuilder::call_parts` (a part of a call is a list of nodes, with [`Mark::Name`], [`Mark::CallId`] and the
-//! marks of arguments inside), and let `is_described` accept it. Parts that all tools share stand first and are the same nodes, so that they
-//! are read once. The tests of round trips, broken texts and random texts then run over it.
+//! A new way to write calls is a part in [`TurnBuilder::call_parts`]: a list of nodes, with [`Mark::Name`], [`Mark::CallId`] and the marks of
+//! arguments inside. Parts that all tools share stand first and are the same nodes, so that they are read once. The tests of round trips,
+//! broken texts and random texts run over all formats.
 
 mod calls;
 mod object;
+mod tags;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,12 +31,14 @@ use foredraft_grammar::tree::{Mark, NodeId, Tree};
 use foredraft_schema::{CompileOptions, Schema, Unenforced};
 
 use self::calls::CallForm;
-pub(crate) use self::calls::is_described;
 use crate::format::{Block, ChatFormat, TurnStart};
 use crate::tool::Tool;
 
 /// The most white space between two parts where nothing else may stand.
 const MAX_GAP: u32 = 8;
+
+/// The tag before the name of a message's channel.
+const CHANNEL: &str = "<|channel|>";
 
 /// The parts that a turn must or may have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,56 +60,44 @@ pub struct TurnGrammar {
     pub tree: Arc<Tree>,
     /// The texts that the grammar allows.
     pub root: NodeId,
-    /// The tree says with marks what a completion is, so it also reads the message.
-    pub has_marks: bool,
+    /// The grammar's texts begin with the end of the prompt, so it also reads the message.
+    pub is_begun: bool,
     /// The end of the prompt with which the grammar's texts begin.
     pub prefix: String,
-    /// The texts from which on the grammar applies. None: it applies from the beginning of the completion.
-    pub triggers: Vec<TurnTrigger>,
-    /// The turn begins inside of reasoning, and the grammar applies when that ends, or from a trigger inside of it on. A turn does not end before.
-    pub is_behind_reasoning: bool,
     /// The keywords of schemas that the grammar does not enforce, each with the name of the tool; no name: of the document.
     pub unenforced: Vec<(Option<String>, Unenforced)>,
 }
 
-/// A text from which on a grammar applies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TurnTrigger {
-    /// A text that occurs anywhere outside of reasoning.
-    Word(String),
-    /// A text at the beginning of the completion, after reasoning and white space.
-    Beginning(String),
-}
-
-/// The strict tree of a turn. `None`: anything may be written.
-///
-/// # Errors
-/// `invalid_request`: a schema has no valid values, or the tree would be too large.
-pub(crate) fn strict(format: &ChatFormat, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
-    let has_calls = !request.tools.is_empty() && !format.calls.is_empty();
-    if !has_calls && request.document.is_none() {
-        return Ok(None);
+impl ChatFormat {
+    /// The grammar of a turn after a prompt that ends with `start`: its strict tree. `None`: anything may be written.
+    ///
+    /// # Errors
+    /// `invalid_request`: a schema has no valid values, or the tree would be too large.
+    pub fn grammar(&self, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
+        let has_calls = !request.tools.is_empty() && !self.calls.is_empty();
+        if !has_calls && request.document.is_none() {
+            return Ok(None);
+        }
+        let mut builder = TurnBuilder::new(self, request.tools, false);
+        let root = match request.is_required || request.document.is_some() {
+            true => builder.required(request)?,
+            false => builder.free(request)?,
+        };
+        let TurnBuilder { tree, unenforced, .. } = builder;
+        let tree = Arc::new(tree);
+        // A text that is continued can be one that the grammar does not allow.
+        let mut reader = CompletionReader::new(Arc::clone(&tree), root)?;
+        reader.push(start.opened.as_bytes(), &mut |_| {});
+        let is_begun = !reader.is_lost();
+        let prefix = if is_begun { start.opened.clone() } else { String::new() };
+        Ok(Some(TurnGrammar { tree, root, is_begun, prefix, unenforced }))
     }
-    let mut builder = TurnBuilder::new(format, request.tools, false);
-    let root = match request.is_required || request.document.is_some() {
-        true => builder.required(request)?,
-        false => builder.free(request)?,
-    };
-    let TurnBuilder { tree, unenforced, .. } = builder;
-    let tree = Arc::new(tree);
-    // A text that is continued can be one that the grammar does not allow.
-    let mut reader = CompletionReader::new(Arc::clone(&tree), root)?;
-    reader.push(start.opened.as_bytes(), &mut |_| {});
-    let has_marks = !reader.is_lost();
-    let prefix = if has_marks { start.opened.clone() } else { String::new() };
-    let (triggers, is_behind_reasoning) = (Vec::new(), false);
-    Ok(Some(TurnGrammar { tree, root, has_marks, prefix, triggers, is_behind_reasoning, unenforced }))
 }
 
 /// The lenient tree of a turn.
 ///
 /// # Errors
-/// As [`strict`].
+/// As [`ChatFormat::grammar`].
 pub(crate) fn lenient(format: &ChatFormat, tools: &[Tool]) -> Result<(Arc<Tree>, NodeId)> {
     let mut builder = TurnBuilder::new(format, tools, true);
     let root = builder.free(&TurnRequest { tools, parallel: true, ..TurnRequest::default() })?;
@@ -156,7 +146,7 @@ impl<'f> TurnBuilder<'f> {
     fn spaced(&mut self, text: &str) -> Vec<NodeId> {
         let gap = self.gap();
         let mut parts = Vec::new();
-        let is_tag = |char: char| "<>[]{}".contains(char) || char.is_whitespace();
+        let is_tag = |char: char| "<>[](){}".contains(char) || char.is_whitespace();
         if text.starts_with(is_tag) {
             parts.push(gap);
         }
@@ -211,8 +201,12 @@ impl<'f> TurnBuilder<'f> {
     fn delimiters(&self, forms: &[CallForm], tools: &[Tool]) -> Vec<String> {
         let reasoning = self.format.reasoning.iter().flat_map(|block| &block.begins);
         let content = self.format.content.iter().flat_map(|block| block.begins.iter().chain(&block.ends));
-        let others: Vec<String> =
-            reasoning.chain(content).chain(&self.between()).map(|text| core(text).to_owned()).collect();
+        let others: Vec<String> = reasoning
+            .chain(content)
+            .chain(&self.between())
+            .chain(&self.format.foreign)
+            .map(|text| core(text).to_owned())
+            .collect();
         let calls = forms.iter().filter(|form| !self.is_lenient && !form.is_anchored);
         let mut all: Vec<String> = calls.flat_map(|form| form.begins(&others, tools)).chain(others.clone()).collect();
         all.retain(|text| !text.is_empty());
@@ -244,7 +238,9 @@ impl<'f> TurnBuilder<'f> {
         let content = self.tree.mark(Mark::Content, content);
         let (space, rest) = (self.space(), self.tree.declare());
         let text = self.tree.seq(&[content, rest]);
-        let after = self.tree.seq(&[space, text]);
+        // Where messages have recipients, a mask lets no text stand outside of them.
+        let outside = if self.is_lenient || self.format.foreign.is_empty() { text } else { rest };
+        let after = self.tree.seq(&[space, outside]);
         let after_calls = after_calls.unwrap_or(after);
         // Anchored calls come first in a turn, or behind reasoning.
         let anchored: Vec<NodeId> = forms
@@ -252,7 +248,7 @@ impl<'f> TurnBuilder<'f> {
             .filter(|form| form.is_anchored)
             .map(|form| self.anchored(form, after_calls, request))
             .collect();
-        let begun = self.first_of(&anchored, text);
+        let begun = self.first_of(&anchored, outside);
         let is_content = self.format.is_reasoning_content;
         let after_reasoning = self.first_of(&anchored, if is_content { text } else { after });
         let mut ways = Vec::new();
@@ -270,9 +266,12 @@ impl<'f> TurnBuilder<'f> {
                 }
             }
         }
+        let foreign = self.foreign(rest);
+        ways.extend(foreign.map(|(whole, _)| whole));
         if let Some(tag) = self.tag(&self.between()) {
             ways.push(self.tree.seq(&[space, tag, after]));
         }
+        ways.extend(foreign.map(|(_, broken)| broken));
         ways.push(self.tree.empty());
         let ways = self.tree.alt(&ways);
         self.tree.define(rest, ways);
@@ -305,9 +304,9 @@ impl<'f> TurnBuilder<'f> {
         for form in forms.iter().filter(|form| !form.is_anchored) {
             let inside = self.tree.seq(&[gap, thought, space, form.tag]);
             let inside = self.tree.mark(Mark::ReasoningBlock, inside);
-            let more = self.more_calls(form, request);
+            let more = self.more_calls(form, form.rest_inside, request);
             let end = self.turn_end();
-            ways.push(self.tree.seq(&[inside, form.rest, more, end]));
+            ways.push(self.tree.seq(&[inside, form.rest_inside, more, end]));
         }
         match self.tag(&ends) {
             Some(end) => {
@@ -336,6 +335,36 @@ impl<'f> TurnBuilder<'f> {
         if self.format.is_reasoning_content { self.tree.mark(Mark::Content, node) } else { node }
     }
 
+    /// A message to a recipient that the request does not offer, and what follows; and one that breaks off. `None`: the format has none, or a
+    /// mask forbids them.
+    fn foreign(&mut self, rest: NodeId) -> Option<(NodeId, NodeId)> {
+        if !self.is_lenient || self.format.foreign.is_empty() {
+            return None;
+        }
+        let content = self.format.content.iter().flat_map(|block| &block.ends);
+        let ends: Vec<&str> = content.chain(&self.format.between).map(|text| core(text)).collect();
+        let (space, name, body) = (self.space(), self.tree.until(&[" ", "<|"]), self.tree.free_text(&ends));
+        let (name, commit, broken) = (self.tree.mark(Mark::Name, name), self.tree.commit(), self.tree.free_text(&[]));
+        let (message, mut whole, mut begins) = (self.tree.text("<|message|>"), Vec::new(), Vec::new());
+        let (blank, channel, nothing) = (self.tree.text(" "), self.tree.text(CHANNEL), self.tree.empty());
+        let header = self.tree.until(&["<|message|>", CHANNEL]);
+        for begin in &self.format.foreign {
+            let mut headers = vec![self.tree.seq(&[blank, header]), nothing];
+            // A message has one channel.
+            if !begin.contains(CHANNEL) {
+                headers.push(self.tree.seq(&[channel, header]));
+            }
+            let header = self.tree.alt(&headers);
+            let foreign = self.tree.seq(&[name, header, message, commit, body]);
+            let (begin, foreign) = (self.tree.text(core(begin)), self.tree.mark(Mark::Foreign, foreign));
+            whole.push(self.tree.seq(&[space, begin, foreign, rest]));
+            begins.push(begin);
+        }
+        let (whole, begin, broken) = (self.tree.alt(&whole), self.tree.alt(&begins), self.tree.seq(&[name, broken]));
+        let broken = self.tree.mark(Mark::Foreign, broken);
+        Some((whole, self.tree.seq(&[space, begin, broken])))
+    }
+
     /// The end of a turn, which models leave out.
     fn turn_end(&mut self) -> NodeId {
         let (gap, end) = (self.gap(), self.words(&self.format.turn_end));
@@ -353,7 +382,7 @@ impl<'f> TurnBuilder<'f> {
             let before = self.before(&self.format.before_calls, is_bare && request.document.is_none());
             let mut calls = Vec::new();
             for form in &forms {
-                let (call, more) = (self.call(form), self.more_calls(form, request));
+                let (call, more) = (self.call(form), self.more_calls(form, form.rest, request));
                 calls.push(self.tree.seq(&[call, more]));
             }
             let (calls, end) = (self.tree.alt(&calls), self.turn_end());
@@ -396,16 +425,21 @@ impl<'f> TurnBuilder<'f> {
     }
 }
 
-/// A text of the format without the white space around it. Space before it can be a part of it.
+/// A text of the format without the white space around it, which parts have of their own.
 fn core(text: &str) -> &str {
-    text.trim_matches(['\n', '\r', '\t']).trim_end()
+    text.trim()
 }
 
 fn cores(texts: &[String]) -> Vec<String> {
     texts.iter().map(|text| core(text).to_owned()).filter(|text| !text.is_empty()).collect()
 }
 
-/// The words of a text: white space separates them, and the end of a tag does.
+/// The words of a text: white space separates them, and so do the ends and beginnings of tags.
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
-    text.split_whitespace().flat_map(|word| word.split_inclusive('>'))
+    let tags = text.split_whitespace().flat_map(|word| word.split_inclusive('>'));
+    tags.flat_map(|word| {
+        let begin = ["<|", "</"].iter().filter_map(|begin| word.find(begin)).min().unwrap_or(0);
+        let (before, tag) = word.split_at(begin);
+        [before, tag].into_iter().filter(|part| !part.is_empty())
+    })
 }

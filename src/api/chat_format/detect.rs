@@ -5,16 +5,13 @@ use std::sync::Arc;
 use foredraft_base::work::Work;
 use foredraft_chat::{
     CallObject, CallPart, Calls, ChatFormat, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart,
-    TurnTrigger,
 };
 use foredraft_grammar::tree::{NodeId, Tree};
 use foredraft_schema::Schema;
 use serde_json::{Map, Value, json};
 
 use super::tools::{callable_tools, describe_in_system};
-use crate::api::wire::request::{
-    ChatInput, ChatOptions, Continuation, GrammarTrigger, ReasoningFormat, ToolChoice, TriggerKind,
-};
+use crate::api::wire::request::{ChatInput, ChatOptions, Continuation, ReasoningFormat, ToolChoice};
 use crate::api::wire::schema::of_field;
 use crate::error::Result;
 
@@ -73,10 +70,6 @@ pub(in crate::api) struct FormatGrammar {
     pub(in crate::api) root: NodeId,
     /// The end of the prompt with which its texts begin.
     pub(in crate::api) prefix: String,
-    /// It applies from the first of these on. None: it applies from the beginning.
-    pub(in crate::api) triggers: Vec<GrammarTrigger>,
-    /// It applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
-    pub(in crate::api) is_behind_reasoning: bool,
 }
 
 /// The tags around reasoning.
@@ -167,21 +160,8 @@ impl AnswerFormat {
 }
 
 impl From<TurnGrammar> for FormatGrammar {
-    fn from(grammar: TurnGrammar) -> FormatGrammar {
-        let triggers = grammar.triggers.into_iter().map(|trigger| {
-            let (kind, value) = match trigger {
-                TurnTrigger::Word(value) => (TriggerKind::Word, value),
-                TurnTrigger::Beginning(value) => (TriggerKind::Beginning, value),
-            };
-            GrammarTrigger { kind, value, token: None }
-        });
-        FormatGrammar {
-            tree: grammar.tree,
-            root: grammar.root,
-            prefix: grammar.prefix,
-            triggers: triggers.collect(),
-            is_behind_reasoning: grammar.is_behind_reasoning,
-        }
+    fn from(TurnGrammar { tree, root, prefix, .. }: TurnGrammar) -> FormatGrammar {
+        FormatGrammar { tree, root, prefix }
     }
 }
 

@@ -29,7 +29,7 @@ pub struct MessageStream {
 #[derive(Debug)]
 enum MessageSource {
     /// From the completion's text.
-    Parsed(MessageParser),
+    Parsed(Box<MessageParser>),
     /// From the process of an isolated engine, which reads the text.
     Received(ReceivedMessage),
 }
@@ -43,7 +43,7 @@ impl MessageStream {
         seed: u64,
     ) -> MessageStream {
         let source = match reader {
-            Some(reader) => MessageSource::Parsed(MessageParser::new(Arc::clone(reader))),
+            Some(reader) => MessageSource::Parsed(Box::new(MessageParser::new(Arc::clone(reader)))),
             None => MessageSource::Received(ReceivedMessage::default()),
         };
         MessageStream { source, has_begun: false, with_function_call, seed }

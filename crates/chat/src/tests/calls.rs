@@ -61,7 +61,11 @@ impl Called<'_> {
     /// The arguments of the calls in a text.
     fn calls(&self, text: &str) -> Vec<Value> {
         let message = read(&self.reader(true), text).unwrap();
-        message.calls.iter().map(|call| serde_json::from_str(&call.arguments).unwrap()).collect()
+        message
+            .calls
+            .iter()
+            .map(|call| serde_json::from_str(&call.arguments).unwrap_or_else(|_| panic!("{text}: {call:?}")))
+            .collect()
     }
 }
 
@@ -93,7 +97,6 @@ fn keywords() -> Vec<(&'static str, Value, Value, Value)> {
             json!(7),
             json!("a"),
         ),
-        ("pattern", json!({"type": "string", "pattern": "^(?=a).b"}), json!("cd"), json!([1])),
     ]
 }
 
@@ -289,14 +292,15 @@ fn added_faults(template: &TestTemplate) -> Option<Vec<String>> {
         })
     };
     let mut wrong = Vec::new();
+    let readers = [false, true].map(|is_enforced| (is_enforced, called.reader(is_enforced)));
     for (at, _) in text.char_indices() {
         for added in [" ", "\n", "x", "{", "\"", "'", ","] {
             let text = format!("{}{added}{}", &text[..at], &text[at..]);
-            for is_enforced in [false, true] {
-                if is_enforced && refused(constraint.clone(), &text).is_some() {
+            for (is_enforced, reader) in &readers {
+                if *is_enforced && refused(constraint.clone(), &text).is_some() {
                     continue;
                 }
-                let mut parser = MessageParser::new(called.reader(is_enforced));
+                let mut parser = MessageParser::new(Arc::clone(reader));
                 parser.push(&text);
                 parser.finish();
                 if let Some(call) = invalid(&parser) {

@@ -1,10 +1,12 @@
 //! Tests of formats, of the small templates here and of real ones (`scripts/check.sh templates` downloads them).
 
+mod answers;
 mod attack;
 mod broken;
 mod calls;
 mod documents;
 mod invalid;
+mod random;
 #[path = "../../../../tests/real_templates/mod.rs"]
 mod real_templates;
 mod reasoning;

@@ -29,8 +29,8 @@ fn called_in_reasoning(template: &TestTemplate, argument: &str) -> Option<(ChatF
     if is_over {
         return None;
     }
-    let triggers = format.calls.iter().filter(|calls| !calls.is_anchored).flat_map(Calls::triggers);
-    let begin = triggers.filter_map(|trigger| rest.find(trigger.as_str())).min()?;
+    let begins = format.calls.iter().filter(|calls| !calls.is_anchored).map(Calls::begin_text);
+    let begin = begins.filter(|text| !text.is_empty()).filter_map(|text| rest.find(text)).min()?;
     let turn = format!("{thought}{THOUGHT}\n{}", &rest[begin..]);
     Some((format, start, turn))
 }

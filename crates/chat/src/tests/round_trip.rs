@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foredraft_base::error::Result;
 use foredraft_base::work::Work;
 use foredraft_base::{Token, Vocabulary};
-use foredraft_grammar::{Grammar, OutputConstraint, ReasoningRules, Trigger};
+use foredraft_grammar::{Grammar, OutputConstraint};
 use serde_json::{Value, json};
 
 use super::real_templates::real_templates;
@@ -14,7 +14,6 @@ use super::renderer::TestTemplate;
 use super::templates;
 use crate::{
     ChatFormat, ChatMessage, Conversation, MessageParser, MessageReader, ReaderOptions, Tool, TurnRequest, TurnStart,
-    TurnTrigger,
 };
 
 /// A token for each byte, and one that ends the completion.
@@ -259,25 +258,7 @@ pub(super) fn try_constraint(
     let mut compiled = Grammar::from_tree(vocabulary, grammar.tree, grammar.root, &Work::unlimited())
         .unwrap_or_else(|error| panic!("{error}"));
     compiled.accept_text(grammar.prefix.as_bytes()).unwrap();
-    let mut constraint = OutputConstraint::from(compiled);
-    let triggers = grammar.triggers.iter().map(|trigger| match trigger {
-        TurnTrigger::Word(word) => Trigger::Word(word.clone()),
-        TurnTrigger::Beginning(word) => Trigger::Beginning(word.clone()),
-    });
-    let triggers: Vec<Trigger> = triggers.collect();
-    if !triggers.is_empty() || grammar.is_behind_reasoning {
-        constraint = constraint.with_triggers(&triggers).unwrap();
-        if let Some(block) = format.reasoning.as_ref().filter(|block| !block.begin().trim().is_empty()) {
-            let ends = format.reasoning_ends();
-            let rules =
-                ReasoningRules { start: block.begin().trim().to_owned(), ends, budget: None, forced: Vec::new() };
-            constraint = constraint.with_reasoning(rules, &start.opened);
-        }
-        if grammar.is_behind_reasoning {
-            constraint = constraint.behind_reasoning();
-        }
-    }
-    Ok(constraint)
+    Ok(OutputConstraint::from(compiled))
 }
 
 /// Where the constraint does not allow the text. `None`: it allows all of it, and its end.
@@ -479,11 +460,9 @@ fn what_a_template_prints_comes_back() {
 }
 
 /// The answers of real templates that do not come back, each with the reason.
-const KNOWN: [(&str, usize, &str); 6] = [
-    ("LFM2.5-8B-A1B", 2, "does not escape quotes in texts"),
+const KNOWN: [(&str, usize, &str); 4] = [
+    ("LFM2.5-8B-A1B", 3, "does not escape quotes and backslashes in texts"),
     ("NVIDIA-Nemotron-Nano-v2", 4, "prints a text and its calls as two turns, and leaves out the end of reasoning"),
-    ("google-gemma-4-31B-it", 2, "prints content behind the calls"),
-    ("google-gemma-4-31B-it-interleaved", 2, "prints content behind the calls"),
     ("openai-gpt-oss-120b", 1, "prints content before a call as reasoning"),
     ("tencent-Hy3", 3, "has ended reasoning in the prompt, and prints it in the history"),
 ];

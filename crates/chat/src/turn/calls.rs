@@ -2,31 +2,17 @@
 
 use foredraft_base::error::Result;
 use foredraft_grammar::tree::{Mark, NodeId};
-use foredraft_schema::{CompileOptions, Notation, Values};
+use foredraft_schema::{Notation, Values};
 
-use super::{TurnBuilder, TurnRequest, core};
-use crate::format::{CallArguments, CallObject, CallPart, Calls, ChatFormat};
+use super::tags::TaggedCall;
+use super::{TurnBuilder, TurnRequest, core, words_of};
+use crate::format::{CallArguments, CallObject, CallPart, Calls};
 use crate::tool::Tool;
 
 /// The longest id in characters.
 const MAX_ID: u32 = 64;
 /// The most digits of a call's number.
 const MAX_DIGITS: u32 = 4;
-
-/// Whether a format has a tree. See [`super`].
-pub(crate) fn is_described(format: &ChatFormat) -> bool {
-    let is_described = |part: &CallPart| match part {
-        CallPart::Arguments(CallArguments::Tags(_) | CallArguments::Gemma) | CallPart::AnyText(_) => false,
-        CallPart::Arguments(CallArguments::Json)
-        | CallPart::Text(_)
-        | CallPart::Name
-        | CallPart::Id
-        | CallPart::Number
-        | CallPart::NumberedName { .. }
-        | CallPart::Object(_) => true,
-    };
-    format.calls.iter().all(|calls| calls.call.iter().all(is_described))
-}
 
 /// A way to write calls: a text with which they begin, and the rest of them.
 pub(super) struct CallForm {
@@ -38,6 +24,8 @@ pub(super) struct CallForm {
     pub(super) tag: NodeId,
     /// What follows, up to the end of these calls.
     pub(super) rest: NodeId,
+    /// The same inside of reasoning, where the end is not left out.
+    pub(super) rest_inside: NodeId,
     /// The text between two such calls.
     separator: NodeId,
     pub(super) is_anchored: bool,
@@ -80,7 +68,8 @@ impl TurnBuilder<'_> {
         };
         let mut ways = Vec::with_capacity(tools.len());
         for tool in tools {
-            ways.push(self.call_parts(parts, calls.is_anchored, tool)?);
+            let is_line = !head.is_empty() && !core(head).starts_with(['<', '[']);
+            ways.push(self.call_parts(parts, is_line, calls.is_anchored, tool)?);
         }
         let (shared, rests) = self.without_shared(&ways);
         let is_anchored = calls.is_anchored && head.is_empty() && core(&calls.begin).is_empty();
@@ -98,6 +87,7 @@ impl TurnBuilder<'_> {
                 around_name: None,
                 tag,
                 rest,
+                rest_inside: rest,
                 separator,
                 is_anchored,
                 is_certain,
@@ -114,37 +104,50 @@ impl TurnBuilder<'_> {
         let optional_end = self.tree.opt(end);
         let is_section = !core(&calls.begin).is_empty();
         let around_name = match parts {
-            [CallPart::Name, CallPart::Text(after), ..] if !is_section => Some(after.clone()),
+            [CallPart::Name, CallPart::Text(after), ..] if !is_section => {
+                Some(words_of(after).next().unwrap_or(after).to_owned())
+            }
             _ => None,
         };
-        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId]| {
+        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId], end: NodeId, end_inside: NodeId| {
             let (word, behind) = builder.first_tag(text);
             let mut behind_word = builder.spaced(behind);
-            if word.ends_with(['>', ']']) {
+            if word.starts_with(['<', '[']) && word.ends_with(['>', ']']) {
                 behind_word.insert(0, gap);
             }
-            let (tag, rest) = (builder.tree.text(word), builder.joined(&behind_word, parts));
+            let (tag, calls) = (builder.tree.text(word), builder.joined(&behind_word, parts));
+            let (rest, rest_inside) = (builder.tree.seq(&[calls, end]), builder.tree.seq(&[calls, end_inside]));
             let around_name = around_name.clone().map(|after| (behind.to_owned(), after));
             let word = word.to_owned();
-            forms.push(CallForm { word, around_name, tag, rest, separator, is_anchored, is_certain: true });
+            forms.push(CallForm {
+                word,
+                around_name,
+                tag,
+                rest,
+                rest_inside,
+                separator,
+                is_anchored,
+                is_certain: true,
+            });
         };
         if is_section {
-            let end = if calls.end_is_optional || self.is_lenient { optional_end } else { end };
-            add(self, &calls.begin, &[whole_head, one, more, end]);
+            let end_inside = if calls.end_is_optional { optional_end } else { end };
+            let end = if self.is_lenient { optional_end } else { end_inside };
+            add(self, &calls.begin, &[whole_head, one, more], end, end_inside);
             // Models leave out the texts around all calls.
             if core(head).starts_with('<') {
-                add(self, head, &[one, more, optional_end]);
+                add(self, head, &[one, more], optional_end, optional_end);
             }
         } else {
             let more = if core(&calls.separator).is_empty() { nothing } else { more };
-            add(self, head, &[one, more]);
+            add(self, head, &[one, more], nothing, nothing);
         }
         Ok(())
     }
 
     /// The first tag of a text, and what is behind it. The whole text, if its tag begins other parts, too.
     fn first_tag<'t>(&self, text: &'t str) -> (&'t str, &'t str) {
-        let text = text.trim_start_matches(['\n', '\r', '\t']);
+        let text = text.trim_start();
         let close = match text.chars().next() {
             Some('<') => text.find('>'),
             Some('[') => text.find(']'),
@@ -164,21 +167,21 @@ impl TurnBuilder<'_> {
         self.tree.seq(&[form.tag, form.rest, commit])
     }
 
-    /// More calls of a form behind one of them.
-    pub(super) fn more_calls(&mut self, form: &CallForm, request: &TurnRequest) -> NodeId {
+    /// More calls of a form behind one of them. `rest`: of the form.
+    pub(super) fn more_calls(&mut self, form: &CallForm, rest: NodeId, request: &TurnRequest) -> NodeId {
         if !self.is_lenient && !request.parallel {
             return self.tree.empty();
         }
         let gap = self.gap();
         let between = if form.is_anchored { form.separator } else { gap };
-        let another = self.tree.seq(&[between, form.tag, form.rest]);
+        let another = self.tree.seq(&[between, form.tag, rest]);
         self.tree.repeat(another, 0, None)
     }
 
     /// Calls that begin a turn, and what follows. `after`: any parts.
     pub(super) fn anchored(&mut self, form: &CallForm, after: NodeId, request: &TurnRequest) -> NodeId {
         let (space, commit, nothing) = (self.space(), self.tree.commit(), self.tree.empty());
-        let more = self.more_calls(form, request);
+        let more = self.more_calls(form, form.rest, request);
         if self.is_lenient {
             return self.tree.seq(&[space, form.tag, form.rest, more, commit, after]);
         }
@@ -186,20 +189,13 @@ impl TurnBuilder<'_> {
         self.tree.seq(&[space, form.tag, begun, form.rest, more, end])
     }
 
-    /// The parts of a call of one tool.
-    fn call_parts(&mut self, parts: &[CallPart], is_anchored: bool, tool: &Tool) -> Result<Vec<NodeId>> {
+    /// The parts of a call of one tool. `is_line`: no tag begins it, so white space ends its name.
+    fn call_parts(&mut self, parts: &[CallPart], is_line: bool, is_anchored: bool, tool: &Tool) -> Result<Vec<NodeId>> {
         let mut nodes = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             match part {
-                CallPart::Text(text) => {
-                    let words = self.spaced(text);
-                    if self.is_lenient && index > 0 && index + 1 == parts.len() {
-                        let words = self.tree.seq(&words);
-                        nodes.push(self.tree.opt(words));
-                    } else {
-                        nodes.extend(words);
-                    }
-                }
+                CallPart::Text(text) if is_line && core(text).is_empty() => nodes.push(self.tree.text(text)),
+                CallPart::Text(text) => nodes.extend(self.spaced(text)),
                 CallPart::AnyText(texts) => {
                     let texts: Vec<NodeId> = texts.iter().map(|text| self.words(text)).collect();
                     nodes.push(self.tree.alt(&texts));
@@ -216,9 +212,14 @@ impl TurnBuilder<'_> {
                 }
                 CallPart::Object(object) if self.is_lenient => nodes.push(self.any_object_call(object)),
                 CallPart::Object(object) => nodes.extend(self.object(object, is_anchored, tool)?),
-                CallPart::Arguments(_) => {
-                    let arguments = self.arguments(Notation::Json, tool)?;
-                    nodes.push(arguments);
+                CallPart::Arguments(CallArguments::Json) => nodes.push(self.arguments(Notation::Json, tool)?),
+                CallPart::Arguments(CallArguments::Gemma) => nodes.push(self.arguments(Notation::Gemma, tool)?),
+                CallPart::Arguments(CallArguments::Tags(tags)) => {
+                    let tail = match parts.get(index + 1) {
+                        Some(CallPart::Text(text)) => text.as_str(),
+                        _ => "",
+                    };
+                    nodes.push(self.tagged_arguments(TaggedCall { tags, tail, tool })?);
                 }
             }
         }
@@ -256,16 +257,11 @@ impl TurnBuilder<'_> {
 
     /// The arguments of a call as one object.
     pub(super) fn arguments(&mut self, notation: Notation, tool: &Tool) -> Result<NodeId> {
-        let options =
-            CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: self.is_lenient };
+        let options = self.options();
         let mut values = Values::new(&mut self.tree, notation, options);
         let node = values.object(&tool.schema)?;
-        for keyword in values.into_unenforced() {
-            let noted = (Some(tool.name.clone()), keyword);
-            if !self.unenforced.contains(&noted) {
-                self.unenforced.push(noted);
-            }
-        }
+        let unenforced = values.into_unenforced();
+        self.note(tool, unenforced);
         Ok(if notation == Notation::Json { self.tree.mark(Mark::Verbatim, node) } else { node })
     }
 

@@ -71,9 +71,13 @@ fn compiled(grammar: &FormatGrammar) -> crate::grammar::Grammar {
     .unwrap()
 }
 
-/// Whether a grammar allows the beginning of a call of this tool.
+fn allows(grammar: &FormatGrammar, text: &str) -> bool {
+    compiled(grammar).allows_text(text.as_bytes()).unwrap()
+}
+
+/// Whether a grammar allows the beginning of a call of this tool, and no text before it.
 fn begins(grammar: &FormatGrammar, tool: &str) -> bool {
-    compiled(grammar).allows_text(format!("<tool_call>\n{{\"name\": \"{tool}\"").as_bytes()).unwrap()
+    allows(grammar, &format!("<tool_call>\n{{\"name\": \"{tool}\"")) && !allows(grammar, "Hello")
 }
 
 /// The message that a reader makes of a text.
@@ -98,8 +102,7 @@ pub(in crate::api::chat_format) fn reader(template: &str) -> Arc<MessageReader> 
 fn formats_are_found() {
     let format = format(THINKING_JSON, tools(), json!({}));
     let grammar = format.grammar.unwrap();
-    let trigger = GrammarTrigger { kind: TriggerKind::Word, value: "<tool_call>".to_owned(), token: None };
-    assert_eq!(grammar.triggers, [trigger]);
+    assert!(allows(&grammar, "Hello <tool_call>\n{\"name\": \"get_time\"") && !allows(&grammar, "<tool_call>x"));
     assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends: vec!["</think>".to_owned()] }));
     assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
     assert_eq!(format.preserved, ["</think>", "</tool_call>", "<think>", "<tool_call>"]);
@@ -111,9 +114,9 @@ fn tool_choice_decides_on_the_grammar() {
     let grammar = |choice: Value| format(THINKING_JSON, tools(), json!({"tool_choice": choice})).grammar;
     assert!(grammar(json!("none")).is_none());
     let required = grammar(json!("required")).unwrap();
-    assert!(required.triggers.is_empty() && begins(&required, "get_weather"));
+    assert!(begins(&required, "get_weather"));
     let one = grammar(json!({"type": "function", "function": {"name": "get_time"}})).unwrap();
-    assert!(one.triggers.is_empty() && begins(&one, "get_time") && !begins(&one, "get_weather"));
+    assert!(begins(&one, "get_time") && !begins(&one, "get_weather"));
     let error = |choice: Value| try_format(PLAIN, json!(null), json!({"tool_choice": choice})).unwrap_err();
     assert_eq!(error(json!("required")).message(), "tool_choice: \"required\" needs tools, and there are none");
     assert_eq!(error(json!({"function": {"name": "x"}})).message(), "tool_choice: there is no tool \"x\"");
@@ -145,7 +148,6 @@ fn generic_format_calls_where_the_template_cannot() {
     for parallel in [false, true] {
         let format = format(PLAIN, tools(), json!({"tool_choice": "required", "parallel_tool_calls": parallel}));
         let grammar = format.grammar.unwrap();
-        assert!(grammar.triggers.is_empty());
         let messages = format.messages.unwrap();
         let system = messages.first().unwrap();
         assert_eq!(system["role"], "system");
@@ -179,7 +181,11 @@ fn schema_of_the_content_follows_reasoning() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
     let more = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
     let format = format(OPEN_THINKING_TAGS, json!(null), more);
-    assert!(format.grammar.unwrap().is_behind_reasoning);
+    let grammar = format.grammar.unwrap();
+    let prompted = |text: &str| allows(&grammar, &format!("{}{text}", grammar.prefix));
+    assert!(
+        grammar.prefix.contains("<think>") && prompted("so</think>\n{\"a\": 1}") && !prompted("so</think>\n{\"b\"")
+    );
     let message = message(&format.reader, "so\n</think>\n\n{\"a\": 1}");
     assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("so", "{\"a\": 1}"));
 }
@@ -273,7 +279,6 @@ fn tools_and_a_schema_of_the_content_are_both_enforced() {
     let more = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
     let format = format(THINKING_JSON, tools(), more);
     let grammar = format.grammar.unwrap();
-    assert_eq!(grammar.triggers, []);
     let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     for (text, allowed) in
         [(call, true), ("{\"a\": 1}", true), ("<think>x</think>{\"a\": 1}", true), ("{\"b\"", false), ("Hello", false)]

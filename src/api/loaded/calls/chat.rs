@@ -91,9 +91,8 @@ pub(super) fn prepare(
     let is_needed = json_schema.is_none() || !chat.tools.is_empty() || format.has_frame;
     if let Some(grammar) = format.grammar.take().filter(|_| is_needed) {
         request.grammar = Some(RequestGrammar::Tree(grammar.tree, grammar.root));
-        request.constraint.grammar_lazy = !grammar.triggers.is_empty() && !grammar.is_behind_reasoning;
-        request.constraint.is_behind_reasoning = grammar.is_behind_reasoning;
-        request.constraint.grammar_triggers = grammar.triggers;
+        request.constraint.grammar_lazy = false;
+        request.constraint.grammar_triggers = Vec::new();
         request.constraint.grammar_prefix = grammar.prefix;
     } else if !request.constraint.grammar_lazy && request.constraint.grammar_prefix.is_empty() {
         // The host's own grammar is that of the answer.

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
 pub use self::choices::Choices;
-pub use self::constraint::{ConstraintOptions, GrammarTrigger, TriggerKind};
+pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub use self::defaults::read_seed;
 pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};

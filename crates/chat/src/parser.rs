@@ -5,8 +5,7 @@ use std::sync::Arc;
 use foredraft_grammar::tree::Mark;
 use foredraft_grammar::{CompletionReader, ReadEvent};
 
-use crate::format::{CallPart, Calls, ChatFormat, TurnStart};
-use crate::former::{FormerOptions, FormerParser, FormerReader};
+use crate::format::{CallObject, CallPart, Calls, ChatFormat, TurnStart};
 use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
 use crate::tool::Tool;
 use crate::turn::{self, TurnGrammar, TurnRequest};
@@ -14,15 +13,9 @@ use crate::turn::{self, TurnGrammar, TurnRequest};
 /// Reads the messages of completions of one format, with certain tools.
 #[derive(Debug)]
 pub struct MessageReader {
-    kind: ReaderKind,
+    /// A parser at the beginning of a completion.
+    begun: MessageParser,
     has_ids: bool,
-}
-
-#[derive(Debug)]
-enum ReaderKind {
-    /// The parser at the beginning of a completion.
-    Tree(Box<TreeParser>),
-    Former(Arc<FormerReader>),
 }
 
 /// The known properties of the completions that are read.
@@ -46,14 +39,7 @@ impl MessageReader {
     #[must_use]
     pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
         let has_ids = format.calls.iter().any(Calls::has_ids);
-        if turn::is_described(&format)
-            && let Some(parser) = TreeParser::new(&format, tools.clone(), &options)
-        {
-            return MessageReader { kind: ReaderKind::Tree(Box::new(parser)), has_ids };
-        }
-        let ReaderOptions { opened, is_continued, is_enforced, is_required, .. } = options;
-        let options = FormerOptions { opened, is_continued, is_enforced, is_required };
-        MessageReader { kind: ReaderKind::Former(Arc::new(FormerReader::new(format, tools, options))), has_ids }
+        MessageReader { begun: MessageParser::begun(&format, tools, &options), has_ids }
     }
 
     /// Whether the model writes ids of calls.
@@ -65,79 +51,7 @@ impl MessageReader {
 
 /// The message of one completion. It depends on the text alone, not on how the text was cut, and nothing that a delta had is taken back.
 #[derive(Debug, Clone)]
-pub struct MessageParser(ParserKind);
-
-#[derive(Debug, Clone)]
-enum ParserKind {
-    Tree(Box<TreeParser>),
-    Former(Box<FormerParser>),
-}
-
-impl MessageParser {
-    /// An empty message.
-    #[must_use]
-    pub fn new(reader: Arc<MessageReader>) -> MessageParser {
-        MessageParser(match &reader.kind {
-            ReaderKind::Tree(parser) => ParserKind::Tree(parser.clone()),
-            ReaderKind::Former(reader) => ParserKind::Former(Box::new(FormerParser::new(Arc::clone(reader)))),
-        })
-    }
-
-    /// Reads more of the completion.
-    pub fn push(&mut self, text: &str) {
-        match &mut self.0 {
-            ParserKind::Tree(parser) => parser.push(text),
-            ParserKind::Former(parser) => parser.push(text),
-        }
-    }
-
-    /// Ends the completion.
-    pub fn finish(&mut self) {
-        match &mut self.0 {
-            ParserKind::Tree(parser) => parser.finish(),
-            ParserKind::Former(parser) => parser.finish(),
-        }
-    }
-
-    /// The parts of the message that are new since the last call.
-    pub fn delta(&mut self) -> MessageDelta {
-        match &mut self.0 {
-            ParserKind::Tree(parser) => parser.delta(),
-            ParserKind::Former(parser) => parser.delta(),
-        }
-    }
-
-    /// The message so far, without the part that the prompt has.
-    #[must_use]
-    pub fn message(&self) -> ChatMessage {
-        match &self.0 {
-            ParserKind::Tree(parser) => parser.message(),
-            ParserKind::Former(parser) => parser.message(),
-        }
-    }
-
-    /// The part of the message that the prompt has.
-    #[must_use]
-    pub fn given(&self) -> &ChatMessage {
-        match &self.0 {
-            ParserKind::Tree(parser) => &parser.given,
-            ParserKind::Former(parser) => parser.given(),
-        }
-    }
-
-    /// Calls that are not valid, each with the reason.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        match &self.0 {
-            ParserKind::Tree(parser) => &parser.state.warnings,
-            ParserKind::Former(parser) => parser.warnings(),
-        }
-    }
-}
-
-/// Reads a message with the tree of its turn.
-#[derive(Debug, Clone)]
-struct TreeParser {
+pub struct MessageParser {
     /// `None`: the completion is over.
     reader: Option<CompletionReader>,
     state: MessageState,
@@ -178,27 +92,21 @@ struct OpenCall {
     is_reported: bool,
 }
 
-impl TreeParser {
-    /// A parser at the beginning of a completion. `None`: the tree cannot be made.
-    fn new(format: &ChatFormat, tools: Vec<Tool>, options: &ReaderOptions) -> Option<TreeParser> {
-        let has_late_ids = format.calls.iter().flat_map(|calls| &calls.call).any(
-            |part| matches!(part, CallPart::Object(object) if object.id.as_ref().is_some_and(|(_, is_first)| !is_first)),
-        );
-        let start = TurnStart { opened: options.opened.clone() };
-        let request = TurnRequest { tools: &tools, is_required: options.is_required, parallel: true, document: None };
-        let strict = match &options.grammar {
-            None if options.is_enforced => turn::strict(format, &request, &start).ok()?,
-            known => known.clone(),
-        };
-        let (tree, root) = match strict.filter(|strict| strict.has_marks) {
-            Some(strict) => (strict.tree, strict.root),
-            None => turn::lenient(format, &tools).or_else(|_| turn::lenient(format, &[])).ok()?,
-        };
-        let reader = CompletionReader::new(tree, root).ok()?;
+impl MessageParser {
+    /// An empty message.
+    #[must_use]
+    pub fn new(reader: Arc<MessageReader>) -> MessageParser {
+        reader.begun.clone()
+    }
+
+    fn begun(format: &ChatFormat, tools: Vec<Tool>, options: &ReaderOptions) -> MessageParser {
+        let is_late = |part: &CallPart| matches!(part, CallPart::Object(CallObject { id: Some((_, false)), .. }));
+        let has_late_ids = format.calls.iter().flat_map(|calls| &calls.call).any(is_late);
+        let reader = reader(format, &tools, options);
         let (message, tools) = (ChatMessage::default(), tools.into());
         let state = MessageState { tools, message, warnings: Vec::new(), call: None, has_late_ids };
         let (sent, given) = (Sent::default(), ChatMessage::default());
-        let mut parser = TreeParser { reader: Some(reader), state, sent, given };
+        let mut parser = MessageParser { reader, state, sent, given };
         parser.push(&options.opened);
         if options.is_continued {
             // Nothing of it is undecided: the space at its end is part of it, too.
@@ -208,24 +116,36 @@ impl TreeParser {
             parser.sent.content = parser.given.content.len();
             parser.sent.reasoning = parser.given.reasoning.len();
         }
-        Some(parser)
+        parser
     }
 
-    fn push(&mut self, text: &str) {
+    /// Reads more of the completion.
+    pub fn push(&mut self, text: &str) {
         let state = &mut self.state;
         if let Some(reader) = &mut self.reader {
             reader.push(text.as_bytes(), &mut |event| state.take(event));
         }
     }
 
-    fn finish(&mut self) {
+    /// Ends the completion.
+    pub fn finish(&mut self) {
         let state = &mut self.state;
         if let Some(reader) = self.reader.take() {
             reader.finish(&mut |event| state.take(event));
+            if state.call.as_ref().is_some_and(|call| call.is_foreign) {
+                state.end_call();
+            }
         }
     }
 
-    fn delta(&mut self) -> MessageDelta {
+    /// Whether the tree reads all of the completion so far, and it may end here.
+    #[cfg(test)]
+    pub(crate) fn may_end(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| !reader.is_lost() && reader.may_end())
+    }
+
+    /// The parts of the message that are new since the last call.
+    pub fn delta(&mut self) -> MessageDelta {
         let take = |text: &str, sent: &mut usize| {
             let more = text.get(*sent..).unwrap_or_default().to_owned();
             *sent = text.len().max(*sent);
@@ -247,7 +167,9 @@ impl TreeParser {
         MessageDelta { content, reasoning, calls }
     }
 
-    fn message(&self) -> ChatMessage {
+    /// The message so far, without the part that the prompt has.
+    #[must_use]
+    pub fn message(&self) -> ChatMessage {
         let after = |text: &str, given: &str| text.get(given.len()..).unwrap_or_default().to_owned();
         let message = &self.state.message;
         ChatMessage {
@@ -256,6 +178,33 @@ impl TreeParser {
             calls: message.calls.clone(),
         }
     }
+
+    /// The part of the message that the prompt has.
+    #[must_use]
+    pub fn given(&self) -> &ChatMessage {
+        &self.given
+    }
+
+    /// Calls that are not valid, each with the reason.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.state.warnings
+    }
+}
+
+/// The reader of a turn's tree. `None`: no tree can be made, which its grammar has said.
+fn reader(format: &ChatFormat, tools: &[Tool], options: &ReaderOptions) -> Option<CompletionReader> {
+    let start = TurnStart { opened: options.opened.clone() };
+    let request = TurnRequest { tools, is_required: options.is_required, parallel: true, document: None };
+    let strict = match &options.grammar {
+        None if options.is_enforced => format.grammar(&request, &start).ok()?,
+        known => known.clone(),
+    };
+    let (tree, root) = match strict.filter(|strict| strict.is_begun) {
+        Some(strict) => (strict.tree, strict.root),
+        None => turn::lenient(format, tools).or_else(|_| turn::lenient(format, &[])).ok()?,
+    };
+    CompletionReader::new(tree, root).ok()
 }
 
 impl MessageState {

@@ -1,0 +1,333 @@
+//! Arguments that are written one by one, between tags or as literals of Python.
+
+use foredraft_base::error::Result;
+use foredraft_grammar::tree::{Each, Mark, NodeId};
+use foredraft_schema::{ArgumentKind, CompileOptions, Notation, Schema, Unenforced, Values};
+use serde_json::{Map, Value};
+
+use super::{TurnBuilder, core, words_of};
+use crate::format::{KEY, TagKind, TaggedValue, Tags};
+use crate::tool::Tool;
+
+/// The characters of names that no schema lists.
+const KEY_CHARS: [(u32, u32); 5] = [(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A), (0x5F, 0x5F), (0x2D, 0x2D)];
+/// The longest of them.
+const MAX_KEY: u32 = 64;
+/// The name of an item's element.
+const ITEM: &str = "item";
+
+/// The place of arguments: the tool, and the text behind all of them.
+#[derive(Clone, Copy)]
+pub(super) struct TaggedCall<'a> {
+    pub(super) tags: &'a Tags,
+    pub(super) tail: &'a str,
+    pub(super) tool: &'a Tool,
+}
+
+impl TurnBuilder<'_> {
+    /// All arguments, each once and in any order.
+    pub(super) fn tagged_arguments(&mut self, call: TaggedCall<'_>) -> Result<NodeId> {
+        let parameters = &call.tool.parameters;
+        let mut items = Vec::new();
+        for property in &parameters.properties {
+            let name = property.name.as_str();
+            let key = self.tree.as_text(name, &format!("{}: ", Value::from(name)));
+            items.push((self.tagged(call, name, key, &property.schema)?, property.is_required && !self.is_lenient));
+        }
+        self.note(call.tool, parameters.unenforced.clone());
+        let mut further = None;
+        if let (Some(additional), true) = (&parameters.additional, items.is_empty() || self.is_lenient) {
+            // Any names. That each comes once is not enforced.
+            let (char, quote, colon) = (self.tree.class(&KEY_CHARS), self.tree.emit("\""), self.tree.emit("\": "));
+            let key = self.tree.repeat(char, 1, Some(MAX_KEY));
+            let key = self.tree.mark(Mark::Text, key);
+            let key = self.tree.seq(&[quote, key, colon]);
+            further = Some(self.tagged(call, "", key, additional)?);
+        }
+        let (gap, separator, comma) = (self.gap(), self.words(&call.tags.separator), self.tree.emit(", "));
+        let separator = self.tree.seq(&[gap, separator, comma]);
+        let each = self.tree.each(Each { items, separator, further, least: 0, most: None, any_order: true });
+        Ok(self.bracketed("{", each, "}"))
+    }
+
+    /// Nodes between brackets that the completion does not have.
+    fn bracketed(&mut self, open: &str, node: NodeId, close: &str) -> NodeId {
+        let (open, close) = (self.tree.emit(open), self.tree.emit(close));
+        self.tree.seq(&[open, node, close])
+    }
+
+    /// One argument. `key` reads its name.
+    fn tagged(&mut self, call: TaggedCall<'_>, name: &str, key: NodeId, schema: &Schema) -> Result<NodeId> {
+        let TaggedCall { tags, tail, tool } = call;
+        let (gap, before) = (self.gap(), self.words(core(&tags.before_key)));
+        let before = self.tree.seq(&[gap, before]);
+        let raw = tool.raw.get("properties").and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
+        let mut forms = Vec::new();
+        // A longer text comes first, because it can begin with a shorter one.
+        let mut values: Vec<&TaggedValue> = tags.values.iter().collect();
+        values.sort_by_key(|value| std::cmp::Reverse(value.open.len()));
+        for value in values {
+            let close = value.close.replace(KEY, name);
+            if tags.is_python {
+                let (open, value) = (self.words(&value.open), self.literal(schema, tool)?);
+                forms.push(self.tree.seq(&[gap, open, gap, value]));
+                continue;
+            }
+            let end = if core(&close).is_empty() { core(tail) } else { core(&close) };
+            let node = match value.kind {
+                TagKind::BySchema if tags.has_elements => {
+                    let argument = schema.compile_argument(&[end], Notation::Json, &self.options(), &mut self.tree)?;
+                    self.note(tool, argument.unenforced);
+                    Some(self.element_value(call, end, schema, raw)?)
+                }
+                TagKind::BySchema => Some(self.by_schema(tags, end.trim(), schema, raw, tool)?),
+                TagKind::Text => self.only_text(end.trim(), schema, tool)?,
+                TagKind::Json(kind) => self.only_json(kind, schema, raw, tool)?,
+            };
+            if let Some(node) = node {
+                forms.push(self.enclosed(value, &close, node));
+            }
+        }
+        let forms = self.tree.alt(&forms);
+        Ok(self.tree.seq(&[before, key, forms]))
+    }
+
+    /// A value with the texts around it. The white space that the template prints beside them is not a part of it.
+    fn enclosed(&mut self, value: &TaggedValue, close: &str, node: NodeId) -> NodeId {
+        let gap = self.gap();
+        let mut parts = Vec::new();
+        for word in words_of(&value.open) {
+            parts.extend([gap, self.tree.text(word)]);
+        }
+        let behind = self.tree.text(value.open.get(value.open.trim_end().len()..).unwrap_or_default());
+        parts.push(self.tree.opt(behind));
+        let before = close.get(..close.len() - close.trim_start().len()).unwrap_or_default();
+        let close = self.tree.text(close.trim());
+        let end = match before.is_empty() {
+            true => self.tree.seq(&[node, close]),
+            false => {
+                // The value is the shorter one of two.
+                let before = self.tree.text(before);
+                let (shorter, longer) = (self.tree.seq(&[node, before, close]), self.tree.seq(&[node, close]));
+                self.tree.alt(&[shorter, longer])
+            }
+        };
+        parts.push(end);
+        self.tree.seq(&parts)
+    }
+
+    /// A value whose schema says whether it is text or JSON.
+    fn by_schema(&mut self, tags: &Tags, end: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<NodeId> {
+        let options = self.options();
+        let argument = schema.compile_argument(&[end], Notation::Json, &options, &mut self.tree)?;
+        self.note(tool, argument.unenforced);
+        let mut forms = Vec::new();
+        if argument.kind != ArgumentKind::Text {
+            if tags.prints_python
+                && let Some(values) = schema.compile_values(Notation::Python, &options, &mut self.tree)?
+            {
+                forms.push(values.node);
+            }
+            // Many templates print Python's constants.
+            if declared_type(raw) == Some("boolean") {
+                forms.extend([self.tree.as_text("True", "true"), self.tree.as_text("False", "false")]);
+            }
+            if schema.is_valid(&Value::Null) {
+                forms.push(self.tree.as_text("None", "null"));
+            }
+        }
+        let node = argument.node;
+        if argument.kind != ArgumentKind::Json {
+            return Ok(self.first_of(&forms, node));
+        }
+        forms.insert(0, node);
+        if self.is_lenient {
+            let any = Values::new(&mut self.tree, Notation::Json, options).any();
+            forms.extend([self.tree.mark(Mark::Verbatim, any), self.text_until(end)]);
+        }
+        // Nothing says that space belongs to the value.
+        let (gap, forms) = (self.gap(), self.tree.alt(&forms));
+        Ok(self.tree.seq(&[gap, forms, gap]))
+    }
+
+    /// A string as it stands. `None`: no string is valid.
+    fn only_text(&mut self, end: &str, schema: &Schema, tool: &Tool) -> Result<Option<NodeId>> {
+        let options = self.options();
+        let argument = schema.compile_argument(&[end], Notation::Json, &options, &mut self.tree)?;
+        self.note(tool, argument.unenforced);
+        Ok(match argument.kind {
+            ArgumentKind::Text => Some(argument.node),
+            ArgumentKind::Json if !self.is_lenient => None,
+            ArgumentKind::Json | ArgumentKind::Either => Some(self.text_until(end)),
+        })
+    }
+
+    /// A value as JSON. `None`: none of this type is valid. An empty name stands for values that are no strings.
+    fn only_json(&mut self, kind: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<Option<NodeId>> {
+        let options = self.options();
+        if self.is_lenient {
+            let any = Values::new(&mut self.tree, Notation::Json, options).any();
+            return Ok(Some(self.tree.mark(Mark::Verbatim, any)));
+        }
+        let is_possible =
+            kind.is_empty() || declared_type(raw).is_none_or(|it| it == kind || it == "integer" && kind == "number");
+        if !is_possible || schema.argument_kind()? == ArgumentKind::Text {
+            return Ok(None);
+        }
+        let compiled = schema.compile(&options, &mut self.tree)?;
+        self.note(tool, compiled.unenforced);
+        Ok(Some(self.tree.mark(Mark::Verbatim, compiled.node)))
+    }
+
+    /// A literal of Python. Templates print strings in single quotes without escapes, so what cannot be read with them is as it stands.
+    fn literal(&mut self, schema: &Schema, tool: &Tool) -> Result<NodeId> {
+        let options = self.options();
+        let mut values = Values::new(&mut self.tree, Notation::Python, options);
+        let literal = values.value(schema)?;
+        let unenforced = values.into_unenforced();
+        self.note(tool, unenforced);
+        if schema.argument_kind()? == ArgumentKind::Json && !self.is_lenient {
+            return Ok(literal);
+        }
+        let argument = schema.compile_argument(&["'"], Notation::Json, &options, &mut self.tree)?;
+        let text = if argument.kind == ArgumentKind::Text { argument.node } else { self.text_until("'") };
+        let quote = self.tree.text("'");
+        let text = self.tree.seq(&[quote, text, quote]);
+        Ok(self.tree.alt(&[literal, text]))
+    }
+
+    /// An object or array as elements, or another value as it stands. `end`: the end of the element around it.
+    fn element_value(&mut self, call: TaggedCall<'_>, end: &str, schema: &Schema, raw: &Value) -> Result<NodeId> {
+        let begin = core(&call.tags.before_key);
+        let (gap, comma) = (self.gap(), self.tree.emit(", "));
+        match (declared_type(raw), raw.get("properties"), raw.get("items")) {
+            (Some("object"), Some(properties), _) => {
+                let parameters = schema.parameters()?;
+                let mut items = Vec::new();
+                for property in &parameters.properties {
+                    let name = property.name.as_str();
+                    let raw = properties.get(name).unwrap_or(&Value::Null);
+                    let value = self.element_value(call, &format!("{begin}/{name}>"), &property.schema, raw)?;
+                    let key = self.tree.emit(&format!("{}: ", Value::from(name)));
+                    let item = self.element(begin, name, key, value);
+                    items.push((item, property.is_required && !self.is_lenient));
+                }
+                self.note(call.tool, parameters.unenforced);
+                let each = Each { items, separator: comma, further: None, least: 0, most: None, any_order: true };
+                let each = self.tree.each(each);
+                let object = self.bracketed("{", each, "}");
+                Ok(self.tree.seq(&[gap, object, gap]))
+            }
+            (Some("array"), _, Some(items)) if declared_type(items).is_some() => {
+                let value = self.element_value(call, &format!("{begin}/{ITEM}>"), &schema.own_part(items)?, items)?;
+                let nothing = self.tree.empty();
+                let item = self.element(begin, ITEM, nothing, value);
+                let array = self.array(item, 0);
+                Ok(self.tree.seq(&[gap, array, gap]))
+            }
+            (Some("object"), ..) => {
+                let (any, nothing) = (self.any_element(begin), self.tree.empty());
+                let (some, none) = (self.any_object_element(begin, any), self.bracketed("{", nothing, "}"));
+                let object = self.tree.alt(&[some, none]);
+                Ok(self.tree.seq(&[gap, object, gap]))
+            }
+            (Some("array"), ..) => {
+                let (any, nothing) = (self.any_element(begin), self.tree.empty());
+                let item = self.element(begin, ITEM, nothing, any);
+                let array = self.array(item, 0);
+                Ok(self.tree.seq(&[gap, array, gap]))
+            }
+            (kind, ..) => {
+                let value = self.by_schema(call.tags, end, schema, raw, call.tool)?;
+                let empty = Value::Object(Map::new());
+                if kind.is_some() || !schema.is_valid(&empty) {
+                    return Ok(value);
+                }
+                let any = self.any_element(begin);
+                let parts = self.any_parts(begin, any);
+                Ok(self.tree.alt(&[parts, value]))
+            }
+        }
+    }
+
+    /// Items, or elements with names.
+    fn any_parts(&mut self, begin: &str, any: NodeId) -> NodeId {
+        let (gap, nothing) = (self.gap(), self.tree.empty());
+        let item = self.element(begin, ITEM, nothing, any);
+        let (array, object) = (self.array(item, 1), self.any_object_element(begin, any));
+        let parts = self.tree.alt(&[array, object]);
+        self.tree.seq(&[gap, parts, gap])
+    }
+
+    /// An element of this name. `key`: what arguments have before the value.
+    fn element(&mut self, begin: &str, name: &str, key: NodeId, value: NodeId) -> NodeId {
+        let gap = self.gap();
+        let (open, close) = (self.tree.text(format!("{begin}{name}>")), self.tree.text(format!("{begin}/{name}>")));
+        self.tree.seq(&[gap, open, key, value, close, gap])
+    }
+
+    /// Items one after the other.
+    fn array(&mut self, item: NodeId, least: u32) -> NodeId {
+        let comma = self.tree.emit(", ");
+        let more = self.tree.seq(&[comma, item]);
+        let more = self.tree.repeat(more, 0, None);
+        let items = self.tree.seq(&[item, more]);
+        let items = if least == 0 { self.tree.opt(items) } else { items };
+        self.bracketed("[", items, "]")
+    }
+
+    /// The content of any element: items, or elements with names, or text.
+    fn any_element(&mut self, begin: &str) -> NodeId {
+        let (rule, is_new) = self.tree.rule("any element");
+        if is_new {
+            let parts = self.any_parts(begin, rule);
+            let options = CompileOptions { is_lenient: true, ..CompileOptions::default() };
+            let json = Values::new(&mut self.tree, Notation::Json, options).any();
+            let (json, text) = (self.tree.mark(Mark::Verbatim, json), self.text_until(begin));
+            let body = self.tree.alt(&[parts, json, text]);
+            self.tree.define(rule, body);
+        }
+        rule
+    }
+
+    /// Elements with any names. Their ends are not compared with their beginnings.
+    fn any_object_element(&mut self, begin: &str, value: NodeId) -> NodeId {
+        let (char, gap, comma) = (self.tree.class(&KEY_CHARS), self.gap(), self.tree.emit(", "));
+        let name = self.tree.repeat(char, 1, Some(MAX_KEY));
+        let key = self.tree.mark(Mark::Text, name);
+        let (open, close, end) = (self.tree.text(begin), self.tree.text(format!("{begin}/")), self.tree.text(">"));
+        let (quote, colon) = (self.tree.emit("\""), self.tree.emit("\": "));
+        let element = self.tree.seq(&[gap, open, quote, key, colon, end, value, close, name, end, gap]);
+        let more = self.tree.seq(&[comma, element]);
+        let more = self.tree.repeat(more, 0, None);
+        let elements = self.tree.seq(&[element, more]);
+        self.bracketed("{", elements, "}")
+    }
+
+    /// Any text before this one, as a string.
+    fn text_until(&mut self, end: &str) -> NodeId {
+        let (quote, text) = (self.tree.emit("\""), self.tree.until(&[end]));
+        let text = self.tree.mark(Mark::Text, text);
+        self.tree.seq(&[quote, text, quote])
+    }
+
+    pub(super) fn options(&self) -> CompileOptions {
+        CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: self.is_lenient }
+    }
+
+    /// Keywords that the grammar does not enforce.
+    pub(super) fn note(&mut self, tool: &Tool, unenforced: impl IntoIterator<Item = Unenforced>) {
+        for keyword in unenforced {
+            let noted = (Some(tool.name.clone()), keyword);
+            if !self.unenforced.contains(&noted) {
+                self.unenforced.push(noted);
+            }
+        }
+    }
+}
+
+/// The type of a schema that has no references and no alternatives.
+fn declared_type(raw: &Value) -> Option<&str> {
+    let is_plain = ["$ref", "anyOf", "oneOf", "allOf", "enum", "const"].iter().all(|key| raw.get(key).is_none());
+    raw.get("type").and_then(Value::as_str).filter(|_| is_plain)
+}
