@@ -8,9 +8,6 @@ use super::trigger::{Awaiting, Trigger, TriggerSet};
 use foredraft_base::error::Result;
 use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 
-/// The most tokens of white space between reasoning and a grammar.
-const MAX_GAP: usize = 4;
-
 /// A vocabulary in which some control tokens add their text to a completion.
 #[derive(Debug)]
 pub struct PreservingVocabulary {
@@ -67,11 +64,8 @@ impl Vocabulary for PreservingVocabulary {
 /// the grammar does not allow is not allowed. (In llama.cpp it is, and then the completion fails.) If such a token is accepted nevertheless,
 /// the grammar does not begin.
 ///
-/// A call can begin inside of reasoning. Where the budget of reasoning is used up inside of such a call, the grammar begins with it, so no end
-/// of reasoning is written into its arguments.
-///
-/// A grammar behind reasoning is not lazy: it applies when reasoning ends, and a completion does not end before. With triggers, a call inside of
-/// reasoning is enough.
+/// Where the grammar is a tree that marks reasoning, the limit follows these marks, and waits for a call that has begun inside of reasoning.
+/// Otherwise it looks for the tags in the text.
 ///
 /// It may move between threads, but not be used by several at once. Copies share the grammar's automaton.
 #[derive(Debug, Clone)]
@@ -81,12 +75,6 @@ pub struct OutputConstraint {
     /// The grammar has not begun.
     awaiting: Option<Awaiting>,
     reasoning: Option<(Arc<ReasoningRules>, ReasoningState)>,
-    /// The grammar begins when reasoning ends, if not before.
-    is_behind_reasoning: bool,
-    /// The tokens of white space that may come between reasoning and the grammar.
-    gap: usize,
-    /// The same constraint without reasoning, which reads what the model says inside of it.
-    inside: Option<Box<OutputConstraint>>,
 }
 
 impl From<Grammar> for OutputConstraint {
@@ -99,15 +87,7 @@ impl From<Grammar> for OutputConstraint {
 impl OutputConstraint {
     /// No constraint.
     pub fn none(vocabulary: Arc<dyn Vocabulary>) -> OutputConstraint {
-        OutputConstraint {
-            vocabulary,
-            grammar: None,
-            awaiting: None,
-            reasoning: None,
-            is_behind_reasoning: false,
-            gap: 0,
-            inside: None,
-        }
+        OutputConstraint { vocabulary, grammar: None, awaiting: None, reasoning: None }
     }
 
     /// The grammar applies from the first trigger on.
@@ -116,18 +96,6 @@ impl OutputConstraint {
     /// `invalid_request`: a trigger is invalid.
     pub fn with_triggers(self, triggers: &[Trigger]) -> Result<OutputConstraint> {
         Ok(OutputConstraint { awaiting: Some(Awaiting::new(TriggerSet::new(triggers)?)), ..self })
-    }
-
-    /// The grammar applies from the end of reasoning on, if the completion begins inside of it. Its triggers, if it has some, count inside.
-    #[must_use]
-    pub fn behind_reasoning(mut self) -> OutputConstraint {
-        if self.reasoning.as_ref().is_some_and(|(_, state)| state.is_inside()) {
-            self.is_behind_reasoning = true;
-            self.awaiting.get_or_insert_with(|| Awaiting::new(TriggerSet::default()));
-        } else {
-            self.awaiting = None;
-        }
-        self
     }
 
     /// Adds the rules of reasoning, for a completion after a prompt that ends with `prefix`.
@@ -142,17 +110,15 @@ impl OutputConstraint {
     /// Ends reasoning as if its budget were used up. Returns whether the completion reasons.
     pub fn end_reasoning(&mut self) -> bool {
         let marked = self.marked_reasoning();
-        let reasons = self.reasoning.as_mut().is_some_and(|(rules, state)| match marked {
+        self.reasoning.as_mut().is_some_and(|(rules, state)| match marked {
             Some(reasoning) => state.end_marked(rules, reasoning),
             None => state.end_now(rules),
-        });
-        self.keep_begun_call();
-        reasons
+        })
     }
 
     /// Whether any token may come next, as far as this constraint knows without looking at tokens.
     pub fn is_idle(&self) -> bool {
-        let applies = self.grammar.is_some() && (self.is_behind_reasoning || self.grammar_applies());
+        let applies = self.grammar.is_some() && self.grammar_applies();
         self.forced().is_none() && !applies
     }
 
@@ -180,28 +146,7 @@ impl OutputConstraint {
             // A grammar of the whole completion comes first.
             self.reasoning.iter_mut().for_each(|(_, state)| state.give_up());
         }
-        if self.is_behind_reasoning {
-            for candidate in candidates.iter_mut().filter(|candidate| self.vocabulary.is_eog(candidate.id)) {
-                let begun = self.inside.as_mut().filter(|inside| inside.awaiting.is_none());
-                if !begun.map_or(Ok(false), |inside| inside.allows(candidate.id))? {
-                    forbid(candidate);
-                }
-            }
-            return Ok(());
-        }
         match (&mut self.grammar, &self.awaiting) {
-            (Some(grammar), None) if self.gap > 0 => {
-                let is_space = |candidate: &&TokenData| is_space(self.vocabulary.text(candidate.id));
-                let spaces: Vec<TokenData> = candidates.iter().filter(is_space).copied().collect();
-                grammar.filter(candidates)?;
-                let mut spaces = spaces.iter().peekable();
-                for candidate in candidates {
-                    if let Some(space) = spaces.next_if(|space| space.id == candidate.id) {
-                        candidate.logit = space.logit;
-                    }
-                }
-                Ok(())
-            }
             (Some(grammar), None) => grammar.filter(candidates),
             // To look at the whole vocabulary with patterns would take seconds.
             (Some(grammar), Some(awaiting))
@@ -242,29 +187,11 @@ impl OutputConstraint {
             None => VisibleText::All,
         };
         let Some(awaiting) = &mut self.awaiting else {
-            let gap = std::mem::take(&mut self.gap);
-            if gap > 0 && is_space(text) && !self.grammar.as_mut().map_or(Ok(true), |grammar| grammar.allows(token))? {
-                self.gap = gap - 1;
-                return Ok(());
-            }
             return self.advance_grammar(token);
         };
         match visible {
-            VisibleText::Nothing => {
-                self.read_inside(token);
-                self.keep_begun_call();
-                Ok(())
-            }
-            VisibleText::Ended(text, n_end) if self.is_behind_reasoning => {
-                self.begin_grammar();
-                self.gap = MAX_GAP;
-                let rest = text.get(n_end..).unwrap_or(&[]).trim_ascii_start();
-                let Some(grammar) = &mut self.grammar else { return Ok(()) };
-                // A token can end reasoning and go on with what no grammar foresees.
-                if grammar.allows_text(rest)? { grammar.accept_text(rest) } else { Ok(()) }
-            }
+            VisibleText::Nothing => Ok(()),
             VisibleText::Ended(text, n_end) => {
-                self.inside = None;
                 // The end's own text can be a trigger, too.
                 let (end, rest) = text.split_at_checked(n_end).unwrap_or((&text, &[]));
                 self.advance_awaiting(end)?;
@@ -332,38 +259,6 @@ impl OutputConstraint {
     fn begin_grammar(&mut self) {
         self.awaiting = None;
         self.reasoning = None;
-        self.is_behind_reasoning = false;
-        self.inside = None;
-    }
-
-    /// Reads a token inside of reasoning, where it can be a part of a call.
-    fn read_inside(&mut self, token: Token) {
-        let fresh = || OutputConstraint {
-            grammar: self.grammar.clone(),
-            awaiting: self.awaiting.clone(),
-            ..OutputConstraint::none(Arc::clone(&self.vocabulary))
-        };
-        // A search for patterns takes long, and formats of calls have none.
-        let is_sought = self.awaiting.as_ref().is_some_and(|awaiting| !awaiting.triggers.has_patterns());
-        if !is_sought || self.grammar.is_none() {
-            return;
-        }
-        let mut inside = self.inside.take().unwrap_or_else(|| Box::new(fresh()));
-        // What the grammar does not allow was no call.
-        if !inside.allows(token).unwrap_or(false) || inside.accept(token).is_err() {
-            *inside = fresh();
-            let _ = inside.accept(token);
-        }
-        self.inside = Some(inside);
-    }
-
-    /// Lets the grammar begin with a call that has begun inside of reasoning, where the end of reasoning would be written into it.
-    fn keep_begun_call(&mut self) {
-        let is_forced = self.reasoning.as_ref().is_some_and(|(_, state)| state.is_forcing());
-        if let Some(inside) = self.inside.take_if(|inside| is_forced && inside.awaiting.is_none()) {
-            self.grammar = inside.grammar;
-            self.begin_grammar();
-        }
     }
 }
 
@@ -379,11 +274,6 @@ fn begins_wrongly(grammar: &Grammar, awaiting: &Awaiting, vocabulary: &dyn Vocab
         None => Ok(false),
         Some(text) => Ok(!grammar.clone().allows_text(&text)?),
     }
-}
-
-/// Whether a token is white space, as models write it behind reasoning.
-fn is_space(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|byte| matches!(byte, b' ' | b'\n'))
 }
 
 fn forbid(candidate: &mut TokenData) {

@@ -64,6 +64,15 @@ impl Grammar {
     /// `invalid_request`: a syntax error, with line, column and the expected input; or the grammar is too large or too
     /// ambiguous. `cancelled`: `work` was interrupted.
     pub fn new(vocabulary: &Arc<impl Vocabulary + 'static>, gbnf: &str, work: &Work) -> Result<Grammar> {
+        let (tree, root) = Grammar::read(vocabulary.as_ref(), gbnf, work)?;
+        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, Arc::new(tree), root, work)
+    }
+
+    /// The tree of `gbnf`, and the node of its rule `root`.
+    ///
+    /// # Errors
+    /// As [`Grammar::new`].
+    pub fn read(vocabulary: &dyn Vocabulary, gbnf: &str, work: &Work) -> Result<(Tree, NodeId)> {
         let invalid = |why: &str| Error::invalid(format!("grammar: {why}"));
         if !vocabulary.has_text() {
             return Err(invalid("the model has no vocabulary"));
@@ -75,8 +84,7 @@ impl Grammar {
             [token] => u32::try_from(*token).ok(),
             _ => None,
         };
-        let (tree, root) = parse::parse(gbnf, &find_token, work).map_err(|why| refused(why, work))?;
-        Grammar::start(Arc::clone(vocabulary) as Arc<dyn Vocabulary>, Arc::new(tree), root, work)
+        parse::parse(gbnf, &find_token, work).map_err(|why| refused(why, work))
     }
 
     /// A grammar of the texts of the node `root`. `work` counts the steps.

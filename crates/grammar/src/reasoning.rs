@@ -84,11 +84,6 @@ impl ReasoningState {
         self.phase != ReasoningPhase::Outside
     }
 
-    /// Whether the end of reasoning is being written, or comes next.
-    pub(crate) fn is_forcing(&self) -> bool {
-        matches!(self.phase, ReasoningPhase::InCharacter | ReasoningPhase::Forcing(0))
-    }
-
     /// Advances past a token with this text.
     pub(crate) fn accept(&mut self, rules: &ReasoningRules, text: &[u8]) -> VisibleText {
         let was_inside = self.is_inside();

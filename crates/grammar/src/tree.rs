@@ -38,6 +38,9 @@ pub use self::machine::{TextEnd, TextWithout};
 /// The most that a tree may hold: its nodes, their children and bytes, and the transitions of its machines.
 pub const MAX_SIZE: usize = 1 << 22;
 
+/// The most characters of white space between reasoning and a text behind it.
+const MAX_GAP: u32 = 8;
+
 /// A node of a [`Tree`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(crate) u32);
@@ -323,6 +326,14 @@ impl Tree {
     /// than [`Mark::Foreign`].
     pub fn commit(&mut self) -> NodeId {
         self.add(Node::Commit)
+    }
+
+    /// A text behind reasoning that has begun and ends with one of `ends`. White space may stand between them.
+    pub fn behind_reasoning(&mut self, ends: &[&str], text: NodeId) -> NodeId {
+        let (thought, end, space) = (self.free_text(ends), self.texts(ends), self.one_of(" \n"));
+        let inside = self.seq(&[thought, end]);
+        let (inside, gap) = (self.mark(Mark::ReasoningBlock, inside), self.repeat(space, 0, Some(MAX_GAP)));
+        self.seq(&[inside, gap, text])
     }
 
     /// A rule that [`Tree::define`] gives a body.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tree::{Mark, Tree};
 
 /// A vocabulary with these tokens, of which 0 ends a completion and 1 is a control token. Tokenizes nothing.
 #[derive(Debug)]
@@ -113,28 +114,36 @@ fn text_that_ends_reasoning_can_be_a_trigger() {
     assert_eq!(allowed_after(&constraint, &["a", "<ca", "ll>{"]), ["a", "}"]);
 }
 
+/// A tree of reasoning, in which a call may begin at the end, and what follows.
+fn marked(budget: Option<u32>) -> OutputConstraint {
+    let mut tree = Tree::new();
+    let (thought, call, rest) = (tree.free_text(&["</think>"]), tree.text("<call>"), tree.text("{"));
+    let (end, letter, close, text) = (tree.text("</think>"), tree.text("a"), tree.text("}"), tree.free_text(&[]));
+    let (called, ended) = (tree.seq(&[thought, call]), tree.seq(&[thought, end]));
+    let (called, ended) = (tree.mark(Mark::ReasoningBlock, called), tree.mark(Mark::ReasoningBlock, ended));
+    let letters = tree.repeat(letter, 0, None);
+    let (called, ended) = (tree.seq(&[called, rest, letters, close]), tree.seq(&[ended, text]));
+    let root = tree.alt(&[called, ended]);
+    let vocabulary = Arc::new(PreservingVocabulary::new(vocabulary(), [1].into()));
+    let work = foredraft_base::work::Work::unlimited();
+    OutputConstraint::from(Grammar::from_tree(vocabulary, tree, root, &work).unwrap()).with_reasoning(think(budget), "")
+}
+
 #[test]
-fn budget_of_reasoning_leaves_a_begun_call_whole() {
-    let constraint = |budget| lazy(&[1], &[call_word()]).with_reasoning(think(budget), "<think>");
+fn budget_of_reasoning_waits_for_a_begun_call() {
     let all = vocabulary().0.len();
-    // The budget is used up inside of the call, which goes on as the grammar says, without tags of reasoning.
-    assert_eq!(allowed_after(&constraint(Some(3)), &["a", "<call>", "{"]), ["a", "}"]);
-    assert_eq!(allowed_after(&constraint(Some(3)), &["a", "<ca", "ll>{", "a", "}"]), ["</s>"]);
-    assert_eq!(allowed_after(&constraint(Some(4)), &["<call>", "{", "a", "}"]), ["</s>"]);
+    // Behind the call nothing else is left than its end, or more reasoning, which then ends.
+    assert!(allowed_after(&marked(Some(3)), &["a", "<call>", "{"]).contains(&"}"));
+    assert!(allowed_after(&marked(Some(3)), &["a", "<call>", "{", "a", "}"]).contains(&"</s>"));
+    assert_eq!(allowed_after(&marked(Some(3)), &["a", "<call>", "{", "a", "{"]), ["stop"]);
     // A text that is no call does not delay the end of reasoning.
-    assert_eq!(allowed_after(&constraint(Some(3)), &["<call>", "a", "a"]), ["stop"]);
-    assert_eq!(allowed_after(&constraint(Some(2)), &["a", "<ca"]), ["stop"]);
-    assert_eq!(allowed_after(&constraint(Some(5)), &["<call>", "{", "}", "a", "a"]), ["stop"]);
-    assert_eq!(allowed_after(&constraint(Some(5)), &["<call>", "a", "<call>", "{", "a"]), ["a", "}"]);
-    // Before the budget is used up, it is reasoning.
-    assert_eq!(allowed_after(&constraint(Some(9)), &["<call>", "{", "a"]).len(), all);
-    let mut ended = constraint(None);
-    for token in [1, 6] {
-        ended.accept(token).unwrap();
-    }
+    assert_eq!(allowed_after(&marked(Some(3)), &["<call>", "a", "a"]), ["stop"]);
+    assert_eq!(allowed_after(&marked(Some(2)), &["a", "a", "stop", "</think>"]).len(), all);
+    let mut ended = marked(None);
+    ended.accept(1).unwrap();
     assert!(ended.end_reasoning());
-    assert_eq!(allowed_after(&ended, &["a"]), ["a", "}"]);
-    assert!(!ended.end_reasoning());
+    assert!(allowed_after(&ended, &["{", "a"]).contains(&"}"));
+    assert_eq!(allowed_after(&ended, &["a"]), ["stop"]);
 }
 
 #[test]
@@ -150,30 +159,22 @@ fn tags_of_reasoning_in_a_call_are_text() {
 
 #[test]
 fn grammar_behind_reasoning_applies_when_it_ends() {
-    let grammar = || {
-        OutputConstraint::from(Grammar::new(&vocabulary(), GRAMMAR, &foredraft_base::work::Work::unlimited()).unwrap())
+    let behind = |budget| {
+        let work = foredraft_base::work::Work::unlimited();
+        let (mut tree, root) = Grammar::read(vocabulary().as_ref(), GRAMMAR, &work).unwrap();
+        let root = tree.behind_reasoning(&["</think>"], root);
+        let grammar = Grammar::from_tree(vocabulary(), tree, root, &work).unwrap();
+        OutputConstraint::from(grammar).with_reasoning(think(budget), "<think>")
     };
-    let open = grammar().with_reasoning(think(None), "<think>").behind_reasoning();
-    let all = vocabulary().0.len();
-    // The answer is not left out.
-    assert_eq!(allowed_after(&open, &["a"]).len(), all - 1);
-    assert_eq!(allowed_after(&open, &["<ca", "ll>{", "}"]).len(), all - 1);
+    let open = behind(None);
+    // The answer is not left out, and the control token has no text.
+    let others = vocabulary().0.len() - 2;
+    assert_eq!(allowed_after(&open, &["a"]).len(), others);
+    assert_eq!(allowed_after(&open, &["<ca", "ll>{", "}"]).len(), others);
     assert_eq!(allowed_after(&open, &["a", "</think>"]), ["<ca", "\n"]);
-    assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "\n"]), ["<ca", "\n"]);
-    assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "\n", "\n", "\n"]), ["<ca"]);
     assert_eq!(allowed_after(&open, &["a", "</think>", "\n", "<ca", "ll>{"]), ["a", "}"]);
     assert_eq!(allowed_after(&open, &["a", "</think>", "<ca", "ll>{"]), ["a", "}"]);
-    let limited = grammar().with_reasoning(think(Some(1)), "<think>").behind_reasoning();
-    assert_eq!(allowed_after(&limited, &["a", "stop", "</think>"]), ["<ca", "\n"]);
-    // Without open reasoning it applies at once.
-    assert_eq!(allowed_after(&grammar().with_reasoning(think(None), "").behind_reasoning(), &[]), ["<ca"]);
-    // With triggers, a call inside of reasoning is an answer.
-    let calls = grammar().with_triggers(&[call_word()]).unwrap();
-    let calls = calls.with_reasoning(think(None), "<think>").behind_reasoning();
-    assert_eq!(allowed_after(&calls, &["<ca", "ll>{"]).len(), all - 1);
-    assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}"]).len(), all);
-    assert_eq!(allowed_after(&calls, &["<ca", "ll>{", "}", "a"]).len(), all - 1);
-    assert_eq!(allowed_after(&calls, &["</think>"]), ["<ca", "\n"]);
+    assert_eq!(allowed_after(&behind(Some(1)), &["a", "stop", "</think>"]), ["<ca", "\n"]);
 }
 
 #[test]

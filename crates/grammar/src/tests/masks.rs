@@ -9,7 +9,6 @@ use proptest::prelude::*;
 
 use super::chats::{FORMATS, answers, tools};
 use super::formats::How;
-use super::like_before::grammar;
 use crate::tree::{NodeId, Tree};
 use crate::{Grammar, PreservingVocabulary};
 
@@ -167,6 +166,38 @@ fn masks_of_special_cases_are_those_of_tokens() {
     check("root ::= (!<[2]>)* \"ab\"");
     check("root ::= \"<u>\" | \"<t>\"");
     check("root ::= \"\"");
+}
+
+/// A random rule's body. Rules are `r0` to `r3`.
+fn body() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        4 => prop::sample::select(vec!["\"a\"", "\"ab\"", "\"é\"", "\"aé\"", "\"\"", "\"\\u00e8x\"", "\"\\uD800\"", "\"\\U00110000\""]),
+        4 => prop::sample::select(vec!["[a-c]", "[^a]", "[^é]", "[à-ÿ]", "[aé€😀]", "[^\\u0080-\\uFFFF]", ".", "[b-a]", "[^b-a]", "[]", "[\\uD800-\\uDFFF]"]),
+        3 => prop::sample::select(vec!["r0", "r1", "r2", "r3", "root"]),
+        1 => prop::sample::select(vec!["<[1]>", "!<[2]>", "<[3]>"]),
+    ];
+    leaf.prop_map(str::to_owned).prop_recursive(4, 24, 4, |inner| {
+        let counts = prop::sample::select(vec!["*", "+", "?", "{2}", "{0}", "{1,2}", "{0,3}", "{2,}", "{0,0}"]);
+        prop_oneof![
+            3 => vec(inner.clone(), 1..4).prop_map(|parts| parts.join(" ")),
+            2 => vec(inner.clone(), 1..4).prop_map(|parts| format!("({})", parts.join(" | "))),
+            1 => inner.clone().prop_map(|part| format!("({part} | )")),
+            3 => (inner, counts).prop_map(|(part, count)| format!("({part}){count}")),
+        ]
+    })
+}
+
+fn grammar() -> impl Strategy<Value = String> {
+    (vec(body(), 5), 0_usize..8).prop_map(|(bodies, n_redefined)| {
+        let mut text = String::new();
+        for (name, body) in ["root", "r0", "r1", "r2", "r3"].iter().zip(&bodies).skip(usize::from(n_redefined == 7)) {
+            text.push_str(&format!("{name} ::= {body}\n"));
+        }
+        if n_redefined == 0 {
+            text.push_str("r1 ::= \"b\" | r2\n");
+        }
+        text
+    })
 }
 
 proptest! {

@@ -2,8 +2,6 @@
 
 mod chats;
 mod formats;
-mod former;
-mod like_before;
 pub(crate) mod masks;
 mod values;
 mod work;

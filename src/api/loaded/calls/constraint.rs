@@ -39,17 +39,23 @@ pub(super) fn compile(
     let vocabulary = Arc::new(PreservingVocabulary::new(vocabulary, Arc::clone(preserved)));
     let mut constraint = match &request.grammar {
         Some(given) => {
-            let mut grammar = match given {
-                RequestGrammar::Gbnf(text) => Grammar::new(&vocabulary, text, work)?,
-                RequestGrammar::Tree(tree, root) => {
-                    Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, Arc::clone(tree), *root, work)?
+            let (mut tree, mut root) = match given {
+                RequestGrammar::Gbnf(text) => {
+                    let (tree, root) = Grammar::read(vocabulary.as_ref(), text, work)?;
+                    (Arc::new(tree), root)
                 }
+                RequestGrammar::Tree(tree, root) => (Arc::clone(tree), *root),
             };
+            if options.is_behind_reasoning {
+                let ends: Vec<&str> = options.reasoning_ends.iter().map(String::as_str).collect();
+                root = Arc::make_mut(&mut tree).behind_reasoning(&ends, root);
+            }
+            let mut grammar = Grammar::from_tree(Arc::clone(&vocabulary) as Arc<dyn Vocabulary>, tree, root, work)?;
             if !options.grammar_prefix.is_empty() {
                 grammar.accept_prefix(options.grammar_prefix.as_bytes(), work)?;
             }
             let constraint = OutputConstraint::from(grammar);
-            Some(match options.grammar_lazy || options.is_behind_reasoning {
+            Some(match options.grammar_lazy {
                 true => constraint.with_triggers(&triggers(request, serving, preserved)?)?,
                 false => constraint,
             })
@@ -66,9 +72,6 @@ pub(super) fn compile(
         };
         let any = constraint.unwrap_or_else(|| OutputConstraint::none(vocabulary));
         constraint = Some(any.with_reasoning(rules, &options.generation_prompt));
-    }
-    if options.is_behind_reasoning {
-        constraint = constraint.map(OutputConstraint::behind_reasoning);
     }
     Ok(constraint)
 }

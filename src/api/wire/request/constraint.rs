@@ -21,7 +21,7 @@ pub struct ConstraintOptions {
     pub grammar_triggers: Vec<GrammarTrigger>,
     /// The text that the grammar begins with before the completion begins.
     pub grammar_prefix: String,
-    /// The grammar applies when the reasoning ends in which the completion begins, or from a trigger inside of it on.
+    /// The completion begins inside of reasoning, behind which the grammar's texts stand.
     pub is_behind_reasoning: bool,
     /// Texts of control tokens that are part of the completion.
     pub preserved_tokens: Vec<String>,
