@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
 use super::status::EngineStatus;
-use crate::api::loaded::calls::{PollCommand, PollSource};
+use crate::api::loaded::calls::{PollCommand, PollSource, prompt_stats, submitted, wait_for_response};
 use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
@@ -18,7 +18,7 @@ use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{RequestArguments, RequestDefaults};
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
-use crate::host::Hook;
+use crate::host::{self, Hook};
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, PauseGate};
@@ -289,8 +289,16 @@ impl LoadedEngine for LocalEngine {
         announce: &dyn Fn(u64),
     ) -> Result<Value> {
         self.during(|_| match function {
-            Function::Complete => self.complete(request, arguments),
-            Function::Submit => self.submit(request, arguments, announce),
+            Function::Complete if host::inside() => Err(Error::would_deadlock(function.name())),
+            Function::Complete => wait_for_response(&self.requests, &*self.enqueue(request, arguments, true, |_| ())?),
+            Function::Submit => {
+                let mut stats = Value::Null;
+                let record = self.enqueue(request, arguments, false, |record| {
+                    stats = prompt_stats(record, |completion| self.expected_prompt_stats(record, completion));
+                    announce(record.handle.id());
+                })?;
+                Ok(submitted(&record, stats))
+            }
             Function::Tokenize => self.tokenize(request),
             Function::Detokenize => self.detokenize(request),
             Function::ApplyTemplate => self.apply_template(request),

@@ -16,43 +16,15 @@ use crate::api::loaded::response;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::parse_object;
-use crate::api::wire::function::Function;
 use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
-use crate::host;
 use crate::sampling::SamplingSettings;
 use crate::speculative;
 use crate::speculative::{DrafterKind, Predicted};
 use foredraft_base::prompt_fit;
 
 impl LocalEngine {
-    /// Queues a request. The answer has its id and how much of its prompt is cached. `announce` gets the id before the request has an
-    /// update.
-    ///
-    /// # Errors
-    /// The request is invalid, or the queue is full.
-    pub fn submit(&self, request: &[u8], arguments: RequestArguments, announce: &dyn Fn(u64)) -> Result<Value> {
-        let mut stats = Value::Null;
-        let record = self.enqueue(request, arguments, false, |record| {
-            stats = prompt_stats(record, |completion| self.expected_prompt_stats(record, completion));
-            announce(record.handle.id());
-        })?;
-        Ok(submitted(&record, stats))
-    }
-
-    /// Queues a request, waits until it has finished, and returns the final response.
-    ///
-    /// # Errors
-    /// The request is invalid, or the queue is full.
-    pub fn complete(&self, request: &[u8], arguments: RequestArguments) -> Result<Value> {
-        if host::inside() {
-            return Err(Error::would_deadlock(Function::Complete.name()));
-        }
-        let record = self.enqueue(request, arguments, true, |_| ())?;
-        wait_for_response(&self.requests, &record)
-    }
-
     /// Parses a request and submits it to the engine. `is_awaited`: the caller waits for the final response. `announce` gets the record
     /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
     /// tokens first.
@@ -177,7 +149,7 @@ impl LocalEngine {
     }
 
     /// `prompt_stats` before the request has a slot: an estimate from the free slot with the longest common prefix.
-    fn expected_prompt_stats(&self, record: &RequestRecord, completion: &CompletionRecord) -> Value {
+    pub fn expected_prompt_stats(&self, record: &RequestRecord, completion: &CompletionRecord) -> Value {
         if !record.is_prepared {
             return response::pending_prompt_stats(record);
         }
