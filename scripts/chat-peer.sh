@@ -1,6 +1,6 @@
 #!/bin/sh
 # chat-peer.sh: runs llama.cpp's tests of chat formats (test-chat.cpp, from scripts/templates.sh) with llama.cpp's own chat code, as llama-server uses it, and
-# writes the completions and messages of these tests to target/templates/chat-messages.jsonl, for src/api/chat_format/tests/peer.rs.
+# writes the completions and messages of these tests to target/templates/chat-messages.jsonl, for src/api/prompts/chat_format/tests/peer.rs.
 set -eu
 cd "$(dirname "$0")/.."
 peer=target/templates/peer

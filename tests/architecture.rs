@@ -15,8 +15,8 @@ const LAYERS: [&[&str]; 29] = [
     &["api/isolation"],
     &["api/loaded"],
     &["api/prompts"],
-    &["api/chat_format"],
-    &["api/chat"],
+    &["api/prompts/chat_format"],
+    &["api/prompts/chat"],
     &["api/wire"],
     &["chat"],
     &["engine"],
@@ -39,6 +39,9 @@ const LAYERS: [&[&str]; 29] = [
     &["host"],
     &["base"],
 ];
+
+/// Layers that do not know one below them, nor the layers that it contains.
+const APART: [(&str, &str); 1] = [("api/prompts", "engine")];
 
 /// Known exceptions. An entry that is no longer true fails the test, so these lists can only become shorter.
 const CYCLES_LEFT: [&str; 0] = [];
@@ -253,7 +256,8 @@ fn no_layer_imports_an_upper_one() {
                 (Some((from, name)), Some((to, below))) => from < to || name == below,
                 _ => false,
             };
-            if !allowed {
+            let is_apart = APART.iter().any(|(from, to)| file.starts_with(from) && other.starts_with(to));
+            if !allowed || is_apart {
                 upward.push(format!("{} imports {}", file.display(), other.display()));
             }
         }

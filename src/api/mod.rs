@@ -15,8 +15,6 @@
 // Isolation calls some functions that nothing else does.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
 
-mod chat;
-mod chat_format;
 #[cfg(target_os = "linux")]
 mod isolation;
 #[cfg(not(target_os = "linux"))]
@@ -29,7 +27,6 @@ mod prompts;
 mod tests;
 mod wire;
 
-pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 #[cfg(target_os = "linux")]
 pub use self::life_cycle::engine_process::serve as serve_isolated;
 pub use self::life_cycle::legacy::{Endpoint, OldServer};
@@ -37,6 +34,7 @@ pub use self::life_cycle::{JsonEngine, LlamaStage};
 pub(crate) use self::life_cycle::{cut_off, stop_all};
 pub use self::loaded::local_engine::LocalEngine;
 pub use self::loaded::registry::{MAX_ENDED, MAX_UNPOLLED};
+pub use self::prompts::chat::{ChatTemplate, RenderInput, Rendered};
 pub use self::wire::answer::error_json;
 pub use self::wire::function::Function;
 pub use self::wire::load::LoadRequest;

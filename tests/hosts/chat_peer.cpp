@@ -1,7 +1,7 @@
 // Writes what llama-server's code makes of completions: lines of JSON with the template's source, the request, the completion and the message.
 // With one argument, a file to write: for each test of a chat format in llama.cpp's test-chat.cpp. scripts/chat-peer.sh compiles this program
 // with that file, which it downloads. With two, a file to read and one to write: for lines with a template, a request and a completion.
-// src/api/chat_format/tests/peer.rs compiles it with COMPLETIONS_ONLY, which needs no download.
+// src/api/prompts/chat_format/tests/peer.rs compiles it with COMPLETIONS_ONLY, which needs no download.
 #include "chat.h"
 #include "common.h"
 #include "json.h"

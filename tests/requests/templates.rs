@@ -2,7 +2,7 @@
 //!
 //! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`). That collection is not part
 //! of this repository; `scripts/templates.sh` downloads it. Only `scripts/check.sh templates` runs this test, which fails without the
-//! collection. The features that real templates use are always tested beside `src/api/chat/mod.rs`.
+//! collection. The features that real templates use are always tested beside `src/api/prompts/chat/mod.rs`.
 //!
 //! With the same templates, messages full of the text of tokens that the template uses do not become these tokens, whatever their type,
 //! and messages without such text become the same tokens as without that protection.

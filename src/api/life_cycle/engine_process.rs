@@ -17,13 +17,13 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::chat_format::MessageStream;
 use crate::api::isolation::{
     Frame, FrameKind, FrameSender, LogitsRow, MessageParts, RequestEvent, RequestHead, ServedModel, floats,
 };
 use crate::api::life_cycle::LoadCommand;
 use crate::api::loaded::calls::PollSource as _;
 use crate::api::loaded::registry::{AcceptedRequest, RequestRecord};
+use crate::api::prompts::chat_format::MessageStream;
 use crate::api::prompts::{PreparedPrompt, ServingModel};
 use crate::api::{Function, JsonEngine, error_json};
 use crate::engine::{Event, Phase};

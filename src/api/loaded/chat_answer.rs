@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use foredraft_chat::ChatMessage;
 
-use crate::api::chat_format::message::message_json;
 use crate::api::loaded::registry::{ChatRecord, RequestRecord};
+use crate::api::prompts::chat_format::message::message_json;
 use crate::engine::Generated;
 use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;

@@ -10,8 +10,8 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::api::chat_format::MessageStream;
 use crate::api::prompts::PreparedPrompt;
+use crate::api::prompts::chat_format::MessageStream;
 use crate::api::wire::request::{CompletionRequest, ReasoningFormat, Reply};
 use crate::api::wire::usage::EndedUsage;
 use crate::engine::{Generated, Notify, Phase, RequestHandle};

@@ -9,9 +9,8 @@ use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
 use super::ServingModel;
-use crate::api::chat_format::KnownTemplate;
+use crate::api::prompts::chat_format::KnownTemplate;
 use crate::api::wire::request::ChatInput;
-use crate::engine::{Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 
 /// The steps of all schemas of a request: a few seconds. Typical schemas take thousands.
@@ -22,8 +21,8 @@ const MAX_STEPS: u64 = 1 << 25;
 pub struct PromptInterrupt {
     stopping: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// Set once the request is queued.
-    request: Arc<OnceCell<Arc<RequestHandle>>>,
+    /// Whether the request has ended. Set once it is queued.
+    has_ended: Arc<OnceCell<StopSignal>>,
 }
 
 impl PromptInterrupt {
@@ -32,14 +31,14 @@ impl PromptInterrupt {
         PromptInterrupt {
             stopping: Arc::clone(&serving.stopping),
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-            request: Arc::default(),
+            has_ended: Arc::default(),
         }
     }
 
-    /// Stops also when this request ends.
-    pub fn end_with(&self, request: &Arc<RequestHandle>) {
+    /// Stops also when the request has ended.
+    pub fn end_with(&self, has_ended: StopSignal) {
         // Called once for each request, so the cell is empty.
-        let _ = self.request.set(Arc::clone(request));
+        let _ = self.has_ended.set(has_ended);
     }
 
     /// Whether the request's time has passed.
@@ -58,7 +57,7 @@ impl PromptInterrupt {
         Arc::new(move || {
             this.stopping.load(Ordering::Relaxed)
                 || this.is_overdue()
-                || this.request.get().is_some_and(|request| request.phase() == Phase::Finished)
+                || this.has_ended.get().is_some_and(|has_ended| has_ended())
         })
     }
 

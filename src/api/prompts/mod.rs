@@ -1,5 +1,7 @@
-//! Prompts and messages to tokens.
+//! Prompts and messages to tokens, and completions to messages. Nothing here knows an engine.
 
+pub mod chat;
+pub mod chat_format;
 mod infill;
 mod interrupt;
 mod serving_model;
@@ -14,7 +16,7 @@ use serde_json::Value;
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
 pub use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
-use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, without_dropped};
+use crate::api::prompts::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, without_dropped};
 use crate::api::wire::request::{ChatInput, Input, Inputs, Overflow, Prompt};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};

@@ -7,10 +7,9 @@ use std::sync::atomic::AtomicBool;
 use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
-use crate::api::chat_format::{KnownTemplate, RequestTemplates};
+use crate::api::prompts::chat_format::{KnownTemplate, RequestTemplates};
 use crate::api::wire::fields::show;
 use crate::api::wire::request::{BiasTarget, Choices, CompletionRequest, Piece};
-use crate::engine::ChoiceTokens;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use foredraft_base::prompt_fit;
@@ -89,7 +88,7 @@ impl ServingModel {
     ///
     /// # Errors
     /// The vocabulary has no tokens for a choice.
-    pub fn choice_tokens(&self, choices: &Choices) -> Result<ChoiceTokens> {
+    pub fn choice_tokens(&self, choices: &Choices) -> Result<Arc<[Vec<Token>]>> {
         // Vocabularies that put a space before a text put none after a newline.
         const BEFORE: &[u8] = b"\n";
         let vocab = self.vocab();

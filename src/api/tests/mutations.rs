@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use crate::api::chat::{ChatTemplate, RenderInput};
 use crate::api::life_cycle::legacy::translate;
+use crate::api::prompts::chat::{ChatTemplate, RenderInput};
 use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{CompletionRequest, RequestArguments, RequestDefaults};
 use crate::api::wire::schema;

@@ -7,8 +7,8 @@ use foredraft_base::work::Work;
 use foredraft_chat::MessageReader;
 use parking_lot::Mutex;
 
-use crate::api::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
 use crate::api::loaded::registry::ChatRecord;
+use crate::api::prompts::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
 use crate::api::prompts::{self, PromptInterrupt, ServingModel};
 use crate::api::wire::request::{
     ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, ToolChoice, draw_id_seed,

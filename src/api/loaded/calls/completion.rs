@@ -17,7 +17,7 @@ use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptS
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
-use crate::engine::{self, Prepared, Request, RequestOptions};
+use crate::engine::{self, Phase, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingSettings;
 use crate::speculative;
@@ -109,7 +109,8 @@ impl LocalEngine {
         announce(&record);
         reservation.send()?;
         if !is_prepared {
-            source.interrupt.end_with(&record.handle);
+            let handle = Arc::clone(&record.handle);
+            source.interrupt.end_with(Arc::new(move || handle.phase() == Phase::Finished));
             let (prepared, sender) = (Arc::clone(&record), worker.prepared_sender());
             self.preparer.start(Arc::clone(&record.handle), move || {
                 let prompts = prepare(&source, n_cmpl, &prepared);

@@ -3,14 +3,14 @@ use foredraft_chat::{ChatMessage, MessageParser};
 use super::*;
 use foredraft_jinja::StopSignal;
 
-use crate::api::chat::{ChatTemplate, RenderInput};
-use crate::api::chat_format::KnownTemplate;
-use crate::api::chat_format::tests::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::prompts::chat::{ChatTemplate, RenderInput};
+use crate::api::prompts::chat_format::KnownTemplate;
+use crate::api::prompts::chat_format::tests::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use crate::api::wire::fields::Fields;
 use crate::api::wire::request::validate_tools;
 
 /// Two tools.
-pub(in crate::api::chat_format) fn tools() -> Value {
+pub(in crate::api::prompts::chat_format) fn tools() -> Value {
     json!([
         {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {"type": "object",
             "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}},
@@ -37,7 +37,11 @@ fn generation_prompt(template: &ChatTemplate, messages: &[Value], kwargs: &Map<S
 }
 
 /// The format of the answer to a request with a template, tools, and more fields, or the error.
-pub(in crate::api::chat_format) fn try_format(source: &str, tools: Value, more: Value) -> Result<AnswerFormat> {
+pub(in crate::api::prompts::chat_format) fn try_format(
+    source: &str,
+    tools: Value,
+    more: Value,
+) -> Result<AnswerFormat> {
     let never: StopSignal = Arc::new(|| false);
     let KnownTemplate { template, format } = KnownTemplate::find(source, &Default::default(), &never)?;
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
@@ -89,12 +93,12 @@ fn message(reader: &Arc<MessageReader>, text: &str) -> ChatMessage {
 }
 
 /// The format of the answer to a request with a template, tools, and more fields.
-pub(in crate::api::chat_format) fn format(template: &str, tools: Value, more: Value) -> AnswerFormat {
+pub(in crate::api::prompts::chat_format) fn format(template: &str, tools: Value, more: Value) -> AnswerFormat {
     try_format(template, tools, more).unwrap()
 }
 
 /// The reader of answers to a request with two tools.
-pub(in crate::api::chat_format) fn reader(template: &str) -> Arc<MessageReader> {
+pub(in crate::api::prompts::chat_format) fn reader(template: &str) -> Arc<MessageReader> {
     format(template, tools(), json!({})).reader
 }
 
@@ -328,7 +332,7 @@ fn of_many_messages_the_last_are_seen() {
 
 /// A vocabulary without tokens.
 #[derive(Debug)]
-pub(in crate::api::chat_format) struct Letters;
+pub(in crate::api::prompts::chat_format) struct Letters;
 
 impl crate::llama::Vocabulary for Letters {
     fn n_tokens(&self) -> usize {

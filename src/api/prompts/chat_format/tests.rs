@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod peer;
-#[path = "../../../tests/real_templates/mod.rs"]
+#[path = "../../../../tests/real_templates/mod.rs"]
 mod real_templates;
 pub(in crate::api) mod templates;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use self::real_templates::real_templates;
 use super::detect::tests::{Letters, tools, try_format};
 use super::stream::tests::message_of;
-use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::api::prompts::chat::{ChatTemplate, RenderInput};
 use crate::grammar::Grammar;
 
 /// Assistants' messages.

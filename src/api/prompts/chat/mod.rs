@@ -22,7 +22,7 @@ use foredraft_jinja::{
 };
 use serde_json::{Map, Value as Json};
 
-pub(super) use self::overflow::{FittedChat, drop_turns, without_dropped};
+pub(in crate::api) use self::overflow::{FittedChat, drop_turns, without_dropped};
 use self::shape::MessageShape;
 use self::taint::Marker;
 pub use self::taint::Rendered;

@@ -15,7 +15,7 @@ use super::super::stream::tests::message_of;
 use super::real_templates::real_templates;
 use super::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use super::{answers, completion};
-use crate::api::chat::ChatTemplate;
+use crate::api::prompts::chat::ChatTemplate;
 
 /// A message without the ids that this library makes.
 fn comparable(mut message: Value) -> Value {

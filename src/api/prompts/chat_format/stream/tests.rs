@@ -1,9 +1,9 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::api::chat_format::detect::tests::{format, reader, tools};
-use crate::api::chat_format::message::message_json;
-use crate::api::chat_format::tests::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::prompts::chat_format::detect::tests::{format, reader, tools};
+use crate::api::prompts::chat_format::message::message_json;
+use crate::api::prompts::chat_format::tests::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 
 const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par\u{ed}s \\\"x\\\"\", \"days\": 3}}\n</tool_call>";
 
@@ -53,7 +53,7 @@ fn streamed(reader: &Arc<MessageReader>, text: &str, cuts: &[usize]) -> (Value, 
 }
 
 /// Checks that a text gives the same message however it is cut, and returns the message.
-pub(in crate::api::chat_format) fn message_of(reader: &Arc<MessageReader>, text: &str) -> Value {
+pub(in crate::api::prompts::chat_format) fn message_of(reader: &Arc<MessageReader>, text: &str) -> Value {
     let (_, whole) = streamed(reader, text, &[]);
     let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
     for step in [1, 2, 3, 7] {

@@ -8,7 +8,7 @@ use foredraft_jinja::{StopSignal, stop_after};
 use parking_lot::Mutex;
 use serde_json::Map;
 
-use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::api::prompts::chat::{ChatTemplate, RenderInput};
 use crate::error::{Code, Error, Result};
 
 /// The maximum number of requests' templates whose formats are kept for a model.
