@@ -22,7 +22,7 @@ use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
 use crate::api::Function;
-use crate::api::loaded::calls::{PollCommand, PollSource, chat_record, prompt_stats, submitted, wait_for_response};
+use crate::api::loaded::calls::{PollCommand, PollSource, chat_record};
 use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::{validate_slot, vocab_only};
 use crate::api::loaded::pauses::{Following, HostPauses};
@@ -331,13 +331,16 @@ impl LoadedEngine for RemoteEngine {
         match function {
             Function::Complete => {
                 let request = self.begin(argument, arguments, true, &|_| ())?;
-                let answer = wait_for_response(&self.shared.requests, &request.record)?;
+                let answer = response::wait_for_response(&self.shared.requests, &request.record)?;
                 request.refusal().map_or(Ok(answer), Err)
             }
             Function::Submit => {
                 let request = self.begin(argument, arguments, false, announce)?;
                 let record = &request.record;
-                Ok(submitted(record, prompt_stats(record, |_| response::pending_prompt_stats(record))))
+                Ok(response::submitted(
+                    record,
+                    response::submit_stats(record, |_| response::pending_prompt_stats(record)),
+                ))
             }
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)

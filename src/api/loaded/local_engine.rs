@@ -8,8 +8,9 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
+use super::response::{submit_stats, submitted, wait_for_response};
 use super::status::EngineStatus;
-use crate::api::loaded::calls::{PollCommand, PollSource, prompt_stats, submitted, wait_for_response};
+use crate::api::loaded::calls::{PollCommand, PollSource};
 use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
@@ -294,7 +295,7 @@ impl LoadedEngine for LocalEngine {
             Function::Submit => {
                 let mut stats = Value::Null;
                 let record = self.enqueue(request, arguments, false, |record| {
-                    stats = prompt_stats(record, |completion| self.expected_prompt_stats(record, completion));
+                    stats = submit_stats(record, |completion| self.expected_prompt_stats(record, completion));
                     announce(record.handle.id());
                 })?;
                 Ok(submitted(&record, stats))

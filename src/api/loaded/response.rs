@@ -6,15 +6,16 @@ use serde_json::{Map, Value, json};
 
 use foredraft_chat::ChatMessage;
 
-use super::registry::{CompletionRecord, RequestRecord};
+use super::registry::{CompletionRecord, RequestRecord, RequestRegistry};
 use crate::api::loaded::chat_answer;
-use crate::api::wire::answer::error_json;
+use crate::api::wire::answer::{error_json, success};
 use crate::api::wire::request::Reply;
 use crate::api::wire::usage::{TokenUsage, finish_reason};
 use crate::engine::{
     Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved,
     SpeculationStats, Stop, Timings, Update,
 };
+use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
@@ -22,6 +23,30 @@ use foredraft_base::prompt_fit;
 
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
+
+/// `prompt_stats` in the answer of a submit. `of` returns those of a completion.
+pub fn submit_stats(record: &RequestRecord, of: impl Fn(&CompletionRecord) -> Value) -> Value {
+    let mut all = record.completions.iter().map(of);
+    if record.has_results { all.collect() } else { all.next().unwrap_or_default() }
+}
+
+/// The answer of a submit.
+pub fn submitted(record: &RequestRecord, prompt_stats: Value) -> Value {
+    success(json!({"id": record.handle.id(), "prompt_stats": prompt_stats}), record.warnings())
+}
+
+/// Waits until a request has finished, and returns the final response.
+///
+/// # Errors
+/// A bug in the library.
+pub fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> Result<Value> {
+    let events = record.handle.wait();
+    requests.end(record.handle.id());
+    let answer = final_response(record, events)
+        .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
+    log_answer(record, &answer);
+    Ok(answer)
+}
 
 /// Logs an answer if the request has `__debug`.
 pub fn log_answer(record: &RequestRecord, answer: &Value) {

@@ -33,14 +33,14 @@ use foredraft_native::{
 };
 
 /// The names of a load's fields for a model, for error messages.
-struct Names {
+struct ModelNames {
     model: &'static str,
     devices: &'static str,
     role: Role,
 }
 
-const TARGET: Names = Names { model: "model", devices: "devices", role: Role::Target };
-const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft", role: Role::Draft };
+const TARGET: ModelNames = ModelNames { model: "model", devices: "devices", role: Role::Target };
+const DRAFT: ModelNames = ModelNames { model: "model_draft", devices: "devices_draft", role: Role::Draft };
 
 /// The part of the load of a mapped model that reads its files from the disk, where the weights stay in them, and where they are copied.
 const READ_AHEAD: f32 = 0.9;
@@ -94,7 +94,7 @@ impl Model {
         Model::load_as(&DRAFT, params, progress)
     }
 
-    fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
+    fn load_as(names: &ModelNames, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         let level = use_level(params.cpu_level.as_deref())?;
         backend::start();
         // Elsewhere llama.cpp starts no threads for a load.

@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use foredraft_base::work::Work;
 use once_cell::sync::OnceCell;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{chat, constraint};
 use crate::api::loaded::local_engine::LoadedEngine as _;
 use crate::api::loaded::local_engine::LocalEngine;
-use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord, RequestRegistry};
+use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord};
 use crate::api::loaded::response;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
-use crate::api::wire::answer::success;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
 use crate::engine::{self, Phase, Prepared, Request, RequestOptions};
@@ -221,30 +220,6 @@ impl LocalEngine {
         settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &dynamic)?;
         Ok(Some(settings))
     }
-}
-
-/// `prompt_stats` in the answer of a submit. `of` returns those of a completion.
-pub fn prompt_stats(record: &RequestRecord, of: impl Fn(&CompletionRecord) -> Value) -> Value {
-    let mut all = record.completions.iter().map(of);
-    if record.has_results { all.collect() } else { all.next().unwrap_or_default() }
-}
-
-/// The answer of a submit.
-pub fn submitted(record: &RequestRecord, prompt_stats: Value) -> Value {
-    success(json!({"id": record.handle.id(), "prompt_stats": prompt_stats}), record.warnings())
-}
-
-/// Waits until a request has finished, and returns the final response.
-///
-/// # Errors
-/// A bug in the library.
-pub fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> Result<Value> {
-    let events = record.handle.wait();
-    requests.end(record.handle.id());
-    let answer = response::final_response(record, events)
-        .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
-    response::log_answer(record, &answer);
-    Ok(answer)
 }
 
 /// Tokenizes the prompts of a queued request, on the preparer's thread.

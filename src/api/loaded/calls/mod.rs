@@ -10,7 +10,6 @@ mod session;
 mod text;
 
 pub use self::chat::record as chat_record;
-pub use self::completion::{prompt_stats, submitted, wait_for_response};
 pub use self::poll::{
     PollCommand, PollSource, cancel_left, cancel_without_models, cancelled, found_elsewhere, poll_left,
     poll_without_models,
