@@ -255,9 +255,13 @@ impl<'f> TurnBuilder<'f> {
         if let Some(block) = &self.format.reasoning {
             ways.extend(self.reasoning(block, forms, request, after_reasoning, true));
         }
+        // A repeated header comes before calls, too, and would begin a message to another recipient.
+        let has_others = self.is_lenient && !self.format.foreign.is_empty();
+        let header = self.words(if has_others { &self.format.before_calls } else { "" });
+        let header = self.tree.opt(header);
         for form in forms.iter().filter(|form| !form.is_anchored) {
             let call = self.call(form);
-            ways.push(self.tree.seq(&[space, call, after_calls]));
+            ways.push(self.tree.seq(&[space, header, space, call, after_calls]));
         }
         if let Some(block) = &self.format.content {
             for (texts, next) in [(&block.begins, text), (&block.ends, after)] {
@@ -326,8 +330,9 @@ impl<'f> TurnBuilder<'f> {
                 ways.push(self.tree.seq(&[inside, after]));
             }
         }
-        let ways = self.tree.alt(&ways);
-        Some(self.tree.seq(&[begin, ways]))
+        // Nothing else begins so, although its tag may begin another text.
+        let (commit, ways) = (self.tree.commit(), self.tree.alt(&ways));
+        Some(self.tree.seq(&[begin, commit, ways]))
     }
 
     /// Text around reasoning, which is content if reasoning is.

@@ -5,58 +5,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::renderer::TestTemplate;
 use super::round_trip::{constraint, read, refused, tools};
 use super::templates;
-use crate::families;
-use crate::{
-    Block, CallArguments, CallPart, Calls, ChatFormat, MessageParser, MessageReader, ReaderOptions, TagKind,
-    TaggedValue, Tags, Tool, TurnRequest, TurnStart,
-};
+use crate::{ChatFormat, MessageParser, MessageReader, ReaderOptions, Tool, TurnRequest, TurnStart};
 
 fn one_tool() -> Vec<Tool> {
     let properties = json!({"s": {"type": "string"}, "n": {"type": ["integer", "null"]}, "b": {"type": "boolean"}});
     tools(&json!([{"type": "function", "function": {"name": "f", "parameters":
         {"type": "object", "properties": properties, "required": ["s"]}}}]))
-}
-
-fn named(name: &str) -> ChatFormat {
-    let small = templates::ALL.iter().find(|(known, _)| *known == name);
-    match small {
-        Some((_, source)) => TestTemplate::new(source).detect(),
-        None => families::all().into_iter().find(|(known, _)| *known == name).unwrap().1,
-    }
-}
-
-/// DeepSeek V3.2: a section of calls, and strings in other tags than JSON.
-fn dsml() -> ChatFormat {
-    let value = |flag: &str, kind| TaggedValue {
-        open: format!("\" string=\"{flag}\">"),
-        close: "</\u{ff5c}DSML\u{ff5c}parameter>\n".to_owned(),
-        kind,
-    };
-    let tags = Tags {
-        before_key: "<\u{ff5c}DSML\u{ff5c}parameter name=\"".to_owned(),
-        values: vec![value("true", TagKind::Text), value("false", TagKind::Json(""))],
-        ..Tags::default()
-    };
-    let text = |text: &str| CallPart::Text(text.to_owned());
-    ChatFormat {
-        reasoning: Some(Block::new("<think>", "</think>")),
-        calls: vec![Calls {
-            begin: "<\u{ff5c}DSML\u{ff5c}function_calls>\n".to_owned(),
-            end: "</\u{ff5c}DSML\u{ff5c}function_calls>".to_owned(),
-            call: vec![
-                text("<\u{ff5c}DSML\u{ff5c}invoke name=\""),
-                CallPart::Name,
-                text("\">\n"),
-                CallPart::Arguments(CallArguments::Tags(tags)),
-                text("</\u{ff5c}DSML\u{ff5c}invoke>\n"),
-            ],
-            ..Calls::default()
-        }],
-        ..ChatFormat::default()
-    }
 }
 
 fn reader(format: &ChatFormat, is_enforced: bool) -> Arc<MessageReader> {
@@ -86,23 +42,28 @@ fn calls_with_other_space_and_tags_than_the_template_prints_are_read() {
         "<|tool_call_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"s\":\"Lima\"}<|tool_call_end|><|tool_call_section_end|>",
         "<|tool_calls_section_begin|> <|tool_call_begin|>\nfunctions.f:0 <|tool_call_argument_begin|> {\"s\": \"Lima\"}<|tool_call_end|>\n<|tool_calls_section_end|>",
     ] {
-        check(&named("Kimi K2"), text, "", &lima);
+        check(&templates::format("Kimi K2"), text, "", &lima);
     }
     for space in ["", " ", "\n"] {
-        check(&named("LFM2"), &format!("<|tool_call_start|>{space}[f(s='Lima')]{space}<|tool_call_end|>"), "", &lima);
+        check(
+            &templates::format("LFM2"),
+            &format!("<|tool_call_start|>{space}[f(s='Lima')]{space}<|tool_call_end|>"),
+            "",
+            &lima,
+        );
     }
     check(
-        &named("LFM2"),
+        &templates::format("LFM2"),
         r"<|tool_call_start|>[f(s='it\'s\n', n=None, b=True)]<|tool_call_end|>",
         "",
         &[r#"{"s": "it's\n", "n": null, "b": true}"#],
     );
-    check(&named("Gemma"), "<|tool_call>f{s:<|\"|>Lima<|\"|>}<tool_call|>", "", &lima);
-    check(&named("Gemma"), "<|tool_call> call:f{s:<|\"|>Lima<|\"|>}<tool_call|>", "", &lima);
+    check(&templates::format("Gemma"), "<|tool_call>f{s:<|\"|>Lima<|\"|>}<tool_call|>", "", &lima);
+    check(&templates::format("Gemma"), "<|tool_call> call:f{s:<|\"|>Lima<|\"|>}<tool_call|>", "", &lima);
     let invoke = "<\u{ff5c}DSML\u{ff5c}invoke name=\"f\">\n<\u{ff5c}DSML\u{ff5c}parameter name=\"s\" string=\"true\">Lima</\u{ff5c}DSML\u{ff5c}parameter>\n</\u{ff5c}DSML\u{ff5c}invoke>";
-    check(&dsml(), invoke, "", &lima);
+    check(&templates::format("DSML"), invoke, "", &lima);
     check(
-        &dsml(),
+        &templates::format("DSML"),
         &format!("<\u{ff5c}DSML\u{ff5c}function_calls>{invoke}</\u{ff5c}DSML\u{ff5c}function_calls>"),
         "",
         &lima,
@@ -111,7 +72,7 @@ fn calls_with_other_space_and_tags_than_the_template_prints_are_read() {
 
 #[test]
 fn calls_in_tags_are_read_with_their_variants() {
-    let format = named("tags");
+    let format = templates::format("tags");
     let lima = r#"{"s": "Lima"}"#;
     let call = "<tool_call>\n<function=f>\n<parameter=s>\nLima\n</parameter>\n</function>\n</tool_call>";
     for text in [
@@ -136,13 +97,13 @@ fn ids_in_calls_are_read() {
         r#"{"name": "f", "arguments": {"s": "x"}, "id": "call_1"}"#,
         r#"{"name" : "f" , "arguments":{"s":"x"}}"#,
     ] {
-        check(&named("JSON in tags"), &format!("<tool_call>{call}</tool_call>"), "", &[r#"{"s": "x"}"#]);
+        check(&templates::format("JSON in tags"), &format!("<tool_call>{call}</tool_call>"), "", &[r#"{"s": "x"}"#]);
     }
 }
 
 #[test]
 fn recipients_that_are_not_offered_are_neither_content_nor_calls() {
-    let reader = reader(&named("gpt-oss"), false);
+    let reader = reader(&templates::format("gpt-oss"), false);
     for header in [
         "<|channel|>commentary to=python code",
         "<|channel|>analysis to=browser.search code",
@@ -162,5 +123,5 @@ fn recipients_that_are_not_offered_are_neither_content_nor_calls() {
         assert_eq!(parser.warnings().len(), 1, "{header}: {:?}", parser.warnings());
     }
     let text = "<|channel|>commentary to=f <|constrain|>json<|message|>{\"s\":\"x\"}";
-    check(&named("gpt-oss"), text, "", &[r#"{"s": "x"}"#]);
+    check(&templates::format("gpt-oss"), text, "", &[r#"{"s": "x"}"#]);
 }

@@ -5,6 +5,7 @@ mod attack;
 mod broken;
 mod calls;
 mod documents;
+mod held_back;
 mod invalid;
 mod random;
 #[path = "../../../../tests/real_templates/mod.rs"]
@@ -13,6 +14,7 @@ mod reasoning;
 mod renderer;
 mod round_trip;
 mod templates;
+mod variants;
 
 use self::real_templates::real_templates;
 use self::renderer::TestTemplate;

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use super::renderer::TestTemplate;
 use super::round_trip::{request_tools, tools};
 use super::templates;
-use crate::families;
 use crate::{Calls, ChatFormat, ChatMessage, MessageParser, MessageReader, ReaderOptions};
 
 /// The turns of each format in a run without `FOREDRAFT_FUZZ`.
@@ -37,11 +35,6 @@ const PIECES: [&str; 22] = [
     "{\"name\": \"get_it_all\", \"parameters\": {}}",
     "t='v'",
 ];
-
-fn formats() -> Vec<(String, ChatFormat)> {
-    let small = templates::ALL.iter().map(|(name, source)| ((*name).to_owned(), TestTemplate::new(source).detect()));
-    small.chain(families::all().into_iter().map(|(name, format)| (name.to_owned(), format))).collect()
-}
 
 /// Texts of a format, and calls that are complete.
 fn pieces(format: &ChatFormat) -> Vec<String> {
@@ -101,7 +94,7 @@ fn random_turns_are_read_leniently_as_strictly() {
         (state >> 33) as usize % n
     };
     let tools = tools(&request_tools(&serde_json::json!({"t": {"type": "string"}})));
-    for (name, format) in formats() {
+    for (name, format) in templates::formats() {
         let reader = |is_enforced| {
             let options = ReaderOptions { is_enforced, ..ReaderOptions::default() };
             Arc::new(MessageReader::new(format.clone(), tools.clone(), options))
@@ -109,9 +102,9 @@ fn random_turns_are_read_leniently_as_strictly() {
         let (strict, lenient, pieces) = (reader(true), reader(false), pieces(&format));
         for _ in 0..n {
             let text: String = (0..1 + next(10)).map(|_| pieces[next(pieces.len())].as_str()).collect();
-            let (loose, is_read) = read(&lenient, &text, &name);
+            let (loose, is_read) = read(&lenient, &text, name);
             assert!(is_read, "{name}: the lenient tree does not read {text:?}");
-            let (tight, is_read) = read(&strict, &text, &name);
+            let (tight, is_read) = read(&strict, &text, name);
             assert!(!is_read || tight == loose, "{name}: {text:?}: {tight:?} {loose:?}");
         }
     }

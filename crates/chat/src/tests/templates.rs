@@ -1,4 +1,8 @@
-//! Small templates, one for each way to write calls.
+//! Small templates, one for each way to write calls, and formats.
+
+use super::renderer::TestTemplate;
+use crate::families;
+use crate::{Block, CallArguments, CallPart, Calls, ChatFormat, TagKind, TaggedValue, Tags};
 
 /// Reasoning in `<think>`, calls as JSON in `<tool_call>`.
 const JSON_IN_TAGS: &str = r#"{% if tools %}<|im_start|>system
@@ -65,3 +69,53 @@ pub(super) const ALL: [(&str, &str); 6] = [
     ("array", ARRAY),
     ("bare JSON", BARE_JSON),
 ];
+
+/// Keys and values in tags of their own.
+const GLM: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>
+{{ message.content or '' }}{% for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.name }}
+{% for name, value in call.function.arguments | items %}<arg_key>{{ name }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
+
+/// DeepSeek V3.2: a section of calls, and strings in other tags than JSON.
+fn dsml() -> ChatFormat {
+    let value = |flag: &str, kind| TaggedValue {
+        open: format!("\" string=\"{flag}\">"),
+        close: "</\u{ff5c}DSML\u{ff5c}parameter>\n".to_owned(),
+        kind,
+    };
+    let tags = Tags {
+        before_key: "<\u{ff5c}DSML\u{ff5c}parameter name=\"".to_owned(),
+        values: vec![value("true", TagKind::Text), value("false", TagKind::Json(""))],
+        ..Tags::default()
+    };
+    let text = |text: &str| CallPart::Text(text.to_owned());
+    ChatFormat {
+        reasoning: Some(Block::new("<think>", "</think>")),
+        calls: vec![Calls {
+            begin: "<\u{ff5c}DSML\u{ff5c}function_calls>\n".to_owned(),
+            end: "</\u{ff5c}DSML\u{ff5c}function_calls>".to_owned(),
+            call: vec![
+                text("<\u{ff5c}DSML\u{ff5c}invoke name=\""),
+                CallPart::Name,
+                text("\">\n"),
+                CallPart::Arguments(CallArguments::Tags(tags)),
+                text("</\u{ff5c}DSML\u{ff5c}invoke>\n"),
+            ],
+            ..Calls::default()
+        }],
+        ..ChatFormat::default()
+    }
+}
+
+/// The formats of these templates, and of all families.
+pub(super) fn formats() -> Vec<(&'static str, ChatFormat)> {
+    let small = ALL.into_iter().chain([("GLM", GLM)]);
+    let small = small.map(|(name, source)| (name, TestTemplate::new(source).detect()));
+    small.chain([("DSML", dsml())]).chain(families::all()).collect()
+}
+
+pub(super) fn format(name: &str) -> ChatFormat {
+    formats().into_iter().find(|(known, _)| *known == name).unwrap().1
+}

@@ -101,7 +101,12 @@ impl TurnBuilder<'_> {
         let more = if several { self.tree.repeat(another, 0, None) } else { nothing };
         let end = self.words(&calls.end);
         let end = self.tree.seq(&[gap, end]);
-        let optional_end = self.tree.opt(end);
+        // Models leave out the last of these texts, or all.
+        let optional_end = words_of(&calls.end).collect::<Vec<_>>().into_iter().rev().fold(nothing, |next, word| {
+            let word = self.tree.text(word);
+            let end = self.tree.seq(&[gap, word, next]);
+            self.tree.opt(end)
+        });
         let is_section = !core(&calls.begin).is_empty();
         let around_name = match parts {
             [CallPart::Name, CallPart::Text(after), ..] if !is_section => {
@@ -135,7 +140,7 @@ impl TurnBuilder<'_> {
             let end = if self.is_lenient { optional_end } else { end_inside };
             add(self, &calls.begin, &[whole_head, one, more], end, end_inside);
             // Models leave out the texts around all calls.
-            if core(head).starts_with('<') {
+            if core(head).contains('<') {
                 add(self, head, &[one, more], optional_end, optional_end);
             }
         } else {
@@ -213,7 +218,14 @@ impl TurnBuilder<'_> {
                 CallPart::Object(object) if self.is_lenient => nodes.push(self.any_object_call(object)),
                 CallPart::Object(object) => nodes.extend(self.object(object, is_anchored, tool)?),
                 CallPart::Arguments(CallArguments::Json) => nodes.push(self.arguments(Notation::Json, tool)?),
-                CallPart::Arguments(CallArguments::Gemma) => nodes.push(self.arguments(Notation::Gemma, tool)?),
+                CallPart::Arguments(CallArguments::Gemma) => {
+                    let mut forms = vec![self.arguments(Notation::Gemma, tool)?];
+                    // Models fall back to JSON.
+                    if self.is_lenient {
+                        forms.push(self.arguments(Notation::Json, tool)?);
+                    }
+                    nodes.push(self.tree.alt(&forms));
+                }
                 CallPart::Arguments(CallArguments::Tags(tags)) => {
                     let tail = match parts.get(index + 1) {
                         Some(CallPart::Text(text)) => text.as_str(),

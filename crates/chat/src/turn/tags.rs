@@ -13,6 +13,8 @@ use crate::tool::Tool;
 const KEY_CHARS: [(u32, u32); 5] = [(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A), (0x5F, 0x5F), (0x2D, 0x2D)];
 /// The longest of them.
 const MAX_KEY: u32 = 64;
+/// The ends of a string that a template prints in single quotes without escapes.
+const QUOTE_ENDS: [&str; 2] = ["')", "', "];
 /// The name of an item's element.
 const ITEM: &str = "item";
 
@@ -143,7 +145,7 @@ impl TurnBuilder<'_> {
         forms.insert(0, node);
         if self.is_lenient {
             let any = Values::new(&mut self.tree, Notation::Json, options).any();
-            forms.extend([self.tree.mark(Mark::Verbatim, any), self.text_until(end)]);
+            forms.extend([self.tree.mark(Mark::Verbatim, any), self.text_until(&[end])]);
         }
         // Nothing says that space belongs to the value.
         let (gap, forms) = (self.gap(), self.tree.alt(&forms));
@@ -158,7 +160,7 @@ impl TurnBuilder<'_> {
         Ok(match argument.kind {
             ArgumentKind::Text => Some(argument.node),
             ArgumentKind::Json if !self.is_lenient => None,
-            ArgumentKind::Json | ArgumentKind::Either => Some(self.text_until(end)),
+            ArgumentKind::Json | ArgumentKind::Either => Some(self.text_until(&[end])),
         })
     }
 
@@ -189,8 +191,8 @@ impl TurnBuilder<'_> {
         if schema.argument_kind()? == ArgumentKind::Json && !self.is_lenient {
             return Ok(literal);
         }
-        let argument = schema.compile_argument(&["'"], Notation::Json, &options, &mut self.tree)?;
-        let text = if argument.kind == ArgumentKind::Text { argument.node } else { self.text_until("'") };
+        let argument = schema.compile_argument(&QUOTE_ENDS, Notation::Json, &options, &mut self.tree)?;
+        let text = if argument.kind == ArgumentKind::Text { argument.node } else { self.text_until(&QUOTE_ENDS) };
         let quote = self.tree.text("'");
         let text = self.tree.seq(&[quote, text, quote]);
         Ok(self.tree.alt(&[literal, text]))
@@ -283,7 +285,7 @@ impl TurnBuilder<'_> {
             let parts = self.any_parts(begin, rule);
             let options = CompileOptions { is_lenient: true, ..CompileOptions::default() };
             let json = Values::new(&mut self.tree, Notation::Json, options).any();
-            let (json, text) = (self.tree.mark(Mark::Verbatim, json), self.text_until(begin));
+            let (json, text) = (self.tree.mark(Mark::Verbatim, json), self.text_until(&[begin]));
             let body = self.tree.alt(&[parts, json, text]);
             self.tree.define(rule, body);
         }
@@ -304,9 +306,9 @@ impl TurnBuilder<'_> {
         self.bracketed("{", elements, "}")
     }
 
-    /// Any text before this one, as a string.
-    fn text_until(&mut self, end: &str) -> NodeId {
-        let (quote, text) = (self.tree.emit("\""), self.tree.until(&[end]));
+    /// Any text before one of these, as a string.
+    fn text_until(&mut self, ends: &[&str]) -> NodeId {
+        let (quote, text) = (self.tree.emit("\""), self.tree.until(ends));
         let text = self.tree.mark(Mark::Text, text);
         self.tree.seq(&[quote, text, quote])
     }
