@@ -83,7 +83,7 @@ MANIFEST
 
 check_crates() {
     local crate
-    for crate in base chat ngram grammar jinja sampling schema speculation; do
+    for crate in base chat host ngram grammar jinja sampling schema speculation; do
         CARGO_TARGET_DIR=$work/target cargo check --release --quiet --target $triple -p foredraft-$crate >&2 || die "foredraft-$crate does not compile"
         passed "foredraft-$crate: cargo check"
     done

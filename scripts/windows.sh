@@ -173,7 +173,7 @@ test_crate() {
     local test log=$stage/crate.log
     export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="timeout 900 $wine"
     : >"$log"
-    for test in "--lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" \
+    for test in "--lib" "-p foredraft-llama -p foredraft-engine --lib" "--test kernels" "--test matmul" "--test attention" "--test requests" "--test engines" "--test speculation" \
         "-p foredraft-base -p foredraft-ngram -p foredraft-sampling -p foredraft-grammar"; do
         begin "cargo test $test"
         # shellcheck disable=SC2086 # an option and a name
