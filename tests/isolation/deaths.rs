@@ -176,8 +176,8 @@ fn completions_survive_the_end_of_memory() {
     completions_survive_signals(&[MEMORY_ENDS], init, json!({"speculative": {"type": "auto"}}), 4, 3);
 }
 
-/// If it is one of Rust's, the process ends. If it is one of llama.cpp's, an exception leaves a context that is of no use, and the process ends
-/// for that.
+/// If it is one of Rust's, the process ends. If it is one of llama.cpp's, an exception leaves a context that is of no use: it is made anew, or
+/// the process ends if the decode has lost threads.
 #[test]
 fn completion_survives_each_failing_allocation_of_a_step() {
     let request = &requests(1, &json!({"speculative": {"type": "auto"}}))[0];
