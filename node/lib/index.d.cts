@@ -239,6 +239,8 @@ export interface Request {
   ignore_eos?: boolean;
   grammar?: string;
   json_schema?: object | string;
+  property_order?: 'schema' | 'any';
+  additional_properties?: boolean;
   logit_bias?: Array<[number | string, number | false]> | Array<{ token: number | string; bias: number | false }> | { [token: string]: number | false } | null;
   seed?: number | null;
   n_cmpl?: number;

@@ -119,12 +119,36 @@ pub fn rows() -> Vec<Row> {
             assert_eq!(as_text.setting("grammar"), "");
             let both = response.refused(json!({"grammar": "root ::= \"a\""}));
             assert!(both.starts_with("json_schema: expected either json_schema or grammar"), "{both}");
+            // What a grammar cannot enforce is said.
+            let warned = response.ask(json!({"json_schema": {"enum": ["Mia"], "$dynamicRef": "#x"}}));
+            assert_eq!(warned.content(), "\"Mia\"");
+            let warnings = warned.answer["warnings"].to_string();
             assert!(
-                response
-                    .refused(json!({"json_schema": {"not": {"pattern": "a"}}}))
-                    .starts_with("json_schema: #: not cannot be")
+                warnings.contains("json_schema: #: $dynamicRef beside enum or const cannot be enforced"),
+                "{warnings}"
             );
         }),
+        row(
+            &["property_order"],
+            json!({"json_schema": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]},
+                "property_order": "any"}),
+            |response| {
+                let orders = ["{\"a\":1,\"b\":2}", "{\"b\":2,\"a\":1}"];
+                let content: String = response.content().split_whitespace().collect();
+                assert!(orders.contains(&content.as_str()), "{content}");
+                assert_eq!(response.setting("property_order"), "any");
+                assert!(response.refused(json!({"property_order": "none"})).starts_with("property_order: "));
+            },
+        ),
+        row(
+            &["additional_properties"],
+            json!({"json_schema": {"type": "object", "properties": {"a": {"const": 1}}, "minProperties": 2, "maxProperties": 2,
+                "propertyNames": {"enum": ["a", "b"]}}, "additional_properties": true}),
+            |response| {
+                assert!(response.content().contains("\"b\""), "{}", response.content());
+                assert_eq!(response.setting("additional_properties"), &json!(true));
+            },
+        ),
         row(&["choices", "choice"], json!({"choices": [" Mia", {"text": " x y", "tag": 5}]}), |response| {
             let (choice, choices) = (&response.answer["choice"], &response.answer["choices"]);
             assert_eq!((choice, response.content()), (&json!(0), " Mia"));

@@ -49,8 +49,8 @@ pub struct TurnRequest<'a> {
     pub is_required: bool,
     /// There can be several calls.
     pub parallel: bool,
-    /// The content is a document of this schema.
-    pub document: Option<&'a Schema>,
+    /// The content is a document of this schema, which is compiled so.
+    pub document: Option<(&'a Schema, CompileOptions)>,
 }
 
 /// The grammar of a turn.
@@ -393,8 +393,8 @@ impl<'f> TurnBuilder<'f> {
             let (calls, end) = (self.tree.alt(&calls), self.turn_end());
             after.push(self.tree.seq(&[before, calls, end]));
         }
-        if let Some(schema) = request.document.filter(|_| !request.is_required || forms.is_empty()) {
-            after.push(self.document(schema)?);
+        if let Some((schema, options)) = request.document.filter(|_| !request.is_required || forms.is_empty()) {
+            after.push(self.document(schema, &options)?);
         }
         let after = self.tree.alt(&after);
         let mut ways = Vec::new();
@@ -418,9 +418,9 @@ impl<'f> TurnBuilder<'f> {
     }
 
     /// The content's block with a document.
-    fn document(&mut self, schema: &Schema) -> Result<NodeId> {
+    fn document(&mut self, schema: &Schema, options: &CompileOptions) -> Result<NodeId> {
         let before = self.before(&self.format.before_content, false);
-        let compiled = schema.compile(&CompileOptions::default(), &mut self.tree)?;
+        let compiled = schema.compile(options, &mut self.tree)?;
         self.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
         let content = self.tree.mark(Mark::Content, compiled.node);
         let block = self.format.content.clone().unwrap_or_default();

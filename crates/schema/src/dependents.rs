@@ -7,15 +7,22 @@ use crate::document::{Document, SchemaResult};
 /// The keywords. Each has an object with a list of names, or a schema, for each property.
 const KEYWORDS: [&str; 3] = ["dependentRequired", "dependentSchemas", "dependencies"];
 /// The maximum number of properties on which others depend.
-const MAX_TRIGGERS: usize = 3;
+const MAX_TRIGGERS: usize = 5;
 
 /// The schema as alternatives without these keywords. `None`: it has none, or there would be too many alternatives.
 pub(crate) fn alternatives(document: &Document<'_>, map: &Map<String, Value>, at: &str) -> SchemaResult<Option<Value>> {
     let entries = KEYWORDS.iter().filter_map(|keyword| map.get(*keyword)?.as_object());
     let entries: Vec<(&String, &Value)> = entries.flatten().take(MAX_TRIGGERS + 1).collect();
     let is_combined = ["anyOf", "oneOf", "allOf", "$ref"].iter().any(|keyword| map.contains_key(*keyword));
-    if entries.is_empty() || entries.len() > MAX_TRIGGERS || is_combined {
+    if entries.is_empty() || entries.len() > MAX_TRIGGERS {
         return Ok(None);
+    }
+    if is_combined {
+        // The alternatives stand beside those of other keywords.
+        let is_own = |key: &str| KEYWORDS.contains(&key);
+        document.count_copy(&Value::Object(map.clone()), at)?;
+        let (own, rest): (Map<_, _>, Map<_, _>) = map.clone().into_iter().partition(|(key, _)| is_own(key));
+        return Ok(alternatives(document, &own, at)?.map(|own| json!({ "allOf": [rest, own] })));
     }
     let rest = map.iter().filter(|(key, _)| !KEYWORDS.contains(&key.as_str()));
     let rest: Map<String, Value> = rest.map(|(key, value)| (key.clone(), value.clone())).collect();

@@ -185,6 +185,8 @@ class RequestOptions(TypedDict, total=False):
     ignore_eos: bool
     grammar: str
     json_schema: Union[str, Mapping[str, Any]]
+    property_order: Literal["schema", "any"]
+    additional_properties: bool
     logit_bias: Union[Sequence[Sequence[Any]], Sequence[Mapping[str, Any]], Mapping[str, Union[float, Literal[False]]]]
     seed: int
     n_cmpl: int

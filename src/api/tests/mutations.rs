@@ -447,7 +447,7 @@ fn schemas_convert_or_fail() {
         let schema = mutator.document(&seed, &words);
         if let Ok(parsed) = schema::parse(&schema) {
             let work = Work::new(1 << 23, None);
-            let _ = schema::to_grammar(&parsed, &work);
+            let _ = schema::to_grammar(&parsed, &CompileOptions::default(), &work);
             let mut tree = Tree::new();
             if let Ok(read) = Schema::new(&parsed, &work) {
                 let options =

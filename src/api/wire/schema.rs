@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::fields::unexpected;
+use super::fields::{Fields, unexpected};
 use crate::error::{Error, Result};
 use foredraft_base::work::Work;
 use foredraft_grammar::tree::{NodeId, Tree};
-use foredraft_schema::{CompileOptions, Schema};
+use foredraft_schema::{CompileOptions, Schema, Unenforced};
 
 /// Reads the field `json_schema`: an object, or a string that contains one.
 ///
@@ -22,16 +22,27 @@ pub fn parse(value: &Value) -> Result<Value> {
     }
 }
 
-/// Converts a schema to a grammar: a node of a tree. A completion is always valid under the schema.
+/// Reads `property_order` and `additional_properties`.
 ///
 /// # Errors
-/// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, a grammar cannot enforce it, or it
-/// is too large. `cancelled`: `work` was interrupted.
-pub fn to_grammar(schema: &Value, work: &Work) -> Result<(Tree, NodeId)> {
+/// One has another value than those that it may have.
+pub fn read_options(fields: &mut Fields) -> Result<CompileOptions> {
+    let any_order = fields.word("property_order", &[("schema", false), ("any", true)])?.unwrap_or(false);
+    let is_open = fields.flag("additional_properties")?.unwrap_or(false);
+    Ok(CompileOptions { drop_unenforceable: true, is_open, any_order, is_lenient: false })
+}
+
+/// Converts a schema to a grammar: a node of a tree, and warnings. A completion is valid under the schema, but for what the warnings say.
+///
+/// # Errors
+/// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, or it is too large. `cancelled`: `work`
+/// was interrupted.
+pub fn to_grammar(schema: &Value, options: &CompileOptions, work: &Work) -> Result<(Tree, NodeId, Vec<String>)> {
     let mut tree = Tree::new();
     let read = Schema::new(schema, work);
-    let compiled = read.and_then(|schema| schema.compile(&CompileOptions::default(), &mut tree));
-    Ok((tree, compiled.map_err(|error| of_field(&error))?.node))
+    let compiled = read.and_then(|schema| schema.compile(options, &mut tree)).map_err(|error| of_field(&error))?;
+    let warning = |one: Unenforced| format!("json_schema: {}: {}", one.location, one.reason);
+    Ok((tree, compiled.node, compiled.unenforced.into_iter().map(warning).collect()))
 }
 
 /// An error as the field `json_schema` has it.

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use foredraft_schema::Schema;
+use foredraft_schema::{CompileOptions, Schema};
 use serde_json::json;
 
 use super::real_templates::real_templates;
@@ -109,7 +109,8 @@ fn attack(source: &str, random: &mut Random) -> bool {
     let tools = tools(&request);
     let start = start_of(&template, &format, &request).unwrap_or_default();
     let document = Schema::new(&json!({"type": "object", "properties": {"a": {"type": "integer"}}}), &work()).unwrap();
-    for (is_required, document) in [(false, None), (true, None), (false, Some(&document))] {
+    for (is_required, document) in [(false, None), (true, None), (false, Some((&document, CompileOptions::default())))]
+    {
         // A grammar can be refused, because a text cannot avoid what ends an argument.
         let turn = TurnRequest { tools: &tools, is_required, parallel: true, document };
         let _ = try_constraint(&format, &turn, &start);

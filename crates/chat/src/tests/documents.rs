@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foredraft_schema::Schema;
+use foredraft_schema::{CompileOptions, Schema};
 use serde_json::{Value, json};
 
 use super::real_templates::real_templates;
@@ -36,7 +36,12 @@ fn faults(template: &TestTemplate) -> (usize, Vec<String>) {
         ((!format.is_reasoning(&start) || has_end(&text)) && !is_over).then_some(text)
     };
     for tools in [Vec::new(), tools(&request)] {
-        let turn = TurnRequest { tools: &tools, is_required: false, parallel: true, document: Some(&schema) };
+        let turn = TurnRequest {
+            tools: &tools,
+            is_required: false,
+            parallel: true,
+            document: Some((&schema, CompileOptions::default())),
+        };
         let says = |text: &str| refused(constraint(&format, &turn, &start), text);
         for reasoning in ["", "I think."] {
             let Some(text) = print(&assistant(DOCUMENT, reasoning, &[])) else { continue };

@@ -194,7 +194,14 @@ impl SchemaReader<'_, '_> {
             typed.insert("type".to_owned(), json!("string"));
         }
         self.document.count_copy(&typed, at)?;
-        match self.schema(&typed, &names_at, depth + 1)? {
+        let mut node = self.schema(&typed, &names_at, depth + 1)?;
+        if let SchemaNode::Union(nodes) = &mut node {
+            nodes.retain(|node| !matches!(node, SchemaNode::Union(none) if none.is_empty()));
+            if nodes.len() == 1 {
+                node = nodes.swap_remove(0);
+            }
+        }
+        match node {
             SchemaNode::Text(TextNode::Pattern(names)) => Ok(Some((vec![names], Vec::new()))),
             SchemaNode::Text(TextNode::Set(set)) => Ok(Some((set.all.clone(), set.none.clone()))),
             SchemaNode::Union(none) if none.is_empty() => Ok(None),

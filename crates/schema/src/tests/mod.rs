@@ -639,3 +639,101 @@ fn hyphen_after_a_class_is_literal() {
         }
     }
 }
+
+/// What `property_order` and `additional_properties` of a request change.
+#[test]
+fn order_and_further_properties_are_free_where_the_options_say_so() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "no": false},
+        "required": ["b"], "patternProperties": {"^x-": {"type": "boolean"}}});
+    for (is_open, any_order, valid, invalid) in [
+        (
+            false,
+            false,
+            vec![r#"{"a": 1, "b": null}"#, r#"{"b": null, "x-y": true}"#],
+            vec![r#"{"b": null, "c": 1}"#, r#"{"x-y": true, "b": null}"#],
+        ),
+        (
+            true,
+            false,
+            vec![r#"{"b": null, "c": [1], "": 2}"#, r#"{"b":null,"x-y":true,"x":1}"#],
+            vec![r#"{"c": 1, "b": null}"#],
+        ),
+        (
+            true,
+            true,
+            vec![r#"{"c": 1, "b": null, "a": 1}"#, r#"{"x-y": false, "b": null, "x": 3}"#],
+            vec![r#"{"c": 1}"#],
+        ),
+        (false, true, vec![r#"{"b": null, "a": 1}"#], vec![r#"{"b": null, "c": 1}"#]),
+    ] {
+        let options = CompileOptions { is_open, any_order, ..CompileOptions::default() };
+        let grammar = automaton(&grammar_with(&schema, &options).unwrap()).unwrap();
+        valid.iter().for_each(|text| assert!(accepts(&grammar, text), "{text} {options:?}"));
+        // Names that are listed or of a pattern never stand for others.
+        let never = [
+            r#"{"b": null, "a": "x"}"#,
+            r#"{"b": null, "b": 1}"#,
+            r#"{"b": null, "no": 1}"#,
+            r#"{"b": null, "x-": 1}"#,
+        ];
+        invalid.iter().chain(&never).for_each(|text| assert!(!accepts(&grammar, text), "{text} {options:?}"));
+    }
+}
+
+/// Keywords that are enforced together, and values that are valid under one of them alone.
+#[test]
+fn keywords_beside_each_other_are_enforced_together() {
+    references::check(vec![
+        (
+            json!({"type": "string", "pattern": "^(ab|c)+$", "minLength": 2, "maxLength": 4}),
+            vec![json!("cc"), json!("abab"), json!("cabc")],
+            vec![json!("c"), json!("ababc"), json!("aa")],
+        ),
+        (
+            json!({"type": "string", "format": "email", "maxLength": 8, "not": {"pattern": "^x"}}),
+            vec![json!("a@b.cd"), json!("ab@c.de")],
+            vec![json!("x@b.cd"), json!("abc@de.fg"), json!("a@"), json!("a b@c")],
+        ),
+        (
+            json!({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b$"}, {"not": {"enum": ["ab"]}}]}),
+            vec![json!("aab"), json!("bab")],
+            vec![json!("ab"), json!("a"), json!("b")],
+        ),
+        (
+            json!({"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 30}),
+            vec![json!(14), json!(28)],
+            vec![json!(7), json!(15), json!(35)],
+        ),
+        (
+            json!({"type": "number", "multipleOf": 0.25, "minimum": -1, "maximum": 2}),
+            vec![json!(0.25), json!(-0.5), json!(2), json!(1.75)],
+            vec![json!(0.3), json!(2.25), json!(0.125)],
+        ),
+        (
+            json!({"type": "array", "items": {"enum": ["a", "b", 1]}, "uniqueItems": true, "minItems": 2}),
+            vec![json!(["a", "b"]), json!([1, "b", "a"])],
+            vec![json!(["a"]), json!(["a", "a"]), json!(["a", "b", "a"])],
+        ),
+        (
+            json!({"properties": {"a": {"type": "integer"}, "no": {"not": {}}, "none": {"type": "string", "enum": [1]}}, "additionalProperties": true}),
+            vec![json!({"a": 1}), json!({"x": 1})],
+            vec![json!({"no": 1}), json!({"none": 1}), json!({"none": "1"})],
+        ),
+        (
+            json!({"properties": {"next": {"$ref": "#/$defs/never"}}, "$defs": {"never": {"properties": {"a": {"$ref": "#/$defs/never"}}, "required": ["a"]}}}),
+            vec![json!({})],
+            vec![json!({"next": {}})],
+        ),
+        (
+            json!({"patternProperties": {"^a": {"type": "null"}, "b$": {"type": "boolean"}}, "properties": {"c": {}}, "additionalProperties": {"type": "integer"}}),
+            vec![json!({"a": null, "b": true}), json!({"c": "x", "d": 1})],
+            vec![json!({"a": 1}), json!({"b": 1}), json!({"ab": 1}), json!({"d": true})],
+        ),
+    ]);
+    let grammar = automaton(&to_grammar(&json!({"const": {"a": [1, {}]}})).unwrap()).unwrap();
+    assert!(
+        accepts(&grammar, r#"{"a": [1, {}]}"#)
+            && accepts(&grammar, r#"{"a":[1,{}]}"#)
+            && !accepts(&grammar, r#"{"a": [1]}"#)
+    );
+}

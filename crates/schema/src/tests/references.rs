@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::{accepts, automaton, to_grammar};
 
 /// A schema, documents that it allows, and documents that it does not.
-type Case = (Value, Vec<Value>, Vec<Value>);
+pub(super) type Case = (Value, Vec<Value>, Vec<Value>);
 
-fn check(cases: Vec<Case>) {
+pub(super) fn check(cases: Vec<Case>) {
     for (schema, valid, invalid) in cases {
         let gbnf = to_grammar(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {schema}"));

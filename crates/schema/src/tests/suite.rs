@@ -22,7 +22,21 @@ struct Counts {
 /// Optional files about keywords that are annotations here, as they are by default in the standard.
 const ANNOTATIONS: [&str; 2] = ["content.json", "format-assertion.json"];
 /// The formats that are enforced.
-const FORMATS: [&str; 4] = ["date.json", "time.json", "date-time.json", "uuid.json"];
+const FORMATS: [&str; 13] = [
+    "date.json",
+    "time.json",
+    "date-time.json",
+    "uuid.json",
+    "duration.json",
+    "email.json",
+    "hostname.json",
+    "ipv4.json",
+    "ipv6.json",
+    "uri.json",
+    "uri-reference.json",
+    "json-pointer.json",
+    "relative-json-pointer.json",
+];
 
 /// All groups of tests of a draft: schema and tests. Optional ones too.
 fn groups(draft: &Path) -> Vec<Value> {

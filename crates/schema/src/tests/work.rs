@@ -39,6 +39,10 @@ fn hostile(size: usize) -> Vec<(&'static str, Value)> {
             json!({"oneOf": vec![json!({"properties": {"a": {"type": "string"}}, "required": ["a"]}); size / 60]}),
         ),
         ("references", json!({"properties": named(size / 40, &json!({"$ref": "#/$defs/a/b/c"})), "$defs": {"a": {}}})),
+        (
+            "sets of many states",
+            json!({"pattern": "(a|b)*a(a|b){20}$", "maxLength": 4000, "not": {"pattern": "(b|c)*b(b|c){20}$"}, "type": "string"}),
+        ),
         ("a long enum", json!({"enum": (0..size / 8).map(|i| format!("v{i}")).collect::<Vec<_>>()})),
     ]
 }
@@ -79,4 +83,37 @@ fn long_pattern_is_read_in_linear_time() {
         work.taken()
     };
     assert!(taken(8000) < 5 * taken(2000), "{} steps, {} for a fourth", taken(8000), taken(2000));
+}
+
+/// Large schemas, and schemas that refer to themselves in each keyword, give a grammar or an error.
+#[test]
+fn large_and_recursive_schemas_end() {
+    let deep = (0..10_000).fold("true".to_owned(), |inner, _| format!("{{\"items\":{inner}}}"));
+    assert!(serde_json::from_str::<Value>(&deep).is_err(), "the reader of JSON bounds the nesting");
+    let mut schemas = vec![
+        json!({"description": "x".repeat(10 << 20), "type": "null"}),
+        json!({"pattern": "x".repeat(10 << 20)}),
+        json!({"enum": (0..100_000).collect::<Vec<_>>()}),
+        json!({"items": {"enum": (0..100_000).map(|i| json!([i])).collect::<Vec<_>>()}}),
+        json!({"required": (0..100_000).map(|i| format!("p{i}")).collect::<Vec<_>>()}),
+    ];
+    for keyword in ["items", "contains", "not", "if", "propertyNames", "additionalProperties", "unevaluatedProperties"]
+    {
+        schemas.push(json!({keyword: {"$ref": "#"}}));
+    }
+    for keyword in ["anyOf", "oneOf", "allOf", "prefixItems"] {
+        schemas.push(json!({keyword: [{"$ref": "#"}, {"$ref": "#"}]}));
+    }
+    for keyword in ["properties", "patternProperties", "dependentSchemas", "dependencies"] {
+        schemas.push(json!({keyword: {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}));
+    }
+    let all =
+        schemas.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| value.to_string().contains('#'));
+    schemas.push(Value::Object(all.map(|(key, value)| (key.clone(), value.clone())).collect()));
+    for schema in schemas {
+        let work = Work::new(1 << 23, None);
+        let result = run(&schema, &work);
+        let shown: String = schema.to_string().chars().take(80).collect();
+        assert!(result.as_ref().err().is_none_or(|error| error.message().len() < 600), "{shown}: {result:?}");
+    }
 }

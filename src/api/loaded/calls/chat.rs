@@ -35,7 +35,9 @@ pub(super) fn prepare(
     work: &Work,
 ) -> Result<Option<PreparedChat>> {
     let is_unconstrained = has_other_grammar(request)?;
-    let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
+    let CompletionRequest { inputs, chat: Some(options), json_schema, schema_options, .. } = &mut *request else {
+        return Ok(None);
+    };
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
     // The template is checked with the messages before a continued one, because the format has the beginning of that.
     let n_before = chat.messages.len() - usize::from(options.continuation.is_some()).min(chat.messages.len());
@@ -66,6 +68,7 @@ pub(super) fn prepare(
             chat,
             options,
             json_schema: json_schema.as_ref(),
+            schema_options: *schema_options,
             is_unconstrained,
             work,
         })?,
@@ -99,6 +102,8 @@ pub(super) fn prepare(
         request.constraint.is_behind_reasoning = request.grammar.is_some() && format.opens_reasoning;
     }
     request.warnings.extend(fallback_warning);
+    // The schema's own grammar has some of the same.
+    format.warnings.retain(|warning| !request.warnings.contains(warning));
     request.warnings.append(&mut format.warnings);
     let constraint = &mut request.constraint;
     constraint.preserved_tokens.append(&mut format.preserved);

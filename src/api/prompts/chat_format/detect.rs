@@ -7,7 +7,7 @@ use foredraft_chat::{
     CallObject, CallPart, Calls, ChatFormat, MessageReader, ReaderOptions, TurnGrammar, TurnRequest, TurnStart,
 };
 use foredraft_grammar::tree::{NodeId, Tree};
-use foredraft_schema::Schema;
+use foredraft_schema::{CompileOptions, Schema};
 use serde_json::{Map, Value, json};
 
 use super::tools::{callable_tools, describe_in_system};
@@ -34,6 +34,8 @@ pub(in crate::api) struct FormatRequest<'a> {
     pub(in crate::api) options: &'a ChatOptions,
     /// The schema of the content.
     pub(in crate::api) json_schema: Option<&'a Value>,
+    /// How its grammar is written.
+    pub(in crate::api) schema_options: CompileOptions,
     /// The format's grammar does not apply, because the request has another one, or is answered otherwise.
     pub(in crate::api) is_unconstrained: bool,
     /// Counts the steps of reading schemas and writing grammars.
@@ -131,7 +133,12 @@ impl AnswerFormat {
         if options.reasoning_format == ReasoningFormat::Inline {
             format.keep_reasoning_in_content();
         }
-        let wanted = TurnRequest { tools: &tools, is_required, parallel, document: document.as_ref() };
+        let wanted = TurnRequest {
+            tools: &tools,
+            is_required,
+            parallel,
+            document: document.as_ref().map(|schema| (schema, request.schema_options)),
+        };
         let grammar = match request.is_unconstrained {
             true => None,
             false => format.grammar(&wanted, &start)?,

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use foredraft_base::work::Work;
 use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_schema::CompileOptions;
 use serde_json::{Map, Value};
 
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
@@ -98,6 +99,8 @@ pub struct CompletionRequest {
     pub choices: Option<Choices>,
     /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
+    /// How the grammar of `json_schema` is written.
+    pub schema_options: CompileOptions,
     /// The fields that are passed to the engine unchanged. The slot may not exist, and `preserved_tokens` is empty.
     pub options: RequestOptions,
     /// The options of a chat; `None`: the request has no messages.
@@ -187,11 +190,12 @@ impl CompletionRequest {
     /// Compiles `json_schema` to a grammar.
     ///
     /// # Errors
-    /// No grammar enforces the schema, or `work` ended.
+    /// It is no schema, nothing satisfies it, or `work` ended.
     pub fn compile_schema(&mut self, work: &Work) -> Result<()> {
         if let Some(schema) = &self.json_schema {
-            let (tree, root) = schema::to_grammar(schema, work)?;
+            let (tree, root, mut warnings) = schema::to_grammar(schema, &self.schema_options, work)?;
             self.grammar = Some(RequestGrammar::Tree(Arc::new(tree), root));
+            self.warnings.append(&mut warnings);
         }
         Ok(())
     }
@@ -266,6 +270,7 @@ impl CompletionRequest {
             constraint: ConstraintOptions::read(fields)?,
             choices: choices::read(fields)?,
             json_schema,
+            schema_options: schema::read_options(fields)?,
             options: options(fields, translation.cuts_begun_stop, isolated.timeout, defaults)?,
             chat,
             reply: reply(fields)?,

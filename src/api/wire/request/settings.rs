@@ -53,6 +53,8 @@ pub fn generation_settings(
         ("special", json!(options.special)),
         ("choices", request.choices.as_ref().map_or(Value::Null, |choices| json!(choices.given))),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
+        ("property_order", json!(if request.schema_options.any_order { "any" } else { "schema" })),
+        ("additional_properties", json!(request.schema_options.is_open)),
         (
             "grammar",
             match &request.grammar {

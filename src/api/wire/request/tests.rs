@@ -384,7 +384,7 @@ fn generation_settings_report_every_field() {
         "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
-        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "choices": null, "json_schema": null, "grammar": "root ::= \"a\"",
+        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "choices": null, "json_schema": null, "property_order": "schema", "additional_properties": false, "grammar": "root ::= \"a\"",
         "logits_callback": false, "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
         "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
@@ -398,7 +398,7 @@ fn generation_settings_report_every_field() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 99] = [
+const KEYS: [&str; 101] = [
     "logits_callback",
     "choices",
     "functions",
@@ -470,6 +470,8 @@ const KEYS: [&str; 99] = [
     "post_sampling_probs",
     "grammar",
     "json_schema",
+    "property_order",
+    "additional_properties",
     "n_beams",
     "cache_prompt",
     "id_slot",

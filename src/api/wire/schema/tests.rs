@@ -3,6 +3,8 @@
 use foredraft_base::work::Work;
 use serde_json::json;
 
+use foredraft_schema::CompileOptions;
+
 use super::{parse, to_grammar};
 
 #[test]
@@ -22,6 +24,11 @@ fn json_schema_field_is_an_object_or_its_json_string() {
 
 #[test]
 fn errors_begin_with_the_field() {
-    let error = to_grammar(&json!({"properties": {"a": {"type": "strin"}}}), &Work::new(1 << 20, None)).unwrap_err();
+    let error = to_grammar(
+        &json!({"properties": {"a": {"type": "strin"}}}),
+        &CompileOptions::default(),
+        &Work::new(1 << 20, None),
+    )
+    .unwrap_err();
     assert_eq!(error.message(), "json_schema: #/properties/a: unrecognized type \"strin\"");
 }

@@ -59,6 +59,7 @@ pub(in crate::api::prompts::chat_format) fn try_format(
         chat: &chat,
         options: &options,
         json_schema: options.response_schema.as_ref(),
+        schema_options: foredraft_schema::CompileOptions::default(),
         is_unconstrained: false,
         work: &Work::new(1 << 23, None),
     })
