@@ -12,7 +12,7 @@ mod ggml;
 
 use std::sync::Arc;
 
-use common::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Foredraft, Plain};
 use common::{complete, model, start};
 use foredraft::llama::{Batch, Context, ContextParams, FlashAttn, Model, ModelParams, ThreadPool};
 use ggml::noise;
@@ -466,7 +466,7 @@ fn the_status_tells_which_attention_was_chosen_and_by_whom() {
 fn the_threads_in_use_are_told() {
     let engine = start(json!({"n_threads": 2, "n_threads_batch": 2}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 0, "ignore_eos": true});
-    for endpoint in [Completion, Speculative] {
+    for endpoint in [Plain, Foredraft] {
         complete(&engine, endpoint, &request);
         let now = engine.status()["n_threads_now"].as_u64();
         assert!((Some(1)..=Some(2)).contains(&now), "{now:?}");

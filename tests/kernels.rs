@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Foredraft, Plain};
 use common::{Endpoint, complete, model, start, with};
 use foredraft::api::JsonEngine;
 use foredraft::llama::{
@@ -234,16 +234,16 @@ fn all_levels_compute_the_same_bits_in_every_format() {
             assert_eq!(status["cpu"]["level"], *level);
             let fallback = status["cpu"]["fallback_tensors"].as_object().expect("an object");
             assert_eq!(fallback.is_empty(), HAS_KERNELS, "{name}: {fallback:?}");
-            let plain = outputs(&engine, Completion);
+            let plain = outputs(&engine, Plain);
             if HAS_KERNELS {
-                assert!(plain == outputs(&engine, Speculative), "{name} at {level}: with a draft");
+                assert!(plain == outputs(&engine, Foredraft), "{name} at {level}: with a draft");
             }
             match &first {
                 None => {
                     // Nor must the layout of the weights.
                     drop(engine);
                     let as_in_file = start(with(&init, json!({"repack": false})));
-                    assert!(plain == outputs(&as_in_file, Completion), "{name} at {level}: not in panels");
+                    assert!(plain == outputs(&as_in_file, Plain), "{name} at {level}: not in panels");
                     first = Some(plain);
                 }
                 Some(first) => assert!(*first == plain, "{name} at {level}"),
@@ -323,11 +323,11 @@ fn a_real_model_gives_the_same_in_four_slots_with_drafts_and_at_every_level() {
                     .map(|index| complete(&engine, endpoint, &request(index))["completion_probabilities"].clone())
                     .collect()
             };
-            let alone = of(Completion);
-            assert!(alone == of(Speculative), "{name} at {level}: with a draft");
-            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Speculative, &request(index))).collect();
+            let alone = of(Plain);
+            assert!(alone == of(Foredraft), "{name} at {level}: with a draft");
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Foredraft, &request(index))).collect();
             for (index, id) in ids.into_iter().enumerate() {
-                let last = common::drain(&engine, Speculative, id).pop().expect("an update");
+                let last = common::drain(&engine, Foredraft, id).pop().expect("an update");
                 assert!(alone[index] == last["completion_probabilities"], "{name} at {level}: beside others");
             }
             match &first {
@@ -355,14 +355,14 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
         for level in llama::levels() {
             let init = with(&more, json!({"cpu_level": level.name(), "n_parallel": 4, "n_ctx": 512, "warmup": false}));
             let engine = start(init);
-            let alone = outputs(&engine, Completion);
+            let alone = outputs(&engine, Plain);
             if more.get("flash_attn").is_none() {
                 assert_eq!(engine.status()["attention"]["target"]["kernel"], "foredraft", "{more}");
             }
-            assert!(alone == outputs(&engine, Speculative), "{more} at {level}: with a draft");
-            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Speculative, &request(index))).collect();
+            assert!(alone == outputs(&engine, Foredraft), "{more} at {level}: with a draft");
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&engine, Foredraft, &request(index))).collect();
             for (index, id) in ids.into_iter().enumerate() {
-                let last = common::drain(&engine, Speculative, id).pop().expect("an update");
+                let last = common::drain(&engine, Foredraft, id).pop().expect("an update");
                 assert_eq!(last["stop"], true);
                 assert_eq!(alone[index][1], last["completion_probabilities"], "{more} at {level}: beside others");
             }
@@ -398,7 +398,7 @@ fn status_says_which_layout_weights_have_and_why() {
 #[test]
 fn panels_made_after_the_load_change_no_output() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "n_probs": 2});
-    let run = |engine: &JsonEngine| complete(engine, Completion, &request)["completion_probabilities"].clone();
+    let run = |engine: &JsonEngine| complete(engine, Plain, &request)["completion_probabilities"].clone();
     let pending = |engine: &JsonEngine| engine.status()["pending_panel_bytes"].as_u64().expect("a number");
     let at_once = start(json!({"repack": true}));
     assert_eq!(pending(&at_once), 0);
@@ -435,7 +435,7 @@ fn layout_of_a_large_model_is_measured_once_and_changes_no_output() {
     let request = json!({"prompt": "Write about the moon.", "n_predict": 12, "temperature": 0, "n_probs": 2});
     let run = |more: Value| {
         let engine = start(with(&init, more));
-        let answer = complete(&engine, Completion, &request);
+        let answer = complete(&engine, Plain, &request);
         (engine.status()["cpu"]["layout"]["target"].clone(), answer["completion_probabilities"].clone())
     };
     let (first, text) = run(json!({}));

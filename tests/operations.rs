@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
-use common::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Foredraft, Plain};
 use ggml::{Tensor, bytes, noise};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -644,8 +644,8 @@ fn completions(name: &str, init: Value, n_predict: usize) -> String {
             let answer = common::complete(&engine, endpoint, &request);
             (answer["content"].clone(), json!([answer["tokens"], answer["completion_probabilities"]]).to_string())
         };
-        let (text, plain) = result(Completion);
-        assert!(plain == result(Speculative).1, "{name}: with drafts");
+        let (text, plain) = result(Plain);
+        assert!(plain == result(Foredraft).1, "{name}: with drafts");
         writeln!(lines, "{name}, temperature {temperature}: {:016x} {text}", hash(plain.bytes())).unwrap();
     }
     lines

@@ -57,7 +57,7 @@ fn it_answers_through_its_own_template() {
     let Some(engine) = smollm2(json!({})) else { return };
     let [moon, _, median, ..] = messages();
     for (message, word) in [(moon, "moon"), (median, "def ")] {
-        let answer = complete(&engine, Endpoint::Completion, &request(&message, 48));
+        let answer = complete(&engine, Endpoint::Plain, &request(&message, 48));
         let text = answer["content"].as_str().expect("text").to_lowercase();
         assert!(text.contains(word), "{answer}");
         // The template puts a system message before the conversation.
@@ -73,9 +73,9 @@ fn speculation_changes_no_answer() {
     for message in messages() {
         for temperature in [0.0, 0.7] {
             let plain = with(&request(&message, 28), json!({"temperature": temperature, "seed": 7}));
-            let expected = complete(&engine, Endpoint::Completion, &plain);
+            let expected = complete(&engine, Endpoint::Plain, &plain);
             for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
-                let answer = complete(&engine, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
+                let answer = complete(&engine, Endpoint::Foredraft, &with(&plain, json!({"speculative": drafter})));
                 assert_eq!(
                     output_fields(&answer),
                     output_fields(&expected),
@@ -105,12 +105,12 @@ fn answers_in_four_slots_are_those_of_one() {
     let common = json!({"temperature": 0, "repeat_penalty": 1, "n_predict": 32, "return_tokens": true});
     let together = complete(
         &engine,
-        Endpoint::Speculative,
+        Endpoint::Foredraft,
         &with(&common, json!({"prompts": prompts, "speculative": drafting, "cache_prompt": false})),
     );
     for (prompt, answer) in prompts.iter().zip(results(&together, prompts.len())) {
         let alone = with(&common, json!({"prompt": prompt, "speculative": false, "cache_prompt": false}));
-        assert_eq!(output_fields(answer), output_fields(&complete(&engine, Endpoint::Completion, &alone)), "{prompt}");
+        assert_eq!(output_fields(answer), output_fields(&complete(&engine, Endpoint::Plain, &alone)), "{prompt}");
     }
 }
 
@@ -120,13 +120,13 @@ fn an_edited_file_is_drafted_from_the_prompt() {
     let Some(engine) = smollm2(json!({})) else { return };
     let message = format!("Repeat this file word for word.\n\n```python\n{FILE}```");
     let plain = with(&request(&message, 96), json!({"ignore_eos": true}));
-    let expected = complete(&engine, Endpoint::Completion, &plain);
+    let expected = complete(&engine, Endpoint::Plain, &plain);
     for drafter in ["suffix", "ngram-cache"] {
         let speculative = json!({"type": drafter, "adaptive": false, "n_max": 8});
         engine
             .with_loaded(|loaded| loaded.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
             .expect("the cache is cleared");
-        let answer = complete(&engine, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
+        let answer = complete(&engine, Endpoint::Foredraft, &with(&plain, json!({"speculative": speculative})));
         assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}");
         assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{drafter}: {}", answer["speculative"]);
     }
@@ -139,7 +139,7 @@ fn a_decision_agrees_with_each_choice_alone() {
     let messages = json!([{"role": "user", "content": "Is the sky blue on a clear day? Answer with yes or no."}]);
     let choices = ["Yes", "No", "I do not know.", "The sky is green"];
     let request = json!({"messages": messages, "choices": choices, "temperature": 1});
-    let answer = complete(&engine, Endpoint::Speculative, &request);
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
     let logprobs: Vec<f64> =
         (0..choices.len()).map(|index| answer["choices"][index]["logprob"].as_f64().expect("a number")).collect();
     let call = |request: Value| request.to_string().into_bytes();
@@ -152,7 +152,7 @@ fn a_decision_agrees_with_each_choice_alone() {
         for token in tokenized.expect("tokens")["ids"].as_array().expect("ids") {
             let next =
                 json!({"prompt": context, "n_predict": 1, "n_probs": 50_000, "temperature": 0, "repeat_penalty": 1});
-            let next = complete(&engine, Endpoint::Completion, &next);
+            let next = complete(&engine, Endpoint::Plain, &next);
             let all = next["completion_probabilities"][0]["top_logprobs"].as_array().expect("all tokens").clone();
             let own = all.iter().find(|entry| entry["id"] == *token).expect("all tokens are listed");
             alone += own["logprob"].as_f64().expect("a number");
@@ -184,7 +184,7 @@ fn an_enlarged_model_predicts_the_same_tokens() {
         run(&mut command, "");
         let engine = start(json!({"model": result, "model_draft": "", "n_ctx": 512}));
         let answers = ["Why is the sky blue?", "Write a haiku about the sea."]
-            .map(|message| complete(&engine, Endpoint::Completion, &request(message, 24))["tokens"].clone());
+            .map(|message| complete(&engine, Endpoint::Plain, &request(message, 24))["tokens"].clone());
         drop(engine);
         std::fs::remove_file(result).expect("it was written above");
         answers

@@ -14,7 +14,7 @@ mod rpc_server;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use common::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Foredraft, Plain};
 use common::{complete, drain, start, submit, text};
 use foredraft::api::JsonEngine;
 use rpc_server::{Fault, FaultyServer, address, serve};
@@ -32,7 +32,7 @@ fn refused(engine: &JsonEngine, init: &Value) -> String {
 #[test]
 fn rpc_servers_may_be_silent_slow_or_disappear() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 48, "temperature": 0});
-    let expected = content(&complete(&start(json!({})), Completion, &request));
+    let expected = content(&complete(&start(json!({})), Plain, &request));
 
     // No server, a server that never answers, and one that closes the connection after its first message.
     let base = json!({"model": common::model("target"), "n_threads": 1, "log_level": "none"});
@@ -86,12 +86,12 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
         let remote = devices.iter().find(|device| device["description"] == *there);
         assert!(remote.is_some_and(|device| device["memory_total"].as_u64() > Some(0)), "{devices:?}");
         assert!(remote.is_some_and(|device| device["name"].as_str().is_some_and(|name| name.starts_with("RPC"))));
-        assert_eq!(content(&complete(&engine, Completion, &request)), expected);
-        let answer = complete(&engine, Speculative, &request);
+        assert_eq!(content(&complete(&engine, Plain, &request)), expected);
+        let answer = complete(&engine, Foredraft, &request);
         assert_eq!(content(&answer), expected);
         assert!(answer["speculative"]["n_steps"].as_u64() > Some(0), "{answer}");
-        let id = submit(&engine, Completion, &request);
-        assert_eq!(text(&drain(&engine, Completion, id)), expected);
+        let id = submit(&engine, Plain, &request);
+        assert_eq!(text(&drain(&engine, Plain, id)), expected);
         engine.unload();
     }
     drop(server);
@@ -101,15 +101,15 @@ fn rpc_servers_may_be_silent_slow_or_disappear() {
     assert!(error.starts_with("rpc: the server at ") && error.contains("does not respond"), "{error}");
     for more in [json!({}), json!({"devices": "none"}), json!({"devices": ["CPU"]})] {
         let engine = start(more.clone());
-        assert_eq!(content(&complete(&engine, Completion, &request)), expected, "{more}");
+        assert_eq!(content(&complete(&engine, Plain, &request)), expected, "{more}");
     }
 }
 
 /// Loads with this server and completes. Returns the error, of whichever fails, or the text.
 fn attempt(engine: &JsonEngine, init: &Value, request: &Value) -> Result<String, String> {
     engine.load(init.to_string().as_bytes()).map_err(|error| error.message().to_owned())?;
-    let id = submit(engine, Completion, request);
-    let updates = drain(engine, Completion, id);
+    let id = submit(engine, Plain, request);
+    let updates = drain(engine, Plain, id);
     let last = updates.last().expect("an end");
     match last["stop_type"].as_str() {
         Some("error") => Err(last["error"].as_str().expect("a reason").to_owned()),
@@ -175,16 +175,16 @@ fn engine_without_its_server_fails_until_it_is_loaded_again() {
     let there = address();
     let server = serve(&there);
     let engine = start(json!({"rpc": there, "n_gpu_layers": 99, "log_level": "none"}));
-    let id = submit(&engine, Completion, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    let id = submit(&engine, Plain, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
     drop(server);
-    let updates = drain(&engine, Completion, id);
+    let updates = drain(&engine, Plain, id);
     let last = updates.last().expect("an end");
     assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
     assert!(last["error"].as_str().is_some_and(|error| error.contains(&there)), "{last}");
     let _server = serve(&there);
-    let id = submit(&engine, Completion, &json!({"prompt": "Once", "n_predict": 2}));
-    assert_eq!(drain(&engine, Completion, id).last().expect("an end")["code"], "model_error");
+    let id = submit(&engine, Plain, &json!({"prompt": "Once", "n_predict": 2}));
+    assert_eq!(drain(&engine, Plain, id).last().expect("an end")["code"], "model_error");
     engine.unload();
     let engine = start(json!({"rpc": there, "n_gpu_layers": 99}));
-    complete(&engine, Completion, &json!({"prompt": "Once", "n_predict": 2}));
+    complete(&engine, Plain, &json!({"prompt": "Once", "n_predict": 2}));
 }

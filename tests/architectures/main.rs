@@ -19,7 +19,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Endpoint::{Completion, Speculative};
+use common::Endpoint::{Foredraft, Plain};
 use common::{Requests as _, complete, drain, model, n, submit, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -166,7 +166,7 @@ fn compare(path: &str) -> Result<Value, String> {
     let engine = load(json!({}))?;
     let ask = |request: &Value| {
         let bytes = request.to_string();
-        let answer = engine.complete_as(Completion, bytes.as_bytes());
+        let answer = engine.complete_as(Plain, bytes.as_bytes());
         answer.map_err(|error| error.message().to_owned())
     };
     let seeds = [2, 3];
@@ -195,7 +195,7 @@ fn compare(path: &str) -> Result<Value, String> {
         for (what, kind) in [("wrong drafts", "draft"), ("right drafts", "suffix")] {
             for n_max in [2, 6] {
                 let speculative = json!({"speculative": {"type": kind, "adaptive": false, "n_max": n_max}});
-                let fast = complete(&engine, Speculative, &with(&request(seed), speculative));
+                let fast = complete(&engine, Foredraft, &with(&request(seed), speculative));
                 check(what, fast["tokens"] == plain[index]["tokens"]);
                 n_drafted += n(&fast["speculative"]["n_drafted"]);
                 n_accepted += n(&fast["speculative"]["n_accepted"]);
@@ -212,9 +212,9 @@ fn compare(path: &str) -> Result<Value, String> {
     drop(engine);
     let engine = load(json!({"n_parallel": 4}))?;
     let speculative = json!({"speculative": {"type": ["suffix", "draft"], "adaptive": false, "n_max": 3}});
-    let ids = [2, 3, 2, 3].map(|seed| submit(&engine, Speculative, &with(&request(seed), speculative.clone())));
+    let ids = [2, 3, 2, 3].map(|seed| submit(&engine, Foredraft, &with(&request(seed), speculative.clone())));
     for (id, index) in ids.into_iter().zip([0, 1, 0, 1]) {
-        let text = common::text(&drain(&engine, Speculative, id));
+        let text = common::text(&drain(&engine, Foredraft, id));
         check("several slots", plain[index]["content"] == text.as_str());
     }
     let Value::Object(status) = status else { panic!("a status") };
@@ -277,10 +277,10 @@ fn what_the_check_at_load_finds_wrong_is_switched_off_and_said() {
     assert_eq!(status["self_check"], json!({"known": false, "cache_prompt": false, "speculative": false}), "{status}");
     assert!(status["warnings"].to_string().contains("cache_prompt: not used"), "{}", status["warnings"]);
     let prompt = tokens(3, 40);
-    let whole = complete(&engine, Completion, &with(&request(3), json!({"prompt": prompt, "n_predict": 1})));
-    complete(&engine, Completion, &with(&request(3), json!({"prompt": prompt[..24], "cache_prompt": true})));
+    let whole = complete(&engine, Plain, &with(&request(3), json!({"prompt": prompt, "n_predict": 1})));
+    complete(&engine, Plain, &with(&request(3), json!({"prompt": prompt[..24], "cache_prompt": true})));
     let more = json!({"prompt": prompt, "cache_prompt": true, "n_predict": 1, "speculative": {"type": "suffix"}});
-    let again = complete(&engine, Speculative, &with(&request(3), more));
+    let again = complete(&engine, Foredraft, &with(&request(3), more));
     assert_eq!((&again["tokens"], n(&again["timings"]["cache_n"])), (&whole["tokens"], 0));
     let warnings = again["warnings"].to_string();
     assert!(warnings.contains("cache_prompt: not used") && warnings.contains("speculative: not used"), "{warnings}");
@@ -300,7 +300,7 @@ fn a_cache_without_layers_is_not_shifted() {
     let engine = common::start(json!({"model": path, "model_draft": null, "n_ctx": 96, "override_kv": windows}));
     let long = with(&request(2), json!({"n_predict": 200}));
     for _ in 0..2 {
-        let answer = complete(&engine, Completion, &long);
+        let answer = complete(&engine, Plain, &long);
         assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (200, &json!(true)), "{answer}");
     }
 }

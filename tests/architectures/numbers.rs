@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::gguf::Gguf;
 use crate::common::tiny_models::heads;
-use crate::common::{self, Endpoint::Completion, Requests as _};
+use crate::common::{self, Endpoint::Plain, Requests as _};
 use crate::{EXPERTS, NAME, random_model};
 
 /// The case at which a process begins.
@@ -75,7 +75,7 @@ fn try_load(init: &Value) -> bool {
     let loads = engine.load(common::with(init, more).to_string().as_bytes()).is_ok();
     if loads {
         let request = json!({"prompt": common::tokens(1, 20), "n_predict": 4, "ignore_eos": true});
-        let _ = engine.complete_as(Completion, request.to_string().as_bytes());
+        let _ = engine.complete_as(Plain, request.to_string().as_bytes());
     }
     drop(engine);
     loads

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{cancel, complete, drain, merge, prompts, start, submit, text, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -67,9 +67,9 @@ fn compare_finds_no_difference_and_returns_the_first_run() {
         });
         merge(&mut request, setting);
         let request = |compare| with(&request, json!({"speculative": speculating(compare)}));
-        let once = complete(&engine, Speculative, &request(false));
+        let once = complete(&engine, Foredraft, &request(false));
         assert_eq!(comparison(&once), []);
-        for endpoint in [Completion, Speculative] {
+        for endpoint in [Plain, Foredraft] {
             let answer = complete(&engine, endpoint, &request(true));
             assert_eq!(comparison(&answer), no_difference(), "{setting}: {answer}");
             if setting.get("t_max_predict_ms").is_none() {
@@ -97,7 +97,7 @@ fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
         let request = json!({
             "prompt": longer, "n_predict": 24, "temperature": 1, "return_tokens": true, "speculative": speculating(true),
         });
-        let answer = complete(&engine, Speculative, &request);
+        let answer = complete(&engine, Foredraft, &request);
         assert_eq!(comparison(&answer), no_difference(), "{answer}");
         if turn > 0 {
             assert!(answer["timings"]["cache_n"].as_u64() > Some(150), "{answer}");
@@ -114,11 +114,11 @@ fn each_completion_of_a_request_is_compared_separately() {
         "prompts": [prompts()[0], prompts()[3]], "n_cmpl": 3, "n_predict": 24, "temperature": 0.9, "return_tokens": true,
         "speculative": speculating(true),
     });
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     let results = answer["results"].as_array().expect("results");
     assert_eq!(results.len(), 6);
     assert!(results.iter().all(|result| comparison(result) == no_difference()), "{answer}");
-    let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
+    let updates = drain(&engine, Foredraft, submit(&engine, Foredraft, &request));
     let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
     assert_eq!(ends.len(), 6);
     assert!(ends.iter().all(|end| comparison(end) == no_difference()), "{ends:?}");
@@ -134,9 +134,9 @@ fn first_difference_points_at_the_differing_token() {
             "prompt": prompts()[seed], "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": seed,
             "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&engine, Completion, &with(&request, json!({"n_probs": 1536})));
+        let plain = complete(&engine, Plain, &with(&request, json!({"n_probs": 1536})));
         let settings = with(&speculating(true), json!({"verify": verify}));
-        let answer = complete(&engine, Speculative, &with(&request, json!({"speculative": settings})));
+        let answer = complete(&engine, Foredraft, &with(&request, json!({"speculative": settings})));
         let tokens = |answer: &Value| -> Vec<u64> {
             answer["tokens"].as_array().expect("tokens").iter().map(|token| token.as_u64().expect("an id")).collect()
         };
@@ -170,7 +170,7 @@ fn long_outputs_are_compared_across_context_shifts() {
         "prompt": prompts()[1], "n_predict": 300, "temperature": 0.7, "seed": 11, "ignore_eos": true,
         "speculative": speculating(true),
     });
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     assert_eq!((&answer["truncated"], answer["tokens_predicted"].as_u64()), (&json!(true), Some(300)));
     assert_eq!(comparison(&answer), no_difference());
 }
@@ -183,21 +183,21 @@ fn plain_and_unfinished_runs_are_not_compared() {
     for more in
         [json!({"speculative": {"type": "none", "compare": true}}), json!({"speculative.compare": true, "n_beams": 2})]
     {
-        assert_eq!(comparison(&complete(&engine, Completion, &with(&plain, more))), none);
+        assert_eq!(comparison(&complete(&engine, Plain, &with(&plain, more))), none);
     }
     let off = with(&plain, json!({"speculative": false, "speculative.compare": true}));
-    assert!(complete(&engine, Completion, &off).get("speculative").is_none());
-    assert_eq!(comparison(&complete(&engine, Speculative, &off)), []);
+    assert!(complete(&engine, Plain, &off).get("speculative").is_none());
+    assert_eq!(comparison(&complete(&engine, Foredraft, &off)), []);
 
     let endless = json!({"prompt": "Once", "ignore_eos": true, "speculative": speculating(true)});
-    let late = complete(&engine, Speculative, &with(&endless, json!({"timeout_ms": 20})));
+    let late = complete(&engine, Foredraft, &with(&endless, json!({"timeout_ms": 20})));
     assert_eq!(
         (&late["stop_type"], comparison(&late)),
         (&json!("timeout"), skipped("the request was ended before it was complete"))
     );
-    let id = submit(&engine, Speculative, &endless);
-    assert!(cancel(&engine, Speculative, id));
-    let updates = drain(&engine, Speculative, id);
+    let id = submit(&engine, Foredraft, &endless);
+    assert!(cancel(&engine, Foredraft, id));
+    let updates = drain(&engine, Foredraft, id);
     let last = updates.last().expect("a final response");
     assert_eq!(
         (&last["stop_type"], comparison(last)),
@@ -213,7 +213,7 @@ fn drafters_learn_nothing_from_the_second_run() {
         let request = json!({
             "prompt": prompts()[0], "n_predict": 32, "temperature": 0, "speculative": speculating(compare),
         });
-        complete(&engine, Speculative, &request);
+        complete(&engine, Foredraft, &request);
         let stats = json!({"action": "stats", "cache": "dynamic"}).to_string();
         let stats = engine.with_loaded(|loaded| loaded.lookup_cache(stats.as_bytes())).expect("statistics");
         stats["n_observations"].as_u64().expect("a number")
@@ -230,20 +230,20 @@ fn saved_session_is_from_the_first_run() {
         "prompt": prompts()[0], "n_predict": 20, "temperature": 0.9, "seed": 4, "ignore_eos": true, "return_tokens": true,
         "speculative": speculating(true), "session_save": path,
     });
-    let answer = complete(&engine, Speculative, &first);
+    let answer = complete(&engine, Foredraft, &first);
     assert_eq!(comparison(&answer), no_difference());
     assert_eq!(answer["session_save"]["n_saved"], answer["tokens_cached"]);
     // Both runs of the next request continue the seed's random numbers.
     let prompt = format!("{}{}", prompts()[0], answer["content"].as_str().expect("a text"));
     let next = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 20});
-    let next = complete(&engine, Speculative, &with(&first, next));
+    let next = complete(&engine, Foredraft, &with(&first, next));
     assert_eq!(comparison(&next), no_difference(), "{next}");
     let position = next["generation_settings"]["seed_position"].as_u64();
     assert!(position > Some(10), "{position:?}");
     assert!(next["timings"]["cache_n"].as_u64() > Some(20), "{next}");
     // The first run shifts the session's tokens out, so the second run cannot start from them.
     let long = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 200});
-    let long = complete(&engine, Speculative, &with(&first, long));
+    let long = complete(&engine, Foredraft, &with(&first, long));
     assert_eq!(long["tokens_predicted"], 200);
     let why = "the run without speculation failed: what the first run found in the cache is no longer there";
     assert_eq!(comparison(&long), skipped(why));
@@ -276,7 +276,7 @@ fn interrupted_second_run_still_returns_the_first_run() {
         "speculative": speculating(true),
     });
     let engine = begin();
-    let whole = complete(&engine, Speculative, &request);
+    let whole = complete(&engine, Foredraft, &request);
     assert_eq!(comparison(&whole), no_difference());
     let n_batches = whole["tokens_evaluated"].as_u64().expect("a number").div_ceil(n_batch);
     let n_batches = usize::try_from(n_batches).expect("it fits");
@@ -289,16 +289,16 @@ fn interrupted_second_run_still_returns_the_first_run() {
     };
 
     after_the_prompt(&engine, &whole, n_batches, |engine, id| {
-        assert!(cancel(engine, Speculative, id));
+        assert!(cancel(engine, Foredraft, id));
     });
-    let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
+    let updates = drain(&engine, Foredraft, submit(&engine, Foredraft, &request));
     check(&with(updates.last().expect("a final response"), json!({"content": text(&updates)})));
     engine.set_update_hook(None);
-    let last = complete(&engine, Speculative, &request);
+    let last = complete(&engine, Foredraft, &request);
     assert_eq!(comparison(&last), no_difference());
 
     after_the_prompt(&engine, &last, n_batches, |engine, _| engine.unload());
     let engine = Arc::new(engine);
-    check(&complete(&engine, Speculative, &request));
+    check(&complete(&engine, Foredraft, &request));
     engine.set_update_hook(None);
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, prompts, start, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ impl Sample {
 
 /// Continuations of the request, one per seed, with speculation if the request has `speculative`.
 fn counts(systems: &[JsonEngine], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
-    let endpoint = if request.get("speculative").is_some() { Speculative } else { Completion };
+    let endpoint = if request.get("speculative").is_some() { Foredraft } else { Plain };
     let seeds = std::sync::Mutex::new(seeds);
     let next = || seeds.lock().expect("no thread has panicked").next();
     let sample = |engine: &JsonEngine| {
@@ -63,7 +63,7 @@ fn counts(systems: &[JsonEngine], request: &Value, seeds: std::ops::Range<usize>
         let threads: Vec<_> = callers.map(|engine| scope.spawn(move || sample(engine))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a sample")).fold(Sample::default(), Sample::merge)
     });
-    if endpoint == Speculative {
+    if endpoint == Foredraft {
         println!("{} {accepted} of {drafted} accepted", request["speculative"]);
         assert!(accepted > 0 && drafted > accepted, "the test needs both accepted and rejected tokens");
     }
@@ -126,7 +126,7 @@ fn speculation_preserves_the_output_distribution() {
 /// The probabilities of the token after `prompt`, by token.
 fn row(engine: &JsonEngine, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
     let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_probs": 10_000});
-    let answer = complete(engine, Speculative, &with(&request, more));
+    let answer = complete(engine, Foredraft, &with(&request, more));
     let row = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("a row");
     row.iter().map(|x| (x["id"].as_u64().expect("an id"), x["logprob"].as_f64().expect("a number").exp())).collect()
 }
@@ -155,7 +155,7 @@ fn coupled_acceptance_matches_the_prediction() {
             "prompt": prompt, "n_predict": 40, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": seed, "ignore_eos": true,
             "return_tokens": true, "speculative": {"type": "draft", "adaptive": false, "n_max": 1},
         });
-        let answer = complete(&engine, Speculative, &request);
+        let answer = complete(&engine, Foredraft, &request);
         let tokenized = engine.with_loaded(|loaded| {
             loaded.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes())
         });

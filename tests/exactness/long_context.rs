@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::JsonEngine;
 use foredraft::engine::session::SelfExtend;
@@ -30,20 +30,20 @@ fn full_context_ends_the_request_when_shifts_are_off() {
         "prompt": "Once upon a time there was a child named Mia.", "temperature": 0.6, "seed": 3, "ignore_eos": true,
         "return_tokens": true, "cache_prompt": false,
     });
-    let plain = complete(&engine, Completion, &request);
+    let plain = complete(&engine, Plain, &request);
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!((&plain["stopped_limit"], &plain["stopped_eos"]), (&json!(true), &json!(false)));
     assert_eq!(n(&plain["tokens_predicted"]) + n(&plain["tokens_evaluated"]), 96, "every cell was used");
     for n_max in [1, 2, 3, 5, 8, 12] {
-        let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
+        let fast = complete(&engine, Foredraft, &with(&request, steady(n_max)));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{fast}");
     }
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
-    let answer = engine.complete_as(Completion, long.as_bytes()).expect("an answer");
+    let answer = engine.complete_as(Plain, long.as_bytes()).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
     // A limit that is reached first does not count as a full context.
-    let short = complete(&engine, Speculative, &with(&request, json!({"n_predict": 5})));
+    let short = complete(&engine, Foredraft, &with(&request, json!({"n_predict": 5})));
     assert_eq!((&short["stop_type"], &short["truncated"]), (&json!("limit"), &json!(false)));
 }
 
@@ -56,11 +56,11 @@ fn context_shift_inside_a_step_does_not_change_output() {
             "prompt": "Nora was 7 years old and lived near the cave.", "n_predict": 200, "temperature": 0.6, "seed": 21,
             "ignore_eos": true, "n_keep": n_keep, "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&engine, Completion, &request);
+        let plain = complete(&engine, Plain, &request);
         assert_eq!(plain["truncated"], true);
         assert!(n(&plain["tokens_predicted"]) >= 200, "more tokens only to complete the last character");
         for n_max in [1, 3, 8] {
-            let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
+            let fast = complete(&engine, Foredraft, &with(&request, steady(n_max)));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{n_keep} {n_max}");
             assert_eq!(fast["speculative"].get("disabled"), None, "{fast}");
             let sources = fast["sources"].as_array().expect("sources");
@@ -79,18 +79,18 @@ fn cancelling_another_slot_does_not_spoil_a_shift() {
         "prompt": "Once upon a time there was a child named Tom.", "n_predict": 500, "temperature": 0.6, "seed": 4,
         "ignore_eos": true, "cache_prompt": false, "id_slot": 0,
     });
-    let alone = complete(&engine, Completion, &request);
-    let id = submit(&engine, Completion, &request);
+    let alone = complete(&engine, Plain, &request);
+    let id = submit(&engine, Plain, &request);
     let (mut cancelled, mut updates) = (0, Vec::new());
     loop {
-        let answer = poll(&engine, Completion, id, 3);
+        let answer = poll(&engine, Plain, id, 3);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
         if answer["finished"] == true {
             break;
         }
         let other = json!({"prompt": "Karl", "ignore_eos": true, "id_slot": 1});
-        let other = json!({"id": submit(&engine, Completion, &other)}).to_string();
-        let answer = engine.cancel_as(Completion, Some(other.as_bytes()));
+        let other = json!({"id": submit(&engine, Plain, &other)}).to_string();
+        let answer = engine.cancel_as(Plain, Some(other.as_bytes()));
         cancelled += u32::from(answer.expect("an answer")["cancelled"] == true);
     }
     assert!(cancelled > 5, "{cancelled}");
@@ -110,21 +110,21 @@ fn self_extend_output_does_not_depend_on_batch_size_and_draft() {
         "prompt": prompt, "n_predict": 150, "temperature": 0.7, "seed": 9, "ignore_eos": true, "return_tokens": true,
         "cache_prompt": false,
     });
-    let plain = complete(&engine, Completion, &request);
+    let plain = complete(&engine, Plain, &request);
     // Generation continues until a character that the last token began is complete.
     assert!((150..=153).contains(&n(&plain["tokens_predicted"])), "{plain}");
     assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
-        let fast = complete(&engine, Speculative, &with(&request, steady(n_max)));
+        let fast = complete(&engine, Foredraft, &with(&request, steady(n_max)));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert_eq!(fast["speculative"].get("disabled"), None);
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{}", fast["speculative"]);
     }
     drop(engine);
-    let ungrouped = complete(&start(json!({"n_ctx": 700})), Completion, &request);
+    let ungrouped = complete(&start(json!({"n_ctx": 700})), Plain, &request);
     assert_ne!(ungrouped["content"], plain["content"], "self-extend changes the output");
     for batches in [json!({"n_batch": 7}), json!({"n_batch": 64, "n_ubatch": 16}), json!({"n_parallel": 3})] {
-        let other = complete(&extended(batches.clone()), Speculative, &with(&request, steady(3)));
+        let other = complete(&extended(batches.clone()), Foredraft, &with(&request, steady(3)));
         assert_eq!(output_fields(&other), output_fields(&plain), "{batches}");
     }
 }
@@ -136,7 +136,7 @@ fn self_extend_cache_is_reused_as_far_as_positions_match() {
     let extend = SelfExtend::new(4, 48).expect("it comes out even");
     let cold = |prompt: &[i64], more: &Value| {
         let request = json!({"prompt": prompt, "n_predict": 12, "temperature": 0, "cache_prompt": false});
-        complete(&engine, Completion, &with(&request, more.clone()))
+        complete(&engine, Plain, &with(&request, more.clone()))
     };
     for common in [259, 258, 245, 241, 240, 239, 200, 192, 100, 48, 47, 3] {
         for more in [json!({}), steady(4)] {
@@ -149,7 +149,7 @@ fn self_extend_cache_is_reused_as_far_as_positions_match() {
             let shared = common + prompt[common..].iter().zip(&other[common..]).take_while(|(a, b)| a == b).count();
             let reused = extend.cut(extend.blocks(cached - 1), shared);
             let request = json!({"prompt": other, "n_predict": 12, "temperature": 0});
-            let answer = complete(&engine, Speculative, &with(&request, more.clone()));
+            let answer = complete(&engine, Foredraft, &with(&request, more.clone()));
             assert_eq!(answer["content"], expected["content"], "{common} {more}");
             assert_eq!(n(&answer["timings"]["cache_n"]), reused, "{common}");
         }
@@ -163,13 +163,13 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
     let request = json!({
         "prompt": long_prompt(&engine, 120), "temperature": 0.7, "seed": 10, "ignore_eos": true, "return_tokens": true,
     });
-    let plain = complete(&engine, Completion, &request);
+    let plain = complete(&engine, Plain, &request);
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!(n(&plain["tokens_predicted"]), 256 - 120);
-    let fast = complete(&engine, Speculative, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
+    let fast = complete(&engine, Foredraft, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
     assert_eq!(output_fields(&fast), output_fields(&plain));
     let half = with(&request, json!({"n_predict": 60, "session_save": path}));
-    let half = complete(&engine, Speculative, &with(&half, steady(5)));
+    let half = complete(&engine, Foredraft, &with(&half, steady(5)));
     assert_eq!(half["session_save"]["success"], true, "{half}");
     drop(engine);
     let engine = extended(json!({"n_ctx": 256}));
@@ -178,7 +178,7 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
         half["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect(),
     ];
     let rest = with(&request, json!({"prompt": tokens.concat(), "session_load": path}));
-    let answer = complete(&engine, Speculative, &with(&rest, steady(5)));
+    let answer = complete(&engine, Foredraft, &with(&rest, steady(5)));
     assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
     let whole = half["content"].as_str().expect("content").to_owned() + answer["content"].as_str().expect("content");
     assert_eq!(Some(whole.as_str()), plain["content"].as_str());
@@ -204,20 +204,16 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
         let engine = start(with(&json!({"n_ctx": 512}), init.clone()));
         let (whole, less, little_less) = pieces(&engine);
         for (prompt, moved) in [(&less, less.len() - 1), (&little_less, 80 + 5)] {
-            complete(
-                &engine,
-                Speculative,
-                &with(&json!({"prompt": whole, "n_predict": 8, "temperature": 0}), steady(3)),
-            );
+            complete(&engine, Foredraft, &with(&json!({"prompt": whole, "n_predict": 8, "temperature": 0}), steady(3)));
             let second = with(
                 &json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "ignore_eos": true}),
                 request.clone(),
             );
-            let answer = complete(&engine, Speculative, &with(&second, steady(3)));
+            let answer = complete(&engine, Foredraft, &with(&second, steady(3)));
             let cached = n(&answer["timings"]["cache_n"]);
             assert_eq!(cached >= moved.max(86), moves, "{init} {request} {cached}");
             assert_eq!(n(&answer["tokens_predicted"]), 20);
-            let again = complete(&engine, Completion, &second);
+            let again = complete(&engine, Plain, &second);
             if request["cache_prompt"] != false {
                 let whole = again["timings"]["prompt_n"] == 1;
                 assert!(
@@ -241,7 +237,7 @@ fn contexts_with_keys_that_cannot_be_rotated_shift() {
     for kind in ["f16", "f32", "bf16", "q8_0", "q4_0"] {
         let engine = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
         let request = json!({"prompt": "Once upon a time", "n_predict": 200, "temperature": 0, "ignore_eos": true});
-        for endpoint in [Completion, Speculative] {
+        for endpoint in [Plain, Foredraft] {
             let answer = complete(&engine, endpoint, &request);
             let n = answer["tokens_predicted"].as_u64().expect("a count");
             assert_eq!((n, &answer["truncated"]), (200, &json!(true)), "{kind}");
@@ -257,10 +253,10 @@ fn models_whose_memory_cannot_shift_decode_the_rest_again() {
     let prompt = long_prompt(&engine, 20);
     let request = json!({"prompt": prompt, "n_predict": 150, "temperature": 0, "ignore_eos": true, "return_tokens": true,
         "cache_prompt": false});
-    let plain = complete(&engine, Completion, &request);
+    let plain = complete(&engine, Plain, &request);
     assert_eq!((&plain["tokens_predicted"], &plain["truncated"]), (&json!(150), &json!(true)), "{plain}");
     let drafted = with(&request, json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 3}}));
-    assert_eq!(complete(&engine, Speculative, &drafted)["tokens"], plain["tokens"]);
+    assert_eq!(complete(&engine, Foredraft, &drafted)["tokens"], plain["tokens"]);
     // The tokens after a shift are those of a context that never had more.
     let tokens: Vec<i64> = plain["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect();
     let first = 96 - prompt.len();
@@ -268,7 +264,7 @@ fn models_whose_memory_cannot_shift_decode_the_rest_again() {
     // BOS is kept.
     let kept = [&full[..1], &full[1 + (full.len() - 2) / 2..]].concat();
     let kept = with(&request, json!({"prompt": kept, "n_predict": 8}));
-    assert_eq!(complete(&engine, Completion, &kept)["tokens"], json!(tokens[first..first + 8]));
+    assert_eq!(complete(&engine, Plain, &kept)["tokens"], json!(tokens[first..first + 8]));
 }
 
 /// A key whose position was divided equals one that was decoded at its new position, but for the rounding of its second rotation.

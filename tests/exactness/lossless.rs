@@ -1,6 +1,6 @@
 //! Speculation does not change the output: greedy, sampled, with every sampler, with concurrent requests.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, drain, output_fields, prompts, start, submit, text, with};
 use serde_json::{Value, json};
 
@@ -36,9 +36,9 @@ fn greedy_output_is_unchanged_on_fifty_prompts() {
     for (index, prompt) in prompts.iter().enumerate() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
-        let plain = complete(&engine, Completion, &request);
+        let plain = complete(&engine, Plain, &request);
         let speculative = &[speculative_settings(), sampling_rules()].concat()[index % 11];
-        let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+        let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {speculative}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         assert!(plain.get("speculative").is_none());
@@ -63,9 +63,9 @@ fn speculation_is_exact_with_and_without_flash_attention() {
                 "prompt": prompt, "n_predict": 120, "temperature": seed / 4 % 2, "seed": seed, "ignore_eos": true, "return_tokens": true,
                 "cache_prompt": false,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
-            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{request} {speculative}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -84,11 +84,11 @@ fn long_outputs_are_exact_with_several_threads() {
                 "prompt": "Once upon a time there was a child named", "n_predict": 500, "temperature": temperature, "seed": seed,
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             for speculative in
                 [json!({"type": "auto"}), speculative_settings()[1].clone(), speculative_settings()[4].clone()]
             {
-                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed} {speculative}");
             }
         }
@@ -106,10 +106,10 @@ fn longest_drafts_do_not_change_output() {
                 "prompt": "Once upon a time there was a child named", "n_predict": 300, "temperature": 1.5, "seed": seed,
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             // The suffix drafter has learned the plain output.
             let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
-            let fast = complete(&engine, Speculative, &with(&request, speculative));
+            let fast = complete(&engine, Foredraft, &with(&request, speculative));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -126,10 +126,10 @@ fn sampled_output_is_unchanged_for_a_seed() {
                 "prompt": prompt, "n_predict": 48, "temperature": temperature, "seed": 1000 + index,
                 "return_tokens": true, "cache_prompt": false,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
                 let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
-                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {temperature} {speculative}");
                 assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
             }
@@ -148,7 +148,7 @@ fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
                 "prompt": prompt, "n_predict": 32, "temperature": 1.0, "top_k": 0, "top_p": 1, "seed": seed,
                 "speculative": speculative,
             });
-            let answer = complete(&engine, Speculative, &request);
+            let answer = complete(&engine, Foredraft, &request);
             *accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
         }
     }
@@ -183,10 +183,10 @@ fn speculation_is_lossless_with_every_sampler() {
             "return_tokens": true, "cache_prompt": false,
         });
         let request = with(&base, setting.clone());
-        let plain = complete(&engine, Completion, &request);
+        let plain = complete(&engine, Plain, &request);
         for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
             let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
-            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{setting} {verify}");
             drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
@@ -205,7 +205,7 @@ fn tokens_on_draft_branches_are_accepted() {
             let request = json!({
                 "prompt": prompt, "n_predict": 48, "temperature": 1, "top_k": 0, "seed": seed, "speculative": speculative,
             });
-            let answer = complete(&engine, Speculative, &request);
+            let answer = complete(&engine, Foredraft, &request);
             assert_eq!(answer["speculative"].get("disabled"), None, "{answer}");
             tokens += answer["tokens_predicted"].as_f64().expect("a count");
             steps += answer["speculative"]["n_steps"].as_f64().expect("a count");
@@ -225,7 +225,7 @@ fn response_reports_why_branches_are_unavailable() {
     let ask = |speculative: Value| {
         let request =
             json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "speculative": speculative});
-        complete(&engine, Speculative, &request)
+        complete(&engine, Foredraft, &request)
     };
     let answer = ask(json!({"type": "draft", "adaptive": false, "n_branches": 3}));
     let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
@@ -236,9 +236,9 @@ fn response_reports_why_branches_are_unavailable() {
     let request = json!({
         "prompt": "Once upon a time", "n_predict": 60, "temperature": 1, "speculative": {"type": "draft", "adaptive": false, "n_branches": 3},
     });
-    let ids = [(); 4].map(|()| submit(&engine, Speculative, &request));
+    let ids = [(); 4].map(|()| submit(&engine, Foredraft, &request));
     for id in ids {
-        let answer = drain(&engine, Speculative, id).pop().expect("a final response");
+        let answer = drain(&engine, Foredraft, id).pop().expect("a final response");
         assert_eq!((&answer["success"], answer["speculative"].get("disabled")), (&json!(true), None), "{answer}");
     }
 }
@@ -256,8 +256,8 @@ fn rejection_and_block_work_with_every_sampler() {
         });
         for speculative in sampling_rules() {
             let request = with(&with(&base, setting.clone()), json!({"speculative": speculative}));
-            let ids = [(); 2].map(|()| submit(&engine, Speculative, &request));
-            let updates = ids.map(|id| drain(&engine, Speculative, id));
+            let ids = [(); 2].map(|()| submit(&engine, Foredraft, &request));
+            let updates = ids.map(|id| drain(&engine, Foredraft, id));
             let probs = updates.each_ref().map(|updates| -> Vec<Value> {
                 let of = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
                 // The last update repeats the probabilities of the whole completion.
@@ -294,8 +294,8 @@ fn rejection_and_block_work_with_every_sampler() {
 fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
     let engine = start(json!({"n_ctx": 512}));
     let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
-    let plain = complete(&engine, Completion, &request);
-    let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
+    let plain = complete(&engine, Plain, &request);
+    let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
     assert!(fast["speculative"]["n_accepted"].as_u64() > Some(10), "{fast}");
     let probs = |answer: &Value| answer["completion_probabilities"].as_array().expect("probabilities").clone();
     let (plain, fast) = (probs(&plain), probs(&fast));
@@ -329,12 +329,12 @@ fn eight_concurrent_requests_match_each_alone() {
     assert_eq!(requests.len(), 8);
     let alone: Vec<String> = requests
         .iter()
-        .map(|request| complete(&engine, Completion, request)["content"].as_str().expect("content").to_owned())
+        .map(|request| complete(&engine, Plain, request)["content"].as_str().expect("content").to_owned())
         .collect();
     for _ in 0..3 {
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Plain, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            assert_eq!(&text(&drain(&engine, Completion, id)), alone);
+            assert_eq!(&text(&drain(&engine, Plain, id)), alone);
         }
     }
 }
@@ -355,15 +355,15 @@ fn concurrent_long_prompts_match_each_alone() {
                 })
             })
             .collect();
-        let alone: Vec<Value> = requests.iter().map(|request| complete(&engine, Completion, request)).collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&engine, Plain, request)).collect();
         let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
         assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
         for (index, request) in requests.iter_mut().enumerate() {
             request["speculative"] = speculative_settings()[index % 4].clone();
         }
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Foredraft, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            assert_eq!(text(&drain(&engine, Speculative, id)), alone["content"].as_str().unwrap(), "{more}");
+            assert_eq!(text(&drain(&engine, Foredraft, id)), alone["content"].as_str().unwrap(), "{more}");
         }
     }
 }
@@ -380,9 +380,9 @@ fn requests_sharing_too_few_cells_all_finish() {
             })
         })
         .collect();
-    let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
+    let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Plain, request)).collect();
     for id in ids {
-        let updates = drain(&engine, Completion, id);
+        let updates = drain(&engine, Plain, id);
         let last = updates.last().expect("a final response");
         assert_eq!((&last["success"], &last["tokens_predicted"]), (&json!(true), &json!(200)), "{last}");
         assert_eq!(last["truncated"], false, "{last}");
@@ -401,11 +401,11 @@ fn context_shifts_do_not_change_speculative_output() {
             "prompt": prompt, "n_predict": 400, "temperature": 0.7, "seed": 11, "ignore_eos": true, "n_keep": n_keep,
             "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&engine, Completion, &request);
+        let plain = complete(&engine, Plain, &request);
         assert_eq!(plain["tokens_predicted"], 400);
         assert_eq!(plain["truncated"], true);
         for speculative in speculative_settings() {
-            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{speculative}");
             // With adaptive lengths, whether drafting pays depends on the machine.
             let accepted = fast["speculative"]["n_accepted"].as_u64();
@@ -421,14 +421,14 @@ fn polled_probabilities_match_the_polled_text() {
     let mut held = 0;
     for prompt in prompts() {
         let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
-        let whole = complete(&engine, Speculative, &request);
+        let whole = complete(&engine, Foredraft, &request);
         let content = whole["content"].as_str().expect("text");
         // A stop string that begins and ends inside tokens.
         for from in (5..content.len().saturating_sub(12)).step_by(29) {
             let Some(stop) = content.get(from..from + 9) else { continue };
             let request = with(&request, json!({"stop": [stop]}));
-            let expected = complete(&engine, Speculative, &request);
-            let updates = drain(&engine, Speculative, submit(&engine, Speculative, &request));
+            let expected = complete(&engine, Foredraft, &request);
+            let updates = drain(&engine, Foredraft, submit(&engine, Foredraft, &request));
             let (last, partial) = updates.split_last().expect("a final response");
             let ids = |updates: &[Value]| -> Vec<Value> {
                 let probs = updates.iter().filter_map(|update| update["completion_probabilities"].as_array());

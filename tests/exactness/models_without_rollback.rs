@@ -1,7 +1,7 @@
 //! Models whose memory cannot be truncated, or only by a few tokens: recurrent models, hybrids, and sliding windows in a small cache. Prompt
 //! reuse, speculation, cancels and sessions do not change their output.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn request(prompt: &[usize]) -> Value {
 }
 
 fn cold(engine: &JsonEngine, prompt: &[usize]) -> Value {
-    complete(engine, Completion, &with(&request(prompt), json!({"cache_prompt": false})))
+    complete(engine, Plain, &with(&request(prompt), json!({"cache_prompt": false})))
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn prompt_reuse_does_not_change_output() {
         for (name, prompt, least) in prompts {
             let expected = cold(&engine, &prompt);
             cold(&engine, &base);
-            let answer = complete(&engine, Completion, &request(&prompt));
+            let answer = complete(&engine, Plain, &request(&prompt));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind}: {name}");
             let reused = n(&answer["timings"]["cache_n"]);
             assert!(reused >= least, "{kind}: {name}: {reused}");
-            let again = complete(&engine, Completion, &request(&prompt));
+            let again = complete(&engine, Plain, &request(&prompt));
             assert_eq!(again["tokens"], expected["tokens"], "{kind}: {name}, again");
             assert!(n(&again["timings"]["cache_n"]) + 1 >= prompt.len(), "{kind}: {name}, again: {}", again["timings"]);
         }
@@ -80,7 +80,7 @@ fn speculation_is_exact() {
         for n_max in [1, 3, 8] {
             let more =
                 json!({"cache_prompt": false, "speculative": {"type": "draft", "adaptive": false, "n_max": n_max}});
-            let answer = complete(&engine, Speculative, &with(&request(&prompt), more));
+            let answer = complete(&engine, Foredraft, &with(&request(&prompt), more));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind} {n_max}");
             let report = &answer["speculative"];
             assert!(n(&report["n_accepted"]) > 10 && report.get("disabled").is_none(), "{kind}: {report}");
@@ -89,14 +89,10 @@ fn speculation_is_exact() {
         let ids = [2, 5].map(|n_max| {
             let more =
                 json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max, "verify": "match"}});
-            submit(&engine, Speculative, &with(&request(&prompt), more))
+            submit(&engine, Foredraft, &with(&request(&prompt), more))
         });
         for id in ids {
-            assert_eq!(
-                text(&drain(&engine, Speculative, id)),
-                expected["content"].as_str().expect("content"),
-                "{kind}"
-            );
+            assert_eq!(text(&drain(&engine, Foredraft, id)), expected["content"].as_str().expect("content"), "{kind}");
         }
     }
 }
@@ -106,17 +102,17 @@ fn cancelling_another_slot_keeps_recurrent_state_intact() {
     for (kind, init) in kinds() {
         let engine = load(&init, json!({"n_parallel": 2}));
         let long = with(&request(&tokens(7, 260)), json!({"n_predict": 100, "cache_prompt": false, "id_slot": 0}));
-        let alone = complete(&engine, Completion, &long);
-        let id = submit(&engine, Completion, &long);
+        let alone = complete(&engine, Plain, &long);
+        let id = submit(&engine, Plain, &long);
         let mut updates = Vec::new();
         loop {
-            let answer = crate::common::poll(&engine, Completion, id, 5);
+            let answer = crate::common::poll(&engine, Plain, id, 5);
             updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
             if answer["finished"] == true {
                 break;
             }
-            let other = submit(&engine, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
-            crate::common::cancel(&engine, Completion, other);
+            let other = submit(&engine, Plain, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
+            crate::common::cancel(&engine, Plain, other);
         }
         assert_eq!(text(&updates), alone["content"].as_str().expect("content"), "{kind}");
     }
@@ -131,22 +127,22 @@ fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
         let on = |slot: usize, prompt: &[usize]| with(&request(prompt), json!({"id_slot": slot}));
         let base = tokens(7, 60);
         let next = [base.as_slice(), &tokens(8, 20)].concat();
-        let expected = complete(&engine, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
+        let expected = complete(&engine, Plain, &with(&on(1, &next), json!({"cache_prompt": false})));
         for round in 0..40 {
             // Each time other sequences lie between those in the batch.
             let [idle, first, second, stopped] = [0, 1, 3, 2].map(|place| (place + round) % 4);
-            complete(&engine, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
+            complete(&engine, Plain, &with(&on(idle, &base), json!({"n_predict": 1})));
             let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
-            let ids = [first, second].map(|slot| submit(&engine, Completion, &fresh(slot)));
+            let ids = [first, second].map(|slot| submit(&engine, Plain, &fresh(slot)));
             // Each cancel interrupts a running decode.
-            while ids.iter().any(|id| crate::common::poll(&engine, Completion, *id, 0)["finished"] != true) {
+            while ids.iter().any(|id| crate::common::poll(&engine, Plain, *id, 0)["finished"] != true) {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
-                let other = submit(&engine, Completion, &other);
+                let other = submit(&engine, Plain, &other);
                 std::thread::sleep(std::time::Duration::from_micros(200));
-                crate::common::cancel(&engine, Completion, other);
-                drain(&engine, Completion, other);
+                crate::common::cancel(&engine, Plain, other);
+                drain(&engine, Plain, other);
             }
-            let answer = complete(&engine, Completion, &on(idle, &next));
+            let answer = complete(&engine, Plain, &on(idle, &next));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind}, round {round}");
         }
     }
@@ -163,13 +159,13 @@ fn sessions_resume_on_models_without_rollback() {
         {
             let engine = load(&init, json!({}));
             let half = with(&request(&prompt), json!({"n_predict": 15, "session_save": path}));
-            let half = complete(&engine, Completion, &half);
+            let half = complete(&engine, Plain, &half);
             assert_eq!(half["session_save"]["n_saved"], 314, "{kind}: {half}");
         }
         let engine = load(&init, json!({}));
         let rest = [prompt.as_slice(), &generated[..15]].concat();
         let rest = with(&request(&rest), json!({"n_predict": 25, "session_load": path}));
-        let answer = complete(&engine, Completion, &rest);
+        let answer = complete(&engine, Plain, &rest);
         assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
         let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         assert_eq!(tokens, generated[15..], "{kind}");
@@ -178,7 +174,7 @@ fn sessions_resume_on_models_without_rollback() {
         engine
             .with_loaded(|loaded| loaded.session_load(json!({"filename": path}).to_string().as_bytes()))
             .expect("loaded");
-        let answer = complete(&engine, Completion, &request(&prompt[..150]));
+        let answer = complete(&engine, Plain, &request(&prompt[..150]));
         assert_eq!(answer["tokens"], shorter["tokens"], "{kind}");
     }
 }
@@ -194,12 +190,12 @@ fn restored_sessions_reuse_the_beginning_of_other_prompts() {
         // It has the prompt, and not what was generated after it.
         let other = request(&[prompt.as_slice(), &tokens(4, 20)].concat());
         let engine = load(&init, json!({}));
-        complete(&engine, Completion, &with(&request(&prompt), json!({"n_predict": 15})));
+        complete(&engine, Plain, &with(&request(&prompt), json!({"n_predict": 15})));
         engine.with_loaded(|loaded| loaded.session_save(command.as_bytes())).expect("saved");
-        let expected = complete(&engine, Completion, &other);
+        let expected = complete(&engine, Plain, &other);
         let engine = load(&init, json!({}));
         engine.with_loaded(|loaded| loaded.session_load(command.as_bytes())).expect("loaded");
-        let answer = complete(&engine, Completion, &other);
+        let answer = complete(&engine, Plain, &other);
         assert_eq!(answer["tokens"], expected["tokens"], "{kind}");
         let [reused, before] = [&answer, &expected].map(|answer| n(&answer["timings"]["cache_n"]));
         assert!(before > 0 && reused > before / 2, "{kind}: {reused} of {before}");
@@ -211,9 +207,9 @@ fn generation_continues_past_a_full_context() {
     for (kind, init) in kinds() {
         let engine = load(&init, json!({"n_ctx": 96}));
         let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));
-        let first = complete(&engine, Completion, &long);
+        let first = complete(&engine, Plain, &long);
         assert_eq!((n(&first["tokens_predicted"]), &first["truncated"]), (160, &json!(true)), "{kind}");
-        let again = complete(&engine, Completion, &long);
+        let again = complete(&engine, Plain, &long);
         assert_eq!(again["tokens"], first["tokens"], "{kind}");
     }
 }
@@ -229,9 +225,9 @@ fn partly_evicted_window_is_not_reused() {
     for kept in (160..300).step_by(3) {
         let prompt = [&base[..kept], &end].concat();
         let expected =
-            complete(&engine, Completion, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
-        complete(&engine, Completion, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
-        let answer = complete(&engine, Completion, &with(&request(&prompt), few.clone()));
+            complete(&engine, Plain, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
+        complete(&engine, Plain, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
+        let answer = complete(&engine, Plain, &with(&request(&prompt), few.clone()));
         // The cells of a small cache are ordered differently each time.
         let probabilities = &answer["completion_probabilities"];
         assert_eq!(probabilities.as_array().map(Vec::len), Some(5), "{answer}");
@@ -285,11 +281,11 @@ fn context_refuses_calls_llama_cpp_would_assert_on() {
 fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     for (kind, init) in kinds() {
         let engine = load(&init, json!({"n_parallel": 2}));
-        let first = submit(&engine, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
+        let first = submit(&engine, Plain, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
         let both = with(&request(&tokens(1, 450)), json!({"n_cmpl": 2, "n_predict": 480, "seed": 8}));
-        let both = submit(&engine, Completion, &both);
-        drain(&engine, Completion, first);
-        let updates = drain(&engine, Completion, both);
+        let both = submit(&engine, Plain, &both);
+        drain(&engine, Plain, first);
+        let updates = drain(&engine, Plain, both);
         let last = |index: usize| {
             let mut ends = updates.iter().filter(|update| update["index"] == index && update["stop"] == true);
             ends.next().unwrap_or_else(|| panic!("{kind}: no end of {index}")).clone()
@@ -297,7 +293,7 @@ fn copied_prompt_gives_the_same_output_as_a_request_alone() {
         for index in 0..2 {
             let seed = last(index)["generation_settings"]["seed"].clone();
             let alone = with(&request(&tokens(1, 450)), json!({"n_predict": 480, "seed": seed, "cache_prompt": false}));
-            let alone = complete(&engine, Completion, &alone);
+            let alone = complete(&engine, Plain, &alone);
             let content: String = updates
                 .iter()
                 .filter(|update| update["index"] == index)
@@ -318,8 +314,8 @@ fn equal_beginnings_at_once_give_the_output_of_each_alone() {
         let alone = prompts.clone().map(|prompt| cold(&engine, &prompt)["content"].clone());
         let engine = load(&init, json!({"n_parallel": 4}));
         for round in 0..2 {
-            let ids = prompts.clone().map(|prompt| submit(&engine, Completion, &request(&prompt)));
-            let updates = ids.map(|id| drain(&engine, Completion, id));
+            let ids = prompts.clone().map(|prompt| submit(&engine, Plain, &request(&prompt)));
+            let updates = ids.map(|id| drain(&engine, Plain, id));
             assert_eq!(updates.clone().map(|updates| json!(text(&updates))), alone, "{kind}, round {round}");
             let cached = updates.map(|updates| n(&updates.last().expect("an end")["timings"]["cache_n"]));
             assert!(cached[1..].iter().all(|cached| *cached >= 256), "{kind}, round {round}: {cached:?}");
@@ -333,7 +329,7 @@ fn beam_search_continues_past_the_sliding_window() {
     for (kind, init) in kinds() {
         let engine = load(&init, json!({}));
         let search = with(&request(&tokens(1, 600)), json!({"n_beams": 4, "n_predict": 40}));
-        let answer = complete(&engine, Completion, &search);
+        let answer = complete(&engine, Plain, &search);
         assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (40, &json!(false)), "{kind}");
     }
 }

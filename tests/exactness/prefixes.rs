@@ -1,6 +1,6 @@
 //! Requests at once whose prompts begin alike copy each other's caches, and give the output that each of them gives alone.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, drain, model, n, poll, start, submit, text, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ fn story(engine: &JsonEngine) -> Vec<usize> {
         "prompt": "Once upon a time there was a child named", "n_predict": 300, "temperature": 0.8, "seed": 1, "ignore_eos": true,
         "return_tokens": true,
     });
-    complete(engine, Completion, &request)["tokens"].as_array().expect("tokens").iter().map(n).collect()
+    complete(engine, Plain, &request)["tokens"].as_array().expect("tokens").iter().map(n).collect()
 }
 
 /// Submits all at once, and returns the last update of each with its whole text.
 fn at_once(engine: &JsonEngine, requests: &[Value]) -> Vec<Value> {
-    let ids: Vec<u64> = requests.iter().map(|request| submit(engine, Speculative, request)).collect();
-    let updates = ids.into_iter().map(|id| drain(engine, Speculative, id));
+    let ids: Vec<u64> = requests.iter().map(|request| submit(engine, Foredraft, request)).collect();
+    let updates = ids.into_iter().map(|id| drain(engine, Foredraft, id));
     updates.map(|updates| with(updates.last().expect("an end"), json!({"content": text(&updates)}))).collect()
 }
 
@@ -42,9 +42,8 @@ fn equal_beginnings_at_once_give_the_output_of_each_alone() {
             })
         };
         let requests: Vec<Value> = (0..4).map(request).collect();
-        let alone = requests
-            .iter()
-            .map(|request| complete(&engine, Speculative, &with(request, json!({"cache_prompt": false}))));
+        let alone =
+            requests.iter().map(|request| complete(&engine, Foredraft, &with(request, json!({"cache_prompt": false}))));
         let alone: Vec<Value> = alone.collect();
         let engine = load();
         // In an empty engine one request reads the common beginning. Later each slot has it.
@@ -71,7 +70,7 @@ fn the_cache_of_a_head_is_copied() {
         let request = json!({
             "prompt": base, "n_predict": 8, "ignore_eos": true, "id_slot": slot, "speculative": {"type": "eagle3", "adaptive": false},
         });
-        let answer = complete(&engine, Speculative, &request);
+        let answer = complete(&engine, Foredraft, &request);
         assert!(n(&answer["speculative"]["n_drafted"]) > 0);
     }
     let erase = json!({"id_slot": 1}).to_string();
@@ -87,17 +86,16 @@ fn the_cache_of_a_running_request_is_copied() {
     let base = story(&engine);
     let long = json!({"prompt": base, "n_predict": 500, "temperature": 0.9, "seed": 3, "ignore_eos": true});
     let short = with(&long, json!({"prompt": ([&base[..200], &tokens(2, 9)].concat()), "n_predict": 40}));
-    let alone =
-        [&long, &short].map(|request| complete(&engine, Completion, &with(request, json!({"cache_prompt": false}))));
+    let alone = [&long, &short].map(|request| complete(&engine, Plain, &with(request, json!({"cache_prompt": false}))));
     let engine = load();
-    let running = submit(&engine, Completion, &long);
+    let running = submit(&engine, Plain, &long);
     let mut updates = Vec::new();
     while text(&updates).len() < 100 {
-        let answer = poll(&engine, Completion, running, 60_000);
+        let answer = poll(&engine, Plain, running, 60_000);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
     }
-    let copied = complete(&engine, Completion, &short);
-    updates.extend(drain(&engine, Completion, running));
+    let copied = complete(&engine, Plain, &short);
+    updates.extend(drain(&engine, Plain, running));
     assert_eq!(copied["timings"]["cache_n"], 200);
     assert_eq!(copied["content"], alone[1]["content"]);
     assert_eq!(text(&updates), alone[0]["content"].as_str().expect("a text"));

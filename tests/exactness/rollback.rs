@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{cancel, complete, drain, model, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use foredraft::engine::session::Session;
@@ -53,10 +53,10 @@ fn drafts_do_not_change_the_output() {
             let (mut drafted, mut accepted) = (0, 0);
             for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 0.8)] {
                 let request = request(seed, temperature);
-                let plain = complete(&engine, Completion, &request);
+                let plain = complete(&engine, Plain, &request);
                 for (name, speculative) in drafting() {
                     let speculative = with(&speculative, json!({"compare": true}));
-                    let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                    let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
                     assert_eq!(fast["tokens"], plain["tokens"], "{kind} {slots} {name} {temperature}");
                     let report = &fast["speculative"];
                     assert_eq!(report["first_difference"], Value::Null, "{kind} {slots} {name}: {report}");
@@ -75,16 +75,16 @@ fn concurrent_drafts_of_different_lengths_do_not_change_the_output() {
     for (kind, path) in all() {
         for unified in [false, true] {
             let engine = load(&path, json!({"n_parallel": 3, "kv_unified": unified}));
-            let plain: Vec<Value> = (0..9).map(|seed| complete(&engine, Completion, &request(seed, 0.8))).collect();
+            let plain: Vec<Value> = (0..9).map(|seed| complete(&engine, Plain, &request(seed, 0.8))).collect();
             let ids: Vec<u64> = (0..9)
                 .map(|seed| {
                     let speculative =
                         json!({"type": ["suffix", "draft"], "adaptive": seed % 3 == 0, "n_max": 1 + seed});
-                    submit(&engine, Speculative, &with(&request(seed, 0.8), json!({"speculative": speculative})))
+                    submit(&engine, Foredraft, &with(&request(seed, 0.8), json!({"speculative": speculative})))
                 })
                 .collect();
             for (id, plain) in ids.into_iter().zip(&plain) {
-                let updates = drain(&engine, Speculative, id);
+                let updates = drain(&engine, Foredraft, id);
                 assert_eq!(text(&updates), plain["content"].as_str().unwrap(), "{kind}, unified: {unified}");
             }
         }
@@ -98,23 +98,23 @@ fn rejected_drafts_leave_no_state_behind() {
         let engine = load(&path, json!({"n_parallel": 2}));
         let speculative = json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 5}, "cache_prompt": true, "id_slot": 0});
         for seed in 0..6 {
-            let first = complete(&engine, Speculative, &with(&request(seed, 0.8), speculative.clone()));
+            let first = complete(&engine, Foredraft, &with(&request(seed, 0.8), speculative.clone()));
             if seed % 2 == 1 {
-                complete(&engine, Speculative, &with(&request(seed + 50, 0.8), json!({"id_slot": 1})));
+                complete(&engine, Foredraft, &with(&request(seed + 50, 0.8), json!({"id_slot": 1})));
             }
             if seed % 3 == 2 {
                 let id = submit(
                     &engine,
-                    Speculative,
+                    Foredraft,
                     &with(&with(&first_prompt(seed, &first), speculative.clone()), json!({"n_predict": 500})),
                 );
                 std::thread::sleep(std::time::Duration::from_millis(3));
-                cancel(&engine, Speculative, id);
-                drain(&engine, Speculative, id);
+                cancel(&engine, Foredraft, id);
+                drain(&engine, Foredraft, id);
             }
             let next = first_prompt(seed, &first);
-            let reused = complete(&engine, Completion, &with(&next, json!({"cache_prompt": true, "id_slot": 0})));
-            let cold = complete(&engine, Completion, &with(&next, json!({"id_slot": 1})));
+            let reused = complete(&engine, Plain, &with(&next, json!({"cache_prompt": true, "id_slot": 0})));
+            let cold = complete(&engine, Plain, &with(&next, json!({"id_slot": 1})));
             assert_eq!(reused["tokens"], cold["tokens"], "{kind} {seed}");
         }
     }
@@ -133,16 +133,16 @@ fn sessions_are_saved_between_drafts_and_loaded_by_engines_with_another_rollback
     for (kind, path) in all() {
         let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("rollback-{}.session", kind.replace(' ', "-")));
-        let whole = complete(&load(&path, json!({"model_draft": null})), Completion, &request(4, 0.8));
+        let whole = complete(&load(&path, json!({"model_draft": null})), Plain, &request(4, 0.8));
         let speculative = json!({"type": "draft", "adaptive": false, "n_max": 5});
         let half = json!({"n_predict": 30, "session_save": file, "speculative": speculative});
-        complete(&load(&path, json!({})), Speculative, &with(&request(4, 0.8), half));
+        complete(&load(&path, json!({})), Foredraft, &with(&request(4, 0.8), half));
         let generated: Vec<usize> = whole["tokens"].as_array().unwrap().iter().map(n).collect();
         let rest = [tokens(4, 40), generated[..30].to_vec()].concat();
         let rest = json!({"prompt": rest, "n_predict": 30, "session_load": file, "cache_prompt": true, "speculative": speculative});
         // The least batch leaves no room for earlier states, so that engine drafts nothing.
         for more in [json!({"n_ubatch": 8}), json!({"n_ubatch": 2, "n_batch": 2})] {
-            let answer = complete(&load(&path, more.clone()), Speculative, &with(&request(4, 0.8), rest.clone()));
+            let answer = complete(&load(&path, more.clone()), Foredraft, &with(&request(4, 0.8), rest.clone()));
             let tokens: Vec<usize> = answer["tokens"].as_array().unwrap().iter().map(n).collect();
             assert_eq!(tokens, generated[30..], "{kind} {more}");
             // Tokens behind a rejected draft that were to be decoded again are not in the session.
@@ -157,9 +157,9 @@ fn drafts_continue_past_a_full_context() {
     for (kind, path) in all() {
         let engine = load(&path, json!({"n_ctx": 96}));
         let long = with(&request(3, 0.8), json!({"n_predict": 160}));
-        let plain = complete(&engine, Completion, &long);
+        let plain = complete(&engine, Plain, &long);
         let speculative = json!({"speculative": {"type": ["suffix", "draft"], "adaptive": false, "n_max": 5}});
-        let fast = complete(&engine, Speculative, &with(&long, speculative));
+        let fast = complete(&engine, Foredraft, &with(&long, speculative));
         assert_eq!(fast["tokens"], plain["tokens"], "{kind}");
         assert!(n(&fast["speculative"]["n_drafted"]) > 50, "{kind}: {}", fast["speculative"]);
     }
@@ -288,9 +288,9 @@ fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
         };
         let path = file("whole");
         let first = request(4, 0.8);
-        let plain = complete(&engine, Completion, &first);
+        let plain = complete(&engine, Plain, &first);
         let saved = with(&with(&first, speculative.clone()), json!({"n_predict": 30, "session_save": path}));
-        complete(&engine, Speculative, &saved);
+        complete(&engine, Foredraft, &saved);
         let session = Session::read(&path).expect("it was saved");
         let n_tokens = session.target.tokens.len();
         let longer = format!("positions long, not {}", n_tokens - 12);
@@ -317,7 +317,7 @@ fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
             let request = json!({"filename": path}).to_string();
             let error = engine.with_loaded(|loaded| loaded.session_load(request.as_bytes())).expect_err(why);
             assert!(error.message().contains(why), "{kind} {}: {}", path.display(), error.message());
-            let again = complete(&engine, Speculative, &with(&first, speculative.clone()));
+            let again = complete(&engine, Foredraft, &with(&first, speculative.clone()));
             assert_eq!(again["tokens"], plain["tokens"], "{kind} {}", path.display());
         };
         for (name, changed, why) in changes {
@@ -338,7 +338,7 @@ fn sessions_that_do_not_fit_are_refused_with_a_reason_and_change_nothing() {
         for path in [path, other] {
             let request = json!({"filename": path}).to_string();
             engine.with_loaded(|loaded| loaded.session_load(request.as_bytes())).expect("it fits");
-            let again = complete(&engine, Speculative, &with(&first, speculative.clone()));
+            let again = complete(&engine, Foredraft, &with(&first, speculative.clone()));
             assert_eq!(again["tokens"], plain["tokens"], "{kind} {}", path.display());
         }
     }

@@ -39,7 +39,7 @@ fn slow_submit_keeps_no_other_call_waiting() {
     type Begin = fn(&JsonEngine, &[u8]) -> foredraft::Result<Value>;
     let functions: [Begin; 2] = [
         |engine, request| {
-            let id = engine.submit_as(Endpoint::Completion, request)?["id"].as_u64().expect("an id");
+            let id = engine.submit_as(Endpoint::Plain, request)?["id"].as_u64().expect("an id");
             Ok(drain(engine, id).pop().expect("an end"))
         },
         |engine, request| engine.complete_as(Endpoint::Foredraft, request),
@@ -146,14 +146,14 @@ fn submit_waits_for_no_process() {
     };
     kill(process, "STOP");
     let id = answered(&json!({"prompt": "Once upon a time", "n_predict": 5, "speculative": false, "seed": 2}));
-    let old = engine.submit_as(Endpoint::Completion, br#"{"prompt": "Once", "n_predict": 2}"#).expect("an answer");
+    let other = engine.submit_as(Endpoint::Plain, br#"{"prompt": "Once", "n_predict": 2}"#).expect("an answer");
     assert_eq!(refused(json!({"prompt": 5})), foredraft::error::Code::InvalidRequest);
     assert_eq!(refused(json!({"prompt": "a", "id_slot": 1})), foredraft::error::Code::InvalidRequest);
     // Nothing has waited until the process was ended as one that does not answer.
     assert_eq!(running(&engine), process);
     kill(process, "CONT");
     assert_eq!(drain(&engine, id).last().expect("an end")["tokens_predicted"], 5);
-    assert_eq!(drain(&engine, old["id"].as_u64().expect("an id")).last().expect("an end")["tokens_predicted"], 2);
+    assert_eq!(drain(&engine, other["id"].as_u64().expect("an id")).last().expect("an end")["tokens_predicted"], 2);
     // While no process runs, and the next one loads.
     kill(process, "KILL");
     while running(&engine) == process {}

@@ -1,6 +1,6 @@
 //! Decisions (`choices`) through the whole engine.
 
-use crate::common::Endpoint::{Completion, Foredraft, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, cancel, complete, drain, start, submit, text, tiny_models, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn logprob_alone(engine: &JsonEngine, prompt: &Value, choice: &str, temperature:
         let request = json!({
             "prompt": context, "n_predict": 1, "n_probs": 100_000, "temperature": 0, "repeat_penalty": 1, "cache_prompt": false,
         });
-        let answer = complete(engine, Completion, &request);
+        let answer = complete(engine, Plain, &request);
         let top = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("all tokens").clone();
         let weight = |entry: &Value| (entry["logprob"].as_f64().expect("a number") / temperature).exp();
         let total: f64 = top.iter().map(weight).sum();
@@ -42,7 +42,7 @@ fn logprob_alone(engine: &JsonEngine, prompt: &Value, choice: &str, temperature:
 /// The answer to a request that fails in the engine.
 fn failed(engine: &JsonEngine, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = engine.complete_as(Completion, bytes.as_bytes()).expect("it is queued");
+    let answer = engine.complete_as(Plain, bytes.as_bytes()).expect("it is queued");
     assert_eq!(answer["success"], false, "{answer}");
     answer
 }
@@ -74,7 +74,7 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
         ] {
             let request =
                 json!({"prompt": prompt, "choices": choices, "temperature": temperature, "top_k": 1, "n_predict": 1});
-            let answer = complete(&engine, Completion, &request);
+            let answer = complete(&engine, Plain, &request);
             let expected: Vec<f64> =
                 choices.iter().map(|choice| logprob_alone(&engine, &prompt, choice, temperature)).collect();
             assert_close(&floats(&answer, "logprob"), &expected, 5e-3);
@@ -87,7 +87,7 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
             assert_eq!(answer["choices"][choice]["text"], choices[choice]);
             assert_eq!((&answer["stop_type"], &answer["success"]), (&json!("eos"), &json!(true)));
             // The same from the cache, and polled, with speculation asked for.
-            for endpoint in [Completion, Speculative, Foredraft] {
+            for endpoint in [Plain, Foredraft] {
                 let updates = drain(&engine, endpoint, submit(&engine, endpoint, &request));
                 let last = updates.last().expect("an end");
                 assert_eq!(text(&updates), choices[choice]);
@@ -102,22 +102,22 @@ fn a_decision_agrees_with_scoring_each_choice_alone() {
 fn decisions_run_beside_other_requests_and_change_none() {
     let engine = start(json!({"n_ctx": 1024, "n_parallel": 4}));
     let story = json!({"prompt": "Once upon a time there was a child named", "n_predict": 60, "temperature": 0});
-    let expected = complete(&engine, Completion, &story)["content"].clone();
+    let expected = complete(&engine, Plain, &story)["content"].clone();
     let names: Vec<String> = (0..100).map(|n| format!(" child number {n}")).collect();
     let chat = json!({"messages": [{"role": "user", "content": "Who is it?"}], "choices": names, "seed": 1});
-    let alone = floats(&complete(&engine, Speculative, &chat), "logprob");
-    let stories: Vec<u64> = (0..2).map(|_| submit(&engine, Speculative, &story)).collect();
-    let decisions: Vec<u64> = (0..3).map(|_| submit(&engine, Speculative, &chat)).collect();
-    let ended = submit(&engine, Speculative, &chat);
-    cancel(&engine, Speculative, ended);
+    let alone = floats(&complete(&engine, Foredraft, &chat), "logprob");
+    let stories: Vec<u64> = (0..2).map(|_| submit(&engine, Foredraft, &story)).collect();
+    let decisions: Vec<u64> = (0..3).map(|_| submit(&engine, Foredraft, &chat)).collect();
+    let ended = submit(&engine, Foredraft, &chat);
+    cancel(&engine, Foredraft, ended);
     for id in stories {
-        assert_eq!(text(&drain(&engine, Speculative, id)), expected.as_str().expect("text"));
+        assert_eq!(text(&drain(&engine, Foredraft, id)), expected.as_str().expect("text"));
     }
     for id in decisions {
-        let updates = drain(&engine, Speculative, id);
+        let updates = drain(&engine, Foredraft, id);
         assert_close(&floats(updates.last().expect("an end"), "logprob"), &alone, 1e-2);
     }
-    let cancelled = drain(&engine, Speculative, ended);
+    let cancelled = drain(&engine, Foredraft, ended);
     let last = cancelled.last().expect("an end");
     assert!(last["stop_type"] == "cancelled" && last.get("choice").is_none() || last["choice"].is_u64(), "{last}");
 }
@@ -126,7 +126,7 @@ fn decisions_run_beside_other_requests_and_change_none() {
 fn every_completion_of_a_request_decides() {
     let engine = start(json!({"n_ctx": 256}));
     let request = json!({"prompts": ["Tom had a", "Once upon a"], "choices": [{"text": " time", "route": 5}, " kite"]});
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     let results = answer["results"].as_array().expect("results");
     assert_eq!(results.len(), 2);
     assert_eq!(results[1]["choice"], 0, "{answer}");
@@ -136,7 +136,7 @@ fn every_completion_of_a_request_decides() {
     }
     // generation_settings has them, so that it is a request for the same decision.
     let settings = &results[1]["generation_settings"];
-    let again = complete(&engine, Speculative, &with(settings, json!({"prompt": "Once upon a"})));
+    let again = complete(&engine, Foredraft, &with(settings, json!({"prompt": "Once upon a"})));
     assert_close(&floats(&again, "logprob"), &floats(&results[1], "logprob"), 1e-3);
 }
 
@@ -156,7 +156,7 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!("yes"), "choices: expected an array of texts"),
     ] {
         let request = json!({"prompt": "a", "choices": choices}).to_string();
-        let error = engine.complete_as(Completion, request.as_bytes()).expect_err(why);
+        let error = engine.complete_as(Plain, request.as_bytes()).expect_err(why);
         assert!(error.message().contains(why), "{error}");
     }
     for (other, name) in [
@@ -165,7 +165,7 @@ fn bad_choices_are_refused_or_warned_of() {
         (json!({"n_beams": 2}), "n_beams"),
     ] {
         let request = with(&json!({"prompt": "a", "choices": ["yes"]}), other).to_string();
-        let error = engine.complete_as(Completion, request.as_bytes()).expect_err(name);
+        let error = engine.complete_as(Plain, request.as_bytes()).expect_err(name);
         assert!(error.message().contains(&format!("expected either choices or {name}, got both")), "{error}");
     }
     let request = json!({"prompt": "a", "choices": ["yes", long]});
@@ -176,7 +176,7 @@ fn bad_choices_are_refused_or_warned_of() {
     assert!(answer["error"].as_str().expect("why").starts_with("choices[1]: its "), "{answer}");
     // Prefixes are allowed: the shorter text is at least as probable, because the longer one begins with it.
     let request = json!({"prompt": "She said", "choices": [" no", " no one", " yes", " nobody"], "n_probs": 3});
-    let answer = complete(&engine, Completion, &request);
+    let answer = complete(&engine, Plain, &request);
     let warnings: Vec<&str> =
         answer["warnings"].as_array().expect("warnings").iter().filter_map(Value::as_str).collect();
     assert!(warnings.iter().any(|warning| warning.starts_with("choices[1]: begins with choices[0]")), "{warnings:?}");
@@ -197,12 +197,12 @@ fn models_without_rollback_decide_as_well() {
         let engine = start(json!({"model": model, "n_ctx": 256}));
         let choices = [" Mia", " Tom and Nora", "x y z", "."];
         let request = json!({"prompt": "Once upon a time", "choices": choices, "temperature": 1});
-        let answer = complete(&engine, Completion, &request);
+        let answer = complete(&engine, Plain, &request);
         let expected: Vec<f64> =
             choices.iter().map(|choice| logprob_alone(&engine, &json!("Once upon a time"), choice, 1.0)).collect();
         assert_close(&floats(&answer, "logprob"), &expected, 5e-3);
         // The slot can be used again.
-        let again = complete(&engine, Completion, &request);
+        let again = complete(&engine, Plain, &request);
         assert_close(&floats(&again, "logprob"), &expected, 5e-3);
     }
 }

@@ -1,6 +1,6 @@
 //! Metadata of a model file: suppressed tokens, a template for tool use, an encoder without generation.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, complete, n, start, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn request(prompt: &[usize]) -> Value {
 fn suppressed_tokens_are_never_sampled() {
     let plain = load(&json!({"model": tiny_models::sliding_window()}), json!({}));
     let ask = |engine: &JsonEngine, more: Value| {
-        let answer = complete(engine, Completion, &with(&request(&tokens(3, 30)), more));
+        let answer = complete(engine, Plain, &with(&request(&tokens(3, 30)), more));
         answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
     };
     let generated = ask(&plain, json!({"temperature": 0}));
@@ -78,7 +78,7 @@ fn encoder_model_only_makes_embeddings() {
     assert!(product(&one, &embed(json!(turned))) < 0.9999);
 
     let request = json!({"prompt": "a"}).to_string();
-    for endpoint in [Completion, Speculative] {
+    for endpoint in [Plain, Foredraft] {
         let refused = engine.complete_as(endpoint, request.as_bytes()).expect_err("no text");
         assert_eq!(refused.message(), "the model generates no text");
     }

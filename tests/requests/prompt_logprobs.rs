@@ -1,6 +1,6 @@
 //! `prompt_logprobs`, and what `model_info` says of a model.
 
-use crate::common::Endpoint::{Completion, Foredraft};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, complete, n, start};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn prompt_has_the_probabilities_of_the_completion_that_it_was() {
     let first = complete(&engine, Foredraft, &request);
     let generated = first["tokens"].as_array().expect("tokens").clone();
     let text: Vec<Value> = std::iter::once(json!("Once upon a time")).chain(generated.iter().cloned()).collect();
-    for endpoint in [Foredraft, Completion] {
+    for endpoint in [Foredraft, Plain] {
         let again = complete(
             &engine,
             endpoint,
@@ -38,7 +38,7 @@ fn prompt_has_the_probabilities_of_the_completion_that_it_was() {
     let plain = complete(&engine, Foredraft, &json!({"prompt": text, "n_predict": 1}));
     assert!(plain["prompt_logprobs"].is_null() && n(&plain["timings"]["cache_n"]) > 50, "{plain}");
     let refused = json!({"prompt": "Once", "prompt_logprobs": 1, "n_beams": 2}).to_string();
-    let error = engine.complete_as(Completion, refused.as_bytes()).expect_err("it is refused");
+    let error = engine.complete_as(Plain, refused.as_bytes()).expect_err("it is refused");
     assert!(error.message().starts_with("prompt_logprobs: not available with n_beams"), "{error}");
 }
 

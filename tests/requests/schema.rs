@@ -1,6 +1,6 @@
 //! `json_schema` in requests: output is valid under the schema for every seed, with and without speculation.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, complete, start, with};
 use serde_json::{Value, json};
 
@@ -62,9 +62,9 @@ fn output_is_valid_under_the_schema() {
                 "prompt": "{\"name\": \"Mia\", \"age\": 7}\n", "n_predict": 80, "json_schema": schema, "seed": seed,
                 "temperature": temperature, "cache_prompt": false,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             let speculative = json!({"speculative": {"adaptive": false, "n_max": 5}});
-            let fast = complete(&engine, Speculative, &with(&request, speculative));
+            let fast = complete(&engine, Foredraft, &with(&request, speculative));
             assert_eq!(plain["content"], fast["content"], "{schema} {seed}");
             let text = plain["content"].as_str().expect("a text");
             if plain["stop_type"] == "eos" {
@@ -85,10 +85,10 @@ fn generation_settings_with_a_schema_reproduce_the_output() {
     let engine = start(json!({"n_ctx": 512}));
     for schema in [json!({"enum": ["a", "b"]}), json!("{\"type\": \"integer\", \"maximum\": 9}")] {
         let request = json!({"prompt": "Tom was", "n_predict": 40, "json_schema": schema, "seed": 5});
-        let first = complete(&engine, Completion, &request);
+        let first = complete(&engine, Plain, &request);
         let settings = &first["generation_settings"];
         assert!(settings["json_schema"].is_object() && settings["grammar"] == "", "{settings}");
-        let again = complete(&engine, Completion, &with(settings, json!({"prompt": "Tom was"})));
+        let again = complete(&engine, Plain, &with(settings, json!({"prompt": "Tom was"})));
         assert_eq!(first["content"], again["content"]);
         assert_eq!(settings["json_schema"], again["generation_settings"]["json_schema"]);
     }
@@ -104,7 +104,7 @@ fn unsupported_schemas_are_refused() {
         (json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}), "refers to itself"),
     ] {
         let request = json!({"prompt": "a", "json_schema": schema}).to_string();
-        let answer = engine.complete_as(Completion, request.as_bytes());
+        let answer = engine.complete_as(Plain, request.as_bytes());
         let error = answer.expect_err("refused");
         assert!(error.message().contains(why), "{schema}: {error}");
     }
@@ -119,7 +119,7 @@ fn schemas_heed_the_timeout() {
     let schema = json!({"allOf": (0..1500).map(part).collect::<Vec<_>>()});
     for fields in [json!({"prompt": "a", "json_schema": schema}), tools(&schema)] {
         let request = with(&json!({"n_predict": 1, "timeout_ms": 1}), fields);
-        let error = engine.complete_as(Completion, request.to_string().as_bytes()).expect_err("refused");
+        let error = engine.complete_as(Plain, request.to_string().as_bytes()).expect_err("refused");
         assert_eq!(error.message(), "timeout_ms: passed before the schemas were compiled");
         assert_eq!(error.code().as_str(), "invalid_request");
     }

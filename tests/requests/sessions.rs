@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Requests as _, cancel, complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::JsonEngine;
 use foredraft::error::{Code, Error};
@@ -51,29 +51,29 @@ fn loaded_session_decodes_only_new_tokens() {
     let first = request(&long_prompt());
     let (second, expected) = {
         let engine = start(json!({"n_ctx": 1024, "n_ubatch": 32}));
-        let answer = complete(&engine, Speculative, &with(&first, steady()));
+        let answer = complete(&engine, Foredraft, &with(&first, steady()));
         let saved = save(&engine, 0, &path).expect("saved");
         assert_eq!(saved["n_saved"], n_past(&engine, 0), "{saved}");
         assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("the file exists").len(), "{saved}");
         assert!(saved["n_saved_draft"].as_u64() > Some(150), "{saved}");
         let prompt = long_prompt() + answer["content"].as_str().expect("content") + "\nOnce upon a time";
         let second = request(&prompt);
-        let expected = complete(&engine, Completion, &with(&second, json!({"cache_prompt": false})));
+        let expected = complete(&engine, Plain, &with(&second, json!({"cache_prompt": false})));
         (second, expected)
     };
     let fresh = || start(json!({"n_ctx": 1024, "n_ubatch": 32}));
-    let without = complete(&fresh(), Speculative, &with(&second, steady()));
-    for endpoint in [Completion, Speculative] {
+    let without = complete(&fresh(), Foredraft, &with(&second, steady()));
+    for endpoint in [Plain, Foredraft] {
         let engine = fresh();
         let loaded = load(&engine, 0, &path).expect("loaded");
         assert_eq!(loaded["n_restored"], n_past(&engine, 0), "{loaded}");
         assert!(loaded["n_restored_draft"].as_u64() > Some(150), "{loaded}");
-        let more = if endpoint == Speculative { steady() } else { json!({}) };
+        let more = if endpoint == Foredraft { steady() } else { json!({}) };
         let answer = complete(&engine, endpoint, &with(&second, more));
         assert_eq!(answer["content"], expected["content"]);
         let (new, cached) = (answer["timings"]["prompt_n"].as_u64(), answer["timings"]["cache_n"].as_u64());
         assert!(new < Some(20) && cached > Some(200), "{}", answer["timings"]);
-        if endpoint == Speculative {
+        if endpoint == Foredraft {
             // The draft's cache is restored too; otherwise it would catch up over several batches of 32 tokens.
             let steps = |answer: &Value| answer["speculative"]["n_steps"].as_u64().expect("a number");
             assert!(steps(&answer) + 3 < steps(&without), "{} {}", steps(&answer), steps(&without));
@@ -87,14 +87,14 @@ fn session_can_be_loaded_into_another_slot_after_a_shift() {
     let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let first =
         with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
-    let answer = complete(&engine, Speculative, &with(&first, steady()));
+    let answer = complete(&engine, Foredraft, &with(&first, steady()));
     assert_eq!(answer["truncated"], true, "the context must have shifted");
     // The draft's keys still have to be rotated after a shift, because nothing was decoded since.
     let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
-    complete(&engine, Completion, &with(&plain, json!({"temperature": 0.7})));
-    complete(&engine, Completion, &with(&first, json!({"n_predict": 150})));
+    complete(&engine, Plain, &with(&plain, json!({"temperature": 0.7})));
+    complete(&engine, Plain, &with(&first, json!({"n_predict": 150})));
     assert!(save(&engine, 1, &path).is_ok());
-    let answer = complete(&engine, Speculative, &with(&first, steady()));
+    let answer = complete(&engine, Foredraft, &with(&first, steady()));
     save(&engine, 0, &path).expect("saved");
     load(&engine, 1, &path).expect("loaded");
     assert_eq!(n_past(&engine, 0), n_past(&engine, 1));
@@ -105,7 +105,7 @@ fn session_can_be_loaded_into_another_slot_after_a_shift() {
     let prompt = [&[bos], &tokens[tokens.len() - kept..]].concat();
     let texts = [0, 1].map(|slot| {
         let next = json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "id_slot": slot});
-        let answer = complete(&engine, Speculative, &with(&next, steady()));
+        let answer = complete(&engine, Foredraft, &with(&next, steady()));
         assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
         answer["content"].clone()
     });
@@ -120,9 +120,9 @@ fn seed_continues_across_a_session() {
     let sampled =
         json!({"temperature": 1.0, "top_k": 0, "top_p": 1, "seed": 77, "ignore_eos": true, "return_tokens": true});
     let whole = with(&sampled, json!({"prompt": prompt, "n_predict": 60, "cache_prompt": false}));
-    let whole = complete(&engine, Completion, &whole);
+    let whole = complete(&engine, Plain, &whole);
     let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
-    for (first, second) in [(Completion, Speculative), (Speculative, Completion)] {
+    for (first, second) in [(Plain, Foredraft), (Foredraft, Plain)] {
         let half = with(&sampled, json!({"prompt": prompt, "n_predict": 25, "session_save": path}));
         let half = complete(&engine, first, &half);
         assert_eq!(half["session_save"]["success"], true, "{half}");
@@ -136,11 +136,11 @@ fn seed_continues_across_a_session() {
         // The reported settings reproduce the output without the session.
         let again =
             with(&answer["generation_settings"], json!({"prompt": pieces, "n_predict": 35, "return_tokens": true}));
-        let again = complete(&engine, Completion, &with(&again, json!({"cache_prompt": false})));
+        let again = complete(&engine, Plain, &with(&again, json!({"cache_prompt": false})));
         assert_eq!(tokens(&again), tokens(&answer));
         // Another seed or another text starts its random numbers from the beginning.
         for other in [json!({"seed": 78}), json!({"prompt": prompt})] {
-            let answer = complete(&engine, Completion, &with(&rest, other));
+            let answer = complete(&engine, Plain, &with(&rest, other));
             assert_eq!(answer["generation_settings"]["seed_position"], 0, "{answer}");
         }
     }
@@ -149,11 +149,11 @@ fn seed_continues_across_a_session() {
 #[test]
 fn failed_session_fields_report_an_error() {
     let engine = start(json!({"n_ctx": 512}));
-    let first = complete(&engine, Completion, &request(&long_prompt()));
+    let first = complete(&engine, Plain, &request(&long_prompt()));
     let before = n_past(&engine, 0);
     let missing = file("missing");
     let bytes = with(&request("x"), json!({"session_load": missing})).to_string();
-    let answer = engine.complete_as(Completion, bytes.as_bytes()).expect("an answer");
+    let answer = engine.complete_as(Plain, bytes.as_bytes()).expect("an answer");
     assert_eq!(
         (&answer["success"], &answer["code"], &answer["stop_type"]),
         (&json!(false), &json!("not_found"), &json!("error"))
@@ -163,7 +163,7 @@ fn failed_session_fields_report_an_error() {
     );
     assert_eq!(n_past(&engine, 0), before, "the slot is unchanged");
     let nowhere = file("no-folder/a");
-    let answer = complete(&engine, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
+    let answer = complete(&engine, Plain, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
     assert_eq!(answer["content"], first["content"], "the completion is returned all the same");
     assert_eq!(answer["session_save"]["code"], "not_found", "{answer}");
     assert_eq!(answer["timings"]["prompt_n"], 1);
@@ -174,17 +174,17 @@ fn session_save_waits_for_earlier_requests() {
     let engine = start(json!({"n_ctx": 1024}));
     let path = file("busy");
     let long = with(&request("Once upon a time"), json!({"n_predict": 300}));
-    let id = submit(&engine, Completion, &long);
-    let queued = submit(&engine, Completion, &with(&request("Tom was 7 years old"), json!({"n_predict": 5})));
+    let id = submit(&engine, Plain, &long);
+    let queued = submit(&engine, Plain, &with(&request("Tom was 7 years old"), json!({"n_predict": 5})));
     let saved = save(&engine, 0, &path).expect("saved");
-    let (updates, others) = (drain(&engine, Completion, id), drain(&engine, Completion, queued));
+    let (updates, others) = (drain(&engine, Plain, id), drain(&engine, Plain, queued));
     let last = others.last().expect("a final response");
     assert_eq!((&saved["n_saved"], &last["tokens_predicted"]), (&last["tokens_cached"], &json!(5)), "{saved}");
-    let id = submit(&engine, Completion, &long);
+    let id = submit(&engine, Plain, &long);
     let loaded = load(&engine, 0, &path).expect("loaded");
     assert_eq!(loaded["n_restored"], saved["n_saved"]);
     assert_eq!(n_past(&engine, 0), saved["n_saved"].as_u64().expect("a number"), "the load ran last");
-    assert_eq!(text(&drain(&engine, Completion, id)), text(&updates));
+    assert_eq!(text(&drain(&engine, Plain, id)), text(&updates));
 }
 
 /// Behind an endless request, the functions give up after `timeout_ms`, and do nothing later.
@@ -192,11 +192,11 @@ fn session_save_waits_for_earlier_requests() {
 fn session_functions_give_up_after_timeout_ms() {
     let engine = start(json!({"n_ctx": 512}));
     let (path, other) = (file("timeout"), file("timeout-other"));
-    complete(&engine, Completion, &with(&request("Once upon a time"), json!({"n_predict": 5})));
+    complete(&engine, Plain, &with(&request("Once upon a time"), json!({"n_predict": 5})));
     save(&engine, 0, &path).expect("saved");
     let endless = json!({"prompt": "Tom", "n_predict": -1, "ignore_eos": true});
-    let id = submit(&engine, Completion, &endless);
-    let queued = submit(&engine, Completion, &endless);
+    let id = submit(&engine, Plain, &endless);
+    let queued = submit(&engine, Plain, &endless);
     type Function = fn(&foredraft::api::LocalEngine, &[u8]) -> Result<Value, Error>;
     let functions: [(&str, Function); 2] = [
         ("session_save", foredraft::api::LocalEngine::session_save),
@@ -217,12 +217,12 @@ fn session_functions_give_up_after_timeout_ms() {
         }
     }
     for id in [id, queued] {
-        cancel(&engine, Completion, id);
-        drain(&engine, Completion, id);
+        cancel(&engine, Plain, id);
+        drain(&engine, Plain, id);
     }
     // The calls that timed out did nothing: the slot has the last request's tokens, and there is no file.
     let n = n_past(&engine, 0);
-    let after = complete(&engine, Completion, &json!({"prompt": "Tom", "n_predict": 1}));
+    let after = complete(&engine, Plain, &json!({"prompt": "Tom", "n_predict": 1}));
     assert!(!other.exists() && n != 0, "{n}");
     assert!(after["timings"]["cache_n"].as_u64() > Some(0), "{after}");
     // A free slot is served at once.
@@ -254,11 +254,11 @@ fn session_of_another_model_or_context_is_refused() {
     ];
     for (init, part) in differing {
         let engine = start(with(&json!({"n_ctx": 512}), init.clone()));
-        complete(&engine, Completion, &request("Once upon a time"));
+        complete(&engine, Plain, &request("Once upon a time"));
         let error = refused(&engine, &path);
         assert!(error.message().contains(part), "{init}: {error}");
         assert!(error.message().contains("other.session"), "{error}");
-        let again = complete(&engine, Completion, &request("Once upon a time"));
+        let again = complete(&engine, Plain, &request("Once upon a time"));
         assert_eq!(again["timings"]["prompt_n"], 1, "the slot's cache is unchanged");
     }
     let engine = start(json!({"n_ctx": 64}));
@@ -273,7 +273,7 @@ fn session_of_another_model_or_context_is_refused() {
 
 fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
     let engine = start(init.clone());
-    complete(&engine, Speculative, &with(&request(&long_prompt()), steady()));
+    complete(&engine, Foredraft, &with(&request(&long_prompt()), steady()));
     save(&engine, 0, path).expect("saved")["n_saved"].clone()
 }
 
@@ -281,7 +281,7 @@ fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
 fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     let (path, damaged) = (file("whole"), file("damaged"));
     let engine = start(json!({"n_ctx": 512}));
-    let first = complete(&engine, Speculative, &with(&request(&long_prompt()), steady()));
+    let first = complete(&engine, Foredraft, &with(&request(&long_prompt()), steady()));
     save(&engine, 0, &path).expect("saved");
     let whole = std::fs::read(&path).expect("the file exists");
     for n in 0..60 {
@@ -299,7 +299,7 @@ fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
         std::fs::read(&damaged).expect("the file exists") == whole,
         "the file is replaced by what the slot still holds"
     );
-    let again = complete(&engine, Completion, &request(&long_prompt()));
+    let again = complete(&engine, Plain, &request(&long_prompt()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
@@ -321,7 +321,7 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
     let (path, forged) = (file("true"), file("forged"));
     let engine = start(json!({"n_ctx": 256}));
     let prompt = request("Once upon a time there was a child named Tom.");
-    let first = complete(&engine, Speculative, &with(&prompt, steady()));
+    let first = complete(&engine, Foredraft, &with(&prompt, steady()));
     save(&engine, 0, &path).expect("saved");
     let whole = std::fs::read(&path).expect("the file exists");
     let sections = sections(&whole);
@@ -347,7 +347,7 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
     }
     assert!(refusals > 100, "most damage to the first bytes must be refused: {refusals}");
     load(&engine, 0, &path).expect("the undamaged session");
-    let again = complete(&engine, Speculative, &with(&prompt, steady()));
+    let again = complete(&engine, Foredraft, &with(&prompt, steady()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
@@ -358,7 +358,7 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
     for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true})] {
         let engine = start(with(&json!({"n_ctx": 256}), more));
         let prompt = with(&request("Once upon a time there was a child named Tom."), json!({"id_slot": 0}));
-        let first = complete(&engine, Speculative, &prompt);
+        let first = complete(&engine, Foredraft, &prompt);
         save(&engine, 0, &path).expect("saved");
         let mut bytes = std::fs::read(&path).expect("the file exists");
         let state = sections(&bytes)[1].clone();
@@ -371,9 +371,9 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
         let error = load(&engine, 0, &forged).expect_err("refused");
         assert!(error.message().contains("not finite"), "{error}");
         let short = with(&request("Mia was 7 years old"), json!({"id_slot": 0}));
-        let expected = complete(&start(json!({"n_ctx": 256})), Speculative, &short);
-        assert_eq!(complete(&engine, Speculative, &short)["content"], expected["content"]);
-        assert_eq!(complete(&engine, Speculative, &prompt)["content"], first["content"]);
+        let expected = complete(&start(json!({"n_ctx": 256})), Foredraft, &short);
+        assert_eq!(complete(&engine, Foredraft, &short)["content"], expected["content"]);
+        assert_eq!(complete(&engine, Foredraft, &prompt)["content"], first["content"]);
     }
 }
 
@@ -381,15 +381,15 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
 fn several_completions_start_from_one_session() {
     let path = file("several");
     let engine = start(json!({"n_ctx": 512, "n_parallel": 3}));
-    let first = complete(&engine, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
+    let first = complete(&engine, Plain, &with(&request(&long_prompt()), json!({"session_save": path})));
     let prompt = long_prompt() + first["content"].as_str().expect("content") + " Once";
     let three = json!({"n_cmpl": 3, "session_load": path, "temperature": 0.8, "seed": 4});
     let three = with(&request(&prompt), three);
-    let answer = complete(&engine, Completion, &three);
+    let answer = complete(&engine, Plain, &three);
     for (index, result) in results(&answer, 3).iter().enumerate() {
         let seed = result["generation_settings"]["seed"].clone();
         let alone = json!({"n_cmpl": 1, "session_load": "", "seed": seed});
-        let alone = complete(&engine, Completion, &with(&three, alone));
+        let alone = complete(&engine, Plain, &with(&three, alone));
         assert_eq!(result["content"], alone["content"], "{index}");
         assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
     }
@@ -399,7 +399,7 @@ fn several_completions_start_from_one_session() {
         (json!({"n_beams": 2, "session_load": path}), "session_load: not available with n_beams"),
     ] {
         let bytes = with(&request("x"), more).to_string();
-        let error = engine.complete_as(Completion, bytes.as_bytes()).expect_err("refused");
+        let error = engine.complete_as(Plain, bytes.as_bytes()).expect_err("refused");
         assert!(error.message().contains(part), "{error}");
     }
 }
@@ -423,7 +423,7 @@ fn invalid_session_requests_are_refused() {
     }
     let error = save(&engine, 0, &file("empty")).expect_err("nothing to save");
     assert!(error.message().contains("slot 0 has no tokens"), "{error}");
-    complete(&engine, Completion, &request("Once"));
+    complete(&engine, Plain, &request("Once"));
     let warned = json!({"filename": file("warned"), "id_slott": 0}).to_string();
     let answer = engine.with_loaded(|loaded| loaded.session_save(warned.as_bytes())).expect("saved");
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
@@ -435,7 +435,7 @@ fn erased_slot_has_no_tokens_of_target_and_draft() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let erase = |request: Value| engine.with_loaded(|loaded| loaded.session_erase(request.to_string().as_bytes()));
     let prompt = with(&request(&long_prompt()), with(&steady(), json!({"id_slot": 1})));
-    let first = complete(&engine, Speculative, &prompt);
+    let first = complete(&engine, Foredraft, &prompt);
     save(&engine, 1, &path).expect("saved");
     let n = n_past(&engine, 1);
     let erased = erase(json!({"id_slot": 1})).expect("erased");
@@ -446,16 +446,16 @@ fn erased_slot_has_no_tokens_of_target_and_draft() {
     let again = erase(json!({"id_slot": 1})).expect("an empty slot");
     assert_eq!((&again["n_erased"], &again["n_erased_draft"]), (&json!(0), &json!(0)));
     // The next request decodes its prompt anew; files are left unchanged.
-    let second = complete(&engine, Speculative, &prompt);
+    let second = complete(&engine, Foredraft, &prompt);
     assert_eq!((&second["content"], &second["timings"]["cache_n"]), (&first["content"], &json!(0)));
     load(&engine, 1, &path).expect("the file is there");
 
     let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true, "id_slot": 1});
-    let id = submit(&engine, Completion, &endless);
+    let id = submit(&engine, Plain, &endless);
     let error = erase(json!({"id_slot": 1, "timeout_ms": 50})).expect_err("it is busy");
     assert_eq!(error.code(), Code::Timeout, "{error}");
-    assert!(cancel(&engine, Completion, id));
-    drain(&engine, Completion, id);
+    assert!(cancel(&engine, Plain, id));
+    drain(&engine, Plain, id);
     for (request, part) in [
         (json!({"id_slot": 2}), "id_slot: expected a slot from 0 to 1, got 2"),
         (json!({"id_slot": "all"}), "id_slot: expected a whole number"),
@@ -475,17 +475,13 @@ fn session_seed_continues_only_with_its_own_text() {
     let engine = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
     // A prompt longer than the session.
     let other = &prompts()[10..14].concat();
-    let expected = complete(&engine, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
-    complete(
-        &engine,
-        Completion,
-        &with(&drawn("Once upon a time there was a child named Mia."), json!({"id_slot": 1})),
-    );
+    let expected = complete(&engine, Plain, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
+    complete(&engine, Plain, &with(&drawn("Once upon a time there was a child named Mia."), json!({"id_slot": 1})));
     save(&engine, 1, &path).expect("saved");
     load(&engine, 1, &path).expect("loaded");
-    complete(&engine, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
+    complete(&engine, Plain, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
     assert_eq!(n_past(&engine, 1), 0, "other slots took its cells");
-    let answer = complete(&engine, Completion, &with(&drawn(other), json!({"id_slot": 1})));
+    let answer = complete(&engine, Plain, &with(&drawn(other), json!({"id_slot": 1})));
     assert!(answer["tokens_evaluated"].as_u64() > Some(50), "{answer}");
     assert_eq!(answer["tokens"], expected);
 }
@@ -499,8 +495,8 @@ fn saved_tokens_do_not_depend_on_whether_the_last_was_drafted() {
         let ask = json!({
             "prompt": prompt, "n_predict": 60, "temperature": 0, "stop": ["."], "session_save": path, "return_tokens": true,
         });
-        let plain = complete(&engine, Completion, &ask);
-        let fast = complete(&engine, Speculative, &with(&ask, steady()));
+        let plain = complete(&engine, Plain, &ask);
+        let fast = complete(&engine, Foredraft, &with(&ask, steady()));
         assert_eq!(fast["session_save"]["n_saved"], plain["session_save"]["n_saved"], "{prompt}");
         assert_eq!(fast["tokens_cached"], plain["tokens_cached"], "{prompt}");
         let ended_by = fast["sources"].as_array().and_then(|sources| sources.last()).cloned();

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, model, start, with};
 use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
@@ -79,10 +79,7 @@ fn first_shard_loads_the_whole_model() {
     let first = split("whole", Last::AsItIs);
     let of = |model: &Value| start(with(&json!({"n_ctx": 256}), json!({"model": model})));
     let (one, several) = (of(&json!(model("target"))), of(&json!(first)));
-    assert_eq!(
-        complete(&several, Completion, &request())["content"],
-        complete(&one, Completion, &request())["content"]
-    );
+    assert_eq!(complete(&several, Plain, &request())["content"], complete(&one, Plain, &request())["content"]);
 
     // A session depends on the weights of both files.
     let session = first.with_file_name("a.session");
@@ -111,7 +108,7 @@ fn draft_in_several_files_gets_smaller_weights() {
     assert_eq!(draft(&several), draft(&one));
     assert_eq!(draft(&several)["weights"] == "q4_0", cfg!(all(target_os = "linux", target_env = "gnu")));
     let request = with(&request(), json!({"speculative": {"model": "draft"}, "return_tokens": true}));
-    let tokens = |engine: &JsonEngine| complete(engine, Speculative, &request)["tokens"].clone();
+    let tokens = |engine: &JsonEngine| complete(engine, Foredraft, &request)["tokens"].clone();
     assert_eq!(tokens(&several), tokens(&one));
     std::fs::remove_file(second(&first)).expect("the file exists");
     let init = json!({"model": model("target"), "model_draft": first, "draft_weights": "q4_0", "log_level": "none"});

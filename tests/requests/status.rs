@@ -1,6 +1,6 @@
 //! `poll_system_status` reports on models, draft, slots and queue.
 
-use crate::common::Endpoint::Completion;
+use crate::common::Endpoint::Plain;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
 use crate::common::{cancel, model, start, submit, tiny_models, with};
@@ -168,20 +168,20 @@ fn status_compares_the_draft_with_its_target() {
 fn queue_counts_submitted_requests_that_wait() {
     let engine = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
     let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
-    let running = submit(&engine, Completion, &long);
+    let running = submit(&engine, Plain, &long);
     while engine.status()["slots"][0]["state"] == "idle" {
         std::thread::yield_now();
     }
     let (mut last, mut seen) = (running, vec![engine.status()["queue"].clone()]);
     for n in 1..=3 {
-        last = submit(&engine, Completion, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
+        last = submit(&engine, Plain, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
         seen.push(engine.status()["queue"].clone());
     }
     assert_eq!(seen, [0, 1, 3, 6]);
     // A cancelled request does not count any longer.
-    assert!(cancel(&engine, Completion, last));
+    assert!(cancel(&engine, Plain, last));
     assert_eq!(engine.status()["queue"], 3);
-    assert!(cancel(&engine, Completion, running));
+    assert!(cancel(&engine, Plain, running));
 }
 
 #[test]

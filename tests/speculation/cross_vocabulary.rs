@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::{
     Requests as _, cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with,
@@ -56,11 +56,11 @@ fn output_is_unchanged_and_drafts_are_accepted() {
         let (mut through_text, mut direct) = (0, 0);
         for prompt in prompts().iter().step_by(2) {
             let request = greedy(prompt);
-            let plain = complete(&engine, Completion, &request);
-            let fast = complete(&engine, Speculative, &with(&request, eager()));
+            let plain = complete(&engine, Plain, &request);
+            let fast = complete(&engine, Foredraft, &with(&request, eager()));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {prompt:?}");
             through_text += accepted(&fast);
-            direct += accepted(&complete(&other, Speculative, &with(&request, eager())));
+            direct += accepted(&complete(&other, Foredraft, &with(&request, eager())));
         }
         assert!(direct > 200, "{name}: {direct}");
         assert!(through_text as f64 >= least * direct as f64, "{name}: {through_text} of {direct}");
@@ -95,10 +95,10 @@ fn output_is_unchanged_for_every_setting() {
             for (index, prompt) in prompts.iter().enumerate() {
                 let request = json!({"prompt": prompt, "n_predict": 48, "seed": seed, "return_tokens": true});
                 let request = with(&request, setting.clone());
-                let plain = complete(&engine, Completion, &request);
+                let plain = complete(&engine, Plain, &request);
                 let mut speculative = ways[(seed + index) % 3].clone();
                 speculative["type"] = json!(if seed % 2 == 0 { json!("draft") } else { json!("auto") });
-                let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {setting} {prompt:?} {speculative}");
                 drafted += fast["speculative"]["by_type"]["draft"]["n_drafted"].as_u64().unwrap_or(0);
             }
@@ -121,14 +121,14 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
         for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
             let more = json!({"n_predict": 240, "temperature": 0.4, "seed": 11, "ignore_eos": true, "n_keep": n_keep});
             let request = with(&greedy(prompt), more);
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             assert_eq!(plain["truncated"], true);
             let fast = with(&request, eager());
-            cancelled(&engine, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
-            let answer = complete(&engine, Speculative, &with(&fast, json!({"id_slot": 0})));
+            cancelled(&engine, Foredraft, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
+            let answer = complete(&engine, Foredraft, &with(&fast, json!({"id_slot": 0})));
             assert_eq!(output_fields(&answer), output_fields(&plain), "{name} {n_keep}");
             through_text += late(&answer);
-            direct += late(&complete(&other, Speculative, &fast));
+            direct += late(&complete(&other, Foredraft, &fast));
         }
         assert!(direct > 15 && 2 * through_text > direct, "{name}: {through_text} of {direct}");
     }
@@ -143,8 +143,8 @@ fn draft_with_a_short_context_reads_the_end_of_the_text() {
     for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
         let more = json!({"n_predict": n_predict, "ignore_eos": true, "cache_prompt": false});
         let request = with(&greedy(prompt), more);
-        let plain = complete(&engine, Completion, &request);
-        let fast = complete(&engine, Speculative, &with(&request, eager()));
+        let plain = complete(&engine, Plain, &request);
+        let fast = complete(&engine, Foredraft, &with(&request, eager()));
         assert_eq!(output_fields(&fast), output_fields(&plain));
         assert!(plain["tokens_evaluated"].as_u64().max(plain["tokens_predicted"].as_u64()) > Some(256));
         let late = fast["sources"].as_array().expect("sources").iter().rev().take(n_predict / 2);
@@ -172,12 +172,12 @@ fn concurrent_requests_match_each_alone() {
             .collect();
         let alone: Vec<Value> = requests
             .iter()
-            .map(|request| complete(&engine, Completion, &with(request, json!({"speculative": false}))))
+            .map(|request| complete(&engine, Plain, &with(request, json!({"speculative": false}))))
             .collect();
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Foredraft, request)).collect();
         let mut n_accepted = 0;
         for (id, alone) in ids.into_iter().zip(alone) {
-            let updates = drain(&engine, Speculative, id);
+            let updates = drain(&engine, Foredraft, id);
             n_accepted += accepted(updates.last().expect("a final response"));
             assert_eq!(json!(text(&updates)), alone["content"], "{name}");
         }
@@ -192,7 +192,7 @@ fn draft_only_mode_is_refused_with_another_vocabulary() {
         json!({}),
     );
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
-    let error = engine.complete_as(Speculative, request.as_bytes()).expect_err("refused");
+    let error = engine.complete_as(Foredraft, request.as_bytes()).expect_err("refused");
     assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
 }
 
@@ -201,15 +201,15 @@ fn session_restores_the_drafts_tokens() {
     let init = json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-session")});
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
     let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
-    let whole = complete(&load(&init, json!({})), Completion, &request);
+    let whole = complete(&load(&init, json!({})), Plain, &request);
     let half =
-        complete(&load(&init, json!({})), Speculative, &with(&request, json!({"n_predict": 30, "session_save": path})));
+        complete(&load(&init, json!({})), Foredraft, &with(&request, json!({"n_predict": 30, "session_save": path})));
     assert!(half["session_save"]["n_saved_draft"].as_u64() > Some(30), "{half}");
     let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
     let engine = load(&init, json!({}));
     let prompt = [vec![request["prompt"].clone()], tokens(&half)].concat();
     let rest = with(&request, json!({"prompt": prompt, "n_predict": 34, "session_load": path}));
-    let rest = complete(&engine, Speculative, &rest);
+    let rest = complete(&engine, Foredraft, &rest);
     assert_eq!([tokens(&half), tokens(&rest)].concat(), tokens(&whole));
     assert_eq!(rest["session_load"]["n_restored_draft"], half["session_save"]["n_saved_draft"], "{rest}");
     assert!(accepted(&rest) > 5, "{rest}");
@@ -226,12 +226,12 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
                 let more = json!({"seed": seed, "n_predict": 32});
                 let speculative = json!({"type": "draft", "adaptive": false, "n_max": 5, "verify": verify});
                 let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
-                let fast = complete(&engine, Speculative, &request);
+                let fast = complete(&engine, Foredraft, &request);
                 n_accepted += accepted(&fast);
                 // Greedy decoding has only one output.
-                let plain = complete(&engine, Completion, &with(&request, json!({"speculative": false})));
+                let plain = complete(&engine, Plain, &with(&request, json!({"speculative": false})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {verify}");
-                accepted(&complete(&engine, Speculative, &with(&request, json!({"temperature": 0.9}))));
+                accepted(&complete(&engine, Foredraft, &with(&request, json!({"temperature": 0.9}))));
             }
             assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
         }
@@ -246,12 +246,12 @@ fn unusable_draft_is_disabled_with_a_reason() {
     let reason = report["reason"].as_str().expect("a reason");
     assert!(reason.contains("the draft's vocabulary is of type none"), "{reason}");
     let request = json!({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0});
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     assert_eq!(
         (&answer["speculative"]["disabled"], answer["speculative"]["by_type"].get("draft")),
         (&json!(reason), None)
     );
-    let asked = complete(&engine, Completion, &with(&request, json!({"speculative": {"type": "draft"}})));
+    let asked = complete(&engine, Plain, &with(&request, json!({"speculative": {"type": "draft"}})));
     assert_eq!((&asked["speculative"]["disabled"], &asked["speculative"]["n_drafted"]), (&json!(reason), &json!(0)));
     assert_eq!(asked["content"], answer["content"]);
 }

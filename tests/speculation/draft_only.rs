@@ -1,6 +1,6 @@
 //! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone, exactly as if it were the target.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{
     Requests as _, cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with,
 };
@@ -39,7 +39,7 @@ fn output_fields(answer: &Value) -> Value {
 
 fn refused(engine: &JsonEngine, request: &Value) -> Error {
     let bytes = request.to_string();
-    engine.submit_as(Completion, bytes.as_bytes()).expect_err(&bytes)
+    engine.submit_as(Plain, bytes.as_bytes()).expect_err(&bytes)
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
             "temperature": 0.8,
         });
         let request = with(&base, request.clone());
-        let expected = complete(&alone, Completion, &request);
-        for endpoint in [Completion, Speculative] {
+        let expected = complete(&alone, Plain, &request);
+        for endpoint in [Plain, Foredraft] {
             let answer = complete(&engine, endpoint, &with(&request, draft_only()));
             let parts = |answer: &Value| answer["results"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
             assert_eq!(parts(&answer).len(), parts(&expected).len(), "{request}");
@@ -113,14 +113,13 @@ fn draft_only_requests_do_not_affect_the_target() {
     };
     let requests: Vec<Value> = (0..9).map(|index| with(&request(index), more(index))).collect();
     let expected: Vec<Value> =
-        requests.iter().map(|request| complete(&engine, Completion, request)["content"].clone()).collect();
-    let plain: Vec<Value> =
-        (0..9).map(|index| complete(&engine, Completion, &request(index))["content"].clone()).collect();
+        requests.iter().map(|request| complete(&engine, Plain, request)["content"].clone()).collect();
+    let plain: Vec<Value> = (0..9).map(|index| complete(&engine, Plain, &request(index))["content"].clone()).collect();
     assert!((0..9).all(|index| (index % 3 == 1) != (expected[index] == plain[index])), "{expected:?} {plain:?}");
     for _ in 0..3 {
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Completion, request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Plain, request)).collect();
         for (index, (id, expected)) in ids.into_iter().zip(&expected).enumerate() {
-            let updates = drain(&engine, Completion, id);
+            let updates = drain(&engine, Plain, id);
             assert_eq!(text(&updates), expected.as_str().expect("a text"));
             let last = updates.last().expect("a final response");
             let none = (index % 3 == 0).then_some(&Value::Null);
@@ -128,41 +127,38 @@ fn draft_only_requests_do_not_affect_the_target() {
         }
     }
     // The status lists the target's slots; none of them is busy with a draft-only request.
-    let id = submit(
-        &engine,
-        Completion,
-        &with(&request(0), with(&draft_only(), json!({"n_predict": -1, "ignore_eos": true}))),
-    );
-    while poll(&engine, Completion, id, 1000)["completion_updates"] == json!([]) {}
+    let id =
+        submit(&engine, Plain, &with(&request(0), with(&draft_only(), json!({"n_predict": -1, "ignore_eos": true}))));
+    while poll(&engine, Plain, id, 1000)["completion_updates"] == json!([]) {}
     let slots = engine.status()["slots"].clone();
     assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
-    assert!(cancel(&engine, Completion, id));
+    assert!(cancel(&engine, Plain, id));
 }
 
 #[test]
 fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
     let engine = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
-    let end = |id: u64| drain(&engine, Completion, id).pop().expect("a final response");
+    let end = |id: u64| drain(&engine, Plain, id).pop().expect("a final response");
     // Right after the submit; while it runs; and while it waits for another request.
-    let first = submit(&engine, Completion, &endless);
-    assert!(cancel(&engine, Completion, first));
+    let first = submit(&engine, Plain, &endless);
+    assert!(cancel(&engine, Plain, first));
     assert_eq!(end(first)["stop_type"], "cancelled");
-    let running = submit(&engine, Completion, &endless);
-    while poll(&engine, Completion, running, 1000)["completion_updates"] == json!([]) {}
-    let waiting = submit(&engine, Completion, &endless);
-    let late = submit(&engine, Completion, &with(&endless, json!({"timeout_ms": 1})));
+    let running = submit(&engine, Plain, &endless);
+    while poll(&engine, Plain, running, 1000)["completion_updates"] == json!([]) {}
+    let waiting = submit(&engine, Plain, &endless);
+    let late = submit(&engine, Plain, &with(&endless, json!({"timeout_ms": 1})));
     assert_eq!(end(late)["stop_type"], "timeout");
-    assert!(cancel(&engine, Completion, waiting));
+    assert!(cancel(&engine, Plain, waiting));
     assert_eq!(
-        (&end(waiting)["stop_type"], poll(&engine, Completion, running, 0)["finished"].clone()),
+        (&end(waiting)["stop_type"], poll(&engine, Plain, running, 0)["finished"].clone()),
         (&json!("cancelled"), json!(false))
     );
     // The target has a slot of its own.
-    complete(&engine, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
-    assert!(cancel(&engine, Completion, running));
+    complete(&engine, Foredraft, &json!({"prompt": "Once upon a time", "n_predict": 8}));
+    assert!(cancel(&engine, Plain, running));
     assert_eq!(end(running)["stop_type"], "cancelled");
-    let late = complete(&engine, Completion, &with(&endless, json!({"timeout_ms": 50})));
+    let late = complete(&engine, Plain, &with(&endless, json!({"timeout_ms": 50})));
     assert_eq!(late["stop_type"], "timeout");
 }
 
@@ -171,9 +167,9 @@ fn unload_cancels_draft_only_requests() {
     let engine = start(json!({"n_ctx": 256}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let answer = std::thread::scope(|scope| {
-        let first = submit(&engine, Completion, &endless);
-        while poll(&engine, Completion, first, 1000)["completion_updates"] == json!([]) {}
-        let waiting = scope.spawn(|| complete(&engine, Completion, &endless));
+        let first = submit(&engine, Plain, &endless);
+        while poll(&engine, Plain, first, 1000)["completion_updates"] == json!([]) {}
+        let waiting = scope.spawn(|| complete(&engine, Plain, &endless));
         while engine.status()["queue"] == 0 {
             std::thread::yield_now();
         }
@@ -208,6 +204,6 @@ fn draft_only_requires_a_compatible_draft_model() {
     check(&engine, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");
     let mut more = request.clone();
     merge(&mut more, &json!({"speculative": {"model": "draft", "compare": true}}));
-    let answer = complete(&engine, Completion, &more);
+    let answer = complete(&engine, Plain, &more);
     assert_eq!(answer["speculative"]["compare_skipped"], "the request did not speculate");
 }

@@ -7,7 +7,7 @@ use foredraft::error::Code;
 use foredraft::llama::{DevicePlacement, Model, ModelParams, WeightType};
 use serde_json::{Value, json};
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::tiny_models::heads::{eagle3, head_target};
 use crate::common::{complete, model, n, output_fields, start, with};
 
@@ -31,9 +31,9 @@ fn counts(engine: &JsonEngine) -> (usize, usize) {
             "prompt": prompt, "n_predict": 80, "temperature": temperature, "seed": seed, "return_tokens": true, "ignore_eos": true,
             "cache_prompt": false,
         });
-        let plain = complete(engine, Completion, &request);
+        let plain = complete(engine, Plain, &request);
         let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
-        let fast = complete(engine, Speculative, &with(&request, json!({"speculative": speculative})));
+        let fast = complete(engine, Foredraft, &with(&request, json!({"speculative": speculative})));
         assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt}");
         let stats = &fast["speculative"]["by_type"]["draft"];
         all = (all.0 + n(&stats["n_drafted"]), all.1 + n(&stats["n_accepted"]));

@@ -1,6 +1,6 @@
 //! Every drafter proposes tokens on suitable text, and none changes the output.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{
     cancel, cancelled, complete, merge, model, n, output_fields, prompts, results, start, submit, with,
 };
@@ -32,7 +32,7 @@ fn drafters_do_not_change_output() {
                 "prompt": prompt, "n_predict": 72, "temperature": temperature, "seed": index, "return_tokens": true,
                 "repeat_penalty": 1, "cache_prompt": index % 2 == 0, "ignore_eos": true,
             });
-            let plain = complete(&engine, Completion, &request);
+            let plain = complete(&engine, Plain, &request);
             for kind in TYPES {
                 for adaptive in [json!(true), json!(false)] {
                     let mut speculative = eager(kind);
@@ -43,7 +43,7 @@ fn drafters_do_not_change_output() {
                         predicted.truncate(predicted.floor_char_boundary(predicted.len() * 3 / 4));
                         fast["prediction"] = json!({"type": "content", "content": predicted});
                     }
-                    let fast = complete(&engine, Speculative, &fast);
+                    let fast = complete(&engine, Foredraft, &fast);
                     assert_eq!(
                         output_fields(&fast),
                         output_fields(&plain),
@@ -73,7 +73,7 @@ fn drafter_list_attributes_tokens_to_their_drafter() {
         "ignore_eos": true, "return_tokens": true,
         "speculative": {"type": ["ngram-cache", "suffix", "draft"], "adaptive": false, "n_max": 6},
     });
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     let report = &answer["speculative"];
     assert_eq!(report["type"], json!(["ngram-cache", "suffix", "draft"]));
     let by_type = report["by_type"].as_object().unwrap();
@@ -95,10 +95,10 @@ fn history_drafters_work_without_a_draft_model() {
     let engine = start(json!({"n_ctx": 512, "model_draft": null}));
     let request =
         json!({"prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true});
-    let answer = complete(&engine, Speculative, &with(&request, json!({"speculative": {"adaptive": false}})));
+    let answer = complete(&engine, Foredraft, &with(&request, json!({"speculative": {"adaptive": false}})));
     assert!(answer["speculative"]["n_accepted"].as_u64() > Some(10), "{}", answer["speculative"]);
     assert_eq!(answer["speculative"].get("disabled"), None);
-    let asked = complete(&engine, Speculative, &with(&request, json!({"speculative": {"type": "draft"}})));
+    let asked = complete(&engine, Foredraft, &with(&request, json!({"speculative": {"type": "draft"}})));
     assert_eq!(asked["speculative"]["disabled"], "there is no draft model");
     assert_eq!(asked["content"], answer["content"]);
 }
@@ -107,16 +107,16 @@ fn history_drafters_work_without_a_draft_model() {
 fn drafts_stay_correct_after_context_shifts_and_cancels() {
     let engine = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
-    let plain = complete(&engine, Completion, &request);
+    let plain = complete(&engine, Plain, &request);
     assert_eq!(plain["truncated"], true);
     for kind in ["auto", "suffix", "ngram-cache"] {
         let fast = with(&request, json!({"speculative": eager(kind)}));
         // In the slot of a cancelled request, and concurrently with another request.
         let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));
-        cancelled(&engine, Speculative, &endless);
-        let beside = submit(&engine, Speculative, &with(&endless, json!({"id_slot": 1})));
-        let answer = complete(&engine, Speculative, &with(&fast, json!({"id_slot": 0})));
-        assert!(cancel(&engine, Speculative, beside), "{kind}");
+        cancelled(&engine, Foredraft, &endless);
+        let beside = submit(&engine, Foredraft, &with(&endless, json!({"id_slot": 1})));
+        let answer = complete(&engine, Foredraft, &with(&fast, json!({"id_slot": 0})));
+        assert!(cancel(&engine, Foredraft, beside), "{kind}");
         assert_eq!(output_fields(&answer), output_fields(&plain), "{kind}");
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }
@@ -137,12 +137,12 @@ fn grammar_drafts_what_it_leaves_no_choice_of() {
             "prompt": "Once upon a time there was a child named", "n_predict": 120, "json_schema": schema, "seed": seed,
             "temperature": temperature, "return_tokens": true, "cache_prompt": false,
         });
-        let plain = complete(&engine, Completion, &request);
+        let plain = complete(&engine, Plain, &request);
         for (kind, verify) in
             [("grammar", "coupled"), ("auto", "coupled"), ("grammar", "match"), ("grammar", "rejection")]
         {
             let speculative = json!({"type": kind, "adaptive": false, "n_max": 8, "verify": verify});
-            let fast = complete(&engine, Speculative, &with(&request, json!({"speculative": speculative})));
+            let fast = complete(&engine, Foredraft, &with(&request, json!({"speculative": speculative})));
             if verify != "rejection" {
                 assert_eq!(output_fields(&plain), output_fields(&fast), "{kind} {verify} {seed}");
             }
@@ -163,7 +163,7 @@ fn grammar_drafts_what_it_leaves_no_choice_of() {
     // Without a grammar there is nothing to draft.
     let request =
         json!({"prompt": "Once upon a time", "n_predict": 20, "speculative": {"type": "grammar", "adaptive": false}});
-    let answer = complete(&engine, Speculative, &request);
+    let answer = complete(&engine, Foredraft, &request);
     assert_eq!(answer["speculative"]["n_drafted"], 0, "{answer}");
 }
 
@@ -188,10 +188,10 @@ fn draft_vocabulary_does_not_change_output() {
                 1 => vec![answer.clone()],
                 _ => results(answer, n_slots).to_vec(),
             };
-            let plain = complete(&few, Completion, &request);
+            let plain = complete(&few, Plain, &request);
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
             for (index, engine) in [&all, &few].into_iter().enumerate() {
-                let fast = complete(engine, Speculative, &with(&request, json!({"speculative": speculative})));
+                let fast = complete(engine, Foredraft, &with(&request, json!({"speculative": speculative})));
                 for (fast, plain) in results(&fast).iter().zip(&results(&plain)) {
                     assert_eq!(output_fields(fast), output_fields(plain), "{more} {temperature} {verify}");
                     let counts = &fast["speculative"]["by_type"]["draft"];

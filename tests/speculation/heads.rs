@@ -1,6 +1,6 @@
 //! Drafting with heads in files of their own: they change no completion, read the right states, and are refused if they belong to another target.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::tiny_models::heads::{
     HeadWriter, assistant, chance_target, dflash, eagle3, gemma4_target, gemma4_with, head_target, mtp_in_two_files,
@@ -68,8 +68,8 @@ fn heads_do_not_change_completions() {
         // The second prompt spans several batches.
         for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
             let request = request(&tokens(1, length), temperature);
-            let expected = complete(&plain, Completion, &request);
-            assert_eq!(complete(&engine, Completion, &request)["tokens"], expected["tokens"], "{head}: no speculation");
+            let expected = complete(&plain, Plain, &request);
+            assert_eq!(complete(&engine, Plain, &request)["tokens"], expected["tokens"], "{head}: no speculation");
             for more in [
                 json!({"n_max": 1}),
                 json!({"n_max": 3}),
@@ -81,7 +81,7 @@ fn heads_do_not_change_completions() {
                 json!({"n_max": 4, "compare": true}),
             ] {
                 let more = json!({"cache_prompt": false, "speculative": more});
-                let answer = complete(&engine, Speculative, &with(&request, more.clone()));
+                let answer = complete(&engine, Foredraft, &with(&request, more.clone()));
                 let report = &answer["speculative"];
                 assert_eq!(answer["tokens"], expected["tokens"], "{head} {temperature} {more}: {report}");
                 if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
@@ -118,19 +118,18 @@ fn eagle3_reads_the_state_of_the_token_before() {
             assert!(drafted >= 20 && accepted * 10 >= drafted * 8, "{more} {what}: {report}");
         };
         let prompt = tokens(3, 100);
-        let answer = complete(&engine, Speculative, &greedy(&prompt));
+        let answer = complete(&engine, Foredraft, &greedy(&prompt));
         check(&answer, "first");
-        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
-        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
-        complete(&engine, Completion, &greedy(&tokens(7, 90)));
-        check(&complete(&engine, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
-        check(&complete(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
+        check(&complete(&engine, Foredraft, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Foredraft, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        complete(&engine, Plain, &greedy(&tokens(7, 90)));
+        check(&complete(&engine, Foredraft, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
+        check(&complete(&engine, Foredraft, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
         if more["n_parallel"] == 3 {
-            let ids: Vec<u64> = (0..3)
-                .map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1)))))
-                .collect();
+            let ids: Vec<u64> =
+                (0..3).map(|index| submit(&engine, Foredraft, &greedy(&tokens(9 + index, 30 * (index + 1))))).collect();
             for id in ids {
-                check(drain(&engine, Speculative, id).last().expect("updates"), "together");
+                check(drain(&engine, Foredraft, id).last().expect("updates"), "together");
             }
         }
     }
@@ -158,15 +157,15 @@ fn assistants_read_the_state_of_the_token_before() {
             assert!(drafted >= 20 && accepted * 10 >= drafted * 8, "{more} {what}: {report}");
         };
         let prompt = tokens(3, 100);
-        check(&complete(&engine, Speculative, &greedy(&prompt)), "first");
-        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
-        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
-        let updates = cancelled(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 800})));
+        check(&complete(&engine, Foredraft, &greedy(&prompt)), "first");
+        check(&complete(&engine, Foredraft, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Foredraft, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        let updates = cancelled(&engine, Foredraft, &with(&greedy(&prompt), json!({"n_predict": 800})));
         assert!(!updates.is_empty());
         let ids: Vec<u64> =
-            (0..3).map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1))))).collect();
+            (0..3).map(|index| submit(&engine, Foredraft, &greedy(&tokens(9 + index, 30 * (index + 1))))).collect();
         for id in ids {
-            check(drain(&engine, Speculative, id).last().expect("updates"), "together");
+            check(drain(&engine, Foredraft, id).last().expect("updates"), "together");
         }
     }
 }
@@ -298,10 +297,10 @@ fn each_row_of_a_block_is_chosen_by_the_noise_of_its_position() {
         };
         let request =
             |seed| with(&request(&tokens(seed, 40), 1.0), json!({"n_predict": 100, "speculative": {"n_max": 20}}));
-        check(&complete(&engine, Speculative, &request(1)));
-        let ids: Vec<u64> = (0..3).map(|seed| submit(&engine, Speculative, &request(seed))).collect();
+        check(&complete(&engine, Foredraft, &request(1)));
+        let ids: Vec<u64> = (0..3).map(|seed| submit(&engine, Foredraft, &request(seed))).collect();
         for id in ids {
-            check(drain(&engine, Speculative, id).last().expect("updates"));
+            check(drain(&engine, Foredraft, id).last().expect("updates"));
         }
     }
 }
@@ -317,10 +316,10 @@ fn shifts_sessions_and_concurrent_requests_do_not_change_completions() {
             let long = json!({"n_predict": 200, "cache_prompt": false, "n_keep": n_keep});
             let requests: Vec<Value> =
                 (0..4).map(|seed| with(&request(&tokens(seed, 40 + 5 * seed), 0.6), long.clone())).collect();
-            let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Speculative, request)).collect();
+            let ids: Vec<u64> = requests.iter().map(|request| submit(&engine, Foredraft, request)).collect();
             for (id, request) in ids.into_iter().zip(&requests) {
-                let updates = drain(&engine, Speculative, id);
-                let expected = complete(&plain, Completion, request);
+                let updates = drain(&engine, Foredraft, id);
+                let expected = complete(&plain, Plain, request);
                 assert_eq!(
                     crate::common::text(&updates),
                     expected["content"].as_str().expect("content"),
@@ -332,12 +331,12 @@ fn shifts_sessions_and_concurrent_requests_do_not_change_completions() {
         }
         let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("head-{kind}.session"));
         let prompt = tokens(9, 40);
-        let whole = complete(&plain, Completion, &with(&request(&prompt, 0.0), json!({"cache_prompt": false})));
+        let whole = complete(&plain, Plain, &with(&request(&prompt, 0.0), json!({"cache_prompt": false})));
         let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
-        complete(&engine, Speculative, &with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path})));
+        complete(&engine, Foredraft, &with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path})));
         let rest = [&prompt, &generated[..25]].concat();
         let rest = with(&request(&rest, 0.0), json!({"n_predict": 25, "session_load": path}));
-        let answer = complete(&load(&target, &head, with(&small, json!({"n_parallel": 3}))), Speculative, &rest);
+        let answer = complete(&load(&target, &head, with(&small, json!({"n_parallel": 3}))), Foredraft, &rest);
         assert_eq!(answer["tokens"], json!(generated[25..]), "{head}: {answer}");
         assert!(n(&answer["speculative"]["n_drafted"]) > 10, "{head}: {}", answer["speculative"]);
     }
@@ -362,9 +361,9 @@ fn acceptance(engine: &JsonEngine, plain: &JsonEngine, kind: &str, temperature: 
             "prompt": prompt, "n_predict": 100, "temperature": temperature, "seed": seed, "ignore_eos": true, "cache_prompt": false,
             "return_tokens": true,
         });
-        let plain = complete(plain, Completion, &request);
+        let plain = complete(plain, Plain, &request);
         let speculative = json!({"speculative": {"type": kind, "adaptive": false, "n_max": 3}});
-        let fast = complete(engine, Speculative, &with(&request, speculative));
+        let fast = complete(engine, Foredraft, &with(&request, speculative));
         assert_eq!(fast["tokens"], plain["tokens"], "{kind} {temperature} {prompt}");
         let report = &fast["speculative"];
         for (count, key) in counts.iter_mut().zip(["n_drafted", "n_accepted", "n_steps"]) {

@@ -1,6 +1,6 @@
 //! The n-gram caches of a serving engine: what the dynamic cache learns, and the `lookup_cache` function.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{cancel, cancelled, complete, poll, start, submit, with};
 use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
@@ -19,25 +19,25 @@ fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
         "prompt": "Once upon a time there was a child named Nora.", "n_predict": 60, "temperature": 0, "ignore_eos": true,
         "speculative": {"type": "ngram-cache", "adaptive": false, "n_max": 8}, "return_tokens": true,
     });
-    let first = complete(&engine, Speculative, &request);
+    let first = complete(&engine, Foredraft, &request);
     let learnt = stats("dynamic");
     // Every generated token is recorded after n-grams of 1 to 4 tokens, which may begin in the prompt.
     assert_eq!(learnt["n_observations"], 4 * first["tokens_predicted"].as_u64().unwrap(), "{learnt}");
     // The thresholds are strict: the cache does not draft what it saw once, but does after three times.
-    let again: Vec<Value> = (0..3).map(|_| complete(&engine, Speculative, &request)).collect();
+    let again: Vec<Value> = (0..3).map(|_| complete(&engine, Foredraft, &request)).collect();
     let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
     assert!(accepted(&again[2]) > accepted(&first) + 20, "{} {}", first["speculative"], again[2]["speculative"]);
     lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     assert_eq!(
-        accepted(&complete(&engine, Speculative, &request)),
+        accepted(&complete(&engine, Foredraft, &request)),
         accepted(&first),
         "a context cache ends with its request"
     );
     // The cache learns from plain requests too, and from the tokens a cancelled request has generated.
     lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
-    complete(&engine, Completion, &with(&request, json!({"speculative": false})));
+    complete(&engine, Plain, &with(&request, json!({"speculative": false})));
     assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
-    for endpoint in [Completion, Speculative] {
+    for endpoint in [Plain, Foredraft] {
         lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
         let updates = cancelled(&engine, endpoint, &with(&request, json!({"n_predict": -1})));
         let n_said = updates.last().unwrap()["tokens_predicted"].as_u64().unwrap();
@@ -64,7 +64,7 @@ fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
     });
     let mut files = Vec::new();
     for (endpoint, more) in
-        [(Completion, json!({})), (Speculative, json!({"speculative": {"type": ["suffix", "ngram-cache"]}}))]
+        [(Plain, json!({})), (Foredraft, json!({"speculative": {"type": ["suffix", "ngram-cache"]}}))]
     {
         lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
         let answer = complete(&engine, endpoint, &with(&request, more));
@@ -96,10 +96,10 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
         "prompt": "Tom was 7 years old and lived near the hill.", "n_predict": 50, "temperature": 0, "ignore_eos": true,
         "speculative": {"type": "ngram-cache", "adaptive": false},
     });
-    let running = submit(&engine, Completion, &with(&request, json!({"n_predict": -1, "temperature": 1, "seed": 3})));
-    let plain = complete(&engine, Speculative, &request);
+    let running = submit(&engine, Plain, &with(&request, json!({"n_predict": -1, "temperature": 1, "seed": 3})));
+    let plain = complete(&engine, Foredraft, &request);
     // One occurrence is below the thresholds.
-    (0..2).for_each(|_| drop(complete(&engine, Speculative, &request)));
+    (0..2).for_each(|_| drop(complete(&engine, Foredraft, &request)));
     let saved = lookup(&engine, json!({"action": "save", "cache": "dynamic", "filename": path("learnt.bin")})).unwrap();
     assert_eq!(saved["file_bytes"], std::fs::metadata(path("learnt.bin")).unwrap().len());
     let of_file = |action: &str, cache: &str| {
@@ -115,7 +115,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     for key in ["lookup_cache_static", "lookup_cache_dynamic"] {
         let own = json!({"speculative": {"type": "ngram-cache", "adaptive": false, key: path("learnt.bin")}});
-        let fast = complete(&engine, Speculative, &with(&request, own));
+        let fast = complete(&engine, Foredraft, &with(&request, own));
         assert_eq!(fast["content"], plain["content"], "{key}");
         assert!(
             fast["speculative"]["n_accepted"].as_u64() > plain["speculative"]["n_accepted"].as_u64(),
@@ -125,8 +125,8 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
         lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     }
     // The other request has been generating all the while.
-    assert_eq!(poll(&engine, Completion, running, 0)["finished"], false);
-    assert!(cancel(&engine, Completion, running));
+    assert_eq!(poll(&engine, Plain, running, 0)["finished"], false);
+    assert!(cancel(&engine, Plain, running));
     for (request, expected) in [
         (json!({"action": "load", "cache": "static"}), "filename: expected a path, got nothing"),
         (json!({"action": "lod", "cache": "static"}), "action: expected"),
@@ -151,7 +151,7 @@ fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
             "prompt": "Once upon a time there was a child", "n_predict": 80, "temperature": 0,
             "speculative": {"type": "suffix", "adaptive": false, "n_max": 8},
         });
-        let answer = complete(&engine, Speculative, &request);
+        let answer = complete(&engine, Foredraft, &request);
         answer["speculative"]["n_accepted"].as_u64().expect("a count")
     };
     let (first, second) = (drafted(), drafted());
@@ -205,12 +205,12 @@ fn host_updates_caches_and_drafts_from_them() {
     lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     let request = json!({"prompt": "Once upon a time there was a child named Nora.", "n_predict": 60, "temperature": 0, "ignore_eos": true,
         "speculative": {"type": "ngram-cache", "adaptive": false, "n_max": 8}, "return_tokens": true, "cache_prompt": false});
-    let first = complete(&engine, Speculative, &request);
+    let first = complete(&engine, Foredraft, &request);
     lookup(&engine, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     for _ in 0..4 {
         lookup(&engine, json!({"action": "update", "cache": "dynamic", "tokens": first["tokens"]})).unwrap();
     }
-    let given = complete(&engine, Speculative, &request);
+    let given = complete(&engine, Foredraft, &request);
     let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
     assert!(accepted(&given) > accepted(&first) + 20, "{} {}", first["speculative"], given["speculative"]);
     assert_eq!(given["tokens"], first["tokens"]);

@@ -3,7 +3,7 @@
 //! `cargo test --release --test speculation many_runs -- --ignored --nocapture`; `FOREDRAFT_RUNS` is the number of runs of each kind, and
 //! `FOREDRAFT_KIND` a part of the names of the kinds that run. A run differs if its text does, or the probability of a token, to the bit.
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::tiny_models::heads::{HeadWriter, chance_target, dflash, eagle3, head_target, mtp_in_two_files};
 use crate::common::tiny_models::{MtpInput, delta_net, delta_net_mtp, hybrid, mtp, recurrent, with_seed};
 use crate::common::{complete, drain, model, n, start, submit, tokens};
@@ -74,10 +74,10 @@ fn run(targets: &(String, Option<String>), sources: &[&str], random: &mut Random
         requests.push((plain, fast));
     }
     for group in requests.chunks(n_parallel) {
-        let expected: Vec<Value> = group.iter().map(|(plain, _)| complete(&engine, Completion, plain)).collect();
-        let ids: Vec<u64> = group.iter().map(|(_, fast)| submit(&engine, Speculative, fast)).collect();
+        let expected: Vec<Value> = group.iter().map(|(plain, _)| complete(&engine, Plain, plain)).collect();
+        let ids: Vec<u64> = group.iter().map(|(_, fast)| submit(&engine, Foredraft, fast)).collect();
         for ((id, expected), (_, request)) in ids.into_iter().zip(expected).zip(group) {
-            let updates = drain(&engine, Speculative, id);
+            let updates = drain(&engine, Foredraft, id);
             let report = &updates.last().expect("updates")["speculative"];
             counts.runs += 1;
             let last = updates.last().expect("updates");

@@ -1,6 +1,6 @@
 //! The MTP drafter makes the same drafts as llama.cpp's own `draft-mtp`, called through the crate's binding.
 
-use crate::common::Endpoint::Speculative;
+use crate::common::Endpoint::Foredraft;
 use crate::common::tiny_models::MtpInput;
 use crate::common::{complete, start, tiny_models};
 use llama_cpp_sys_2 as sys;
@@ -169,7 +169,7 @@ fn drafts_match_llama_cpp() {
             let request = json!({
                 "prompt": prompt, "n_predict": 100, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
-            let answer = complete(&engine, Speculative, &request);
+            let answer = complete(&engine, Foredraft, &request);
             assert_eq!(answer["tokens"], json!(expected), "{model}");
             let (drafted, accepted) = steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1));
             let report = &answer["speculative"];

@@ -4,7 +4,7 @@
 mod against_llama;
 mod context;
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::tiny_models::MtpInput;
 use crate::common::{Requests as _, complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
@@ -48,8 +48,8 @@ fn output_is_unchanged_by_mtp() {
         // The second prompt spans several batches.
         for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
             let request = request(&tokens(1, length), temperature);
-            let expected = complete(&plain, Completion, &request);
-            let own = complete(&engine, Completion, &request);
+            let expected = complete(&plain, Plain, &request);
+            let own = complete(&engine, Plain, &request);
             assert_eq!(own["tokens"], expected["tokens"], "{model}: a request that does not speculate");
             for more in [
                 json!({"n_max": 1}),
@@ -61,7 +61,7 @@ fn output_is_unchanged_by_mtp() {
                 json!({"type": ["suffix", "mtp"], "adaptive": true, "n_max": 16}),
             ] {
                 let more = json!({"cache_prompt": false, "speculative": more});
-                let answer = complete(&engine, Speculative, &with(&request, more.clone()));
+                let answer = complete(&engine, Foredraft, &with(&request, more.clone()));
                 let report = &answer["speculative"];
                 assert_eq!(answer["tokens"], expected["tokens"], "{model} {temperature} {more}: {report}");
                 let why = report["disabled"].as_str().unwrap_or_default();
@@ -87,7 +87,7 @@ fn correct_predictions_are_accepted() {
         (tiny_models::mtp_layers(), 15, 1),
         (tiny_models::delta_net_mtp(), 20, 2),
     ] {
-        let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
+        let answer = complete(&load(&model, json!({})), Foredraft, &request(&tokens(2, 50), 0.0));
         let report = &answer["speculative"];
         assert!(n(&report["n_accepted"]) >= least, "{model}: {report}");
         // The last position of a draft is accepted, too.
@@ -116,26 +116,25 @@ fn each_token_is_paired_with_its_hidden_state() {
         };
         let greedy = |prompt: &[usize]| with(&request(prompt, 0.0), json!({"speculative": {"n_max": 1}}));
         let prompt = tokens(3, 100);
-        let answer = complete(&engine, Speculative, &greedy(&prompt));
+        let answer = complete(&engine, Foredraft, &greedy(&prompt));
         check(&answer, "first");
-        check(&complete(&engine, Speculative, &greedy(&prompt)), "the same again");
+        check(&complete(&engine, Foredraft, &greedy(&prompt)), "the same again");
         let generated: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         check(
-            &complete(&engine, Speculative, &greedy(&[&prompt, &generated[..], &tokens(4, 5)].concat())),
+            &complete(&engine, Foredraft, &greedy(&[&prompt, &generated[..], &tokens(4, 5)].concat())),
             "a continued prompt",
         );
-        check(&complete(&engine, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
-        check(&complete(&engine, Speculative, &greedy(&tokens(6, 40))), "another prompt");
+        check(&complete(&engine, Foredraft, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
+        check(&complete(&engine, Foredraft, &greedy(&tokens(6, 40))), "another prompt");
         // Cells that other requests decoded without hidden states cannot be reused by this one.
-        complete(&engine, Completion, &greedy(&tokens(7, 90)));
-        check(&complete(&engine, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
-        check(&complete(&engine, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
+        complete(&engine, Plain, &greedy(&tokens(7, 90)));
+        check(&complete(&engine, Foredraft, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
+        check(&complete(&engine, Foredraft, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
         if more["n_parallel"] == 3 {
-            let requests: Vec<u64> = (0..3)
-                .map(|index| submit(&engine, Speculative, &greedy(&tokens(9 + index, 30 * (index + 1)))))
-                .collect();
+            let requests: Vec<u64> =
+                (0..3).map(|index| submit(&engine, Foredraft, &greedy(&tokens(9 + index, 30 * (index + 1))))).collect();
             for id in requests {
-                check(drain(&engine, Speculative, id).last().expect("updates"), "together");
+                check(drain(&engine, Foredraft, id).last().expect("updates"), "together");
             }
         }
     }
@@ -151,14 +150,14 @@ fn concurrent_requests_do_not_change_output() {
                 let requests: Vec<Value> = (0..5).map(|i| request(&tokens(i, 20 + 60 * i), temperature)).collect();
                 let ids: Vec<u64> = requests
                     .iter()
-                    .zip([Speculative, Speculative, Completion, Speculative, Speculative])
+                    .zip([Foredraft, Foredraft, Plain, Foredraft, Foredraft])
                     .map(|(request, endpoint)| submit(&engine, endpoint, request))
                     .collect();
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
-                    let endpoint = if index == 2 { Completion } else { Speculative };
+                    let endpoint = if index == 2 { Plain } else { Foredraft };
                     let updates = drain(&engine, endpoint, id);
                     let generated = text(&updates);
-                    let expected = complete(&plain, Completion, request);
+                    let expected = complete(&plain, Plain, request);
                     let predicted = |answer: &Value| answer["tokens_predicted"].clone();
                     assert_eq!(
                         updates.last().map(predicted),
@@ -185,9 +184,9 @@ fn requests_sharing_too_few_cells_keep_drafting() {
     for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let engine = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
         let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
-        let requests: Vec<u64> = (0..6).map(|seed| submit(&engine, Speculative, &long(seed))).collect();
+        let requests: Vec<u64> = (0..6).map(|seed| submit(&engine, Foredraft, &long(seed))).collect();
         for id in requests {
-            let updates = drain(&engine, Speculative, id);
+            let updates = drain(&engine, Foredraft, id);
             let last = updates.last().expect("a final response");
             assert_eq!((&last["success"], n(&last["tokens_predicted"])), (&json!(true), 110), "{model}: {last}");
             let report = &last["speculative"];
@@ -202,28 +201,28 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
         let (plain, engine) = (load_plain(&model, json!({})), load(&model, json!({"n_parallel": 2})));
         let base = tokens(1, 200);
         let long = with(&request(&base, 0.7), json!({"n_predict": 100, "id_slot": 0}));
-        let expected = complete(&plain, Completion, &long);
+        let expected = complete(&plain, Plain, &long);
         for round in 0..3 {
-            let id = submit(&engine, Speculative, &long);
+            let id = submit(&engine, Foredraft, &long);
             let mut updates = Vec::new();
             loop {
-                let answer = poll(&engine, Speculative, id, 5);
+                let answer = poll(&engine, Foredraft, id, 5);
                 updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
                 if answer["finished"] == true {
                     break;
                 }
                 let prompt = tokens(8 + round, 300);
-                let other = submit(&engine, Speculative, &with(&request(&prompt, 0.7), json!({"id_slot": 1})));
+                let other = submit(&engine, Foredraft, &with(&request(&prompt, 0.7), json!({"id_slot": 1})));
                 let command = json!({"id": other}).to_string();
-                engine.cancel_as(Speculative, Some(command.as_bytes())).expect("cancelled");
+                engine.cancel_as(Foredraft, Some(command.as_bytes())).expect("cancelled");
             }
             assert_eq!(text(&updates), expected["content"].as_str().expect("content"), "{model} {round}");
         }
         for (kept, more) in [(200, 20), (150, 40), (3, 90), (199, 0), (1, 1)] {
             let prompt = [&base[..kept], &tokens(2, more)].concat();
             let request = request(&prompt, 0.7);
-            let expected = complete(&plain, Completion, &with(&request, json!({"cache_prompt": false})));
-            let answer = complete(&engine, Speculative, &with(&request, json!({"id_slot": 0})));
+            let expected = complete(&plain, Plain, &with(&request, json!({"cache_prompt": false})));
+            let answer = complete(&engine, Foredraft, &with(&request, json!({"id_slot": 0})));
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {kept}: {}", answer["timings"]);
         }
     }
@@ -237,11 +236,11 @@ fn rejection_and_block_accept_sampled_drafts() {
         for verify in ["rejection", "block"] {
             let rule = json!({"speculative": {"verify": verify}});
             let greedy = with(&request(&tokens(5, 60), 0.0), rule.clone());
-            let expected = complete(&engine, Completion, &with(&greedy, json!({"speculative": false})));
-            let answer = complete(&engine, Speculative, &greedy);
+            let expected = complete(&engine, Plain, &with(&greedy, json!({"speculative": false})));
+            let answer = complete(&engine, Foredraft, &greedy);
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {verify}");
             assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{model}: {}", answer["speculative"]);
-            let answer = complete(&engine, Speculative, &with(&request(&tokens(5, 60), 0.9), rule));
+            let answer = complete(&engine, Foredraft, &with(&request(&tokens(5, 60), 0.9), rule));
             let by_type = &answer["speculative"]["by_type"]["mtp"];
             assert!(n(&by_type["n_drafted"]) > 20 && n(&by_type["n_accepted"]) > 3, "{model} {verify}: {by_type}");
         }
@@ -256,14 +255,14 @@ fn drafting_continues_after_context_shifts() {
         for n_keep in [0, 10, 80] {
             let long =
                 with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260, "cache_prompt": false, "n_keep": n_keep}));
-            let expected = complete(&plain, Completion, &long);
-            let answer = complete(&engine, Speculative, &long);
+            let expected = complete(&plain, Plain, &long);
+            let answer = complete(&engine, Foredraft, &long);
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {n_keep}");
             assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (260, &json!(true)), "{model}");
             assert!(n(&answer["speculative"]["n_drafted"]) > 200, "{model} {n_keep}: {}", answer["speculative"]);
         }
         let strict = load(&model, json!({"n_ctx": 96, "ctx_shift": false}));
-        let answer = complete(&strict, Speculative, &with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260})));
+        let answer = complete(&strict, Foredraft, &with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260})));
         assert_eq!(answer["truncated"], true, "{model}: {answer}");
     }
 }
@@ -274,15 +273,15 @@ fn self_extend_and_cache_reuse_keep_drafting() {
     let group = json!({"grp_attn_n": 2, "grp_attn_w": 64, "n_ctx": 512});
     let (plain, engine) = (load_plain(&model, group.clone()), load(&model, group));
     let long = with(&request(&tokens(3, 200), 0.6), json!({"n_predict": 100, "cache_prompt": false}));
-    let expected = complete(&plain, Completion, &long);
-    let answer = complete(&engine, Speculative, &long);
+    let expected = complete(&plain, Plain, &long);
+    let answer = complete(&engine, Foredraft, &long);
     assert_eq!(answer["tokens"], expected["tokens"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 50);
     // Moved chunks of the cache change the output; the engine must not crash and must keep drafting.
     let engine = load(&model, json!({}));
-    complete(&engine, Speculative, &request(&tokens(4, 200), 0.0));
+    complete(&engine, Foredraft, &request(&tokens(4, 200), 0.0));
     let moved = with(&request(&tokens(4, 200)[40..], 0.0), json!({"n_cache_reuse": 20}));
-    let answer = complete(&engine, Speculative, &moved);
+    let answer = complete(&engine, Foredraft, &moved);
     assert!(n(&answer["timings"]["cache_n"]) > 100, "{}", answer["timings"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 20, "{}", answer["speculative"]);
 }
@@ -292,13 +291,13 @@ fn drafting_continues_after_a_session_load() {
     let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mtp.session");
     let prompt = tokens(9, 120);
-    let whole = complete(&load_plain(&model, json!({})), Completion, &request(&prompt, 0.0));
+    let whole = complete(&load_plain(&model, json!({})), Plain, &request(&prompt, 0.0));
     let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
     let half = with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path}));
-    complete(&load(&model, json!({})), Speculative, &half);
+    complete(&load(&model, json!({})), Foredraft, &half);
     let rest = [&prompt, &generated[..25]].concat();
     let rest = with(&request(&rest, 0.0), json!({"n_predict": 25, "session_load": path}));
-    let answer = complete(&load(&model, json!({})), Speculative, &rest);
+    let answer = complete(&load(&model, json!({})), Foredraft, &rest);
     let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
     assert_eq!((n(&answer["timings"]["prompt_n"]), &tokens[..]), (1, &generated[25..]));
     assert!(n(&answer["speculative"]["n_drafted"]) > 10, "{}", answer["speculative"]);
@@ -309,8 +308,8 @@ fn response_reports_missing_mtp_layers() {
     let check = |init: Value, types: Value, expected: &str| {
         let engine = start(with(&json!({"n_ctx": 256}), init.clone()));
         let request = with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "n_max": 4}}));
-        let answer = complete(&engine, Speculative, &request);
-        let plain = complete(&engine, Completion, &with(&request, json!({"speculative": false})));
+        let answer = complete(&engine, Foredraft, &request);
+        let plain = complete(&engine, Plain, &with(&request, json!({"speculative": false})));
         assert_eq!(answer["tokens"], plain["tokens"]);
         let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
         assert!(why.contains(expected), "{init} {types}: {}", answer["speculative"]);
@@ -335,8 +334,8 @@ fn response_reports_missing_mtp_layers() {
     for types in [json!("mtp"), json!("draft"), json!(["draft", "mtp"]), json!(["mtp", "draft", "suffix"])] {
         let request =
             with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "adaptive": false, "n_max": 4}}));
-        let answer = complete(&both, Speculative, &request);
-        let plain = complete(&both, Completion, &with(&request, json!({"speculative": false})));
+        let answer = complete(&both, Foredraft, &request);
+        let plain = complete(&both, Plain, &with(&request, json!({"speculative": false})));
         assert_eq!(answer["tokens"], plain["tokens"], "{types}");
         assert!(n(&answer["speculative"]["n_accepted"]) > 20, "{types}: {}", answer["speculative"]);
         assert!(answer["speculative"].get("disabled").is_none(), "{types}: {}", answer["speculative"]);
@@ -354,7 +353,7 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
         crate::common::merge(&mut init, &more);
         let loaded = engine.load(init.to_string().as_bytes());
         loaded.map(|_| {
-            let answer = complete(&engine, Speculative, &request(&tokens(1, 50), 0.0));
+            let answer = complete(&engine, Foredraft, &request(&tokens(1, 50), 0.0));
             answer["speculative"]["disabled"].as_str().map(str::to_owned)
         })
     };
