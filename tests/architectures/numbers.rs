@@ -108,7 +108,7 @@ fn changed_numbers_of_one_architecture() {
     println!("\n{END}");
 }
 
-/// What goes wrong with changed numbers of an architecture, and the number of cases.
+/// The faults of changed numbers of an architecture, and the number of cases.
 fn faults(architecture: &str, experts: bool) -> (Vec<String>, usize) {
     let (mut faults, mut first) = (Vec::new(), 0);
     loop {

@@ -160,7 +160,7 @@ fn with_fault(program: &Path, shim: &Path, what: &str, number: u32) -> Output {
 /// The codes with which the load may fail: model_error, resource_exhausted, cancelled.
 const REFUSED: [&str; 3] = ["load 1", "load 14", "load 4"];
 
-/// What a thread needs at its first wait and at its first exception is made while there is memory. Rust itself ends the process where it has
+/// The objects of a thread's first wait and first exception are made while there is memory. Rust itself ends the process where it has
 /// none for its own tables, as glibc does where it has none for a new thread's list of destructors; both say so.
 #[test]
 #[cfg(target_os = "linux")]

@@ -161,7 +161,7 @@ fn submit_waits_for_no_process() {
     assert_eq!(drain(&engine, id).last().expect("an end")["tokens_predicted"], 5);
 }
 
-/// What only the process can find out ends a submitted request, and is the error of a call that waits.
+/// A fault that only the process can find ends a submitted request, and is the error of a call that waits.
 #[test]
 fn request_that_the_process_refuses_ends_with_its_error() {
     let engine = start(json!({"n_ctx": 512}));

@@ -12,7 +12,7 @@ use crate::common::Endpoint::Foredraft;
 use crate::common::{cancel, start};
 
 const TIMEOUT: Duration = Duration::from_millis(20);
-/// What a submit may take beyond its `timeout_ms`: several times what it may take on a fast processor.
+/// The time of a submit beyond its `timeout_ms`: several times that of a fast processor.
 const SLACK: Duration = Duration::from_millis(200);
 /// The longest source in bytes.
 const MAX_SOURCE: usize = 64 << 10;

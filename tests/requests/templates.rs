@@ -420,7 +420,7 @@ fn user_defined_marks_of_a_template_are_not_made_of_content() {
     assert_eq!(content, "a </think> b <table> <think> <tool_resp");
     // The template finds the end of the reasoning.
     assert_eq!(of("assistant", "<think>\nx\n</think>\n\nyes").1, "yes");
-    // What it does not cut off stays text.
+    // The parts that it does not cut off stay text.
     let (specials, content) = of("assistant", "x</think>a <think> <tool_response>");
     assert_eq!(specials, [turn[0], turn[1], turn[2], "<think>"]);
     assert_eq!(content, "a <think> <tool_response>");

@@ -24,7 +24,7 @@ pub(crate) struct SchemaError {
     code: Code,
 }
 
-/// What is wrong with a part of a schema.
+/// A fault of a part of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchemaFault {
     /// It is no schema, or its steps are used up.
@@ -110,7 +110,7 @@ impl<'a> Document<'a> {
         Document::new(root, &DROPPING, &Work::new(MAX_STEPS, None))
     }
 
-    /// What counts the steps.
+    /// The counter of the steps.
     pub(crate) fn work(&self) -> &Work {
         &self.work
     }

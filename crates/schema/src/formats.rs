@@ -40,7 +40,7 @@ const NAME: &str = r"([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
 /// A pointer of RFC 6901.
 const POINTER: &str = "(/([^/~]|~[01])*)*";
 
-/// What words of the patterns above stand for. Later ones have none of the earlier ones.
+/// Words of the patterns above, and the patterns that they stand for. Later ones have none of the earlier ones.
 const WORDS: [(&str, &str); 14] = [
     ("HOST", HOST),
     ("LABEL", LABEL),

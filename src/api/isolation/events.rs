@@ -1,4 +1,4 @@
-//! What an engine's process sends of a request: the engine's events, and what they need. Everything is checked when it arrives.
+//! The events of a request that an engine's process sends, and their parts. Everything is checked when it arrives.
 
 use foredraft_chat::MessageDelta;
 use serde::{Deserialize, Serialize};

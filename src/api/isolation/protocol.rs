@@ -68,7 +68,7 @@ pub struct Frame {
     rest: Option<Arc<[u8]>>,
 }
 
-/// What comes before the text of a completion request.
+/// The part of a completion request before its text.
 #[derive(Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct RequestHead {
     /// Its caller waits for the final response.

@@ -117,7 +117,7 @@ pub struct RequestRecord {
     /// Its caller waits for the final response, so polls take no updates.
     pub is_awaited: bool,
     pub completions: Vec<CompletionRecord>,
-    /// What the engine's process found about it, where that is another one.
+    /// The findings of the engine's process, where that is another one.
     pub accepted: OnceCell<AcceptedRequest>,
     /// Warnings that come while it runs.
     pub late_warnings: Mutex<Vec<String>>,
@@ -155,7 +155,7 @@ pub struct RequestRecord {
     pub ended_usage: EndedUsage,
 }
 
-/// What the engine's process finds about a request in another one.
+/// The findings of the engine's process about a request in another one.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AcceptedRequest {
     /// `generation_settings` of each completion.

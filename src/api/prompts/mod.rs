@@ -214,7 +214,7 @@ pub fn check_template(
     })
 }
 
-/// What rendering a request's messages once has shown.
+/// The findings of rendering a request's messages once.
 pub struct CheckedTemplate {
     /// The length of the prompt in bytes.
     pub prompt_len: usize,

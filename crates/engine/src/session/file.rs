@@ -57,7 +57,7 @@ impl SeedOrigin {
     }
 }
 
-/// What a file has beside the states.
+/// The parts of a file beside the states.
 #[derive(Serialize, Deserialize)]
 struct SessionHead {
     /// The versions of the library and of llama.cpp that wrote the file. Only the same versions can restore its states.
@@ -68,7 +68,7 @@ struct SessionHead {
     draft: Option<SnapshotHead>,
 }
 
-/// What a snapshot has beside its states.
+/// The parts of a snapshot beside its states.
 #[derive(Serialize, Deserialize)]
 struct SnapshotHead {
     identity: Vec<(String, String)>,

@@ -53,7 +53,7 @@ impl MaskBits {
     }
 }
 
-/// What is known of the tokens after a set whose stacks were cut off.
+/// The known part of the tokens after a set whose stacks were cut off.
 #[derive(Debug)]
 pub(super) struct PartialMask {
     /// The tokens that may follow whatever is below: the words of bits that are not 0, by their places.

@@ -21,7 +21,7 @@ pub(super) struct SetFacts {
     pub(super) marks: MarkSet,
     /// The columns of its row.
     pub(super) columns: Arc<Columns>,
-    /// What comes next depends on the stack below one that was cut off ([`super::stacks::BASE`]).
+    /// The next symbols depend on the stack below one that was cut off ([`super::stacks::BASE`]).
     pub(super) is_open: bool,
 }
 

@@ -100,7 +100,7 @@ impl Automaton {
         Ok(true)
     }
 
-    /// What all sets allow whose stacks have the places of this set on top. `None`: too many sets would have to be kept.
+    /// The tokens that all sets allow whose stacks have the places of this set on top. `None`: too many sets would have to be kept.
     fn partial_mask(&mut self, set: u32, tree: &TokenTree) -> Result<Option<Arc<PartialMask>>, TooAmbiguous> {
         if let Some(known) = self.masks.partial(set) {
             return Ok(Some(known));

@@ -30,7 +30,7 @@ pub enum RegexNode {
     Alt(Vec<RegexNode>),
     /// A group whose place is remembered, by its number from 0.
     Group(Box<RegexNode>, usize),
-    /// What follows matches this, or does not if false.
+    /// The text that follows matches this, or does not if false.
     Look(Box<RegexNode>, bool),
     /// A part at least so often, at most so often, and whether as often as possible.
     Repeat(Box<RegexNode>, u32, Option<u32>, bool),

@@ -203,7 +203,7 @@ impl<'t> Values<'t> {
         if !self.is_lenient {
             return strict;
         }
-        // What obeys the schema has priority, or else any value is read.
+        // A value that obeys the schema has priority, or else any value is read.
         let any = self.any();
         self.tree.alt(&[strict, any])
     }

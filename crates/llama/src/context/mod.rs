@@ -251,7 +251,7 @@ impl Context {
             let (params, hidden) = (self.params.clone(), Hidden::default());
             let made = Context::make(&self.model, &params, &self.threads, &self.interrupt, hidden, None)?;
             let mut made = made.ok_or_else(without_memory)?;
-            // What fails once fails again.
+            // A rotation that fails once fails again.
             let rotates_keys = made.rotates_keys && !self.has_pending_rotations;
             (made.rotates_keys, made.n_threads, made.scored) = (rotates_keys, self.n_threads, self.scored.take());
             *self = made;

@@ -252,7 +252,7 @@ impl Terms<'_> {
         self.terms.get(*id).is_some_and(|term| term.1)
     }
 
-    /// What may follow after a character.
+    /// The derivative after a character.
     fn derive(&mut self, id: usize, char: u32) -> Made {
         if let Some(known) = self.derived.get(&(id, char)) {
             return Ok(*known);

@@ -15,7 +15,7 @@ use crate::api::wire::request::{
 };
 use crate::error::{Code, Error, Result};
 
-/// What the answer to a request with messages needs.
+/// The parts of the answer to a request with messages.
 pub(super) struct PreparedChat {
     /// Reads the answer.
     pub(super) reader: Arc<MessageReader>,

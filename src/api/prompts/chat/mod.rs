@@ -46,7 +46,7 @@ pub struct ChatTemplate {
     shape: MessageShape,
 }
 
-/// What renders a template.
+/// The renderer of a template.
 #[derive(Debug)]
 enum TemplateSource {
     Jinja(Arc<Template>),

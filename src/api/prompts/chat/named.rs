@@ -45,7 +45,7 @@ pub(super) fn render(name: &str, variables: &Map<String, Json>) -> Result<String
     Ok(out)
 }
 
-/// What C calls white space.
+/// Whether C's `isspace` says so.
 fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == SPACE
 }

@@ -115,7 +115,7 @@ pub struct CompletionRequest {
     pub lora: Option<Vec<(usize, f32)>>,
     /// How an adaptor translated it.
     pub translation: Translation,
-    /// What the host's process knows of it, if that is another one.
+    /// The host's process's part of it, if that is another one.
     pub isolated: IsolatedArguments,
     /// Unknown keys and ignored fields.
     pub warnings: Vec<String>,

@@ -1,4 +1,4 @@
-//! What comes with a request beside its text: from an adaptor in front of the engine, and from the host's process of an isolated engine.
+//! Arguments of a request beside its text: from an adaptor in front of the engine, and from the host's process of an isolated engine.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::llama::Token;
 pub struct RequestArguments {
     /// How an adaptor has translated it.
     pub translation: Translation,
-    /// What the host's process of an isolated engine knows of it.
+    /// The part of an isolated engine's host process.
     pub isolated: IsolatedArguments,
 }
 
