@@ -212,7 +212,9 @@ fn token_texts(source: &str, bars: bool) -> BTreeSet<String> {
     let sure = r"<\|[^<>|' \n]+\|>|<｜[^<>' \n]+｜>|\[/?[A-Z_]{3,}\]|</?s>|<(start|end)_of_turn>|<bos>|<eos>";
     let regex = if bars { sure.to_owned() } else { format!(r"{sure}|</?[a-zA-Z_:/]{{2,24}}>|<\|[a-z_]+>|<[a-z_]+\|>") };
     let regex = Regex::new(&regex).expect("a regular expression");
-    let found = regex.find_iter(source).map(|found| found.as_str().to_owned());
+    let comments = Regex::new(r"(?s)\{#.*?#\}").expect("a regular expression");
+    let source = comments.replace_all(source, "");
+    let found = regex.find_iter(&source).map(|found| found.as_str().to_owned());
     found.chain(["<s>".to_owned(), "</s>".to_owned()]).collect()
 }
 
