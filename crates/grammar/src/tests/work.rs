@@ -70,7 +70,8 @@ fn large_tree(work: &Work) -> Result<()> {
 
 #[test]
 fn every_grammar_ends_soon_after_the_signal() {
-    let makes: [(&str, fn(&Work) -> Result<()>); 4] =
+    type Make = fn(&Work) -> Result<()>;
+    let makes: [(&str, Make); 4] =
         [("rules", many_rules), ("alternatives", many_alternatives), ("a prefix", long_prefix), ("a tree", large_tree)];
     for (name, make) in makes {
         let free = Work::unlimited();
