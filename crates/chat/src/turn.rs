@@ -11,18 +11,18 @@
 //! | values | those of the schema | any |
 //! | space, ends of sections | as models write them | any, and they may be missing |
 //!
-//! - `turn`: the parts of a turn, in order. `calls`: calls with the texts around them. `object`: a call as one JSON object. `tags`: arguments
+//! - `turn`: the parts of a turn, in order. `builder`: what they are written with. `calls`: calls with the texts around them. `object`: a call as one JSON object. `tags`: arguments
 //!   one by one, between tags or as Python's literals.
 //!
 //! A new way to write calls is a part in [`TurnBuilder::call_parts`]: a list of nodes, with [`Mark::Name`], [`Mark::CallId`] and the marks of
 //! arguments inside. Parts that all tools share stand first and are the same nodes, so that they are read once. The tests of round trips,
 //! broken texts and random texts run over all formats.
 
+mod builder;
 mod calls;
 mod object;
 mod tags;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use foredraft_base::error::Result;
@@ -30,28 +30,14 @@ use foredraft_grammar::CompletionReader;
 use foredraft_grammar::tree::{Mark, NodeId, Tree};
 use foredraft_schema::{CompileOptions, Schema, Unenforced};
 
+pub use self::builder::TurnRequest;
+use self::builder::{TurnBuilder, core, cores};
 use self::calls::CallForm;
 use crate::format::{Block, ChatFormat, TurnStart};
 use crate::tool::Tool;
 
-/// The most white space between two parts where nothing else may stand.
-const MAX_GAP: u32 = 8;
-
 /// The tag before the name of a message's channel.
 const CHANNEL: &str = "<|channel|>";
-
-/// The parts that a turn must or may have.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TurnRequest<'a> {
-    /// The tools that can be called.
-    pub tools: &'a [Tool],
-    /// A tool must be called.
-    pub is_required: bool,
-    /// There can be several calls.
-    pub parallel: bool,
-    /// The content is a document of this schema, which is compiled so.
-    pub document: Option<(&'a Schema, CompileOptions)>,
-}
 
 /// The grammar of a turn.
 #[derive(Debug, Clone)]
@@ -104,76 +90,7 @@ pub(crate) fn lenient(format: &ChatFormat, tools: &[Tool]) -> Result<(Arc<Tree>,
     Ok((Arc::new(builder.tree), root))
 }
 
-/// Writes the tree of a turn.
-struct TurnBuilder<'f> {
-    format: &'f ChatFormat,
-    tools: &'f [Tool],
-    is_lenient: bool,
-    tree: Tree,
-    /// The nodes of names.
-    names: HashSet<NodeId>,
-    unenforced: Vec<(Option<String>, Unenforced)>,
-}
-
-impl<'f> TurnBuilder<'f> {
-    fn new(format: &'f ChatFormat, tools: &'f [Tool], is_lenient: bool) -> TurnBuilder<'f> {
-        let (tree, names, unenforced) = (Tree::new(), HashSet::new(), Vec::new());
-        TurnBuilder { format, tools, is_lenient, tree, names, unenforced }
-    }
-
-    /// Any white space, beside free text.
-    fn space(&mut self) -> NodeId {
-        let space = self.tree.one_of(" \t\r\n");
-        self.tree.repeat(space, 0, None)
-    }
-
-    /// White space between two texts. It is bounded where a mask lets nothing else through.
-    fn gap(&mut self) -> NodeId {
-        if self.is_lenient {
-            return self.space();
-        }
-        let space = self.tree.one_of(" \t\r\n");
-        self.tree.repeat(space, 0, Some(MAX_GAP))
-    }
-
-    /// A text of the format, in which white space stands for any or none, as beside tags.
-    fn words(&mut self, text: &str) -> NodeId {
-        let parts = self.spaced(text);
-        self.tree.seq(&parts)
-    }
-
-    /// The parts of [`TurnBuilder::words`].
-    fn spaced(&mut self, text: &str) -> Vec<NodeId> {
-        let gap = self.gap();
-        let mut parts = Vec::new();
-        let is_tag = |char: char| "<>[](){}".contains(char) || char.is_whitespace();
-        if text.starts_with(is_tag) {
-            parts.push(gap);
-        }
-        for (index, word) in words_of(text).enumerate() {
-            parts.extend((index > 0).then_some(gap));
-            parts.push(self.tree.text(word));
-        }
-        if text.ends_with(is_tag) && !text.trim().is_empty() {
-            parts.push(gap);
-        }
-        parts
-    }
-
-    /// Parts one after the other, with one gap where two meet.
-    fn joined(&mut self, first: &[NodeId], then: &[NodeId]) -> NodeId {
-        let gap = self.gap();
-        let mut parts = [first, then].concat();
-        parts.dedup_by(|one, other| one == other && *one == gap);
-        self.tree.seq(&parts)
-    }
-
-    /// One of these texts of the format. `None`: there are none.
-    fn tag(&mut self, texts: &[String]) -> Option<NodeId> {
-        let texts = cores(texts);
-        (!texts.is_empty()).then(|| self.tree.texts(&texts))
-    }
-
+impl TurnBuilder<'_> {
     /// A turn of reasoning, content and calls in any order.
     fn free(&mut self, request: &TurnRequest) -> Result<NodeId> {
         let forms = self.forms(request)?;
@@ -282,11 +199,6 @@ impl<'f> TurnBuilder<'f> {
         (begun, after)
     }
 
-    fn first_of(&mut self, first: &[NodeId], last: NodeId) -> NodeId {
-        let ways: Vec<NodeId> = first.iter().copied().chain([last]).collect();
-        self.tree.alt(&ways)
-    }
-
     /// Reasoning and what follows it. Calls inside of it count only at the end of the turn, because models also reason about calls.
     fn reasoning(
         &mut self,
@@ -370,13 +282,6 @@ impl<'f> TurnBuilder<'f> {
         Some((whole, self.tree.seq(&[space, begin, broken])))
     }
 
-    /// The end of a turn, which models leave out.
-    fn turn_end(&mut self) -> NodeId {
-        let (gap, end) = (self.gap(), self.words(&self.format.turn_end));
-        let end = self.tree.opt(end);
-        self.tree.seq(&[gap, end, gap])
-    }
-
     /// A turn of calls or a document, with reasoning before it.
     fn required(&mut self, request: &TurnRequest) -> Result<NodeId> {
         let forms = self.forms(request)?;
@@ -428,23 +333,4 @@ impl<'f> TurnBuilder<'f> {
         let end = self.tree.opt(end);
         Ok(self.tree.seq(&[before, begin, content, end]))
     }
-}
-
-/// A text of the format without the white space around it, which parts have of their own.
-fn core(text: &str) -> &str {
-    text.trim()
-}
-
-fn cores(texts: &[String]) -> Vec<String> {
-    texts.iter().map(|text| core(text).to_owned()).filter(|text| !text.is_empty()).collect()
-}
-
-/// The words of a text: white space separates them, and so do the ends and beginnings of tags.
-fn words_of(text: &str) -> impl Iterator<Item = &str> {
-    let tags = text.split_whitespace().flat_map(|word| word.split_inclusive('>'));
-    tags.flat_map(|word| {
-        let begin = ["<|", "</"].iter().filter_map(|begin| word.find(begin)).min().unwrap_or(0);
-        let (before, tag) = word.split_at(begin);
-        [before, tag].into_iter().filter(|part| !part.is_empty())
-    })
 }

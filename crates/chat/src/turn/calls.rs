@@ -4,8 +4,8 @@ use foredraft_base::error::Result;
 use foredraft_grammar::tree::{Mark, NodeId};
 use foredraft_schema::{Notation, Values};
 
+use super::builder::{TurnBuilder, TurnRequest, core, words_of};
 use super::tags::TaggedCall;
-use super::{TurnBuilder, TurnRequest, core, words_of};
 use crate::format::{CallArguments, CallObject, CallPart, Calls};
 use crate::tool::Tool;
 

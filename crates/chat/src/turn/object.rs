@@ -5,7 +5,7 @@ use foredraft_grammar::tree::{Each, Mark, NodeId};
 use foredraft_schema::{CompileOptions, Notation, Values};
 use serde_json::Value;
 
-use super::TurnBuilder;
+use super::builder::TurnBuilder;
 use crate::format::CallObject;
 use crate::tool::Tool;
 

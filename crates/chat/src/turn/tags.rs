@@ -5,7 +5,7 @@ use foredraft_grammar::tree::{Each, Mark, NodeId};
 use foredraft_schema::{ArgumentKind, CompileOptions, Notation, Schema, Unenforced, Values};
 use serde_json::{Map, Value};
 
-use super::{TurnBuilder, core, words_of};
+use super::builder::{TurnBuilder, core, words_of};
 use crate::format::{KEY, TagKind, TaggedValue, Tags};
 use crate::tool::Tool;
 
