@@ -57,7 +57,8 @@ fn it_answers_through_its_own_template() {
     let Some(engine) = smollm2(json!({})) else { return };
     let [moon, _, median, ..] = messages();
     for (message, word) in [(moon, "moon"), (median, "def ")] {
-        let answer = complete(&engine, Endpoint::Plain, &request(&message, 48));
+        let request = with(&request(&message, 48), json!({"response_fields": ["content", "prompt"]}));
+        let answer = complete(&engine, Endpoint::Plain, &request);
         let text = answer["content"].as_str().expect("text").to_lowercase();
         assert!(text.contains(word), "{answer}");
         // The template puts a system message before the conversation.
