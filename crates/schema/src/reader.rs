@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::document::{
     Document, MAX_NODES, SchemaError, SchemaFault, SchemaResult, VISIT, empty_at, error_at, show, too_large_at,
 };
-use crate::keywords::{OF_TYPE, UNENFORCEABLE, is_assertion, named_types};
+use crate::keywords::{OF_TYPE, TYPES, UNENFORCEABLE, is_assertion, named_types};
 use crate::tree::{SchemaNode, SchemaTree};
 use crate::unevaluated::UNEVALUATED;
 use crate::validate::Validator;
@@ -204,10 +204,13 @@ impl SchemaReader<'_, '_> {
             .filter(|(_, keywords)| assertions.iter().any(|key| keywords.contains(key)))
             .map(|(name, _)| (*name).to_owned())
             .collect();
-        // An enforced format implies the type string, as in llama.cpp. A format that is only an annotation does not.
-        let is_annotation = |format: &str| formats::pattern(format).is_none();
-        if assertions == ["format"] && map.get("format").and_then(Value::as_str).is_some_and(is_annotation) {
-            types.clear();
+        // The formats of llama.cpp imply the type string. Another one that is enforced holds for strings among all values.
+        if let (["format"], Some(format)) = (assertions, map.get("format").and_then(Value::as_str)) {
+            let is_enforced = formats::pattern(format).is_some();
+            types.retain(|_| ["date", "time", "date-time", "uuid"].contains(&format));
+            if types.is_empty() && is_enforced {
+                types.extend(TYPES.into_iter().filter(|name| *name != "integer").map(str::to_owned));
+            }
         }
         Ok(types)
     }

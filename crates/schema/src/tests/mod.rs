@@ -324,10 +324,14 @@ fn date_format_allows_only_calendar_days() {
 #[test]
 fn enforced_format_implies_type_string() {
     let grammar = |schema: Value| values(&schema);
-    for format in ["date", "time", "date-time", "uuid", "email", "hostname", "ipv4", "ipv6", "uri", "duration"] {
+    for format in ["date", "time", "date-time", "uuid"] {
         assert_eq!(grammar(json!({ "format": format })), grammar(json!({"type": "string", "format": format})));
     }
     assert_eq!(grammar(json!({"format": "color"})), grammar(json!({})));
+    let email = automaton(&to_grammar(&json!({"format": "email"})).unwrap()).unwrap();
+    for (text, is_valid) in [("12", true), ("{}", true), ("\"a@b.c\"", true), ("\"a\"", false)] {
+        assert_eq!(accepts(&email, text), is_valid, "{text}");
+    }
 }
 
 #[test]
