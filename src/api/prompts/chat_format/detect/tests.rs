@@ -103,6 +103,18 @@ pub(in crate::api::prompts::chat_format) fn reader(template: &str) -> Arc<Messag
     format(template, tools(), json!({})).reader
 }
 
+/// The reader of answers that no grammar constrains, with two tools.
+pub(in crate::api::prompts::chat_format) fn lenient_reader(source: &str) -> Arc<MessageReader> {
+    let never: StopSignal = Arc::new(|| false);
+    let known = KnownTemplate::find(source, &Default::default(), &never).unwrap();
+    let request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools()});
+    let mut fields = Fields::new(request.as_object().unwrap());
+    let (chat, options) =
+        (ChatInput::read(&mut fields).unwrap().unwrap(), ChatOptions::read(&mut fields, true).unwrap().unwrap());
+    let tools = callable_tools(&chat, &options, &Work::unlimited()).unwrap();
+    Arc::new(MessageReader::new(known.format.clone(), tools, ReaderOptions::default()))
+}
+
 #[test]
 fn formats_are_found() {
     let format = format(THINKING_JSON, tools(), json!({}));

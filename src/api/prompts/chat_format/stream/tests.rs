@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::api::prompts::chat_format::detect::tests::{format, reader, tools};
+use crate::api::prompts::chat_format::detect::tests::{format, lenient_reader, reader, tools};
 use crate::api::prompts::chat_format::message::message_json;
 use crate::api::prompts::chat_format::tests::templates::{CHANNELS, OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 
@@ -134,7 +134,7 @@ fn text_without_a_format_is_content() {
 /// A text that looks like a call and is none is content, and so is a text behind calls.
 #[test]
 fn broken_format_takes_nothing_back() {
-    let reader = reader(THINKING_JSON);
+    let (strict, lenient) = (reader(THINKING_JSON), lenient_reader(THINKING_JSON));
     let texts = [
         (format!("{CALL} and so on"), "and so on", 1),
         (
@@ -144,18 +144,20 @@ fn broken_format_takes_nothing_back() {
         ),
         ("Now:\n<tool_call>\nx".to_owned(), "Now:\n<tool_call>\nx", 0),
         ("<think>\na\n</think>\n\n<tool_call>\nx".to_owned(), "<tool_call>\nx", 0),
-        ("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 1}".to_owned(), "", 1),
+        ("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Li".to_owned(), "", 1),
     ];
     for (text, content, n_calls) in texts {
-        let (_, whole) = streamed(&reader, &text, &[]);
+        // Under a grammar, a call is reported while it is written.
+        let reader = if content.is_empty() { &strict } else { &lenient };
+        let (_, whole) = streamed(reader, &text, &[]);
         assert_eq!(whole["content"], content, "{text}");
         assert_eq!(whole["tool_calls"].as_array().map_or(0, Vec::len), n_calls, "{text}: {whole}");
         for (cut, _) in text.char_indices() {
-            let (sum, message) = streamed(&reader, &text, &[cut]);
+            let (sum, message) = streamed(reader, &text, &[cut]);
             assert_eq!((&sum, &message), (&whole, &whole), "{text:?} cut at {cut}");
         }
         let all: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        assert_eq!(streamed(&reader, &text, &all), (whole.clone(), whole), "{text:?} cut everywhere");
+        assert_eq!(streamed(reader, &text, &all), (whole.clone(), whole), "{text:?} cut everywhere");
     }
 }
 

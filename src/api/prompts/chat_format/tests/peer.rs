@@ -66,6 +66,9 @@ fn argued(line: &Value, ours: &Value, theirs: &Value) -> Option<&'static str> {
         return Some("the text with which the prompt begins reasoning is part of it for llama.cpp (Apriel)");
     }
     let is_required = line["request"]["tool_choice"] == "required";
+    if is_required && ours["tool_calls"].is_null() && our_content.starts_with(&their_content) {
+        return Some("a required call cannot be said behind text: the grammar here allows none");
+    }
     let ends_with_call = ["</tool_call>", "<|END_ACTION|>"].iter().any(|end| our_reasoning.trim_end().ends_with(end));
     if is_required && ours["tool_calls"].is_null() && ends_with_call {
         return Some("a required call cannot be said before reasoning ends: the grammar here allows none");
