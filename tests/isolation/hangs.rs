@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
+use foredraft::error::Code;
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, Requests as _, complete, model, start as start_local, with};
@@ -147,8 +148,8 @@ fn submit_waits_for_no_process() {
     kill(process, "STOP");
     let id = answered(&json!({"prompt": "Once upon a time", "n_predict": 5, "speculative": false, "seed": 2}));
     let other = engine.submit_as(Endpoint::Plain, br#"{"prompt": "Once", "n_predict": 2}"#).expect("an answer");
-    assert_eq!(refused(json!({"prompt": 5})), foredraft::error::Code::InvalidRequest);
-    assert_eq!(refused(json!({"prompt": "a", "id_slot": 1})), foredraft::error::Code::InvalidRequest);
+    assert_eq!(refused(json!({"prompt": 5})), Code::InvalidRequest);
+    assert_eq!(refused(json!({"prompt": "a", "id_slot": 1})), Code::InvalidRequest);
     // Nothing has waited until the process was ended as one that does not answer.
     assert_eq!(running(&engine), process);
     kill(process, "CONT");
@@ -201,8 +202,12 @@ fn cost_of_calls_beside_a_large_request() {
                         0 => drop(poll(&engine, endless, 0)),
                         1 => drop(engine.status()),
                         _ => {
-                            let id = submit(&engine, &json!({"prompt": "Once", "n_predict": 1}));
-                            cancel(&engine, id);
+                            // What is not sent yet, because the large request is being sent, can fill the queue.
+                            let small = json!({"prompt": "Once", "n_predict": 1}).to_string();
+                            match engine.call(Function::Submit, Ok(small.as_bytes())) {
+                                Ok(answer) => drop(cancel(&engine, answer["id"].as_u64().expect("an id"))),
+                                Err(error) => assert_eq!(error.code(), Code::QueueFull, "{error}"),
+                            }
                         }
                     }
                     let cost = (cpu() - before, begun.elapsed().as_secs_f64() * 1e3);

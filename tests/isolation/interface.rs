@@ -280,7 +280,8 @@ fn memory_of_requests_that_are_never_polled() {
     const ROUND: usize = 5000;
     for round in 1..=8 {
         for _ in 0..ROUND {
-            while engine.call(Function::Submit, Ok(request.as_bytes())).expect("an answer")["success"] != true {
+            while let Err(error) = engine.call(Function::Submit, Ok(request.as_bytes())) {
+                assert_eq!(error.code(), Code::QueueFull, "{error}");
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
