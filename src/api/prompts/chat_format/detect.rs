@@ -96,7 +96,8 @@ impl AnswerFormat {
         let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
         let mut tools = callable_tools(chat, options, request.work)?;
         let is_named = matches!(options.tool_choice, ToolChoice::Function(_));
-        let parallel = options.parallel_tool_calls.unwrap_or(fails_with_tools.is_none() && !known.is_generic && !is_named);
+        let parallel =
+            options.parallel_tool_calls.unwrap_or(fails_with_tools.is_none() && !known.is_generic && !is_named);
         let mut messages = None;
         if !tools.is_empty() && !shows_tools {
             let why =
