@@ -132,7 +132,7 @@ pub fn rows() -> Vec<Row> {
         row(
             &["property_order"],
             json!({"json_schema": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]},
-                "property_order": "any"}),
+                "property_order": "any", "n_predict": 200}),
             |response| {
                 let orders = ["{\"a\":1,\"b\":2}", "{\"b\":2,\"a\":1}"];
                 let content: String = response.content().split_whitespace().collect();
@@ -144,7 +144,7 @@ pub fn rows() -> Vec<Row> {
         row(
             &["additional_properties"],
             json!({"json_schema": {"type": "object", "properties": {"a": {"const": 1}}, "minProperties": 2, "maxProperties": 2,
-                "propertyNames": {"enum": ["a", "b"]}}, "additional_properties": true}),
+                "propertyNames": {"enum": ["a", "b"]}}, "additional_properties": true, "n_predict": 200}),
             |response| {
                 assert!(response.content().contains("\"b\""), "{}", response.content());
                 assert_eq!(response.setting("additional_properties"), &json!(true));
