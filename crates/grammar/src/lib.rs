@@ -120,7 +120,7 @@ impl Grammar {
     /// Whether the tree says where the completion reasons, and how far it does so now.
     pub(crate) fn reasons(&self) -> Option<Reasoning> {
         let automaton = self.automaton.lock();
-        automaton.tree().has_mark(Mark::ReasoningBlock).then(|| {
+        automaton.tree().has_reasoning().then(|| {
             match (
                 automaton.is_inside(self.state, Mark::ReasoningBlock),
                 automaton.may_be_inside(self.state, Mark::ReasoningBlock),

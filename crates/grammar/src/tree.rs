@@ -163,6 +163,7 @@ pub struct Tree {
     is_too_large: bool,
     is_ordered: bool,
     decides: bool,
+    has_reasoning: bool,
 }
 
 impl Tree {
@@ -371,9 +372,9 @@ impl Tree {
         self.is_ordered
     }
 
-    /// Whether a node of the tree has this mark.
-    pub(crate) fn has_mark(&self, mark: Mark) -> bool {
-        self.nodes.iter().any(|node| matches!(node, Node::Mark(known, _) if *known == mark))
+    /// Whether it has a [`Mark::ReasoningBlock`].
+    pub(crate) fn has_reasoning(&self) -> bool {
+        self.has_reasoning
     }
 
     /// Whether it has a [`Tree::commit`].
@@ -449,6 +450,7 @@ impl Tree {
             return self.refuse();
         }
         self.decides |= matches!(node, Node::Commit);
+        self.has_reasoning |= matches!(node, Node::Mark(Mark::ReasoningBlock, _));
         self.is_ordered |= matches!(node, Node::Mark(..) | Node::Emit(_) | Node::Commit);
         let id = NodeId(machine::number(self.nodes.len()));
         self.nodes.push(node.clone());

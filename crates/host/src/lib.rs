@@ -1,4 +1,4 @@
-//! What the library shares with the process of its host: the host's callbacks here, whether the process was [forked](forks), and the
+//! The state that the library shares with the process of its host: the host's callbacks here, whether the process was [forked](forks), and the
 //! [state of threads](thread_state). Nothing here knows a layer above it.
 //!
 //! This module also detects calls from inside a callback.

@@ -94,7 +94,7 @@ impl SchemaReader<'_, '_> {
         Ok(SchemaNode::Definition(id))
     }
 
-    /// Reads a schema. What is too large for a grammar becomes any value, if keywords may be dropped. What has no value becomes an empty union.
+    /// Reads a schema. What is too large for a grammar becomes any value, of its type if it has one, if keywords may be dropped. What has no value becomes an empty union.
     fn schema(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         let result = self.bounded(schema, at, depth);
         let result = self.document.allow_large(result, at, || SchemaNode::Any);
@@ -222,8 +222,14 @@ impl SchemaReader<'_, '_> {
                 let object = self.object(map, at, depth);
                 self.document.allow_large(object, at, SchemaNode::any_object)
             }
-            "array" => self.array(map, at, depth),
-            "string" => self.text(map, at).map(SchemaNode::Text),
+            "array" => {
+                let array = self.array(map, at, depth);
+                self.document.allow_large(array, at, SchemaNode::any_array)
+            }
+            "string" => {
+                let text = self.text(map, at).map(SchemaNode::Text);
+                self.document.allow_large(text, at, SchemaNode::any_string)
+            }
             "integer" => self.integer(map, at),
             "number" => self.number(map, at),
             "boolean" => Ok(SchemaNode::Boolean),

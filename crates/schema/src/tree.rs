@@ -90,6 +90,17 @@ pub(crate) enum TextNode {
 }
 
 impl SchemaNode {
+    /// Any array.
+    pub(crate) fn any_array() -> SchemaNode {
+        let rest = Some(SchemaNode::Any);
+        SchemaNode::Array(Box::new(ArrayNode { first: Vec::new(), rest, least: 0, most: None, is_unique: false }))
+    }
+
+    /// Any string.
+    pub(crate) fn any_string() -> SchemaNode {
+        SchemaNode::Text(TextNode::Pattern(PatternNode::any_text()))
+    }
+
     /// Any object.
     pub(crate) fn any_object() -> SchemaNode {
         let names = TextNode::Pattern(PatternNode::any_text());

@@ -1,4 +1,4 @@
-//! What the parts of a turn's tree are written with: texts of the format, and the white space around them.
+//! The builder of a turn's tree with its elements: texts of the format, and the white space around them.
 
 use std::collections::HashSet;
 

@@ -22,14 +22,14 @@ pub(super) struct CallForm {
     around_name: Option<(String, String)>,
     /// Reads the word, or of anchored calls the beginning up to the name.
     pub(super) tag: NodeId,
-    /// What follows, up to the end of these calls.
+    /// Reads the rest, up to the end of these calls.
     pub(super) rest: NodeId,
     /// The same inside of reasoning, where the end is not left out.
     pub(super) rest_inside: NodeId,
     /// The text between two such calls.
     separator: NodeId,
     pub(super) is_anchored: bool,
-    /// What begins like the call is one.
+    /// A text that begins like the call is one.
     is_certain: bool,
 }
 

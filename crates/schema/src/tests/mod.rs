@@ -644,7 +644,7 @@ fn hyphen_after_a_class_is_literal() {
     }
 }
 
-/// What `property_order` and `additional_properties` of a request change.
+/// `property_order` and `additional_properties` of a request widen what is allowed.
 #[test]
 fn order_and_further_properties_are_free_where_the_options_say_so() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "no": false},
