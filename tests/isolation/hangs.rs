@@ -249,3 +249,20 @@ fn program_that_is_no_engine_ends_the_load() {
     let error = engine.load(init.to_string().as_bytes()).expect_err("another program");
     assert_eq!(error.message(), "isolate: the program does not answer as foredraft-engine does");
 }
+
+/// In the engine's process, with one slot.
+#[test]
+fn requests_whose_preparation_takes_long_hold_no_others() {
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 1}));
+    let text = "Tom had a hat and a drum, and Mia had a kite. ";
+    // Some seconds each.
+    let slow = json!({"prompts": vec![text.repeat(60_000); 6], "n_predict": 4});
+    let slow: Vec<u64> = (0..3).map(|_| submit(&engine, &slow)).collect();
+    for prompt in ["Tom".to_owned(), text.repeat(100)] {
+        let id = submit(&engine, &json!({"prompt": prompt, "n_predict": 4}));
+        assert_eq!(drain(&engine, id).last().expect("an end")["success"], true);
+        for id in &slow {
+            assert_eq!(poll(&engine, *id, 0)["finished"], false, "{id}");
+        }
+    }
+}

@@ -64,12 +64,31 @@ fn a_long_prompt_is_pending_at_first_and_answered_as_any_other() {
 #[test]
 fn requests_are_served_in_the_order_in_which_they_came() {
     let engine = start(json!({"n_ctx": 256, "n_parallel": 1}));
-    let first = submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4}));
-    let second = submit(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4}));
-    let third = submit(&engine, Foredraft, &json!({"prompt": long(), "n_predict": 4}));
-    assert_eq!(last(&drain(&engine, Foredraft, third))["success"], true);
-    for id in [first, second] {
+    let ids: Vec<u64> =
+        (0..3).map(|_| submit(&engine, Foredraft, &json!({"prompt": long(), "n_predict": 4}))).collect();
+    let last_one = submit(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4}));
+    assert_eq!(last(&drain(&engine, Foredraft, last_one))["success"], true);
+    for id in ids {
         assert_eq!(poll(&engine, Foredraft, id, 0)["finished"], true, "{id}");
+    }
+}
+
+/// With one slot, whether they are prepared by the caller's thread or by another one.
+#[test]
+fn requests_whose_preparation_takes_long_hold_no_others() {
+    let engine = start(json!({"n_ctx": 256, "n_parallel": 1}));
+    // Some seconds each.
+    let slow = json!({"prompts": vec![huge(); 8], "n_predict": 4});
+    let slow: Vec<u64> = (0..3).map(|_| submit(&engine, Foredraft, &slow)).collect();
+    for prompt in ["Tom".to_owned(), long()] {
+        let id = submit(&engine, Foredraft, &json!({"prompt": prompt, "n_predict": 4}));
+        assert_eq!(last(&drain(&engine, Foredraft, id))["success"], true);
+        for id in &slow {
+            assert_eq!(poll(&engine, Foredraft, *id, 0)["finished"], false, "{id}");
+        }
+    }
+    for id in slow {
+        cancel(&engine, Foredraft, id);
     }
 }
 

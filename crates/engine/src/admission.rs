@@ -10,7 +10,7 @@ use super::decision::ChoiceDecision;
 use super::edited_rows::EditedRows;
 use super::event::{PromptProbs, PromptStats, Restored};
 use super::prefixes::{self, SlotPrefix};
-use super::request::{Request, Submission};
+use super::request::{PromptState, Request, Submission};
 use super::sessions::load_from;
 use super::slots::{DroppedTokens, RequestSpeculation, SlotPool, Task};
 use super::step::input::SlotState;
@@ -28,10 +28,9 @@ pub(super) enum Placement {
 }
 
 /// A waiting request, as far as its place depends on it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Applicant {
-    /// Whether its prompt is known.
-    pub(super) is_prepared: bool,
+    pub(super) prompt: PromptState,
     pub(super) n_prompt: usize,
     /// The slot that it asks for.
     pub(super) slot: Option<usize>,
@@ -45,7 +44,7 @@ impl Applicant {
     fn of(submission: &Submission) -> Applicant {
         let Request { options, prompt, .. } = &submission.request;
         Applicant {
-            is_prepared: submission.is_prepared,
+            prompt: submission.prompt,
             n_prompt: prompt.len(),
             slot: options.slot,
             has_beams: options.n_beams > 1,
@@ -57,7 +56,7 @@ impl Applicant {
 /// One pass over the waiting requests, in their order.
 ///
 /// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted: they might wait
-/// forever. A request keeps a slot from later ones, and lets them have the others, while its prompt is still being prepared or another slot
+/// forever. A request keeps a slot from later ones, and lets them have the others, while its prompt is still being prepared, for a moment, or another slot
 /// reads the beginning of it.
 #[derive(Debug)]
 pub(super) struct AdmissionPass {
@@ -115,12 +114,16 @@ impl AdmissionPass {
         applicant: &Applicant,
         prefixes: impl FnOnce() -> Vec<SlotPrefix>,
     ) -> Option<Placement> {
-        if !applicant.is_prepared {
-            match applicant.has_beams {
-                true => self.beams_are_kept = true,
-                false => self.kept_slots.push(applicant.slot),
+        match applicant.prompt {
+            PromptState::Known => {}
+            PromptState::Late => return None,
+            PromptState::Awaited(_) => {
+                match applicant.has_beams {
+                    true => self.beams_are_kept = true,
+                    false => self.kept_slots.push(applicant.slot),
+                }
+                return None;
             }
-            return None;
         }
         if applicant.has_beams {
             return (!self.beams_are_busy && !self.beams_are_kept).then_some(Placement::Beams);

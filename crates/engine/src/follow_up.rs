@@ -3,7 +3,7 @@
 use super::admission::begin;
 use super::event::{Outcome, Stop};
 use super::report::EndedRun;
-use super::request::Submission;
+use super::request::{PromptState, Submission};
 use super::request_handle::CompletionSink;
 use super::sessions::save_to;
 use super::slots::SlotPool;
@@ -18,7 +18,7 @@ pub(super) fn follow_up(pool: &mut SlotPool, run: EndedRun) -> Option<(Completio
         Err(outcome) => return Some((sink, *outcome)),
     };
     let submission =
-        Submission { request, is_prepared: true, sink: sink.clone(), deadline, first_run: Some(first_run) };
+        Submission { request, prompt: PromptState::Known, sink: sink.clone(), deadline, first_run: Some(first_run) };
     let begun = begin(pool, slot, submission);
     let stop = match (begun, pool.slots.get_mut(slot).and_then(|slot| slot.task.as_mut())) {
         (Ok(()), Some(task)) => {

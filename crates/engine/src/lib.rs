@@ -62,7 +62,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::request::{Command, EmbeddingJob, JobClaim, SessionJob, SessionWork, Submission};
+use self::request::{Command, EmbeddingJob, JobClaim, PromptState, SessionJob, SessionWork, Submission};
 use self::request_handle::Expected;
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
@@ -386,8 +386,8 @@ impl Reservation<'_> {
         for (request, sink) in std::mem::take(&mut self.requests).into_iter().zip(self.handle.sinks()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let is_prepared = self.is_prepared;
-            let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
+            let prompt = PromptState::queued(self.is_prepared, now);
+            let submission = Submission { request, prompt, sink, deadline, first_run: None };
             self.engine.send(Command::Submit(Box::new(submission)))?;
             if deadline.is_some() {
                 self.engine.shared.interrupt.limit_pause(deadline);

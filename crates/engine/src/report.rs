@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::compare::Compare;
 use super::event::{Event, Outcome, Stop};
-use super::request::{Prepared, Submission};
+use super::request::{Prepared, PromptState, Submission};
 use super::request_handle::CompletionSink;
 use foredraft_base::error::{Error, Result};
 
@@ -84,11 +84,11 @@ impl StepReport {
                 if let Some(settings) = &mut submission.request.speculative {
                     settings.prediction = prepared.prediction.clone();
                 }
-                submission.is_prepared = true;
+                submission.prompt = PromptState::Known;
             }
             Err(error) => self.end_queued(submission.sink.clone(), Stop::Error(error)),
         }
-        submission.is_prepared
+        submission.prompt == PromptState::Known
     }
 
     /// Appends the end of a run: of its completion, unless something is left to do.

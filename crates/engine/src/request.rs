@@ -1,7 +1,7 @@
 //! The requests of the engine: tokens and validated settings without JSON; and the commands for its thread.
 //!
 //! Rendering and tokenizing a long prompt takes longer than a host's call may. Such a request is queued before its prompt is known: it
-//! keeps its place in the queue, and its prompt follows by a [`PreparedSender`].
+//! keeps its place in the queue, for a moment also a slot, and its prompt follows by a [`PreparedSender`].
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +22,9 @@ use foredraft_llama::{Interrupt, TextPooling, Token};
 use foredraft_sampling as sampling;
 use foredraft_speculation as speculative;
 use foredraft_speculation::Predicted;
+
+/// How long a slot is kept for a completion whose prompt is being prepared.
+const PREPARATION_PATIENCE: Duration = Duration::from_millis(100);
 
 /// One completion to generate.
 #[derive(Debug, Clone)]
@@ -227,12 +230,35 @@ pub(super) enum SessionWork {
 /// A completion that waits for a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
-    /// Whether the request has its prompt. Without it, it keeps its place in the queue.
-    pub(super) is_prepared: bool,
+    pub(super) prompt: PromptState,
     pub(super) sink: CompletionSink,
     pub(super) deadline: Option<Instant>,
     /// The tokens that the first run found in the cache of the slot, only for the second run of a comparison.
     pub(super) first_run: Option<CacheOfFirstRun>,
+}
+
+/// Whether a waiting completion has its prompt. Without it, it keeps its place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptState {
+    Known,
+    /// The prompt is being prepared. Until this time a slot is kept for the completion.
+    Awaited(Instant),
+    /// The preparation takes long, so later requests get the slots.
+    Late,
+}
+
+impl PromptState {
+    /// The state of a completion that is queued at this time.
+    pub(super) fn queued(is_prepared: bool, now: Instant) -> PromptState {
+        if is_prepared { PromptState::Known } else { PromptState::Awaited(now + PREPARATION_PATIENCE) }
+    }
+
+    /// Takes note of the time.
+    pub(super) fn look(&mut self, now: Instant) {
+        if matches!(self, PromptState::Awaited(until) if *until <= now) {
+            *self = PromptState::Late;
+        }
+    }
 }
 
 /// The tokens that the first run found in the cache of its slot.

@@ -10,7 +10,7 @@ use super::ending::end;
 use super::event::{Event, Stop};
 use super::follow_up::follow_up;
 use super::report::StepReport;
-use super::request::{Prepared, SessionJob, Submission};
+use super::request::{Prepared, PromptState, SessionJob, Submission};
 use super::request_handle::Phase;
 use super::sessions::{self, SessionAnswer};
 use super::slots::{Slot, SlotPool};
@@ -91,15 +91,19 @@ impl BatchScheduler {
         !waits && self.pool.running().next().is_none()
     }
 
-    /// When there is something to do. Requests whose prompts are being prepared have to end at their deadlines.
+    /// When there is something to do. Requests whose prompts are being prepared have to end at their deadlines, and keep slots for a while.
     pub(super) fn next_work(&self) -> NextWork {
         let runs = !self.session_jobs.is_empty() || self.beams.is_busy() || self.pool.running().next().is_some();
-        let can_begin = !self.queue.is_empty() && self.queue.iter().all(|submission| submission.is_prepared);
+        let can_begin = !self.queue.is_empty() && self.queue.iter().all(|it| it.prompt == PromptState::Known);
         if runs || can_begin {
             return NextWork::Now;
         }
         let deadlines = self.queue.iter().filter_map(|submission| submission.deadline);
-        deadlines.min().map_or(NextWork::AfterCommand, NextWork::At)
+        let late = self.queue.iter().filter_map(|submission| match submission.prompt {
+            PromptState::Awaited(until) => Some(until),
+            PromptState::Known | PromptState::Late => None,
+        });
+        deadlines.chain(late).min().map_or(NextWork::AfterCommand, NextWork::At)
     }
 
     /// Gives the completions of the request `id` their prompts. Those that have none end.
@@ -176,7 +180,9 @@ impl BatchScheduler {
         }
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         let mut pass = AdmissionPass::new(&self.pool, self.beams.is_busy());
-        while let Some(submission) = self.queue.pop_front() {
+        let now = Instant::now();
+        while let Some(mut submission) = self.queue.pop_front() {
+            submission.prompt.look(now);
             match pass.place(&self.pool, &submission) {
                 Some(placement) if submission.sink.start() => {
                     let sink = submission.sink.clone();

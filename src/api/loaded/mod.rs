@@ -2,7 +2,7 @@
 //!
 //! - `local_engine`: the models, the worker's handle and the registry, behind the trait that an engine in another process has as well. Its methods
 //!   are in `calls`, and `lookup_cache` for n-gram caches. `pauses`: the host's.
-//! - `registry`: live requests by id. `preparer`: the thread that makes long prompts.
+//! - `registry`: live requests by id. `preparer`: the threads that make long prompts.
 //! - `response`, `chat_answer`, `status`: the worker's events, and the engine's state, as JSON.
 
 pub mod calls;

@@ -1,9 +1,10 @@
-//! A thread that renders and tokenizes long prompts, so that the submitting call does not have to wait.
+//! Threads that render and tokenize long prompts, so that the submitting call does not have to wait.
 //!
-//! Jobs run in the order of the requests. The engine's `max_queue` bounds the queue, because each job belongs to an unfinished
+//! Jobs begin in the order of the requests. A few run at the same time, so that a slow one does not hold the others. The engine's `max_queue` bounds the queue, because each job belongs to an unfinished
 //! request; jobs of cancelled requests are removed when the next job is queued.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -14,10 +15,12 @@ use crate::forks;
 use crate::llama::PauseGate;
 use crate::llama::log::{self, Level};
 
-/// The thread. While the host pauses the engine, it begins no job.
+/// The maximum number of prompts that are prepared at the same time.
+const MAX_THREADS: usize = 4;
+
+/// The threads. While the host pauses the engine, they begin no job.
 pub struct Preparer {
     jobs: Arc<Jobs>,
-    thread: Mutex<Option<JoinHandle<()>>>,
     has_thread: bool,
 }
 
@@ -30,6 +33,9 @@ struct Jobs {
 #[derive(Default)]
 struct JobQueue {
     jobs: VecDeque<Job>,
+    threads: Vec<JoinHandle<()>>,
+    /// The threads that run a job.
+    n_busy: usize,
     is_stopping: bool,
 }
 
@@ -51,16 +57,15 @@ impl Job {
 }
 
 impl Preparer {
-    /// Starts the thread, of an engine with these pauses.
+    /// Starts the first thread, of an engine with these pauses. It starts others while all are busy.
     pub fn new(pauses: Arc<PauseGate>) -> Preparer {
         let jobs = Arc::new(Jobs { queue: Mutex::default(), changed: Condvar::new(), pauses });
-        let running = Arc::clone(&jobs);
-        let thread = forks::spawn("foredraft-prep", move || running.run());
+        let thread = jobs.add_thread();
         if let Err(error) = &thread {
             let message = format!("cannot start the thread that prepares prompts, the caller's threads do it: {error}");
             log::write(Level::Warn, &message);
         }
-        Preparer { jobs, has_thread: thread.is_ok(), thread: Mutex::new(thread.ok()) }
+        Preparer { jobs, has_thread: thread.is_ok() }
     }
 
     /// Queues work for a request. It is skipped if the request ends first. It must not panic.
@@ -83,39 +88,59 @@ impl Preparer {
         }
     }
 
-    /// Ends the thread after its current job, and drops the other jobs.
+    /// Ends the threads after their current jobs, and drops the other jobs.
     pub fn stop(&self) {
         let dropped = {
             let mut queue = self.jobs.queue.lock();
             queue.is_stopping = true;
             std::mem::take(&mut queue.jobs)
         };
-        self.jobs.changed.notify_one();
+        self.jobs.changed.notify_all();
         self.jobs.pauses.notify();
         drop(dropped);
-        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
-            log::write(Level::Error, "the thread that prepares prompts panicked");
+        // A thread that starts another one adds it before its own end.
+        while let Some(thread) = self.jobs.next_thread() {
+            if thread.join().is_err() {
+                log::write(Level::Error, "a thread that prepares prompts panicked");
+            }
         }
     }
 }
 
 impl Jobs {
-    fn run(&self) {
-        while let Some(job) = self.next() {
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let running = Arc::clone(self);
+        let thread = forks::spawn("foredraft-prep", move || running.run())?;
+        self.queue.lock().threads.push(thread);
+        Ok(())
+    }
+
+    fn next_thread(&self) -> Option<JoinHandle<()>> {
+        self.queue.lock().threads.pop()
+    }
+
+    fn run(self: &Arc<Self>) {
+        while let Some((job, n_busy, n_threads)) = self.next() {
+            if n_busy >= n_threads && n_threads < MAX_THREADS {
+                // Without another thread, the next jobs wait for this one.
+                let _ = self.add_thread();
+            }
             self.pauses.wait_while(|| !self.queue.lock().is_stopping);
             job.run();
+            self.queue.lock().n_busy -= 1;
         }
     }
 
-    /// Waits for a job. `None`: the thread has to end.
-    fn next(&self) -> Option<Job> {
+    /// Waits for a job. Also returns how many threads run one now, and how many there are. `None`: the thread has to end.
+    fn next(&self) -> Option<(Job, usize, usize)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
                 return None;
             }
             if let Some(job) = queue.jobs.pop_front() {
-                return Some(job);
+                queue.n_busy += 1;
+                return Some((job, queue.n_busy, queue.threads.len()));
             }
             self.changed.wait(&mut queue);
         }

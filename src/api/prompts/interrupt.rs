@@ -46,6 +46,17 @@ impl PromptInterrupt {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
+    /// Fails if the preparation has to stop. For work that asks no signal itself.
+    ///
+    /// # Errors
+    /// It was interrupted.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.for_template()() {
+            return Err(Error::new(Code::Cancelled, "the preparation of the prompts was interrupted"));
+        }
+        Ok(())
+    }
+
     /// The steps that schemas and patterns of the request may take together.
     pub fn work(&self) -> Work {
         Work::new(MAX_STEPS, Some(self.for_template()))

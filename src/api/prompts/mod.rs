@@ -87,6 +87,7 @@ impl PromptSource {
     pub fn prepare(&self) -> Result<(Vec<PreparedPrompt>, Option<Arc<Predicted>>)> {
         let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
             let name = if self.inputs.listed { format!("prompts[{index}]") } else { "prompt".to_owned() };
+            self.interrupt.check()?;
             let prompt = self.prompt(&name, input)?;
             if self.has_results {
                 self.serving.validate_prompt(&name, &prompt.tokens, self.n_keep)?;

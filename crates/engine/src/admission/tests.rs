@@ -1,7 +1,7 @@
 use super::*;
 
 const PREPARED: Applicant =
-    Applicant { is_prepared: true, n_prompt: 20, slot: None, has_beams: false, loads_session: false };
+    Applicant { prompt: PromptState::Known, n_prompt: 20, slot: None, has_beams: false, loads_session: false };
 
 fn free(n_cached: usize, last_used: u64) -> SlotState {
     SlotState { n_cached, last_used, ..SlotState::default() }
@@ -122,14 +122,16 @@ fn requests_that_wait_for_cells_are_not_overtaken() {
 
 #[test]
 fn unprepared_requests_keep_slots_from_later_ones() {
+    let awaited = PromptState::Awaited(std::time::Instant::now());
     let mut pass_of = pass(&[free(0, 1), free(0, 2)], None);
-    assert_eq!(place(&mut pass_of, Applicant { is_prepared: false, slot: Some(1), ..PREPARED }, &[]), None);
+    assert_eq!(place(&mut pass_of, Applicant { prompt: awaited, slot: Some(1), ..PREPARED }, &[]), None);
     assert_eq!(place(&mut pass_of, Applicant { slot: Some(1), ..PREPARED }, &[]), None);
+    assert_eq!(place(&mut pass_of, Applicant { prompt: PromptState::Late, ..PREPARED }, &[]), None);
     assert_eq!(place(&mut pass_of, PREPARED, &[]), Some(Placement::Slot(0)));
-    assert_eq!(place(&mut pass_of, Applicant { is_prepared: false, ..PREPARED }, &[]), None);
+    assert_eq!(place(&mut pass_of, Applicant { prompt: awaited, ..PREPARED }, &[]), None);
     assert_eq!(place(&mut pass_of, PREPARED, &[]), None, "both slots are kept");
     let beams = Applicant { has_beams: true, ..PREPARED };
     assert_eq!(place(&mut pass_of, beams, &[]), Some(Placement::Beams));
-    assert_eq!(place(&mut pass_of, Applicant { is_prepared: false, ..beams }, &[]), None);
+    assert_eq!(place(&mut pass_of, Applicant { prompt: awaited, ..beams }, &[]), None);
     assert_eq!(place(&mut pass_of, beams, &[]), None);
 }

@@ -81,7 +81,8 @@ impl IdleEngine {
         let request = Request { speculative: Some(speculative), ..request(prompt, 30, sampling) };
         let handle = RequestHandle::new(1, vec![Expected::new(10, true)], Arc::default());
         let sink = handle.sinks().next().unwrap();
-        let submission = Submission { request, is_prepared: true, sink, deadline: None, first_run: None };
+        let submission =
+            Submission { request, prompt: crate::PromptState::Known, sink, deadline: None, first_run: None };
         self.sender.send(Command::Submit(Box::new(submission))).unwrap();
         while handle.phase() != Phase::Finished {
             self.worker.step();

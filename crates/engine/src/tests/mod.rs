@@ -217,7 +217,7 @@ impl TestEngine {
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
             self.scheduler.queue.push_back(Submission {
                 request,
-                is_prepared: true,
+                prompt: crate::PromptState::Known,
                 sink,
                 deadline: None,
                 first_run: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Setup, TestEngine, request};
+use crate::request::PromptState;
 use crate::scheduler::NextWork;
 use crate::{Event, Phase, Prepared, Request, RequestHandle, RequestOptions, Stop};
 use foredraft_base::error::Error;
@@ -150,7 +151,8 @@ fn token_unknown_to_the_draft_disables_only_its_own_request() {
 /// Queues a request whose prompt is not known yet.
 fn submit_unprepared(engine: &mut TestEngine, request: Request) -> Arc<RequestHandle> {
     let handle = engine.submit(vec![Request { prompt: Arc::default(), ..request }]);
-    engine.scheduler.queue.back_mut().expect("it waits").is_prepared = false;
+    let long = Instant::now() + Duration::from_secs(3600);
+    engine.scheduler.queue.back_mut().expect("it waits").prompt = PromptState::Awaited(long);
     handle
 }
 
@@ -183,6 +185,26 @@ fn a_request_whose_prompt_is_prepared_keeps_its_place() {
     assert!(ended(&first).contains("n_total: 40"));
 }
 
+/// The only slot goes to the next request, and then to the late one.
+#[test]
+fn a_request_whose_preparation_takes_long_holds_no_others() {
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
+    let first = submit_unprepared(&mut engine, greedy(Vec::new(), 4));
+    let [second, third] = [5, 7].map(|start| engine.submit(vec![greedy(repeating(8, start), 4)]));
+    engine.step();
+    assert_eq!(second.phase(), Phase::Queued);
+    engine.scheduler.queue[0].prompt = PromptState::Awaited(Instant::now());
+    engine.step();
+    assert_eq!(engine.scheduler.queue[0].prompt, PromptState::Late);
+    assert_eq!((first.phase(), third.phase()), (Phase::Queued, Phase::Queued));
+    prepare(&mut engine, &first, repeating(40, 0));
+    while first.phase() != Phase::Finished {
+        engine.step();
+        assert_eq!(third.phase(), Phase::Queued, "it has kept its place in the queue");
+    }
+    assert_eq!(second.phase(), Phase::Finished);
+}
+
 #[test]
 fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
     let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 3, 100, 32));
@@ -205,7 +227,11 @@ fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
 fn unprepared_requests_end_by_deadline_cancel_and_error() {
     let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
     let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut engine, greedy(Vec::new(), 4)));
-    assert_eq!(engine.scheduler.next_work(), NextWork::AfterCommand, "the engine sleeps until a prompt comes");
+    let until = match engine.scheduler.queue[0].prompt {
+        PromptState::Awaited(until) => until,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(engine.scheduler.next_work(), NextWork::At(until), "the engine sleeps until a prompt comes or is late");
     let deadline = Instant::now();
     engine.scheduler.queue[0].deadline = Some(deadline);
     assert_eq!(engine.scheduler.next_work(), NextWork::At(deadline), "or until the first deadline");
@@ -220,6 +246,6 @@ fn unprepared_requests_end_by_deadline_cancel_and_error() {
     // With something to do it does not sleep.
     submit_unprepared(&mut engine, greedy(Vec::new(), 4));
     engine.scheduler.queue[0].request.prompt = repeating(8, 0).into();
-    engine.scheduler.queue[0].is_prepared = true;
+    engine.scheduler.queue[0].prompt = PromptState::Known;
     assert_eq!(engine.scheduler.next_work(), NextWork::Now);
 }

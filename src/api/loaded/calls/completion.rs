@@ -222,7 +222,7 @@ impl LocalEngine {
     }
 }
 
-/// Tokenizes the prompts of a queued request, on the preparer's thread.
+/// Tokenizes the prompts of a queued request, on a thread of the preparer.
 fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Result<Prepared> {
     // If a bug panics here, the request ends with an error instead of waiting forever.
     let prepared = catch_unwind(AssertUnwindSafe(|| source.prepare()));
