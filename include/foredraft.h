@@ -266,6 +266,16 @@ FOREDRAFT_API int32_t foredraft_resume(foredraft_engine *engine);
 FOREDRAFT_API char *foredraft_status(foredraft_engine *engine);
 
 /**
+ * What a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
+ * bytes), `modules` with backends of GPUs (`path`, `found`, `loaded`, and the `error` of one that is found and not used), and `cpu`
+ * (`level`, `levels`, `cores` that this process may use, `memory_total`, `memory_free`).
+ *
+ * Can be called before any load. The first call of the process starts the backends in this process, which takes as long as a GPU's driver
+ * needs. The caller owns the returned string.
+ */
+FOREDRAFT_API char *foredraft_devices(void);
+
+/**
  * The library's version. A static string; do not free it.
  */
 FOREDRAFT_API const char *foredraft_version(void);

@@ -612,6 +612,11 @@ private:
     std::unique_ptr<std::function<void(const position &)>> on_logits_;
 };
 
+/// What a load can use: `devices`, the `modules` of GPUs and why one is not used, and the `cpu`. The first call starts the backends, which takes
+/// as long as a GPU's driver needs.
+inline result<json> try_devices() { return detail::checked(detail::taken(foredraft_devices())); }
+inline json devices() { return try_devices().value(); }
+
 /// The library's version, and whether its C interface is the one that this header was compiled with.
 inline std::string version() { return foredraft_version(); }
 inline bool abi_matches() { return foredraft_abi_version() == FOREDRAFT_ABI_VERSION; }

@@ -9,7 +9,7 @@ pub mod api;
 mod ffi;
 mod typed;
 
-pub use self::api::Function;
+pub use self::api::{Function, devices};
 pub use self::engine::LogitsCallback;
 pub use self::typed::{
     CompletionStream, Engine, EnginePause, FinalResponse, FunctionCall, HostConfig as Config, HostRequest as Request,

@@ -111,6 +111,12 @@ namespace Foredraft
         }
 #endif
 
+        /// <summary>
+        /// What a load can use: <c>devices</c>, the <c>modules</c> of GPUs and why one is not used, and the <c>cpu</c>. Can be called before any
+        /// load. The first call starts the backends, which takes as long as a GPU's driver needs.
+        /// </summary>
+        public static Json Devices() { return Checked(Native.foredraft_devices()); }
+
         /// <summary>The library's version.</summary>
         public static string Version { get { return Native.Text(Native.foredraft_version()); } }
 

@@ -35,6 +35,7 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern int foredraft_pause(IntPtr engine);
         [DllImport(Library, CallingConvention = C)] public static extern int foredraft_resume(IntPtr engine);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_status(IntPtr engine);
+        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_devices();
         [DllImport(Library, CallingConvention = C)] public static extern IntPtr foredraft_version();
         [DllImport(Library, CallingConvention = C)] public static extern uint foredraft_abi_version();
         [DllImport(Library, CallingConvention = C)] public static extern void foredraft_string_free(IntPtr text);

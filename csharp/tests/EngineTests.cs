@@ -450,6 +450,7 @@ namespace Foredraft.Tests
             Check.Equal(string.Join("\n", declared.OrderBy(name => name, StringComparer.Ordinal)), string.Join("\n", ours.OrderBy(name => name, StringComparer.Ordinal)));
             Check.Equal(Native.AbiVersion, Native.foredraft_abi_version());
             Check.That(Regex.IsMatch(Engine.Version, @"^\d+\.\d+\.\d+"), Engine.Version);
+            Check.That(Engine.Devices()["cpu"]["cores"].Integer >= 1 && Engine.Devices()["devices"].Count >= 1, Engine.Devices().ToString());
         }
 
         [Test]

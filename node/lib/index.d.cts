@@ -487,15 +487,7 @@ export interface Status {
   paused: boolean;
   pending_panel_bytes: number;
   cpu: { [key: string]: unknown } | null;
-  devices: Array<{
-    name: string;
-    description: string;
-    type: string;
-    memory_free: number;
-    memory_total: number;
-    target: DeviceUse | null;
-    draft: DeviceUse | null;
-  }>;
+  devices: Array<Device & { target: DeviceUse | null; draft: DeviceUse | null }>;
   fit: { n_gpu_layers: number; n_gpu_layers_draft: number | null; n_ctx: number; reduced: boolean; fits: boolean } | null;
   lookups: Array<{ function: string; step: string; progress: number }>;
   system_info: string | null;
@@ -649,6 +641,27 @@ export class Engine {
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;
   lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string }): Promise<Record<string, unknown>>;
 }
+
+/** A device that models can be computed on. */
+export interface Device {
+  /** As a load's `devices` takes it. */
+  name: string;
+  description: string;
+  type: string;
+  /** In bytes. */
+  memory_free: number;
+  memory_total: number;
+}
+
+/**
+ * What a load can use: devices, the modules of GPUs and why one is not used, and the processor. Can be called before any load. The first call
+ * starts the backends, which takes as long as a GPU's driver needs.
+ */
+export function devices(): {
+  devices: Device[];
+  modules: Array<{ path: string; found: boolean; loaded: boolean; error: string | null }>;
+  cpu: { level: string; levels: string[]; cores: number; memory_total: number; memory_free: number };
+};
 
 /** The library's version. */
 export function version(): string;

@@ -47,6 +47,7 @@ const resume = lib.func('int32_t foredraft_resume(uintptr_t engine)');
 const setLogitsCallback = lib.func('void foredraft_set_logits_callback(uintptr_t engine, void *callback, uintptr_t user)');
 const rawStatus = lib.func('foredraft_status', Owned, ['uintptr_t']);
 const version = lib.func('str foredraft_version(void)');
+const rawDevices = lib.func('foredraft_devices', Owned, []);
 
 const functions = {};
 for (const name of ['submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'model_info', 'apply_template', 'embed', 'rerank', 'session_save',
@@ -62,6 +63,9 @@ function checked(text) {
   return answer;
 }
 
+/** What a load can use. The first call starts the backends. */
+const devices = () => checked(rawDevices());
+
 /** Calls what returns at once: `poll` without a timeout, `cancel`. */
 const callNow = (name, engine, request) => checked(functions[name].call(engine, JSON.stringify(request)));
 
@@ -72,5 +76,5 @@ const status = engine => JSON.parse(rawStatus(engine));
 
 module.exports = {
   koffi, engineNew, engineFree, engineFreeAside: promisify(engineFree.async), loadAsync, unloadAside: promisify(unload.async),
-  setLogitsCallbackAside: promisify(setLogitsCallback.async), pause, resume, setLogitsCallback, status, version, callNow, callAside,
+  setLogitsCallbackAside: promisify(setLogitsCallback.async), pause, resume, setLogitsCallback, status, version, devices, callNow, callAside,
 };

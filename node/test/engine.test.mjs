@@ -5,7 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, test } from 'node:test';
-import foredraft, { Engine, ForedraftError, Stream, version } from 'foredraft';
+import foredraft, { Engine, ForedraftError, Stream, devices, version } from 'foredraft';
 import { config, draft, endless, idle, run, story, target, until } from './common.mjs';
 
 let engine;
@@ -23,6 +23,12 @@ test('both kinds of modules are one', () => {
   assert.equal(required.Engine, Engine);
   assert.equal(foredraft.Stream, Stream);
   assert.equal(version(), createRequire(import.meta.url)('./../node_modules/foredraft/package.json').version);
+});
+
+test('devices are those that a load uses', () => {
+  const { devices: found, modules, cpu } = devices();
+  assert.deepEqual(found.map(({ name }) => name), engine.status().devices.map(({ name }) => name));
+  assert.ok(Array.isArray(modules) && cpu.levels.includes(cpu.level) && cpu.cores >= 1);
 });
 
 test('complete and stream give the same', async () => {

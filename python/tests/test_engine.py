@@ -31,6 +31,14 @@ def test_the_version_is_the_package_s():
     assert foredraft.version() == version("foredraft")
 
 
+def test_devices_are_those_that_a_load_uses(engine):
+    found = foredraft.devices()
+    names = [device["name"] for device in found["devices"]]
+    assert names and names == [device["name"] for device in engine.status()["devices"]]
+    assert found["cpu"]["level"] in found["cpu"]["levels"] and found["cpu"]["cores"] >= 1
+    assert 0 < found["cpu"]["memory_free"] <= found["cpu"]["memory_total"]
+
+
 def test_complete_stream_and_async_stream_give_the_same(engine):
     whole = engine.complete(**STORY)
     assert whole.text and whole.stop_type == "limit" and whole.finish_reason == "length"

@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_void};
 
 use super::engines;
-use super::guard::{answer_or, bytes, has_memory, required, run, run_or};
+use super::guard::{answer, answer_or, bytes, has_memory, required, run, run_or};
 use super::types::{FOREDRAFT_ABI_VERSION, foredraft_engine};
-use crate::api::JsonEngine;
+use crate::api::{JsonEngine, devices};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 
@@ -94,6 +94,17 @@ pub extern "C" fn foredraft_resume(engine: *mut foredraft_engine) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_status(engine: *mut foredraft_engine) -> *mut c_char {
     answer_or(JsonEngine::status_when_cut_off, || Ok(engines::find(engine)?.status()))
+}
+
+/// What a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
+/// bytes), `modules` with backends of GPUs (`path`, `found`, `loaded`, and the `error` of one that is found and not used), and `cpu`
+/// (`level`, `levels`, `cores` that this process may use, `memory_total`, `memory_free`).
+///
+/// Can be called before any load. The first call of the process starts the backends in this process, which takes as long as a GPU's driver
+/// needs. The caller owns the returned string.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_devices() -> *mut c_char {
+    answer(devices)
 }
 
 /// The library's version. A static string; do not free it.

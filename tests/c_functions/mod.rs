@@ -64,7 +64,7 @@ pub const ENGINE_FUNCTIONS: [&str; 17] = [
     "foredraft_lookup_stats",
 ];
 /// All other `foredraft_*` functions.
-pub const ENGINE_OTHERS: [&str; 14] = [
+pub const ENGINE_OTHERS: [&str; 15] = [
     "foredraft_engine_new",
     "foredraft_engine_free",
     "foredraft_load",
@@ -76,6 +76,7 @@ pub const ENGINE_OTHERS: [&str; 14] = [
     "foredraft_set_log_callback",
     "foredraft_set_update_callback",
     "foredraft_set_logits_callback",
+    "foredraft_devices",
     "foredraft_version",
     "foredraft_abi_version",
     "foredraft_string_free",

@@ -36,12 +36,13 @@ mod sources;
 mod threads;
 mod unrecoverable;
 
-pub use backend::devices::{Device, devices};
+pub use backend::devices::{Device, available_memory, devices};
 pub use backend::levels::{CpuLevel, choose_default_level, level, levels};
+pub use backend::module::BackendModule;
 #[cfg(not(target_os = "linux"))]
-pub use backend::module_failures;
+pub use backend::modules;
 #[cfg(target_os = "linux")]
-pub use backend::modules::module_failures;
+pub use backend::modules::modules;
 pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
 pub use builtin_templates::{apply_template, template_names};
@@ -71,7 +72,7 @@ pub use platform::keep_loaded;
 pub use platform::process;
 pub use sources::gguf_source::{DraftKind, GgufSource, WeightType};
 pub use threads::ThreadPool;
-pub use threads::cores::default_threads_on;
+pub use threads::cores::{default_threads_on, usable_cores};
 pub use threads::interrupt::{Interrupt, PausableLoad};
 pub use threads::large_stack;
 pub use threads::pacing::{FrameBudget, working_time};

@@ -13,6 +13,7 @@ from ._constants import *  # noqa: F403
 from ._answers import (
     AssistantMessage,
     Device,
+    Devices,
     ModelInfo,
     PromptStats,
     RankedDocument,
@@ -45,7 +46,7 @@ from ._errors import (
     TimedOutError,
     WouldDeadlockError,
 )
-from ._library import version
+from ._library import devices, version
 from ._llama_state import LlamaCache, LlamaRAMCache, LlamaState
 from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
@@ -53,12 +54,12 @@ from ._types import Completion, Update
 from .llama import Llama, LlamaGrammar
 
 __all__ = [
-    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Engine",
+    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices", "Engine",
     "EngineOptions", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama",
     "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelInfo",
     "ModelLoadingError", "ModelPermissionError", "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError",
     "RankedDocument", "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics",
     "SpeculativeOptions", "Status", "Stream", "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError",
-    "version",
+    "devices", "version",
 ]
 __all__ += _constants.__all__

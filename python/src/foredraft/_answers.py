@@ -129,13 +129,45 @@ class DeviceUse(TypedDict):
 
 
 class Device(TypedDict):
-    """A device, and what the models have on it."""
+    """A device that models can be computed on. Memory is in bytes."""
 
     name: str
     description: str
     type: str
     memory_free: int
     memory_total: int
+
+
+class BackendModule(TypedDict):
+    """A file with a backend of GPUs: whether it was found and is used, or why not."""
+
+    path: str
+    found: bool
+    loaded: bool
+    error: Optional[str]
+
+
+class Processor(TypedDict):
+    """The processor: its levels of instructions, the cores that this process may use, and the memory in bytes."""
+
+    level: str
+    levels: List[str]
+    cores: int
+    memory_total: int
+    memory_free: int
+
+
+class Devices(TypedDict):
+    """What a load can use."""
+
+    devices: List[Device]
+    modules: List[BackendModule]
+    cpu: Processor
+
+
+class DeviceInUse(Device):
+    """A device, and what the models have on it."""
+
     target: Optional[DeviceUse]
     draft: Optional[DeviceUse]
 
@@ -197,7 +229,7 @@ class Status(IsolationStatus):
     n_threads_now: int
     paused: bool
     pending_panel_bytes: int
-    devices: List[Device]
+    devices: List[DeviceInUse]
     fit: Optional[Fit]
     lookups: List[LookupProgress]
     system_info: Optional[str]

@@ -17,9 +17,12 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple, Protocol, TypeVar, cast
 
 from ._errors import NotInitializedError, ResourceExhaustedError, error_from
+
+if TYPE_CHECKING:
+    from ._answers import Devices
 
 logger = logging.getLogger("foredraft")
 
@@ -107,6 +110,7 @@ def _declare(lib: ctypes.CDLL) -> None:
     for function in (lib.foredraft_pause, lib.foredraft_resume):
         function.argtypes, function.restype = [engine], number
     lib.foredraft_status.argtypes, lib.foredraft_status.restype = [engine], ctypes.c_void_p
+    lib.foredraft_devices.argtypes, lib.foredraft_devices.restype = [], ctypes.c_void_p
     lib.foredraft_set_log_callback.argtypes = [_LOG_CALLBACK, ctypes.c_void_p]
     lib.foredraft_set_log_callback.restype = None
     lib.foredraft_set_logits_callback.argtypes = [engine, LOGITS_CALLBACK, ctypes.c_void_p]
@@ -286,6 +290,15 @@ def interruptible(work: Callable[[], T]) -> T:
     if not result:
         raise ResourceExhaustedError("a thread had no memory to begin")
     return result[0]
+
+
+def devices() -> Devices:
+    """What a load can use: `devices`, `modules` of GPUs (and why one is not used), and the `cpu`. Can be called before any load.
+
+    The first call starts the backends, which takes as long as a GPU's driver needs.
+    """
+    check_process()
+    return cast("Devices", checked(take(library().foredraft_devices())))
 
 
 def version() -> str:

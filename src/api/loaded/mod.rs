@@ -3,10 +3,11 @@
 //! - `local_engine`: the models, the worker's handle and the registry, behind the trait that an engine in another process has as well. Its methods
 //!   are in `calls`, and `lookup_cache` for n-gram caches. `pauses`: the host's.
 //! - `registry`: live requests by id. `preparer`: the threads that make long prompts.
-//! - `response`, `chat_answer`, `status`: the worker's events, and the engine's state, as JSON.
+//! - `response`, `chat_answer`, `status`: the worker's events, and the engine's state, as JSON. `devices`: the machine's, before a load.
 
 pub mod calls;
 mod chat_answer;
+pub mod devices;
 pub mod local_engine;
 mod lookup_cache;
 mod lookup_files;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::devices::{device_fields, level_names};
 use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
@@ -145,7 +146,7 @@ impl EngineStatus {
             ),
             self_check: Some(self_check(models.self_check)),
             cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
-            devices: llama::devices().into_iter().map(|on| device(on, models)).collect(),
+            devices: llama::devices().iter().map(|on| device(on, models)).collect(),
             fit: models.fit.as_ref().map(fit),
             system_info: Some(llama::system_info()),
             warnings: load.warnings.clone(),
@@ -207,7 +208,7 @@ fn cpu(target: Option<&Model>, draft: Option<&Model>) -> Value {
     }
     json!({
         "level": llama::level().map(llama::CpuLevel::name),
-        "levels": llama::levels().iter().map(|level| level.name()).collect::<Vec<_>>(),
+        "levels": level_names(),
         "kernels": {
             "matmul": kernel,
             "attention": kernel,
@@ -243,17 +244,12 @@ fn slot(id: usize, slot: &SlotStatus) -> Value {
     })
 }
 
-fn device(device: llama::Device, models: &Models) -> Value {
+fn device(device: &llama::Device, models: &Models) -> Value {
     let uses = |placement: &DevicePlacement| placement.on(&device.name).map(device_use);
-    json!({
-        "target": uses(&models.placement),
-        "draft": uses(&models.placement_draft),
-        "name": device.name,
-        "description": device.description,
-        "type": device.kind,
-        "memory_free": device.memory_free,
-        "memory_total": device.memory_total,
-    })
+    let mut of = device_fields(device);
+    of.insert("target".into(), json!(uses(&models.placement)));
+    of.insert("draft".into(), json!(uses(&models.placement_draft)));
+    of.into()
 }
 
 /// The use of a device by a model and its contexts.

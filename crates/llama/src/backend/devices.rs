@@ -61,6 +61,11 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
+/// The bytes that this process can still get without swapping, limited as the process is. `None`: unknown.
+pub fn available_memory() -> Option<u64> {
+    platform::available_memory()
+}
+
 /// Says which device has not enough memory if messages of llama.cpp, the last of which it threw, are about that; else nothing.
 pub(crate) fn shortage(messages: &[String], thrown: &str) -> String {
     let is_short = |device: &Device| {

@@ -2,6 +2,7 @@
 
 pub(super) mod devices;
 pub(super) mod levels;
+pub(super) mod module;
 #[cfg(target_os = "linux")]
 pub(super) mod modules;
 pub(super) mod rpc;
@@ -61,10 +62,10 @@ pub enum Numa {
     Numactl,
 }
 
-/// Why modules of backends that are present, or named by the host, are not used.
+/// Modules are loaded on Linux only.
 #[cfg(not(target_os = "linux"))]
-pub fn module_failures() -> Vec<String> {
-    Vec::new()
+pub fn modules() -> &'static [module::BackendModule] {
+    &[]
 }
 
 /// One line about the instruction sets and backends in use.

@@ -11,24 +11,27 @@ use foredraft_native::LLAMA_CPP_SYS_VERSION;
 use llama_cpp_sys_2 as sys;
 use once_cell::sync::OnceCell;
 
+use super::module::BackendModule;
 use crate::log;
 
 /// The modules that are looked for beside the library.
 const NAMES: [&str; 5] = ["vulkan", "cuda", "hip", "sycl", "opencl"];
 
-/// Why modules that are present are not used.
-static FAILURES: OnceCell<Vec<String>> = OnceCell::new();
+static MODULES: OnceCell<Vec<BackendModule>> = OnceCell::new();
 
-/// Why modules that are present, or named, are not used. Known once llama.cpp is started.
-pub fn module_failures() -> Vec<String> {
-    FAILURES.get().cloned().unwrap_or_default()
+/// The modules that were named or looked for. Known once llama.cpp is started.
+pub fn modules() -> &'static [BackendModule] {
+    MODULES.get().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Loads all modules. Called once, before devices are listed.
 pub(super) fn load_all() {
     let (paths, named) = paths(std::env::var_os("FOREDRAFT_BACKENDS"), own_folder());
-    let failures = paths.iter().filter(|path| named || path.is_file()).filter_map(|path| load(path).err()).collect();
-    FAILURES.set(failures).ok();
+    let of = |path: PathBuf| {
+        let is_found = path.is_file();
+        BackendModule { use_or_error: (named || is_found).then(|| load(&path)), path }
+    };
+    MODULES.set(paths.into_iter().map(of).collect()).ok();
 }
 
 /// The modules to load, and whether the host has named them.

@@ -9,7 +9,13 @@ const MAX_ALL_USED: usize = 4;
 /// The default number of threads: one for each physical core that this process may use, limited by a cgroup's CPU quota. With more than
 /// four cores, one is left to the host. On processors with two kinds of cores, only the faster ones count.
 pub(crate) fn default_threads() -> i32 {
-    i32::try_from(threads_for(n_cores(&allowed_cpus()))).unwrap_or(i32::MAX).min(512)
+    i32::try_from(threads_for(usable_cores())).unwrap_or(i32::MAX).min(512)
+}
+
+/// The physical cores that this process may use, limited by a cgroup's CPU quota.
+#[must_use]
+pub fn usable_cores() -> usize {
+    n_cores(&allowed_cpus())
 }
 
 /// The default number of threads on these CPUs: one for each of their physical cores. CPUs that this process cannot use are ignored, unless

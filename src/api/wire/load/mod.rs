@@ -158,7 +158,8 @@ impl LoadRequest {
 
     /// Adds warnings about modules that are not used, and about layers that were to be computed by a GPU, if there is none.
     pub fn warn_about_missing_devices(&mut self) {
-        self.warnings.extend(llama::module_failures().into_iter().map(|failure| format!("backend {failure}")));
+        let failure = |module: &llama::BackendModule| module.use_or_error.clone()?.err();
+        self.warnings.extend(llama::modules().iter().filter_map(failure).map(|why| format!("backend {why}")));
         let devices = llama::devices();
         let has_gpu = |model: &ModelParams| {
             let mut gpus = devices.iter().filter(|device| matches!(device.kind, "gpu" | "igpu"));
