@@ -350,6 +350,8 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    #: Connections that may wait to be accepted. The standard library lets 5 wait, and some of 20 at once are lost then.
+    request_queue_size = 1024
 
     def __init__(self, address, engine, model, key):
         super().__init__(address, Handler)

@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -257,3 +258,22 @@ def test_connections_stay_open_for_further_requests(served):
         assert answer.status == (400 if "top_p" in body else 200) and answer.getheader("Connection") is None
         answer.read()
     connection.close()
+
+
+def test_many_connections_at_once_all_have_an_answer(served):
+    """None is accepted while the process is stopped, so all of them wait in the socket's queue."""
+    served.process.send_signal(signal.SIGSTOP)
+    connections = [socket.socket() for _ in range(100)]
+    try:
+        for one in connections:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", served.port))
+        until("all connections", lambda: len(select.select([], connections, [], 0)[1]) == len(connections))
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+    for one in connections:
+        one.settimeout(HANG)
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nConnection: close\r\n\r\n")
+    for one in connections:
+        assert one.recv(64).startswith(b"HTTP/1.1 200")
+        one.close()
