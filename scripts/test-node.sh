@@ -45,8 +45,9 @@ else
 fi
 node --expose-gc --test --test-reporter=tap "$@" test/*.test.mjs
 # The adapters for other packages.
-if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ai@6 @langchain/core@1; then
-    cp "$root"/examples/adapters/*.mjs .
+if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ai@6 @langchain/core@1 typescript@5.9 @types/node@20 @types/json-schema@7; then
+    cp "$root"/examples/adapters/*.m?s .
+    npx tsc --noEmit --strict --module nodenext --target es2022 test_types.mts
     node --test --test-reporter=tap adapters.test.mjs
 else
     echo "skipped: the adapters for the AI SDK and LangChain.js: these cannot be installed here"

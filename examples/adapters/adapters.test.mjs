@@ -75,9 +75,65 @@ test('LangChain.js generates, streams, calls tools, makes objects and embeds', a
   const answered = await chat.invoke([question, call, new ToolMessage({ content: 'clear', tool_call_id: call.tool_calls[0].id })]);
   assert.ok(answered.text.length > 0);
 
-  const structured = await new ForedraftChat({ engine, request: { ...plain, max_tokens: 100, tool_choice: 'required' } })
-    .withStructuredOutput({ title: 'forecast', ...schema }).invoke([question]);
-  assert.ok(Number.isInteger(structured.days));
   const vectors = await new ForedraftEmbeddings({ engine }).embedDocuments(['a fox', 'a crow']);
   assert.deepEqual(vectors, await engine.embedMany(['a fox', 'a crow']));
+});
+
+/** A call or an object with this property has more tokens than the requests below allow. */
+const long = { type: 'object', properties: { text: { type: 'string', minLength: 500 } }, required: ['text'] };
+
+test('LangChain.js gets a call that the limit cut as an invalid one', async () => {
+  const { ForedraftChat } = await import('./langchain.mjs');
+  const chat = new ForedraftChat({ engine, request: { ...plain, max_tokens: 60 } });
+  const cut = await chat.bindTools([{ type: 'function', function: { name: 'tell', parameters: long } }], { tool_choice: 'tell' }).invoke(messages[0].content);
+  assert.deepEqual([cut.tool_calls, cut.response_metadata.finish_reason], [[], 'length']);
+  const [call] = cut.invalid_tool_calls;
+  assert.ok(call.name === 'tell' && call.args.startsWith('{') && call.id && call.error);
+});
+
+test('LangChain.js makes objects by each method, of schemas of JSON and of zod, and none of a cut answer', async () => {
+  const { ForedraftChat } = await import('./langchain.mjs');
+  const { z } = await import('zod');
+  const { content } = messages[0];
+  const chat = new ForedraftChat({ engine, request: { ...plain, max_tokens: 100 } });
+  for (const method of [undefined, 'jsonSchema', 'functionCalling']) {
+    const { raw, parsed } = await chat.withStructuredOutput({ title: 'forecast', ...schema }, { method, includeRaw: true }).invoke(content);
+    assert.deepEqual(Object.keys(parsed), ['days']);
+    assert.ok(Number.isInteger(parsed.days) && raw.tool_calls.length === (method === 'functionCalling' ? 1 : 0));
+    const sky = await chat.withStructuredOutput(z.object({ sky: z.enum(['clear', 'grey']) }), { method, name: 'weather' }).invoke(content);
+    assert.ok(['clear', 'grey'].includes(sky.sky));
+    await assert.rejects(chat.withStructuredOutput(long, { method }).invoke(content, { request: { max_tokens: 60 } }), /cut by the limit/);
+  }
+  assert.equal(typeof await chat.withStructuredOutput({}, { method: 'jsonMode' }).invoke(content), 'object');
+  assert.throws(() => chat.withStructuredOutput(schema, { method: 'magic' }), /method: expected/);
+});
+
+test('LangChain.js counts tokens by the model, without the internet', async () => {
+  const { ForedraftChat } = await import('./langchain.mjs');
+  const { fetch } = globalThis;
+  let asks = false;
+  globalThis.fetch = async () => { asks = true; throw new Error('no internet'); };
+  try {
+    const chat = new ForedraftChat({ engine });
+    const text = 'The fox, the crow and the cheese.';
+    const count = (await engine.tokenize(text, { add_special: false })).length;
+    assert.deepEqual(await Promise.all([text, [{ type: 'text', text }]].map(content => chat.getNumTokens(content))), [count, count]);
+    assert.equal(asks, false);
+  } finally {
+    globalThis.fetch = fetch;
+  }
+});
+
+test('embeddings of both cut what is too long, where they are told to', async () => {
+  const { ForedraftEmbeddings } = await import('./langchain.mjs');
+  const { embed } = await import('ai');
+  const { embeddingModel } = await import('./ai_sdk.mjs');
+  const value = 'The fox saw a crow. '.repeat(1000);
+  const expected = await engine.embed(value, { truncate: true });
+  const cutting = new ForedraftEmbeddings({ engine, truncate: true });
+  assert.deepEqual([await cutting.embedQuery(value), ...await cutting.embedDocuments([value])], [expected, expected]);
+  await assert.rejects(new ForedraftEmbeddings({ engine }).embedQuery(value), { code: 'context_full' });
+  const model = embeddingModel(engine);
+  assert.deepEqual((await embed({ model, value, providerOptions: { foredraft: { truncate: true } } })).embedding, expected);
+  await assert.rejects(embed({ model, value, maxRetries: 0 }), { code: 'context_full' });
 });

@@ -164,13 +164,14 @@ export function languageModel(engine, modelId = 'local') {
   };
 }
 
-/** An embedding model of the AI SDK. The engine must be loaded with `embedding: true`. */
+/** An embedding model of the AI SDK. The engine must be loaded with `embedding: true`. `providerOptions.foredraft` can have `truncate`
+ *  and `embd_normalize`. */
 export function embeddingModel(engine, modelId = 'local') {
   return {
     specificationVersion: 'v3', provider: 'foredraft', modelId, maxEmbeddingsPerCall: undefined, supportsParallelCalls: false,
 
-    async doEmbed({ values }) {
-      return { embeddings: await engine.embedMany(values), warnings: [] };
+    async doEmbed({ values, providerOptions }) {
+      return { embeddings: await engine.embedMany(values, providerOptions?.foredraft), warnings: [] };
     },
   };
 }

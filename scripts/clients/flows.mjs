@@ -37,13 +37,12 @@ async function aiSdk(engine) {
 async function langchain(engine) {
   const { ForedraftChat, ForedraftEmbeddings } = await import('./langchain.mjs');
   const chat = new ForedraftChat({ engine, request: { max_tokens: 100 } });
-  const forced = new ForedraftChat({ engine, request: { max_tokens: 100, tool_choice: 'required' } });
   return {
     completion: 'the adapter has chats only',
     chat: async () => (await chat.invoke(question)).text,
     stream: async () => await count(await chat.stream(question)) > 3,
     'tool call': async () => valid((await chat.bindTools([weather], { tool_choice: 'any' }).invoke(question)).tool_calls[0].args),
-    schema: async () => valid(await forced.withStructuredOutput({ title: 'forecast', ...schema }).invoke(question)),
+    schema: async () => valid(await chat.withStructuredOutput({ title: 'forecast', ...schema }).invoke(question)),
     embeddings: async () => (await new ForedraftEmbeddings({ engine }).embedDocuments(['a fox', 'a crow'])).length === 2,
   };
 }
