@@ -26,7 +26,7 @@ fn main() {
         println!("cargo:rerun-if-changed={file}");
     }
     for (folder, endings) in
-        [("build", ["rs"].as_slice()), ("src/ffi", &["c", "h", "toml"]), ("benches/peer", &["cpp", "h"])]
+        [("build", ["rs"].as_slice()), ("src/ffi", &["c", "h", "toml"]), ("benches/peer", &["cpp"])]
     {
         watch_files(Path::new(folder), endings);
     }

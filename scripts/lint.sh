@@ -30,7 +30,7 @@ if has rustfmt cargo fmt --version; then
 fi
 if has clippy cargo clippy --version; then
     # This includes `clippy::incompatible_msrv`: nothing newer than `rust-version` in Cargo.toml.
-    cargo clippy --release --workspace --all-targets -- -D warnings
+    cargo clippy --release --workspace --features peer --all-targets -- -D warnings
 fi
 # Other versions break lines elsewhere. On Debian 12: apt-get install clang-format
 format=$(command -v clang-format-14 || command -v clang-format || true)

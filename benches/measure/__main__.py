@@ -24,7 +24,7 @@ NAMES = {
     "polls": "how long submits and polls of chats take at most, beside busy programs",
     "schemas": "JSONSchemaBench: schemas that compile, instances that are judged rightly, and the cost of masks, beside llguidance",
     "slots": "several requests at once, beside llama-server",
-    "tasks": "five tasks with a near and a far draft model, beside llama-server",
+    "tasks": "five tasks with draft models, rules of verification and drafters of the text, beside llama-server",
 }
 
 

@@ -1,12 +1,15 @@
 """One request at a time, five tasks: this library with and without drafts, and llama-server, in tokens per second of decoding.
 
-    python3 benches/measure tasks TARGET --draft NEAR [--far FAR] [--smaller q4_0] [--lengths 1,4,8] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
+    python3 benches/measure tasks TARGET [--draft NEAR] [--far FAR] [--smaller q4_0] [--lengths 1,4,8] [--verify rejection,block]
+        [--history auto,suffix,ngram-cache] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
 
 The library runs with default settings: plain, with the near draft model, with --smaller also with that one's weights made smaller
-(`draft_weights`), and with the far one. With --lengths the near one alone also drafts so many tokens in each step. Each of its runs loads the
-models again, so that n-gram and prompt caches are empty and no draft comes from an earlier answer, and begins when panels are complete. All its
-completions of a task are asserted to be the same. llama-server stays loaded and decodes without a draft model; with --server-drafts it also runs
-once with each draft model. Ratios are to llama-server, and without one to plain decoding: medians of the rounds'.
+(`draft_weights`), and with the far one. With --lengths the near one alone also drafts so many tokens in each step, with --verify other rules
+accept its drafts, and with --history these drafters of the text draft, without a model. Each run loads the models again, so that n-gram and
+prompt caches are empty and no draft comes from an earlier answer, and begins when panels are complete. All completions of a task are asserted to
+be the same, but for those rules above temperature 0. llama-server stays loaded and decodes without a draft model; with --server-drafts it also
+runs once with each draft model, and with each drafter of --server-history. Ratios are to llama-server, and without one to plain decoding:
+medians of the rounds'.
 """
 import statistics
 
@@ -100,58 +103,75 @@ def figures(answers):
     return f"; {counts}, {draft:.1f} ms a drafted token, {step:.1f} a step"
 
 
+def names(text):
+    return text.split(",")
+
+
 def options(parser):
     parser.add_argument("target")
-    parser.add_argument("--draft", required=True)
+    parser.add_argument("--draft")
     parser.add_argument("--far")
     parser.add_argument("--smaller", metavar="TYPE")
     parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")], default=[])
+    parser.add_argument("--verify", metavar="RULES", type=names, default=[])
+    parser.add_argument("--history", metavar="DRAFTERS", type=names, default=[])
     parser.add_argument("--server")
     parser.add_argument("--server-drafts", action="store_true")
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--temperatures", default="0,0.7")
+    parser.add_argument("--server-history", metavar="DRAFTERS", type=names, default=[])
+    parser.add_argument("--tasks", type=names, default=list(TASKS))
+    parser.add_argument("--temperatures", type=lambda text: [float(t) for t in text.split(",")], default=[0, 0.7])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--n-predict", type=int, default=96)
 
 
+def ways_of(args):
+    """How the library decodes: by name what a load gets, and what a request has as `speculative` if it is not the default."""
+    ways = {"plain": ({}, False)}
+    if args.draft:
+        near = {"model_draft": args.draft}
+        ways["near"] = (near, None)
+        ways.update({f"near, {n} tokens": (near, {"type": "draft", "adaptive": False, "n_max": n}) for n in args.lengths})
+        ways.update({f"near, {rule}": (near, {"type": "draft", "verify": rule}) for rule in args.verify})
+        if args.smaller:
+            ways[f"near in {args.smaller}"] = ({**near, "draft_weights": args.smaller}, None)
+    if args.far:
+        ways["far"] = ({"model_draft": args.far}, None)
+    ways.update({drafter: ({}, {"type": drafter}) for drafter in args.history})
+    return ways
+
+
 def run(args):
     lib = library(args.library)
-    near = {"model_draft": args.draft}
-    ways = {"plain": {}, "near": near, **{f"near, {n} tokens": near for n in args.lengths}}
-    asked = {"plain": False, **{f"near, {n} tokens": {"type": "draft", "adaptive": False, "n_max": n} for n in args.lengths}}
-    if args.smaller:
-        ways[f"near in {args.smaller}"] = {"model_draft": args.draft, "draft_weights": args.smaller}
-    if args.far:
-        ways["far"] = {"model_draft": args.far}
+    ways = ways_of(args)
     theirs = ["-m", args.target, "-np", "1", "-c", "2048"]
+    requests = [(f"{task}, temperature {temperature:g}", temperature, body(task, temperature, args.n_predict))
+                for temperature in args.temperatures for task in args.tasks]
 
     def measure(plain):
-        for temperature in map(float, args.temperatures.split(",")):
-            for task in args.tasks.split(","):
-                request = body(task, temperature, args.n_predict)
-                answers = {name: [] for name in [*ways, *(["llama-server"] if plain else [])]}
-                for _ in range(args.pairs):
-                    for name, config in ways.items():
-                        changed = {**request, "speculative": asked[name]} if name in asked else request
-                        answers[name].append(ours(lib, changed, model=args.target, n_ctx=2048, **config))
-                    if plain:
-                        answers["llama-server"].append(plain(request))
-                tokens = [answer["tokens"] for name in ways for answer in answers[name]]
-                assert all(each == tokens[0] for each in tokens), "drafts changed the completion"
-                speeds = {name: [answer["timings"]["predicted_per_second"] for answer in own] for name, own in answers.items()}
-                for name, values in speeds.items():
-                    ratio = statistics.median(value / other for value, other in zip(values, speeds["llama-server" if plain else "plain"]))
-                    print(f"{task}, temperature {temperature:g}, {name}: {statistics.median(values):.1f} tokens/s, ratio {ratio:.2f}"
-                          f"{figures(answers[name])}", flush=True)
+        for title, temperature, request in requests:
+            answers = {name: [] for name in [*ways, *(["llama-server"] if plain else [])]}
+            for _ in range(args.pairs):
+                for name, (config, speculative) in ways.items():
+                    changed = request if speculative is None else {**request, "speculative": speculative}
+                    answers[name].append(ours(lib, changed, model=args.target, n_ctx=2048, **config))
+                if plain:
+                    answers["llama-server"].append(plain(request))
+            exact = [name for name in ways if not temperature or name not in {f"near, {rule}" for rule in args.verify}]
+            tokens = [answer["tokens"] for name in exact for answer in answers[name]]
+            assert all(each == tokens[0] for each in tokens), "drafts changed the completion"
+            speeds = {name: [answer["timings"]["predicted_per_second"] for answer in own] for name, own in answers.items()}
+            for name, values in speeds.items():
+                ratio = statistics.median(value / other for value, other in zip(values, speeds["llama-server" if plain else "plain"]))
+                print(f"{title}, {name}: {statistics.median(values):.1f} tokens/s, ratio {ratio:.2f}{figures(answers[name])}", flush=True)
 
     if not args.server:
         return measure(None)
     with serve(args.server, theirs) as plain:
         measure(plain)
-    drafts = {"near": args.draft, **({"far": args.far} if args.far else {})}
-    for name, path in drafts.items() if args.server_drafts else ():
-        with serve(args.server, [*theirs, "-md", path, "--spec-type", "draft-simple"]) as drafting:
-            for temperature in map(float, args.temperatures.split(",")):
-                for task in args.tasks.split(","):
-                    speed = drafting(body(task, temperature, args.n_predict))["timings"]["predicted_per_second"]
-                    print(f"{task}, temperature {temperature:g}, llama-server with the {name} draft: {speed:.1f} tokens/s", flush=True)
+    models = {"near": args.draft, "far": args.far} if args.server_drafts else {}
+    drafts = {f"the {name} draft": ["-md", path, "--spec-type", "draft-simple"] for name, path in models.items() if path}
+    drafts.update({drafter: ["--spec-type", drafter] for drafter in args.server_history})
+    for name, options in drafts.items():
+        with serve(args.server, [*theirs, *options]) as drafting:
+            for title, _, request in requests:
+                print(f"{title}, llama-server with {name}: {drafting(request)['timings']['predicted_per_second']:.1f} tokens/s", flush=True)

@@ -5,8 +5,7 @@
 //! | `--quick` | each measurement once, instead of the best of three interleaved ones |
 //!
 //! Uses more than 5 million tokens of the shipped models' corpus. Times are CPU times (for saving: elapsed times), llama.cpp's are taken
-//! in C++. Memory is the size of malloc's allocations. The 2-grams of the corpus are kept in `target/bench/static.bin` for the benchmark
-//! `speculation`.
+//! in C++. Memory is the size of malloc's allocations.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -74,8 +73,6 @@ fn run() -> Result<()> {
     large_caches(large, repetitions)?;
     learning(text, repetitions)?;
     let fixed = (update(large, sizes).0, their_update(large, 2..=2)?.0);
-    let path = common::folder()?.join("static.bin");
-    fixed.0.save(&path)?;
     let dynamic = (update(dynamic, Sizes::ALL).0, their_update(dynamic, 1..=4)?.0);
     drafting(fixed, dynamic, text, repetitions)
 }
@@ -274,7 +271,10 @@ fn drafting(
     ] {
         println!("{name:36}{ours:>14}{theirs:>14}   {}", if ours == theirs { "the same" } else { "" });
     }
-    let shares = (all.rate().unwrap_or(0.0), their_stats.n_accept as f64 / their_stats.n_drafted.max(1) as f64);
+    let shares = (
+        all.accepted as f64 / all.drafted.max(1) as f64,
+        their_stats.n_accept as f64 / their_stats.n_drafted.max(1) as f64,
+    );
     println!("{:36}{:>12.2} %{:>12.2} %", "accept", 1e2 * shares.0, 1e2 * shares.1);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! llama.cpp's n-gram caches and speculation, for comparison (feature `peer`): safe wrappers of the C++ files in this folder.
+//! llama.cpp's n-gram caches, for comparison (feature `peer`): safe wrappers of `ngram.cpp`.
 //!
 //! Only this file links the archive, so the library never contains it.
 #![allow(dead_code)] // each benchmark uses a part
@@ -7,10 +7,8 @@ mod sys;
 
 use std::ffi::{CStr, CString};
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::ptr::{NonNull, null, null_mut};
-
-use llama_cpp_sys_2 as _; // contains libllama-common.a
+use std::path::Path;
+use std::ptr::NonNull;
 
 use super::host::Result;
 
@@ -193,129 +191,5 @@ impl Caches {
             )
         })?;
         Ok(stats)
-    }
-}
-
-/// The settings of the contexts.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    pub n_ctx: i32,
-    pub n_threads: i32,
-    pub n_threads_draft: i32,
-    /// The polling level of idle threads, 0..=100. llama.cpp's default is 50.
-    pub poll: i32,
-    /// Flash attention is left to llama.cpp's default (on). If false, it is off.
-    pub flash_attn: bool,
-}
-
-/// A generation.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// llama.cpp's name of the drafter. `none`: no speculation.
-    pub kind: &'static str,
-    /// The file of the static cache of `ngram-cache`.
-    pub lookup_static: Option<PathBuf>,
-    pub n_predict: usize,
-    /// The maximum draft length. 0: llama.cpp's default for the type.
-    pub n_max: i32,
-    /// 0: greedy.
-    pub temperature: f32,
-    pub p_min: f32,
-    pub seed: u32,
-    /// Lets `draft-simple` use rejection sampling instead of comparing.
-    pub probabilistic: bool,
-    pub ignore_eos: bool,
-    /// `n_predict` tokens that replace the sampled ones, because the text of another seed may be much easier to draft.
-    pub text: Option<Vec<i32>>,
-}
-
-impl Default for Request {
-    fn default() -> Request {
-        Request {
-            kind: "none",
-            lookup_static: None,
-            n_predict: 64,
-            n_max: 0,
-            temperature: 0.0,
-            p_min: 0.0,
-            seed: 1,
-            probabilistic: false,
-            ignore_eos: false,
-            text: None,
-        }
-    }
-}
-
-/// The result of a generation, without the time for the prompt.
-#[repr(C)]
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Outcome {
-    pub n_tokens: u64,
-    pub n_steps: u64,
-    pub n_drafted: u64,
-    pub n_accepted: u64,
-    pub seconds: f64,
-}
-
-/// A target and optionally its draft, loaded once for many generations.
-pub struct Models(NonNull<sys::Models>);
-
-impl Models {
-    /// Loads them.
-    pub fn load(target: &Path, draft: Option<&Path>, settings: Settings) -> Result<Models> {
-        let target = c_path(target)?;
-        let draft = draft.map(c_path).transpose()?;
-        let mut models = null_mut();
-        let draft = draft.as_ref().map_or(null(), |draft| draft.as_ptr());
-        // SAFETY: all arguments are alive during the call. NULL means no draft.
-        check(unsafe { sys::peer_models_load(target.as_ptr(), draft, &settings, &mut models) })?;
-        Ok(Models(NonNull::new(models).ok_or("no models")?))
-    }
-
-    /// Continues a prompt, from empty contexts.
-    pub fn generate(&mut self, prompt: &[i32], request: &Request) -> Result<(Vec<i32>, Outcome)> {
-        let kind = CString::new(request.kind)?;
-        let lookup = request.lookup_static.as_deref().map(c_path).transpose()?;
-        if request.text.as_ref().is_some_and(|text| text.len() != request.n_predict) {
-            return Err("a text of another length than n_predict".into());
-        }
-        let mut tokens = vec![0; request.n_predict];
-        let mut outcome = Outcome::default();
-        let request = sys::Request {
-            prompt: prompt.as_ptr(),
-            n_prompt: prompt.len() as u64,
-            kind: kind.as_ptr(),
-            lookup_static: lookup.as_ref().map_or(null(), |path| path.as_ptr()),
-            n_predict: i32::try_from(request.n_predict)?,
-            n_max: request.n_max,
-            temperature: request.temperature,
-            p_min: request.p_min,
-            seed: request.seed,
-            probabilistic: request.probabilistic.into(),
-            ignore_eos: request.ignore_eos.into(),
-            text: request.text.as_ref().map_or(null(), |text| text.as_ptr()),
-        };
-        // SAFETY: the models are alive, and the prompt has the given length. A text has `n_predict` tokens, and at most `n_predict` tokens
-        // are read or written.
-        check(unsafe { sys::peer_generate(self.0.as_ptr(), &request, tokens.as_mut_ptr(), &mut outcome) })?;
-        tokens.truncate(usize::try_from(outcome.n_tokens)?);
-        Ok((tokens, outcome))
-    }
-
-    /// The median time in seconds of decoding `n` tokens at once after `past` others, by the target or by the draft.
-    pub fn batch_seconds(&mut self, draft: bool, n: usize, past: usize, repetitions: usize) -> Result<f64> {
-        let (n, past, repetitions) = (i32::try_from(n)?, i32::try_from(past)?, i32::try_from(repetitions)?);
-        let mut seconds = 0.0;
-        // SAFETY: the models are alive.
-        check(unsafe { sys::peer_batch_seconds(self.0.as_ptr(), draft.into(), n, past, repetitions, &mut seconds) })?;
-        Ok(seconds)
-    }
-}
-
-impl Drop for Models {
-    fn drop(&mut self) {
-        // SAFETY: they are alive, and not used afterwards.
-        unsafe { sys::peer_models_free(self.0.as_ptr()) }
     }
 }

@@ -1,19 +1,75 @@
-// llama.cpp's n-gram caches, and the numbers of llama-lookup-stats.
-#include "peer.h"
-
-#include "ngram-cache.h"
+// llama.cpp's n-gram caches, and the numbers of llama-lookup-stats. Every function of the C interface returns 0, or 1 after an exception, whose
+// message peer_error() returns. Times are taken in C++, so that they do not include calls from Rust: CPU time, and elapsed time for files.
+#include "ngram-cache.cpp" // with it, nothing of llama.cpp's folder `common` needs to be compiled
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <exception>
 #include <new>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+// Stubs of the functions of llama.cpp's log that ngram-cache.cpp calls.
+int common_log_get_verbosity_thold(void) { return -1; }
+struct common_log * common_log_main() { return nullptr; }
+void common_log_add(struct common_log *, enum ggml_log_level, const char *, ...) {}
 
 struct peer_cache {
     common_ngram_cache map;
 };
 
 namespace {
+
+// The message of this thread's last exception.
+thread_local std::string last_error;
+
+template <class F> int32_t guarded(F body) {
+    try {
+        body();
+        return 0;
+    } catch (const std::exception & error) {
+        last_error = error.what();
+    } catch (...) {
+        last_error = "an exception of unknown type";
+    }
+    return 1;
+}
+
+void require(bool holds, const char * message) {
+    if (!holds) throw std::runtime_error(message);
+}
+
+class Clock {
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+
+  public:
+    double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+};
+
+// The CPU time of this thread if available. Other load does not increase it.
+class Work {
+    static double now() {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+        timespec time{};
+        if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0) return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+#endif
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+    double start = now();
+
+  public:
+    double seconds() const { return now() - start; }
+    static double total() { return now(); }
+};
 
 // The thresholds of the drafting rule by n-gram size, from common/ngram-cache.cpp: sample size and percent.
 struct Thresholds {
@@ -88,6 +144,21 @@ Admissible admissible(const common_ngram_cache & context, const common_ngram_cac
 } // namespace
 
 extern "C" {
+
+const char * peer_error() { return last_error.c_str(); }
+
+// The size of malloc's allocations in this process, including Rust's, in bytes. 0: unknown.
+uint64_t peer_heap() {
+#if defined(__GLIBC__)
+    const auto info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+#else
+    return 0;
+#endif
+}
+
+// The CPU time of this thread in seconds.
+double peer_work() { return Work::total(); }
 
 peer_cache * peer_cache_new() { return new (std::nothrow) peer_cache; }
 

@@ -4,23 +4,6 @@ use std::ffi::c_char;
 
 #[repr(C)]
 pub struct Cache([u8; 0]);
-#[repr(C)]
-pub struct Models([u8; 0]);
-#[repr(C)]
-pub struct Request {
-    pub prompt: *const i32,
-    pub n_prompt: u64,
-    pub kind: *const c_char,
-    pub lookup_static: *const c_char,
-    pub n_predict: i32,
-    pub n_max: i32,
-    pub temperature: f32,
-    pub p_min: f32,
-    pub seed: u32,
-    pub probabilistic: i32,
-    pub ignore_eos: i32,
-    pub text: *const i32,
-}
 
 #[link(name = "foredraft_peer", kind = "static")]
 unsafe extern "C" {
@@ -70,26 +53,5 @@ unsafe extern "C" {
         n_ctx: u64,
         n_draft: i32,
         stats: *mut super::LookupStats,
-    ) -> i32;
-    pub fn peer_models_load(
-        target: *const c_char,
-        draft: *const c_char,
-        settings: *const super::Settings,
-        models: *mut *mut Models,
-    ) -> i32;
-    pub fn peer_models_free(models: *mut Models);
-    pub fn peer_generate(
-        models: *mut Models,
-        request: *const Request,
-        tokens: *mut i32,
-        outcome: *mut super::Outcome,
-    ) -> i32;
-    pub fn peer_batch_seconds(
-        models: *mut Models,
-        draft: i32,
-        n: i32,
-        past: i32,
-        repetitions: i32,
-        seconds: *mut f64,
     ) -> i32;
 }

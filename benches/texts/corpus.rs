@@ -4,6 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::SystemTime;
 
+use serde_json::json;
+
 use super::super::common;
 use super::super::host::{Host, Result, root};
 
@@ -35,11 +37,16 @@ pub fn tokens(host: &Host) -> Result<Vec<i32>> {
     let mut tokens = Vec::new();
     let documents: Vec<&str> = text.split_inclusive(END).collect();
     for documents in documents.chunks(AT_ONCE) {
-        tokens.extend(super::tokenize(host, &documents.concat(), false)?);
+        tokens.extend(tokenize(host, &documents.concat())?);
     }
     // Renamed when complete, because the benchmark can be stopped here.
     let part = path.with_extension("part");
     fs::write(&part, tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>())?;
     fs::rename(&part, &path)?;
     Ok(tokens)
+}
+
+fn tokenize(host: &Host, text: &str) -> Result<Vec<i32>> {
+    let answer = host.call("tokenize", &json!({ "text": text, "add_special": false }))?;
+    Ok(serde_json::from_value(answer["ids"].clone())?)
 }

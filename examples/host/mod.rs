@@ -215,9 +215,4 @@ impl Cost {
     pub fn tokens_per_step(&self) -> f64 {
         self.tokens / self.steps
     }
-
-    /// Drafted tokens per decode of the target.
-    pub fn drafted_per_step(&self) -> f64 {
-        self.drafted / self.steps
-    }
 }
