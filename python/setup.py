@@ -5,6 +5,7 @@ to date with the sources. It runs on every processor of the architecture, so the
 scripts/check_packages.py reads that from the versions of its symbols. The source archive has what a build needs of the repository
 in the folder `source`.
 """
+import contextlib
 import functools
 import importlib.util
 import os
@@ -43,13 +44,31 @@ def version():
     return re.search(r'^version = "([^"]+)"', manifest, re.MULTILINE).group(1)
 
 
+@contextlib.contextmanager
+def shown():
+    """A file for what the person who waits reads: the terminal, because pip hides the output of builds, or stderr where there is none."""
+    try:
+        with open("/dev/tty", "w", encoding="utf-8") as terminal:
+            yield terminal
+    except OSError:
+        yield sys.stderr
+
+
+def make_library():
+    """Brings the library up to date. Cargo shows its progress on a terminal."""
+    with shown() as out:
+        if not (REPOSITORY / "target" / "release" / NAME).is_file():
+            print("\nforedraft: compiling llama.cpp and the library: about ten minutes on two cores", file=out, flush=True)
+        subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True, stdout=out, stderr=out)
+
+
 @functools.lru_cache(maxsize=None)
 def library():
     """The file that the package carries."""
     named = os.environ.get("FOREDRAFT_LIB")
     source = Path(named) if named else REPOSITORY / "target" / "release" / NAME
     if not named:
-        subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True, stdout=sys.stderr)
+        make_library()
     print(f"foredraft: the package carries {source}", file=sys.stderr)
     return source
 

@@ -7,7 +7,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 export FOREDRAFT_LIB=${FOREDRAFT_LIB:-$root/target/release/libforedraft.so}
-export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples PYTHONPATH=$root/python/src PYTHONDONTWRITEBYTECODE=1
+export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples PYTHONPATH=$root/python/src:$root/python/llama-cpp/src PYTHONDONTWRITEBYTECODE=1
 folder=$root/target/clients
 mkdir -p "$folder/node"
 cd "$folder"

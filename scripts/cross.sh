@@ -142,7 +142,7 @@ keep_sizes() {
     local promised file size index=0
     read -r -a promised < <(sed -n 's/^| a wheel; an npm package; a C archive for Linux | \([0-9; ]*\) |$/\1/p' "$root/docs/building.md" | tr -d ';')
     [ "${#promised[@]}" = 3 ] || die "docs/building.md has no sizes of packages"
-    for file in "$1"/*.whl "$1"/*-linux-*[0-9].tgz "$1"/*-c-linux-*.tar.gz; do
+    for file in "$1"/foredraft-[0-9]*.whl "$1"/*-linux-*[0-9].tgz "$1"/*-c-linux-*.tar.gz; do
         if [ -e "$file" ]; then
             size=$((($(stat -c %s "$file") + 500000) / 1000000))
             if [ $((size * 5)) -gt $((promised[index] * 6)) ] || [ $((size * 6)) -lt $((promised[index] * 5)) ]; then

@@ -5,6 +5,7 @@
 #   scripts/release.sh [--without-c] [vVERSION]     environment: FOREDRAFT_LIB, the library to carry, else `make build` makes it
 #
 #   foredraft-VERSION.tar.gz                          the Python package's source archive
+#   foredraft_llama_cpp-VERSION{.tar.gz,-py3-none-any.whl}    the Python package with llama-cpp-python's interface
 #   foredraft-VERSION-py3-none-manylinux_*.whl        the wheel that `python -m build` makes of it
 #   foredraft-VERSION.tgz                             the Node package
 #   foredraft-PLATFORM-VERSION.tgz                    the Node package with this platform's library
@@ -56,7 +57,9 @@ FOREDRAFT_LIB=$(realpath "$FOREDRAFT_LIB")
 # Python: the source archive, and the wheel that is built from it.
 python3 -m venv "$work/build"
 "$work/build/bin/pip" install --quiet build
-"$work/build/bin/python" -m build --outdir "$out" "$root/python" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+for package in python python/llama-cpp; do
+    "$work/build/bin/python" -m build --outdir "$out" "$root/$package" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+done
 
 # Node: the package, and this platform's.
 (cd "$root/node" && npm pack --silent --pack-destination "$out" && npm pack --silent --pack-destination "$out" "$(node scripts/platform.cjs)") >/dev/null
@@ -100,7 +103,7 @@ on_haswell() { # what, command...
 }
 
 python3 -m venv "$work/python"
-"$work/python/bin/pip" install --quiet --no-index "$out"/foredraft-*.whl
+"$work/python/bin/pip" install --quiet --no-index "$out"/*.whl
 cat >"$work/run.py" <<PROGRAM
 from foredraft import Engine
 import os

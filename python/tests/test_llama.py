@@ -4,8 +4,9 @@ import json
 import pytest
 
 import foredraft
+import foredraft_llama_cpp
 from conftest import DRAFT, TARGET
-from foredraft import Llama, LlamaGrammar, LlamaRAMCache
+from foredraft_llama_cpp import Llama, LlamaGrammar, LlamaRAMCache
 
 MESSAGES = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "One about a crow."}]
 
@@ -341,10 +342,10 @@ def test_a_cache_keeps_the_states_of_completions(llm):
 
 
 def test_constants_are_llama_cpp_s():
-    assert (foredraft.LLAMA_SPLIT_MODE_ROW, foredraft.LLAMA_POOLING_TYPE_LAST, foredraft.LLAMA_ROPE_SCALING_TYPE_YARN) == (2, 3, 2)
-    assert (foredraft.GGML_TYPE_Q8_0, foredraft.GGML_TYPE_BF16, foredraft.LLAMA_DEFAULT_SEED) == (8, 30, 0xFFFFFFFF)
-    with Llama(str(TARGET), type_k=foredraft.GGML_TYPE_Q8_0, type_v=foredraft.GGML_TYPE_Q8_0, flash_attn=True, n_ctx=256,
-               split_mode=foredraft.LLAMA_SPLIT_MODE_LAYER, warmup=False) as llm:
+    assert (foredraft_llama_cpp.LLAMA_SPLIT_MODE_ROW, foredraft_llama_cpp.LLAMA_POOLING_TYPE_LAST, foredraft_llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN) == (2, 3, 2)
+    assert (foredraft_llama_cpp.GGML_TYPE_Q8_0, foredraft_llama_cpp.GGML_TYPE_BF16, foredraft_llama_cpp.LLAMA_DEFAULT_SEED) == (8, 30, 0xFFFFFFFF)
+    with Llama(str(TARGET), type_k=foredraft_llama_cpp.GGML_TYPE_Q8_0, type_v=foredraft_llama_cpp.GGML_TYPE_Q8_0, flash_attn=True, n_ctx=256,
+               split_mode=foredraft_llama_cpp.LLAMA_SPLIT_MODE_LAYER, warmup=False) as llm:
         assert llm.engine.status()["attention"]["target"]["cache_type_k"] == "q8_0"
 
 

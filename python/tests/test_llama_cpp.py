@@ -13,10 +13,10 @@ MESSAGES = [{"role": "user", "content": "One about a crow."}]
 
 @pytest.fixture()
 def llama_cpp():
-    import foredraft.llama_cpp
+    import foredraft_llama_cpp
 
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "llama_cpp"}
-    foredraft.llama_cpp.install()
+    foredraft_llama_cpp.install()
     yield importlib.import_module("llama_cpp")
     for name in [name for name in sys.modules if name.split(".")[0] == "llama_cpp"]:
         del sys.modules[name]
@@ -25,7 +25,7 @@ def llama_cpp():
 
 @pytest.fixture(scope="module")
 def llm():
-    from foredraft.llama_cpp import Llama
+    from foredraft_llama_cpp import Llama
 
     with Llama(str(TARGET), n_ctx=256, n_batch=64, chat_format="chatml", verbose=False, warmup=False) as llm:
         yield llm
@@ -41,8 +41,9 @@ def test_modules_have_their_names(llama_cpp):
     from llama_cpp.llama_types import ChatCompletionRequestMessage, CreateChatCompletionResponse
 
     import foredraft
+    import foredraft_llama_cpp
 
-    assert Llama is same is foredraft.Llama and LlamaGrammar is same_grammar and llama_cpp.LlamaCache is LlamaRAMCache
+    assert Llama is same is foredraft_llama_cpp.Llama and LlamaGrammar is same_grammar and llama_cpp.LlamaCache is LlamaRAMCache
     assert LLAMA_SPLIT_MODE_LAYER == 1 and llama_cpp.__version__ == foredraft.version()
     assert {ChatCompletionRequestMessage, CreateChatCompletionResponse, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList}
     with pytest.raises(AttributeError, match="hardly any of llama.cpp's functions"):
@@ -107,7 +108,7 @@ def test_seeds_follow_from_the_one_that_was_set(llm):
 
 
 def test_tokens_after_an_ngram_are_candidates():
-    from foredraft.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+    from foredraft_llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
     candidates = LlamaPromptLookupDecoding.find_candidate_pred_tokens
     assert candidates([7, 1, 2, 3, 9, 1, 2, 3], 3, 2) == [9, 1]
@@ -133,7 +134,7 @@ def test_answers_as_openai_s_objects(llm):
 
 
 def test_embeddings_with_their_count():
-    from foredraft.llama_cpp import Llama
+    from foredraft_llama_cpp import Llama
 
     with Llama(str(TARGET), n_ctx=64, embedding=True, warmup=False) as llm:
         one, n_tokens = llm.embed("Hello", return_count=True)

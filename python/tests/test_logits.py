@@ -7,7 +7,7 @@ import pytest
 
 import foredraft
 from conftest import DRAFT, TARGET, Program
-from foredraft import Llama
+from foredraft_llama_cpp import Llama
 
 PROMPT = "Once upon a time"
 REQUEST = {"n_predict": 40, "seed": 7, "repeat_penalty": 1, "return_tokens": True}

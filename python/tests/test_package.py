@@ -1,15 +1,17 @@
 """The package itself: its modules, and what its types promise."""
 import ast
+import importlib.metadata
 import sys
 from pathlib import Path
 
 import pytest
 
 import foredraft
+import foredraft_llama_cpp
 from conftest import TARGET
 from foredraft import EngineOptions, RequestOptions, SpeculativeOptions
 
-FOLDER = Path(foredraft.__file__).parent
+PACKAGES = [Path(package.__file__).parent for package in (foredraft, foredraft_llama_cpp)]
 
 
 def imports_of(path):
@@ -19,9 +21,10 @@ def imports_of(path):
             yield from [node.module] if node.module else [name.name for name in node.names]
 
 
-def test_no_modules_import_each_other():
-    imports = {path.stem: set(imports_of(path)) for path in FOLDER.glob("*.py")}
-    assert "_stream" in imports["_engine"], "the test must find imports"
+@pytest.mark.parametrize("folder, module, imported", [(PACKAGES[0], "_engine", "_stream"), (PACKAGES[1], "_llama", "_llama_state")])
+def test_no_modules_import_each_other(folder, module, imported):
+    imports = {path.stem: set(imports_of(path)) for path in folder.glob("*.py")}
+    assert imported in imports[module], "the test must find imports"
 
     def reached(module, seen):
         for other in imports.get(module, ()):
@@ -52,11 +55,27 @@ def test_every_typed_key_of_an_engine_is_known_to_the_library():
 
 def test_the_module_runs_on_python_3_9():
     # Annotations with newer syntax are fine, because they are not evaluated.
-    for path in FOLDER.glob("*.py"):
+    for path in (path for folder in PACKAGES for path in folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
         future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
         assert future or path.stem == "__init__", path
     assert sys.version_info >= (3, 9)
+
+
+def test_both_packages_have_the_library_s_version():
+    version = foredraft.version()
+    assert foredraft.__version__ == foredraft_llama_cpp.__version__ == version
+    for name in ("foredraft", "foredraft-llama-cpp"):
+        assert importlib.metadata.version(name) == version
+    assert importlib.metadata.requires("foredraft-llama-cpp") == [f"foredraft=={version}"]
+
+
+def test_names_for_llama_cpp_python_are_in_a_package_of_their_own():
+    for name in ("Llama", "LlamaGrammar", "LLAMA_SPLIT_MODE_LAYER", "llama_cpp"):
+        with pytest.raises(AttributeError, match="foredraft-llama-cpp"):
+            getattr(foredraft, name)
+    with pytest.raises(AttributeError, match="no attribute 'Engin'"):
+        foredraft.Engin
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="isolated engines are for Linux")

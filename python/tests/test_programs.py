@@ -6,7 +6,7 @@ import sys
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from conftest import DRAFT, TARGET
-from foredraft import Llama
+from foredraft_llama_cpp import Llama
 
 #: As its documentation writes it.
 FOR_LLAMA_CPP_PYTHON = '''
@@ -47,7 +47,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {
 
 
 def test_a_program_for_llama_cpp_python_runs_with_another_import():
-    program = FOR_LLAMA_CPP_PYTHON.replace("from llama_cpp import", "from foredraft import")
+    program = FOR_LLAMA_CPP_PYTHON.replace("from llama_cpp import", "from foredraft_llama_cpp import")
     run = subprocess.run([sys.executable, "-c", program, str(TARGET)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == PRINTED.strip()

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Dict, List
 
 from foredraft import (
-    AssistantMessage, Completion, Engine, ForedraftError, Llama, SlotStatus, Status, Stream, Update, Usage,
+    AssistantMessage, Completion, Engine, ForedraftError, SlotStatus, Status, Stream, Update, Usage,
 )
+from foredraft_llama_cpp import Llama
 
 
 def chat(model: Path) -> str:

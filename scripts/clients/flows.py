@@ -29,7 +29,7 @@ def days_of(text):
 
 
 def llama(**more):
-    from foredraft import Llama
+    from foredraft_llama_cpp import Llama
 
     return Llama(TARGET, n_ctx=1024, n_threads=1, verbose=False, log_level="none", **more)
 
@@ -299,9 +299,9 @@ def main(name):
     row = {"client": name, "version": "not installed"}
     try:
         row["version"] = ", ".join(importlib.metadata.version(package) for package in packages)
-        import foredraft.llama_cpp
+        import foredraft_llama_cpp
 
-        foredraft.llama_cpp.install()
+        foredraft_llama_cpp.install()
         flows = client()
     except Exception as error:
         if os.environ.get("FOREDRAFT_TRACE"):

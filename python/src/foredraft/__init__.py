@@ -6,14 +6,13 @@
         for update in engine.stream("Once upon a time", n_predict=200):
             print(update, end="", flush=True)
 
-`Llama` has the interface of llama-cpp-python: code written for that moves by changing its import.
+The package foredraft-llama-cpp has the interface of llama-cpp-python, for code that was written for that.
 """
-from . import _constants
-from ._constants import *  # noqa: F403
 from ._answers import (
     AssistantMessage,
     Device,
     Devices,
+    FinishReason,
     ModelInfo,
     PromptStats,
     RankedDocument,
@@ -47,19 +46,27 @@ from ._errors import (
     WouldDeadlockError,
 )
 from ._library import devices, version
-from ._llama_state import LlamaCache, LlamaRAMCache, LlamaState
 from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
 from ._types import Completion, Update
-from .llama import Llama, LlamaGrammar
+
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    # The library is loaded when it is first needed.
+    if name == "__version__":
+        return version()
+    if name == "llama_cpp" or name.startswith(("Llama", "LLAMA_", "GGML_")):
+        raise AttributeError(f"foredraft has no {name!r}: llama-cpp-python's interface is the package foredraft-llama-cpp (import foredraft_llama_cpp)")
+    raise AttributeError(f"module 'foredraft' has no attribute {name!r}")
+
 
 __all__ = [
-    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices", "Engine",
-    "EngineOptions", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama",
-    "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelInfo",
-    "ModelLoadingError", "ModelPermissionError", "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError",
-    "RankedDocument", "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics",
-    "SpeculativeOptions", "Status", "Stream", "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError",
-    "devices", "version",
+    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices",
+    "Engine", "EngineOptions", "FinishReason", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
+    "InvalidRequestError", "ModelError", "ModelFileNotFoundError", "ModelInfo", "ModelLoadingError", "ModelPermissionError",
+    "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError", "RankedDocument", "RequestCancelledError",
+    "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics", "SpeculativeOptions", "Status", "Stream",
+    "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError", "devices", "version",
 ]
-__all__ += _constants.__all__

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..llama import Llama
+from ._llama import Llama
 
 
 def llama_model_get_vocab(model: Llama) -> Llama:

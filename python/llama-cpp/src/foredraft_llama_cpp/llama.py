@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List
 
-from ..llama import Llama, LlamaGrammar
+from ._llama import Llama, LlamaGrammar
 from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
 from .llama_tokenizer import LlamaTokenizer
 

@@ -1,7 +1,9 @@
 """Tokenizers."""
+from __future__ import annotations
+
 from typing import Any, NoReturn
 
-from .._llama_tokenizer import LlamaTokenizer
+from ._llama_tokenizer import LlamaTokenizer
 
 
 class LlamaHFTokenizer:

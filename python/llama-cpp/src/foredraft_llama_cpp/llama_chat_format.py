@@ -1,4 +1,6 @@
 """Chat formats. The engine renders messages with the model's own template, or llama.cpp's of the name `chat_format`."""
+from __future__ import annotations
+
 from typing import Any, NoReturn
 
 

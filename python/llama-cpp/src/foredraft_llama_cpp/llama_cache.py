@@ -1,5 +1,7 @@
 """Caches of states."""
-from .._llama_state import LlamaRAMCache, LlamaState
+from __future__ import annotations
+
+from ._llama_state import LlamaRAMCache, LlamaState
 
 #: llama-cpp-python's older name of the same.
 LlamaCache = LlamaRAMCache

@@ -1,4 +1,4 @@
-"""The interface of llama-cpp-python: `from foredraft import Llama` in place of `from llama_cpp import Llama`.
+"""The interface of llama-cpp-python: `from foredraft_llama_cpp import Llama` in place of `from llama_cpp import Llama`.
 
 Arguments that mean nothing here are ignored with a warning in the log; those that would change what the program does are
 refused. Speculation is on, as `draft_model` (a path, or whatever else llama-cpp-python takes) or the text's own repetitions
@@ -7,6 +7,7 @@ allow; the completions are the same.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import uuid
@@ -16,16 +17,15 @@ import tempfile
 from types import SimpleNamespace
 from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoReturn, Sequence, Union
 
+from foredraft import Completion, ContextFullError, Engine, InvalidRequestError, Stream, Update
+
 from . import _constants as numbers
 from ._chat_formats import template_of
-from ._constants import *  # noqa: F403
-from ._engine import Engine
-from ._errors import ContextFullError, InvalidRequestError
-from ._library import logger
 from ._llama_state import LlamaCache, LlamaState, common_prefix
 from ._llama_tokenizer import LlamaTokenizer
-from ._stream import Stream
-from ._types import Completion, Tool, Update
+
+#: The package's own log.
+logger = logging.getLogger("foredraft")
 
 Chunk = Dict[str, Any]
 Response = Dict[str, Any]
@@ -593,7 +593,7 @@ class Llama:
         messages: Iterable[Mapping[str, Any]],
         functions: Any = None,
         function_call: Any = None,
-        tools: Iterable[Tool] | None = None,
+        tools: Iterable[Any] | None = None,
         tool_choice: Any = None,
         temperature: float = 0.2,
         top_p: float = 0.95,

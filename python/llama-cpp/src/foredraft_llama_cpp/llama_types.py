@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Literal, Optional, TypedDict, Union
 
-from .._answers import AssistantMessage, FinishReason, ToolCall, Usage
+from foredraft import AssistantMessage, FinishReason, ToolCall, Usage
 
 JsonType = Union[None, int, str, bool, List[Any], Dict[str, Any]]
 #: A message of a conversation, with all that the chat template knows.

@@ -1,4 +1,0 @@
-"""Grammars."""
-from ..llama import LlamaGrammar
-
-__all__ = ["LlamaGrammar"]
