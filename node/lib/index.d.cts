@@ -36,6 +36,10 @@ export interface Config {
   split_mode?: 'none' | 'layer' | 'row' | 'tensor';
   main_gpu?: number;
   tensor_split?: number[];
+  n_cpu_moe?: number | 'all';
+  n_cpu_moe_draft?: number | 'all';
+  override_tensor?: string | string[] | { [pattern: string]: string };
+  override_tensor_draft?: string | string[] | { [pattern: string]: string };
   fit?: boolean | 'on' | 'off';
   fit_margin_mb?: number;
   fit_ctx?: number;
@@ -488,7 +492,9 @@ export interface Status {
   pending_panel_bytes: number;
   cpu: { [key: string]: unknown } | null;
   devices: Array<Device & { target: DeviceUse | null; draft: DeviceUse | null }>;
-  fit: { n_gpu_layers: number; n_gpu_layers_draft: number | null; n_ctx: number; reduced: boolean; fits: boolean } | null;
+  fit: {
+    devices: Array<{ name: string; limit: number; asked: number | null; needed: number | null }>;
+    n_cpu_moe: number; n_gpu_layers: number; n_gpu_layers_draft: number | null; n_ctx: number; reduced: boolean; fits: boolean } | null;
   lookups: Array<{ function: string; step: string; progress: number }>;
   system_info: string | null;
   warnings: string[];

@@ -210,7 +210,9 @@ def check_fit(foredraft, lines):
     shorter = load(500, fit_ctx=1024, **large)
     assert shorter["fits"] and shorter["n_gpu_layers"] == plenty["n_gpu_layers"] and 1024 < shorter["n_ctx"] < 131072, shorter
     nothing = load(0, model_draft=DRAFT, n_ctx=512)
-    assert nothing == {"n_gpu_layers": 0, "n_gpu_layers_draft": 0, "n_ctx": 512, "reduced": True, "fits": False}, nothing
+    device = nothing.pop("devices")[0]
+    assert device["needed"] > device["limit"] == 0 and device["asked"] > device["needed"], device
+    assert nothing == {"n_cpu_moe": 0, "n_gpu_layers": 0, "n_gpu_layers_draft": 0, "n_ctx": 512, "reduced": True, "fits": False}, nothing
     # On one device. (With layers on two of them, computing would take much of so little memory on each.)
     first = {"devices": gpus_of(foredraft)}
     # The weights that another engine has already are not counted again.

@@ -3,7 +3,8 @@
 use crate::common::Endpoint::Plain;
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
-use crate::common::{cancel, model, start, submit, tiny_models, with};
+use crate::common::{cancel, complete, model, start, submit, tiny_models, with};
+use foredraft::api::JsonEngine;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -210,4 +211,26 @@ fn layers_for_a_gpu_that_is_missing_give_a_warning() {
     ] {
         assert_eq!(warned(given.clone()), expected(keys), "{given}");
     }
+}
+
+/// The CPU is the only device that every machine has, so this puts weights where they would be.
+#[test]
+fn weights_are_placed_by_patterns() {
+    let text = |more: Value| {
+        let engine = start(more);
+        complete(&engine, Plain, &json!({"prompt": "Once", "n_predict": 12, "temperature": 0}))["content"].clone()
+    };
+    let plain = text(json!({}));
+    for keys in [
+        json!({"override_tensor": {"ffn_(up|down)": "CPU"}, "n_cpu_moe": 2}),
+        json!({"override_tensor": ".*=CPU", "override_tensor_draft": ["attn=CPU"], "n_cpu_moe_draft": "all"}),
+    ] {
+        assert_eq!(text(keys.clone()), plain, "{keys}");
+    }
+    let engine = JsonEngine::new();
+    let config = json!({"model": model("target"), "override_tensor": {"ffn": "GPU7"}});
+    let error = engine.load(config.to_string().as_bytes()).expect_err("no such device");
+    assert!(error.message().contains("override_tensor: there is no device \"GPU7\", but CPU"), "{error}");
+    let config = json!({"model": model("target"), "override_tensor": {"ffn[": "CPU"}});
+    assert!(engine.load(config.to_string().as_bytes()).is_err(), "no regular expression");
 }

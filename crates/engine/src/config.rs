@@ -79,9 +79,26 @@ pub struct FitSettings {
     pub least_n_ctx: Option<u32>,
 }
 
+/// What `fit` knows of a device, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFit {
+    /// Its name.
+    pub name: String,
+    /// What may be used.
+    pub limit: u64,
+    /// The estimate of what was asked for. `None`: llama.cpp refuses a context of it.
+    pub asked: Option<u64>,
+    /// The estimate of the choice.
+    pub needed: Option<u64>,
+}
+
 /// The choice of `fit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FitReport {
+    /// Why.
+    pub devices: Vec<DeviceFit>,
+    /// The target's layers whose experts are on the CPU.
+    pub n_cpu_moe: u32,
     /// Layers of the target on GPUs, with the output as one.
     pub n_gpu_layers: u32,
     /// Layers of the draft model on GPUs, if there is one.

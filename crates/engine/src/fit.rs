@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::builder::sequences;
-use super::config::{Config, FitReport, FitSettings};
+use super::config::{Config, DeviceFit, FitReport, FitSettings};
 use super::embedder;
 use super::rollback::with_rollback;
 use foredraft_base::error::Result;
@@ -24,6 +24,8 @@ type LoadModel = fn(&ModelParams, fn(f32) -> bool) -> Result<Model>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FitChoice {
     n_ctx: u32,
+    /// The target's layers whose experts stay on the CPU.
+    cpu_moe: u32,
     layers: u32,
     draft_layers: u32,
 }
@@ -60,16 +62,18 @@ fn fit_into(config: &mut Config, settings: FitSettings, limits: &HashMap<String,
         Some((params, _)) => Some(layers_of(&measured(params, false, Model::load_draft)?, params)),
         None => None,
     };
-    let most = FitChoice { n_ctx, layers: layers_of(&target, &config.model), draft_layers: draft.unwrap_or(0) };
+    let layers = layers_of(&target, &config.model);
+    let most = FitChoice { n_ctx, cpu_moe: config.model.n_cpu_moe, layers, draft_layers: draft.unwrap_or(0) };
+    let n_layer = u32::try_from(target.n_layer()).unwrap_or(ModelParams::ALL_LAYERS);
+    let most_cpu_moe = if target.has_experts() { n_layer.max(most.cpu_moe) } else { most.cpu_moe };
     drop(target);
     let mut estimates = Estimates { config, most, target: HashMap::new(), draft: HashMap::new() };
     // A context that llama.cpp refuses does not fit, either: a buffer can be too large for a device.
     let mut refusal = None;
-    let (choice, fits) = choose(most, least_n_ctx, |choice| match estimates.both(choice) {
+    let (choice, fits) = choose(most, least_n_ctx, most_cpu_moe, |choice| match estimates.both(choice) {
         Ok(placements) => {
-            let on = |device: &str| placements.iter().filter_map(|of| of.on(device)).map(DeviceUse::bytes).sum::<u64>();
             refusal = None;
-            limits.iter().all(|(device, limit)| on(device) <= *limit)
+            limits.iter().all(|(device, limit)| bytes_on(device, &placements) <= *limit)
         }
         Err(error) => {
             refusal = Some(error);
@@ -79,7 +83,19 @@ fn fit_into(config: &mut Config, settings: FitSettings, limits: &HashMap<String,
     if let Some(error) = refusal.filter(|_| !fits) {
         return Err(error);
     }
+    // The estimates of both choices are known already.
+    let [asked, needed] = [most, choice].map(|choice| estimates.both(choice).ok());
+    let mut devices: Vec<DeviceFit> = limits
+        .iter()
+        .map(|(device, limit)| {
+            let bytes = |of: &Option<[DevicePlacement; 2]>| of.as_ref().map(|placements| bytes_on(device, placements));
+            DeviceFit { name: device.clone(), limit: *limit, asked: bytes(&asked), needed: bytes(&needed) }
+        })
+        .collect();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
     let report = FitReport {
+        devices,
+        n_cpu_moe: choice.cpu_moe,
         n_gpu_layers: choice.layers,
         n_gpu_layers_draft: draft.map(|_| choice.draft_layers),
         n_ctx: choice.n_ctx,
@@ -88,6 +104,11 @@ fn fit_into(config: &mut Config, settings: FitSettings, limits: &HashMap<String,
     };
     apply(config, most, choice);
     Ok(report)
+}
+
+/// The bytes of target and draft on a device.
+fn bytes_on(device: &str, placements: &[DevicePlacement; 2]) -> u64 {
+    placements.iter().filter_map(|of| of.on(device)).map(DeviceUse::bytes).sum()
 }
 
 /// A model that allocates nothing.
@@ -103,7 +124,7 @@ fn layers_of(model: &Model, params: &ModelParams) -> u32 {
 
 /// Applies a choice to the configuration.
 fn apply(config: &mut Config, most: FitChoice, choice: FitChoice) {
-    config.model = with_layers(&config.model, most.layers, choice.layers);
+    config.model = with_choice(&config.model, most, choice);
     if choice.n_ctx < most.n_ctx {
         config.context.n_ctx = Some(choice.n_ctx);
     }
@@ -111,6 +132,11 @@ fn apply(config: &mut Config, most: FitChoice, choice: FitChoice) {
         *model = with_layers(model, most.draft_layers, choice.draft_layers);
         *context = draft_context(context, most.n_ctx, choice.n_ctx);
     }
+}
+
+/// The target with a choice.
+fn with_choice(params: &ModelParams, most: FitChoice, choice: FitChoice) -> ModelParams {
+    ModelParams { n_cpu_moe: choice.cpu_moe, ..with_layers(params, most.layers, choice.layers) }
 }
 
 /// A model with this number of layers on GPUs. A number that is not reduced stays as it was given, so that engines with the same settings
@@ -132,7 +158,7 @@ struct Estimates<'a> {
     config: &'a Config,
     /// The choice without reductions.
     most: FitChoice,
-    target: HashMap<(u32, u32), DevicePlacement>,
+    target: HashMap<(u32, u32, u32), DevicePlacement>,
     draft: HashMap<(u32, u32), DevicePlacement>,
 }
 
@@ -148,12 +174,12 @@ impl Estimates<'_> {
     }
 
     fn target(&mut self, choice: FitChoice) -> Result<DevicePlacement> {
-        let key = (choice.layers, choice.n_ctx);
+        let key = (choice.layers, choice.cpu_moe, choice.n_ctx);
         if let Some(known) = self.target.get(&key) {
             return Ok(known.clone());
         }
         let config = self.config;
-        let params = with_layers(&config.model, self.most.layers, choice.layers);
+        let params = with_choice(&config.model, self.most, choice);
         let context = ContextParams { n_ctx: Some(choice.n_ctx), ..config.context.clone() };
         let found = self.estimate(&params, config.mtp, &context, config.embedding, Model::load)?;
         self.target.insert(key, found.clone());
@@ -213,9 +239,14 @@ impl Estimates<'_> {
     }
 }
 
-/// The choice that fits: first with a shorter context, then with fewer layers of the target, then of the draft model. The flag is false if
-/// nothing fits; the choice is then the least one.
-fn choose(most: FitChoice, least_n_ctx: u32, mut fits: impl FnMut(FitChoice) -> bool) -> (FitChoice, bool) {
+/// The choice that fits: first with a shorter context, then with more experts on the CPU (of up to `most_cpu_moe` layers), then with fewer layers
+/// of the target, then of the draft model. The flag is false if nothing fits; the choice is then the least one.
+fn choose(
+    most: FitChoice,
+    least_n_ctx: u32,
+    most_cpu_moe: u32,
+    mut fits: impl FnMut(FitChoice) -> bool,
+) -> (FitChoice, bool) {
     if fits(most) {
         return (most, true);
     }
@@ -225,10 +256,15 @@ fn choose(most: FitChoice, least_n_ctx: u32, mut fits: impl FnMut(FitChoice) -> 
         let of = |step: u32| FitChoice { n_ctx: least_n_ctx + step * N_CTX_STEP, ..most };
         return (of(largest(steps + 1, |step| fits(of(step)))), true);
     }
-    let without = FitChoice { layers: 0, ..short };
+    let without_experts = FitChoice { cpu_moe: most_cpu_moe, ..short };
+    if most_cpu_moe > most.cpu_moe && fits(without_experts) {
+        let with = |kept: u32| FitChoice { cpu_moe: most_cpu_moe - kept, ..short };
+        return (with(largest(most_cpu_moe - most.cpu_moe, |kept| fits(with(kept)))), true);
+    }
+    let without = FitChoice { layers: 0, ..without_experts };
     if fits(without) {
-        let layers = largest(most.layers, |layers| fits(FitChoice { layers, ..short }));
-        return (FitChoice { layers, ..short }, true);
+        let layers = largest(most.layers, |layers| fits(FitChoice { layers, ..without_experts }));
+        return (FitChoice { layers, ..without_experts }, true);
     }
     let least = FitChoice { draft_layers: 0, ..without };
     if most.draft_layers > 0 && fits(least) {
@@ -256,12 +292,12 @@ fn largest(end: u32, mut fits: impl FnMut(u32) -> bool) -> u32 {
 mod tests {
     use super::*;
 
-    const MOST: FitChoice = FitChoice { n_ctx: 10_000, layers: 33, draft_layers: 9 };
+    const MOST: FitChoice = FitChoice { n_ctx: 10_000, cpu_moe: 0, layers: 33, draft_layers: 9 };
 
     /// The choice where a layer takes 100, a draft's layer 10, 1000 tokens of a layer 20, and the rest 50.
     fn chosen(memory: u32, least_n_ctx: u32) -> (FitChoice, bool) {
         let mut n_asked = 0;
-        let found = choose(MOST, least_n_ctx, |choice| {
+        let found = choose(MOST, least_n_ctx, 0, |choice| {
             n_asked += 1;
             assert!(choice.n_ctx >= least_n_ctx && choice.n_ctx <= MOST.n_ctx);
             let cells = choice.n_ctx * (choice.layers + choice.draft_layers) / 50;
@@ -297,7 +333,20 @@ mod tests {
     #[test]
     fn the_draft_loses_layers_last() {
         assert_eq!(chosen(1900, 10_000), (FitChoice { layers: 0, draft_layers: 8, ..MOST }, true));
-        assert_eq!(chosen(49, 4096), (FitChoice { n_ctx: 4096, layers: 0, draft_layers: 0 }, false));
+        assert_eq!(chosen(49, 4096), (FitChoice { n_ctx: 4096, cpu_moe: 0, layers: 0, draft_layers: 0 }, false));
+    }
+
+    #[test]
+    fn experts_leave_the_gpu_before_whole_layers_do() {
+        // Each of 32 layers takes 10 and 90 for its experts.
+        let chosen = |memory: u32| {
+            choose(MOST, MOST.n_ctx, 32, |choice| {
+                10 * choice.layers + 90 * choice.layers.min(32 - choice.cpu_moe) <= memory
+            })
+        };
+        assert_eq!(chosen(4000), (MOST, true));
+        assert_eq!(chosen(1000), (FitChoice { cpu_moe: 25, ..MOST }, true));
+        assert_eq!(chosen(100), (FitChoice { cpu_moe: 32, layers: 10, ..MOST }, true));
     }
 
     #[test]

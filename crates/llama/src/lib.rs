@@ -62,6 +62,7 @@ pub use model::Model;
 pub use model::device_use::{DevicePlacement, DeviceUse};
 pub use model::pieces::TokenPieces;
 pub use model::special::{GuardedTokens, SpecialTokens, TokenStarts};
+pub use model::tensor_placement::check_tensor_pattern;
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,

@@ -53,6 +53,10 @@ pub struct ModelParams {
     pub main_gpu: i32,
     /// The share of each GPU. Empty: by free memory.
     pub tensor_split: Vec<f32>,
+    /// The number of layers whose experts stay on the CPU, from the first one on. [`ModelParams::ALL_LAYERS`]: all.
+    pub n_cpu_moe: u32,
+    /// Patterns of the names of weights, and the device that has them. The first that matches counts.
+    pub override_tensor: Vec<(String, String)>,
     /// Map the file instead of reading it. Ignored for a source in memory.
     pub use_mmap: bool,
     /// Copy weights into panels, unless `use_mlock` is set. `None`: for each type of weights what is faster for one token, as measured.
@@ -79,6 +83,9 @@ pub struct ModelParams {
 }
 
 impl ModelParams {
+    /// More layers than a model can have.
+    pub const ALL_LAYERS: u32 = 1000;
+
     /// llama.cpp's defaults for the file at `source`.
     pub fn new(source: impl Into<GgufSource>) -> Self {
         ModelParams {
@@ -88,6 +95,8 @@ impl ModelParams {
             split_mode: SplitMode::Layer,
             main_gpu: 0,
             tensor_split: Vec::new(),
+            n_cpu_moe: 0,
+            override_tensor: Vec::new(),
             use_mmap: true,
             repack: None,
             use_mlock: false,

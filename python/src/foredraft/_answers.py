@@ -172,9 +172,20 @@ class DeviceInUse(Device):
     draft: Optional[DeviceUse]
 
 
-class Fit(TypedDict):
-    """The values that `fit` has chosen."""
+class DeviceFit(TypedDict):
+    """What `fit` knows of a device, in bytes: what may be used, and the estimates of what was asked for and of the choice."""
 
+    name: str
+    limit: int
+    asked: Optional[int]
+    needed: Optional[int]
+
+
+class Fit(TypedDict):
+    """The values that `fit` has chosen, and why."""
+
+    devices: List[DeviceFit]
+    n_cpu_moe: int
     n_gpu_layers: int
     n_gpu_layers_draft: Optional[int]
     n_ctx: int

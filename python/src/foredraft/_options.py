@@ -61,6 +61,10 @@ class EngineOptions(TypedDict, total=False):
     split_mode: Literal["none", "layer", "row", "tensor"]
     main_gpu: int
     tensor_split: Sequence[float]
+    n_cpu_moe: Union[int, Literal["all"]]
+    n_cpu_moe_draft: Union[int, Literal["all"]]
+    override_tensor: Union[str, Sequence[str], Mapping[str, str]]
+    override_tensor_draft: Union[str, Sequence[str], Mapping[str, str]]
     fit: Union[bool, Literal["on", "off"]]
     fit_margin_mb: int
     fit_ctx: int

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::devices::{device_fields, level_names};
 use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
-use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
+use crate::engine::{self, AttentionCost, AttentionReport, DeviceFit, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
 use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
 
@@ -265,7 +265,10 @@ fn device_use(of: &DeviceUse) -> Value {
 
 /// The choice of `fit`.
 fn fit(report: &FitReport) -> Value {
+    let device = |of: &DeviceFit| json!({"name": of.name, "limit": of.limit, "asked": of.asked, "needed": of.needed});
     json!({
+        "devices": report.devices.iter().map(device).collect::<Vec<_>>(),
+        "n_cpu_moe": report.n_cpu_moe,
         "n_gpu_layers": report.n_gpu_layers,
         "n_gpu_layers_draft": report.n_gpu_layers_draft,
         "n_ctx": report.n_ctx,

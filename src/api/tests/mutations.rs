@@ -230,6 +230,7 @@ fn words() -> Vec<&'static str> {
         "devices",
         "override_kv",
         "tensor_split",
+        "override_tensor",
         "isolate",
         "memory_mb",
         "isolate_cpus",

@@ -5,6 +5,7 @@ pub(super) mod identity;
 pub(super) mod pieces;
 mod shared;
 pub(super) mod special;
+pub(super) mod tensor_placement;
 pub(super) mod vocab;
 
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -21,6 +22,7 @@ use crate::guard::{self, ErrorBuffer};
 use crate::kernels::layouts::{self, LayoutReason, PendingPanels, WeightLayout};
 use crate::log::Level;
 use crate::model::identity::Files;
+use crate::model::tensor_placement::TensorPlacement;
 use crate::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::platform::{available_memory, give_back_pages};
 use crate::sources::gguf_source::{DraftKind, GgufFile, Role, WeightType};
@@ -147,6 +149,8 @@ impl Model {
             (false, false) => sys::LLAMA_LOAD_MODE_NONE,
         };
         raw.main_gpu = params.main_gpu;
+        let tensor_placement = TensorPlacement::of(params)?;
+        raw.tensor_buft_overrides = tensor_placement.as_ptr();
         if !params.tensor_split.is_empty() {
             raw.tensor_split = split.as_ptr();
         }
@@ -399,6 +403,12 @@ impl Model {
             }
             buffer.resize(len + 1, 0);
         }
+    }
+
+    /// Whether the file names experts: its layers may have fewer weights on a GPU than they have (`n_cpu_moe`).
+    pub fn has_experts(&self) -> bool {
+        let architecture = self.metadata("general.architecture").unwrap_or_default();
+        self.metadata(&format!("{architecture}.expert_count")).is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n > 0))
     }
 
     /// All metadata of the file that is text, a number or a truth value, as text; arrays are left out.

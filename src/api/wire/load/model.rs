@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::api::wire::fields::{Fields, c_text_in, int_in, number_in, set, show, unexpected};
 use crate::error::{Error, Result};
-use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode, WeightType};
+use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode, WeightType, check_tensor_pattern};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
@@ -27,6 +27,8 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     set(&mut model.split_mode, fields.word("split_mode", &SPLIT_MODES)?);
     set(&mut model.main_gpu, fields.int("main_gpu", -1..=MAX_DEVICES as i64 - 1)?);
     set(&mut model.tensor_split, tensor_split(fields)?);
+    set(&mut model.n_cpu_moe, n_cpu_moe(fields, "n_cpu_moe")?);
+    set(&mut model.override_tensor, override_tensor(fields, "override_tensor")?);
     model.use_mmap = use_mmap(fields, &model.source)?;
     model.repack = fields.flag("repack")?;
     set(&mut model.use_mlock, fields.flag("use_mlock")?);
@@ -44,6 +46,8 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     let source = source(fields, "model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
     let weights = fields.word("draft_weights", &WeightType::WORDS)?;
+    let n_cpu_moe = n_cpu_moe(fields, "n_cpu_moe_draft")?.unwrap_or_default();
+    let override_tensor = override_tensor(fields, "override_tensor_draft")?.unwrap_or_default();
     let (of_target, devices) = (fields.c_texts("devices")?, fields.c_texts("devices_draft")?);
     let Some(source) = source else { return Ok(None) };
     let default = ModelParams::new(source);
@@ -52,6 +56,8 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
         source: default.source,
         n_gpu_layers: default.n_gpu_layers,
         lora: default.lora,
+        n_cpu_moe,
+        override_tensor,
         ..target.clone()
     };
     if devices.is_none() {
@@ -143,6 +149,35 @@ fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
         Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
         _ => fields.int(key, i64::from(i32::MIN)..=i64::from(i32::MAX)),
     }
+}
+
+/// Reads a number of layers, or `all`.
+fn n_cpu_moe(fields: &mut Fields, key: &'static str) -> Result<Option<u32>> {
+    match fields.get(key) {
+        Some(Value::String(_)) => fields.word(key, &[("all", ModelParams::ALL_LAYERS)]),
+        _ => fields.int(key, 0..=i64::from(ModelParams::ALL_LAYERS)),
+    }
+}
+
+/// Reads pairs of a pattern and a device: an object, or strings in llama.cpp's form `pattern=device`.
+fn override_tensor(fields: &mut Fields, key: &'static str) -> Result<Option<Vec<(String, String)>>> {
+    let pairs = match fields.get(key) {
+        Some(Value::Object(map)) => {
+            let pair = |(pattern, device): (&String, &Value)| Ok((pattern.clone(), c_text_in(key, device)?.to_owned()));
+            Some(map.iter().map(pair).collect::<Result<Vec<_>>>()?)
+        }
+        _ => fields.c_texts(key)?.map(|items| items.iter().map(|item| tensor_item(key, item)).collect()).transpose()?,
+    };
+    for (pattern, _) in pairs.iter().flatten() {
+        check_tensor_pattern(pattern)?;
+    }
+    Ok(pairs)
+}
+
+fn tensor_item(key: &str, item: &str) -> Result<(String, String)> {
+    let (pattern, device) =
+        item.rsplit_once('=').ok_or_else(|| unexpected(key, "\"pattern=device\"", &Value::from(item)))?;
+    Ok((pattern.to_owned(), device.to_owned()))
 }
 
 /// Sets the devices. `none` disables all.

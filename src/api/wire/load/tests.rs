@@ -152,6 +152,11 @@ fn model_keys_set_model_params() {
     check(json!({"split_mode": "row", "main_gpu": 2}), |m| (m.split_mode, m.main_gpu) = (SplitMode::Row, 2));
     check(json!({"tensor_split": [3, 1.5]}), |m| m.tensor_split = vec![3.0, 1.5]);
     check(json!({"tensor_split": [0, 0]}), |_| ());
+    check(json!({"n_cpu_moe": 3}), |m| m.n_cpu_moe = 3);
+    check(json!({"n_cpu_moe": "all"}), |m| m.n_cpu_moe = ModelParams::ALL_LAYERS);
+    let experts = |m: &mut ModelParams| m.override_tensor = vec![("ffn_.*_exps".into(), "CPU".into())];
+    check(json!({"override_tensor": {"ffn_.*_exps": "CPU"}}), experts);
+    check(json!({"override_tensor": "ffn_.*_exps=CPU"}), experts);
     check(json!({"use_mmap": false, "use_mlock": true}), |m| (m.use_mmap, m.use_mlock) = (false, true));
     check(json!({"repack": false}), |m| m.repack = Some(false));
     check(json!({"repack": true}), |m| m.repack = Some(true));
@@ -365,6 +370,9 @@ fn invalid_values_are_refused() {
     );
     check(json!({"tensor_split": vec![1; 17]}), "tensor_split: expected at most 16 shares, got 17");
     check(json!({"tensor_split": [-1]}), "tensor_split[0]");
+    check(json!({"n_cpu_moe": -1}), "n_cpu_moe");
+    check(json!({"override_tensor": "experts"}), "pattern=device");
+    check(json!({"override_tensor": {"(a*)*": "CPU"}}), "repetition of a group");
     check(json!({"cache_type_k": "f15"}), "cache_type_k: expected one of \"f32\", \"f16\"");
     check(json!({"cache_type_v": "q4_0", "flash_attn": "off"}), "cache_type_v: a quantized V cache needs flash_attn");
     check(
@@ -490,6 +498,10 @@ const KEYS: [&str; 93] = [
     "main_gpu",
     "split_mode",
     "tensor_split",
+    "n_cpu_moe",
+    "n_cpu_moe_draft",
+    "override_tensor",
+    "override_tensor_draft",
     "fit",
     "fit_margin_mb",
     "fit_ctx",
