@@ -35,7 +35,7 @@ LOOK = 0.1
 #: Settings of a request that the engine knows by OpenAI's name or by llama-server's.
 SETTINGS = {
     "max_tokens", "max_completion_tokens", "n", "stop", "seed", "temperature", "top_p", "presence_penalty", "frequency_penalty",
-    "logit_bias", "top_k", "min_p", "repeat_penalty", "grammar", "json_schema", "ignore_eos",
+    "logit_bias", "top_k", "min_p", "repeat_penalty", "grammar", "json_schema", "schema_in_prompt", "ignore_eos",
 }
 CHAT_SETTINGS = SETTINGS | {
     "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs", "top_logprobs",

@@ -17,6 +17,7 @@ NAMES = {
     "divergence": "how far the distributions of weight formats are from those of F32 weights, here and with llama.cpp",
     "embeddings": "texts one by one, together in one call, and one long text",
     "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
+    "extraction": "fields of invoices, letters and tables that a model reads rightly, with the schema in the prompt and without",
     "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",
     "hybrids": "drafts of a chosen quality over none, with hybrids of random weights",
     "loads": "loads in memory and from the disk, and the memory they need, beside llama.cpp and ik_llama.cpp",

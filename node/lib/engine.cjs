@@ -237,6 +237,7 @@ function toRequest(request) {
   const { schema, ...rest } = request;
   if (LIMITS.every(key => rest[key] == null)) rest.ctx_shift = false;
   if (schema === undefined) return rest;
+  if (rest.messages != null) rest.schema_in_prompt ??= true;
   return { ...rest, json_schema: typeof schema.toJSONSchema === 'function' ? schema.toJSONSchema() : schema };
 }
 

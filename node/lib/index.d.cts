@@ -201,7 +201,7 @@ export interface Request {
   prompt?: Prompt;
   messages?: GivenMessage[];
   tools?: object[];
-  /** The completion is JSON that is valid under this schema. */
+  /** The completion is JSON that is valid under this schema, which the model of a chat sees (`schema_in_prompt`). */
   schema?: Schema;
   prompts?: Prompt[];
   chat_template?: string;
@@ -243,6 +243,7 @@ export interface Request {
   ignore_eos?: boolean;
   grammar?: string;
   json_schema?: object | string;
+  schema_in_prompt?: boolean | string;
   property_order?: 'schema' | 'any';
   additional_properties?: boolean;
   logit_bias?: Array<[number | string, number | false]> | Array<{ token: number | string; bias: number | false }> | { [token: string]: number | false } | null;

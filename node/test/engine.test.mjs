@@ -118,6 +118,9 @@ test('a schema shapes the answer', async () => {
   for (const schema of [json, { toJSONSchema: () => json }]) {
     const { n } = JSON.parse((await engine.complete({ prompt: 'A number:', schema, n_predict: 100, seed: 1 })).content);
     assert.ok(n >= 0 && n <= 9);
+    const asked = { messages: [{ role: 'user', content: 'A number?' }], schema, n_predict: 1, response_fields: ['prompt'] };
+    assert.ok((await engine.complete(asked)).prompt.includes(JSON.stringify(json)));
+    assert.ok(!(await engine.complete({ ...asked, schema_in_prompt: false })).prompt.includes('integer'));
   }
 });
 

@@ -174,6 +174,9 @@ def test_a_class_with_a_schema_shapes_the_answer(engine):
     point = answer.parse(Point)
     assert 0 <= point.x <= 9 and 0 <= point.y <= 9
     assert set(answer.json()) == {"x", "y"}
+    asked = dict(schema=Point, n_predict=1, response_fields=["prompt"])
+    shown = [engine.chat([{"role": "user", "content": "A point?"}], **asked, **more)["prompt"] for more in ({}, {"schema_in_prompt": False})]
+    assert [json.dumps(Point.model_json_schema(), separators=(",", ":")) in prompt for prompt in shown] == [True, False]
     assert json.loads(engine.complete("A point: ", schema=Point.model_json_schema(), n_predict=100, seed=2).text)
 
 

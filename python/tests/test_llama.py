@@ -69,6 +69,8 @@ def test_formats(llm):
     ):
         answer = llm.create_chat_completion(MESSAGES, max_tokens=200, seed=3, **asked)
         assert json.loads(answer["choices"][0]["message"]["content"])["n"] in range(10)
+    with pytest.raises(ValueError, match="response_format: expected"):
+        llm.create_chat_completion(MESSAGES, response_format={"type": "xml"})
     yes = llm("Yes or no?", max_tokens=9, grammar=LlamaGrammar.from_string('root ::= "yes" | "no"'))
     assert yes["choices"][0]["text"] in ("yes", "no") and yes["choices"][0]["finish_reason"] == "stop"
 

@@ -53,6 +53,12 @@ impl HostRequest {
         self.set("json_schema", schema)
     }
 
+    /// Whether the model of a chat sees the schema, or a text that it sees instead. Without this call, it does not.
+    #[must_use]
+    pub fn schema_in_prompt(self, shown: impl Into<Value>) -> HostRequest {
+        self.set("schema_in_prompt", shown)
+    }
+
     /// The functions that the model may call, in OpenAI's form.
     #[must_use]
     pub fn tools(self, tools: Value) -> HostRequest {

@@ -150,6 +150,21 @@ pub fn rows() -> Vec<Row> {
                 assert_eq!(response.setting("additional_properties"), &json!(true));
             },
         ),
+        row(
+            &["schema_in_prompt"],
+            json!({"prompt": null, "messages": [{"role": "user", "content": "Who?"}], "chat_template": "chatml",
+                "json_schema": {"enum": ["Mia", 7]}, "schema_in_prompt": true, "response_fields": ["prompt", "content"]}),
+            |response| {
+                let shown = |answer: &Value| answer["prompt"].as_str().unwrap().contains(r#"{"enum":["Mia",7]}"#);
+                assert!(shown(&response.answer), "{}", response.answer);
+                assert!(!shown(&response.ask(json!({"schema_in_prompt": false})).answer));
+                assert!(
+                    response
+                        .refused(json!({"schema_in_prompt": 1}))
+                        .starts_with("schema_in_prompt: expected true, false or a text")
+                );
+            },
+        ),
         row(&["choices", "choice"], json!({"choices": [" Mia", {"text": " x y", "tag": 5}]}), |response| {
             let (choice, choices) = (&response.answer["choice"], &response.answer["choices"]);
             assert_eq!((choice, response.content()), (&json!(0), " Mia"));

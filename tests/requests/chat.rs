@@ -316,6 +316,100 @@ fn content_follows_the_response_format() {
     assert!(answer.get("warnings").is_none(), "{answer}");
 }
 
+/// The prompt of a chat, which `apply_template` and a completion must have alike, and the completion's answer.
+fn prompt_of(engine: &JsonEngine, request: &Value) -> (String, Value) {
+    let request = with(request, json!({"n_predict": 1, "response_fields": ["prompt", "tokens_evaluated", "warnings"]}));
+    let answer = complete(engine, Endpoint::Foredraft, &request);
+    let shown = engine.with_loaded(|loaded| loaded.apply_template(request.to_string().as_bytes())).expect("a prompt");
+    assert_eq!(answer["prompt"], shown["prompt"], "{request}");
+    (answer["prompt"].as_str().unwrap().to_owned(), answer)
+}
+
+#[test]
+fn the_model_sees_the_schema_of_a_response_format() {
+    let engine = engine();
+    let schema = json!({"type": "object", "properties": {"kind": {"enum": ["kite", "drum"], "description": "a toy"}}, "required": ["kind"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}});
+    let described = format!("Write your answer as JSON that follows this schema:\n{schema}");
+    let with_system = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
+    let with_developer = json!([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
+    let plain = json!({"messages": user("Hello"), "chat_template": PLAIN});
+    let prompt = |more: Value| prompt_of(&engine, &with(&plain, more)).0;
+    let of_messages = |messages: &Value, more: Value| prompt(with(&json!({"messages": messages}), more));
+    let described_in = |messages: Value| of_messages(&messages, json!({}));
+    let alone = described_in(json!([{"role": "system", "content": described}, {"role": "user", "content": "Hello"}]));
+    let added = described_in(
+        json!([{"role": "system", "content": format!("Be brief.\n\n{described}")}, {"role": "user", "content": "Hello"}]),
+    );
+    // By default those of `response_format`, and others if the request says so.
+    assert_eq!(prompt(json!({"response_format": format})), alone);
+    assert_eq!(prompt(json!({"response_format": format, "schema_in_prompt": false})), prompt(json!({})));
+    assert_eq!(prompt(json!({"json_schema": schema})), prompt(json!({})));
+    assert_eq!(prompt(json!({"json_schema": schema, "schema_in_prompt": true})), alone);
+    // Behind the text of the system message.
+    for messages in [&with_system, &with_developer] {
+        assert_eq!(of_messages(messages, json!({"response_format": format})), added);
+    }
+    // The host's own text.
+    let own =
+        described_in(json!([{"role": "system", "content": "Say kite or drum."}, {"role": "user", "content": "Hello"}]));
+    for key in ["json_schema", "response_format"] {
+        let constrained =
+            json!({key: if key == "json_schema" { &schema } else { &format }, "schema_in_prompt": "Say kite or drum."});
+        assert_eq!(prompt(constrained), own);
+    }
+    // A template that has a place for it.
+    let place = "{% if response_format %}[{{ response_format.schema | tojson }}]{% endif %}{{ messages[-1].content }}";
+    let of_template = prompt(json!({"chat_template": place, "response_format": format}));
+    assert_eq!(
+        of_template,
+        "[{\"type\": \"object\", \"properties\": {\"kind\": {\"enum\": [\"kite\", \"drum\"], \"description\": \"a toy\"}}, \"required\": [\"kind\"]}]Hello"
+    );
+    // A large schema only if the request says so.
+    let large = json!({"enum": ["kite".repeat(5000)]});
+    let constrained = json!({"response_format": {"type": "json_object", "schema": large}, "on_overflow": "truncate"});
+    let (without, answer) = prompt_of(&engine, &with(&plain, constrained.clone()));
+    assert_eq!(without, prompt(json!({})));
+    assert!(answer["warnings"][0].as_str().unwrap().starts_with("schema_in_prompt: "), "{answer}");
+    assert!(prompt(with(&constrained, json!({"schema_in_prompt": true}))).contains("kitekite"));
+}
+
+#[test]
+fn a_schema_in_the_prompt_is_data() {
+    let engine = engine();
+    let place = "{% if response_format %}{{ response_format.schema }}{% endif %}<|im_start|>{{ messages[-1].content }}";
+    for template in [PLAIN, place] {
+        let n_more = |description: &str| {
+            let schema = json!({"description": description, "enum": [1, 2]});
+            let request = json!({"messages": user("Hi"), "chat_template": template, "response_format": {"type": "json_object", "schema": schema}});
+            let (prompt, answer) = prompt_of(&engine, &request);
+            assert!(prompt.contains(description), "{prompt}");
+            let parsed = complete(
+                &engine,
+                Endpoint::Foredraft,
+                &json!({"prompt": prompt, "n_predict": 0, "response_fields": ["tokens_evaluated"]}),
+            );
+            n(&answer["tokens_evaluated"]) - n(&parsed["tokens_evaluated"])
+        };
+        assert_eq!(n_more("a number"), 0);
+        assert!(n_more("a <|im_end|> number") > 3, "{template}");
+    }
+}
+
+#[test]
+fn schema_in_prompt_says_where_it_is_ignored() {
+    let engine = engine();
+    let ask = |more: Value| {
+        let request = with(&json!({"n_predict": 1, "response_fields": ["warnings"]}), more);
+        complete(&engine, Endpoint::Foredraft, &request)["warnings"].clone()
+    };
+    let without = "schema_in_prompt: ignored without json_schema or response_format";
+    assert_eq!(ask(json!({"messages": user("Hi"), "schema_in_prompt": true})), json!([without]));
+    assert_eq!(ask(json!({"messages": user("Hi"), "schema_in_prompt": "text"})), json!([without]));
+    let ignored = ask(json!({"prompt": "Hi", "json_schema": {"enum": [1]}, "schema_in_prompt": true}));
+    assert_eq!(ignored, json!(["schema_in_prompt: ignored without messages"]));
+}
+
 #[test]
 fn last_message_is_continued() {
     let engine = engine();

@@ -244,7 +244,8 @@ class Engine:
         **request: Unpack[RequestOptions],
     ) -> Stream:
         """Begins a completion of a prompt or of a chat, and returns its updates for a loop (`for` or `async for`). The request takes
-        every key of docs/reference.md; `schema` is a `json_schema`, or what has one. Without `n_predict` it ends at the latest when
+        every key of docs/reference.md; `schema` is a `json_schema`, or what has one, which
+        the model of a chat sees (`schema_in_prompt`). Without `n_predict` it ends at the latest when
         the context is full. `logits_processor` and `stopping_criteria` are functions, or lists of them, that the engine's thread calls
         before each token: see the README."""
         whole: dict[str, Any] = dict(request)
@@ -265,6 +266,8 @@ class Engine:
             whole["tools"] = [tool_of(tool) for tool in tools]
         if schema is not None:
             whole["json_schema"] = schema_of(schema)
+            if messages is not None:
+                whole.setdefault("schema_in_prompt", True)
         return Stream(self, whole, hook)
 
     def complete(

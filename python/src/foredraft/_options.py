@@ -189,6 +189,7 @@ class RequestOptions(TypedDict, total=False):
     ignore_eos: bool
     grammar: str
     json_schema: Union[str, Mapping[str, Any]]
+    schema_in_prompt: Union[bool, str]
     property_order: Literal["schema", "any"]
     additional_properties: bool
     logit_bias: Union[Sequence[Sequence[Any]], Sequence[Mapping[str, Any]], Mapping[str, Union[float, Literal[False]]]]

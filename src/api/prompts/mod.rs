@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
 pub use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
-use crate::api::prompts::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns, without_dropped};
-use crate::api::wire::request::{ChatInput, Input, Inputs, Overflow, Prompt};
+use crate::api::prompts::chat::{
+    ChatTemplate, FittedChat, RenderInput, Rendered, add_to_system, drop_turns, without_dropped,
+};
+use crate::api::wire::request::{ChatInput, Input, Inputs, Overflow, Prompt, ShownSchema};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 use crate::speculative::Predicted;
@@ -29,6 +31,8 @@ const MAX_INLINE: usize = 4 << 10;
 const MAX_INLINE_CHAT: usize = 32 << 10;
 /// The longest text that `add_generation_prompt` adds, in bytes. Those of models have a hundredth of it.
 const MAX_GENERATION_PROMPT: usize = 8 << 10;
+/// The variable in which templates that have a place for the schema of the answer look for it: Cohere's.
+const RESPONSE_FORMAT: &str = "response_format";
 
 /// A prompt after tokenization.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -161,7 +165,7 @@ impl PromptSource {
     /// Renders and tokenizes messages. Returns the tokens and the text.
     fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, String)> {
         let vocab = self.serving.vocab();
-        let rendered = with_template(&self.serving, chat, messages, &self.interrupt, |template, input| {
+        let rendered = with_schema(&self.serving, chat, messages, &self.interrupt, |template, input| {
             match self.inputs.parse_special {
                 true => Ok(Rendered { text: template.render(input)?, ..Rendered::default() }),
                 false => template.render_tainted(input, vocab.specials()),
@@ -187,7 +191,7 @@ impl PromptSource {
 pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
     let interrupt = PromptInterrupt::new(serving, None);
     let vocab = serving.vocab();
-    let rendered = with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
+    let rendered = with_schema(serving, chat, &chat.messages, &interrupt, |template, input| {
         template.render_tainted(input, vocab.specials())
     })?;
     let Rendered { text, .. } = without_added_tokens(rendered, vocab);
@@ -256,6 +260,32 @@ fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
         text.truncate(text.len() - eos.len());
     }
     Rendered { text, tainted, marks }
+}
+
+/// As [`with_template`], and the model sees the schema of its answer: in the template's own place, or in the system message.
+fn with_schema<R>(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    messages: &[Value],
+    interrupt: &PromptInterrupt,
+    render: impl FnOnce(&ChatTemplate, &RenderInput) -> Result<R>,
+) -> Result<R> {
+    with_template(serving, chat, messages, interrupt, |template, input| match &chat.shown_schema {
+        None => render(template, input),
+        Some(ShownSchema::Schema(schema)) if template.uses(RESPONSE_FORMAT) => {
+            let mut kwargs = input.kwargs.clone();
+            kwargs.entry(RESPONSE_FORMAT).or_insert_with(|| json!({"type": "json_object", "schema": schema}));
+            render(template, &RenderInput { kwargs: &kwargs, ..*input })
+        }
+        Some(ShownSchema::Schema(schema)) => {
+            let messages =
+                add_to_system(messages, &format!("Write your answer as JSON that follows this schema:\n{schema}"));
+            render(template, &RenderInput { messages: &messages, ..*input })
+        }
+        Some(ShownSchema::Text(text)) => {
+            render(template, &RenderInput { messages: &add_to_system(messages, text), ..*input })
+        }
+    })
 }
 
 /// Calls `render` with the chat template: the request's, else that of the serving model.

@@ -629,7 +629,6 @@ class Llama:
             ),
             **_grammar(grammar),
             "logits_processor": logits_processor,
-            **_format(response_format),
             **request,
         }
         if tool_choice is not None:
@@ -638,6 +637,8 @@ class Llama:
             whole["functions"] = list(functions)
         if function_call is not None:
             whole["function_call"] = function_call
+        if response_format is not None:
+            whole["response_format"] = response_format
         if logprobs:
             whole["n_probs"] = max(top_logprobs or 1, 1)
         name = model or self.model_path
@@ -751,18 +752,6 @@ def _grammar(grammar: LlamaGrammar | None) -> Dict[str, Any]:
     if grammar is None:
         return {}
     return {"json_schema": grammar.schema} if grammar.grammar is None else {"grammar": grammar.grammar}
-
-
-def _format(response_format: Mapping[str, Any] | None) -> Dict[str, Any]:
-    if response_format is None or response_format.get("type") == "text":
-        return {}
-    kind = response_format.get("type")
-    if kind == "json_object":
-        return {"json_schema": response_format.get("schema") or {"type": "object"}}
-    if kind == "json_schema":
-        named = response_format.get("json_schema") or response_format
-        return {"json_schema": named.get("schema") or {"type": "object"}}
-    raise ValueError(f"response_format: expected type text, json_object or json_schema, got {kind!r}")
 
 
 def _chat_logprobs(answer: Update | Completion) -> list[Any]:

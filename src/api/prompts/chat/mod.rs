@@ -24,6 +24,7 @@ use serde_json::{Map, Value as Json};
 
 pub(in crate::api) use self::overflow::{FittedChat, drop_turns, without_dropped};
 use self::shape::MessageShape;
+pub(in crate::api) use self::shape::add_to_system;
 use self::taint::Marker;
 pub use self::taint::Rendered;
 use self::values::{failure, json_text, limits, value};
@@ -111,7 +112,7 @@ impl ChatTemplate {
     }
 
     /// Whether the template asks for a variable of that name.
-    fn uses(&self, variable: &str) -> bool {
+    pub(in crate::api) fn uses(&self, variable: &str) -> bool {
         matches!(&self.template, TemplateSource::Jinja(template) if template.uses(variable))
     }
 

@@ -159,6 +159,19 @@ impl MessageShape {
     }
 }
 
+/// Messages with the text at the end of the system message, or in a new one.
+pub(in crate::api) fn add_to_system(messages: &[Json], text: &str) -> Vec<Json> {
+    let mut messages = messages.to_vec();
+    let is_system =
+        |message: &&mut Json| message.get("role").is_some_and(|role| role == "system" || role == "developer");
+    match messages.first_mut().filter(is_system).and_then(|message| message.get_mut("content")) {
+        Some(Json::String(content)) => *content = format!("{content}\n\n{text}"),
+        Some(Json::Array(parts)) => parts.push(json!({"type": "text", "text": text})),
+        _ => messages.insert(0, json!({"role": "system", "content": text})),
+    }
+    messages
+}
+
 fn set(message: &mut Json, key: &str, value: Json) {
     if let Json::Object(message) = message {
         message.insert(key.to_owned(), value);

@@ -10,7 +10,8 @@ use foredraft_grammar::tree::{NodeId, Tree};
 use foredraft_schema::{CompileOptions, Schema};
 use serde_json::{Map, Value, json};
 
-use super::tools::{callable_tools, describe_in_system};
+use super::tools::{callable_tools, described};
+use crate::api::prompts::chat::add_to_system;
 use crate::api::wire::request::{ChatInput, ChatOptions, Continuation, ReasoningFormat, ToolChoice};
 use crate::api::wire::schema::of_field;
 use crate::error::Result;
@@ -108,9 +109,7 @@ impl AnswerFormat {
             };
             warnings.push(format!("tools: the chat template {why}, so {so}"));
             if is_required {
-                let mut described = chat.messages.clone();
-                describe_in_system(&chat.tools, parallel, &mut described);
-                messages = Some(described);
+                messages = Some(add_to_system(&chat.messages, &described(&chat.tools, parallel)));
                 format.calls = vec![described_calls(parallel)];
             } else if known.is_generic {
                 tools.clear();

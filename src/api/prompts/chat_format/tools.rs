@@ -35,8 +35,8 @@ pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions, work: &Wor
     Ok(tools)
 }
 
-/// Adds a description of the tools to the system message, or a system message.
-pub(super) fn describe_in_system(tools: &[Value], parallel: bool, messages: &mut Vec<Value>) {
+/// A description of the tools, for the system message.
+pub(super) fn described(tools: &[Value], parallel: bool) -> String {
     let mut text = String::from("You can call these tools:\n");
     for tool in tools {
         text += &format!("{}\n", tool.get("function").unwrap_or(tool));
@@ -45,10 +45,5 @@ pub(super) fn describe_in_system(tools: &[Value], parallel: bool, messages: &mut
         true => r#"Answer with an array of calls: [{"name": "...", "arguments": {...}}]"#,
         false => r#"Answer with a call: {"name": "...", "arguments": {...}}"#,
     };
-    let system = messages.first_mut().filter(|message| message.get("role").is_some_and(|role| role == "system"));
-    match system.and_then(|message| message.get_mut("content")) {
-        Some(Value::String(content)) => *content = format!("{content}\n\n{text}"),
-        Some(Value::Array(parts)) => parts.push(json!({"type": "text", "text": text})),
-        _ => messages.insert(0, json!({"role": "system", "content": text})),
-    }
+    text
 }

@@ -288,11 +288,12 @@ fn tool_choice(key: &str, value: &Value) -> Result<ToolChoice> {
 }
 
 /// Reads `response_format`: the schema of the content. Also llama-server's older forms, with `schema` in place of `json_schema.schema`.
-fn response_schema(value: &Value) -> Result<Option<Value>> {
+pub(super) fn response_schema(value: &Value) -> Result<Option<Value>> {
     let expected =
         r#"{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}"#;
     let wrong = || unexpected("response_format", expected, value);
     let given = value.get("json_schema").and_then(|inner| inner.get("schema")).or_else(|| value.get("schema"));
+    let given = given.filter(|schema| !schema.is_null());
     match value.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(given.cloned().unwrap_or_else(|| json!({"type": "object"})))),

@@ -25,7 +25,7 @@ pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub use self::defaults::read_seed;
-pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
+pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, ShownSchema, pieces};
 pub use self::sampling::MAX_WINDOW;
 #[cfg(test)]
 pub use self::sampling::tests::sampler_fields;

@@ -4,10 +4,14 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::chat::read_tools;
+use super::chat::{read_tools, response_schema};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected};
+use crate::api::wire::schema;
 use crate::error::{Error, Result};
 use crate::llama::Token;
+
+/// The longest schema that is in the prompt by default, in bytes of JSON.
+const MAX_SHOWN_SCHEMA: usize = 16 << 10;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +39,11 @@ impl Prompt {
             }
             Prompt::Messages(chat) => {
                 let values = chat.messages.iter().chain(&chat.tools).chain(chat.chat_template_kwargs.values());
-                values.map(value_len).sum::<usize>() + chat.chat_template.as_ref().map_or(0, String::len)
+                let shown = chat.shown_schema.as_ref().map_or(0, |shown| match shown {
+                    ShownSchema::Schema(schema) => value_len(schema),
+                    ShownSchema::Text(text) => text.len(),
+                });
+                values.map(value_len).sum::<usize>() + chat.chat_template.as_ref().map_or(0, String::len) + shown
             }
         }
     }
@@ -122,8 +130,19 @@ pub struct ChatInput {
     pub chat_template_kwargs: Map<String, Value>,
     /// The prompt ends with the beginning of the assistant's turn.
     pub add_generation_prompt: bool,
+    /// What the model sees of the schema of its answer.
+    pub shown_schema: Option<ShownSchema>,
     /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
     pub continued: Option<ContinuedTurn>,
+}
+
+/// What the model sees of the schema of its answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ShownSchema {
+    /// The schema, in the template's own place for it, or in the system message.
+    Schema(Value),
+    /// The host's text, in the system message.
+    Text(String),
 }
 
 /// The beginning of a turn that the completion continues.
@@ -266,6 +285,7 @@ impl ChatInput {
             Some(other) => return Err(unexpected("chat_template_kwargs", "an object", other)),
         };
         let add_generation_prompt = fields.flag("add_generation_prompt")?;
+        let shown_schema = ShownSchema::read(fields, messages.is_some())?;
         let Some(messages) = messages else {
             let given = [
                 ("tools", tools.is_some()),
@@ -287,8 +307,52 @@ impl ChatInput {
             chat_template,
             chat_template_kwargs: kwargs.unwrap_or_default(),
             add_generation_prompt: add_generation_prompt.unwrap_or(true),
+            shown_schema,
             continued: None,
         }))
+    }
+}
+
+impl ShownSchema {
+    /// Reads `schema_in_prompt`, beside the schema. `None`: the model does not see it.
+    fn read(fields: &mut Fields, is_chat: bool) -> Result<Option<ShownSchema>> {
+        let key = "schema_in_prompt";
+        let given = fields.get(key);
+        let (is_shown, text) = match given {
+            None => (true, None),
+            Some(Value::Bool(is_shown)) => (*is_shown, None),
+            Some(Value::String(text)) => (!text.is_empty(), Some(text)),
+            Some(other) => return Err(unexpected(key, "true, false or a text", other)),
+        };
+        if !is_chat || !is_shown {
+            if given.is_some() && is_shown {
+                fields.warn(format!("{key}: ignored without messages"));
+            }
+            return Ok(None);
+        }
+        let of_format = fields.get("response_format").map(response_schema).transpose()?.flatten();
+        let other = fields.get("json_schema").filter(|schema| given.is_some() && **schema != "");
+        let schema = match (of_format, other) {
+            (Some(schema), _) => schema,
+            (None, Some(schema)) => schema::parse(schema)?,
+            (None, None) => {
+                if given.is_some() {
+                    fields.warn(format!("{key}: ignored without json_schema or response_format"));
+                }
+                return Ok(None);
+            }
+        };
+        if let Some(text) = text {
+            return Ok(Some(ShownSchema::Text(text.clone())));
+        }
+        let len = schema.to_string().len();
+        if given.is_none() && len > MAX_SHOWN_SCHEMA {
+            fields.warn(format!(
+                "{key}: the schema has {len} bytes, so the model does not see it (true shows schemas of more than {MAX_SHOWN_SCHEMA} bytes, too)"
+            ));
+            return Ok(None);
+        }
+        Ok(Some(ShownSchema::Schema(schema)))
     }
 }
 

@@ -102,6 +102,7 @@ fn messages_are_parsed() {
             chat_template: None,
             chat_template_kwargs: Map::new(),
             add_generation_prompt: true,
+            shown_schema: None,
             continued: None,
         }
     );
