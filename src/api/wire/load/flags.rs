@@ -323,5 +323,4 @@ pub(super) static FLAGS: &[Flag] = &[
         Unsupported("models are not downloaded; set a file with -m"),
     ),
     flag(&["--mtp", "--eagle3", "--dflash", "--mmproj", "-mm"], Unsupported(NOT_YET)),
-    flag(&["-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"], Unsupported(NOT_YET)),
 ];

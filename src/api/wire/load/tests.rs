@@ -458,7 +458,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 93] = [
+const KEYS: [&str; 97] = [
     "model",
     "model_alias",
     "model_draft",

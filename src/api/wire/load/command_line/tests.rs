@@ -48,6 +48,10 @@ fn flags_become_json_keys() {
     check("--numa isolate --no-mmap", json!({"numa": "isolate", "use_mmap": false}));
     check("-lm mmap+mlock", json!({"use_mmap": true, "use_mlock": true}));
     check("-ngl auto -ngld all", json!({"n_gpu_layers": "auto", "n_gpu_layers_draft": "all"}));
+    check(
+        "-ot exps=CPU -ncmoe 4 -cmoed",
+        json!({"override_tensor": ["exps=CPU"], "n_cpu_moe": 4, "n_cpu_moe_draft": "all"}),
+    );
     check("-ts 3,1/2.5 -sm row -mg 1", json!({"tensor_split": [3.0, 1.0, 2.5], "split_mode": "row", "main_gpu": 1}));
     check("-dev CUDA0,CUDA1 -devd none", json!({"devices": ["CUDA0", "CUDA1"], "devices_draft": ["none"]}));
     check("--rpc 10.0.0.1:50052,[::1]:1", json!({"rpc": ["10.0.0.1:50052", "[::1]:1"]}));
