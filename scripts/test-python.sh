@@ -56,13 +56,13 @@ fi
 tar -C "$folder" -xzf "$folder"/wheel/foredraft-*.tar.gz
 # Cargo finds the whole workspace in it.
 ! command -v cargo >/dev/null || cargo metadata --quiet --no-deps --format-version 1 --manifest-path "$folder"/foredraft-*/source/Cargo.toml >/dev/null
-"$folder/venv/bin/pip" install --quiet pytest mypy openai "$folder"/wheel/*.whl
+"$folder/venv/bin/pip" install --quiet pytest mypy openai huggingface_hub "$folder"/wheel/*.whl
 echo "wheel: $(cd "$folder/wheel" && ls)"
 cp -r "$root/python/tests" "$folder/tests"
 
 cd "$folder"
 unset FOREDRAFT_LIB PYTHONPATH
-export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples
+export FOREDRAFT_MODELS=$root/models FOREDRAFT_EXAMPLES=$root/examples FOREDRAFT_HUB=$root/tests/hub
 venv/bin/mypy --strict -p foredraft -p foredraft_llama_cpp
 venv/bin/mypy --strict tests/typed.py
 venv/bin/python -m pytest -q -p no:cacheprovider --rootdir "$folder" "$@" tests

@@ -590,3 +590,18 @@ def test_threads_may_use_one_engine(engine):
     for thread in threads:
         thread.join()
     assert len(texts) == 6 and len(set(texts)) == 1
+
+
+@pytest.mark.parametrize("messages", ["hello", {"role": "user", "content": "hello"}])
+def test_messages_that_are_no_list_are_explained(engine, messages):
+    for call in engine.chat, engine.apply_template:
+        with pytest.raises(foredraft.InvalidRequestError, match=r'an array of messages, such as \[\{"role": "user"'):
+            call(messages)
+
+
+def test_a_function_as_a_tool_is_explained(engine):
+    def weather(city: str) -> str:
+        return city
+
+    with pytest.raises(foredraft.InvalidRequestError, match=r"tools\[1\]: expected .*pydantic.* got <function .*weather"):
+        engine.chat([{"role": "user", "content": "x"}], tools=[{"type": "function", "function": {"name": "a"}}, weather])

@@ -163,7 +163,7 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
 
 
 @pytest.mark.parametrize("call, reason", [
-    (lambda llm: Llama.from_pretrained("repo", filename="x.gguf"), "downloads nothing"),
+    (lambda llm: Llama.from_pretrained("a/b", filename="x.gguf", local_dir="here"), "HF_HUB_CACHE"),
     (lambda llm: llm.scores, "keeps no logits"),
     (lambda llm: Llama(str(TARGET), chat_handler=print), "chat_format"),
     (lambda llm: Llama(str(TARGET), tokenizer=print), "the model's own"),

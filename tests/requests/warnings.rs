@@ -63,6 +63,8 @@ fn models_that_do_not_serve_are_warned_about() {
     };
     let swapped = load(json!({"model": model("draft"), "model_draft": model("target"), "n_ctx": 256}));
     assert!(swapped.contains("model_draft: has ") && swapped.contains("takes longer than it saves"), "{swapped}");
+    let own = load(json!({"model": model("target"), "model_draft": model("target"), "n_ctx": 256}));
+    assert!(own.contains("model_draft: is the target itself"), "{own}");
     let mtp = load(json!({"model_draft": null, "n_ctx": 256, "speculative": {"type": "mtp"}}));
     assert!(mtp.contains("speculative.type: mtp is not used"), "{mtp}");
     let shared = |kind: &str, more: Value| {

@@ -45,6 +45,7 @@ from ._errors import (
     TimedOutError,
     WouldDeadlockError,
 )
+from ._hub import download
 from ._library import devices, version
 from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
@@ -68,5 +69,6 @@ __all__ = [
     "InvalidRequestError", "ModelError", "ModelFileNotFoundError", "ModelInfo", "ModelLoadingError", "ModelPermissionError",
     "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError", "RankedDocument", "RequestCancelledError",
     "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics", "SpeculativeOptions", "Status", "Stream",
-    "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError", "devices", "version",
+    "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError", "devices", "download",
+    "version",
 ]

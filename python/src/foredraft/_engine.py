@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Mapping, Union, cast
 
 from . import _library
+from ._hub import download, is_remote
 from ._errors import ForedraftError, InvalidEngineError, InvalidRequestError, RequestCancelledError, error_from
 from ._logits import LogitsHook, LogitsHooks
 from ._notify import Notifier
@@ -39,6 +40,30 @@ def _source(model: Model) -> Json:
     return model if isinstance(model, Mapping) else os.fspath(model)
 
 
+def _found(model: Model, model_draft: Model | None, progress: Progress, stop: Callable[[], object]) -> tuple[Model, Model | None]:
+    """The models, after a download of those that are `hf:owner/name[:quant]` or an address. A drafter beside a target is its draft."""
+    show = _shown(progress, "download")
+
+    def receive(path: str, done: int, size: int) -> None:
+        stop()
+        show(done / size)
+
+    try:
+        if isinstance(model, str) and is_remote(model):
+            found = download(model, receive=receive, beside=("model_draft",) if model_draft is None else ())
+            model, model_draft = found["model"], found.get("model_draft", model_draft)
+        if isinstance(model_draft, str) and is_remote(model_draft):
+            model_draft = download(model_draft, receive=receive, beside=())["model"]
+    finally:
+        show.close()
+    return model, model_draft
+
+
+def _messages(messages: Iterable[Message]) -> Json:
+    """Messages as a list. The library says what is wrong with anything else."""
+    return messages if isinstance(messages, (str, Mapping)) else list(messages)
+
+
 class Engine:
     """Models and the threads that run them. Engines are independent of each other, and usable from all threads.
 
@@ -46,6 +71,7 @@ class Engine:
             for update in engine.stream("Once upon a time", n_predict=200):
                 print(update, end="", flush=True)
 
+    A model `hf:owner/name:Q4_K_M`, or the address of one, is downloaded first: see docs/models.md.
     `config` takes every key of `foredraft_load` in docs/reference.md. Without a `model` none is loaded until `load`."""
 
     def __init__(
@@ -96,6 +122,7 @@ class Engine:
         **config: Unpack[EngineOptions],
     ) -> None:
         """Loads the models in place of what is loaded, and waits for it. Ctrl-C ends the load."""
+        model, model_draft = _found(model, model_draft, progress, lambda: None)
         show = _shown(progress)
         self._begin_load(model, model_draft, config)
         try:
@@ -116,6 +143,9 @@ class Engine:
         **config: Unpack[EngineOptions],
     ) -> None:
         """The same without blocking the event loop. Cancelling the task ends the load."""
+        if is_remote(model) or is_remote(model_draft):
+            with _Stop() as stop:
+                model, model_draft = await asyncio.to_thread(_found, model, model_draft, progress, stop.check)
         show = _shown(progress)
         self._begin_load(model, model_draft, config)
         try:
@@ -261,9 +291,9 @@ class Engine:
         if prompt is not None:
             whole["prompt"] = prompt
         if messages is not None:
-            whole["messages"] = list(messages)
+            whole["messages"] = _messages(messages)
         if tools is not None:
-            whole["tools"] = [tool_of(tool) for tool in tools]
+            whole["tools"] = [tool_of(i, tool) for i, tool in enumerate(tools)]
         if schema is not None:
             whole["json_schema"] = schema_of(schema)
             if messages is not None:
@@ -338,7 +368,7 @@ class Engine:
 
     def apply_template(self, messages: Iterable[Message], **request: Unpack[TemplateOptions]) -> str:
         """The prompt that the model's chat template makes of a conversation."""
-        return str(self._call("apply_template", {"messages": list(messages), **request})["prompt"])
+        return str(self._call("apply_template", {"messages": _messages(messages), **request})["prompt"])
 
     def embed(self, text: Prompt, *, embd_normalize: int = 2, truncate: bool = False) -> list[float]:
         """The embedding of a text; the model must be loaded with `embedding=True`. A text that is too long is an error, or loses its end."""
@@ -428,7 +458,24 @@ class _Bar(_Shown):
         self._bar.close()
 
 
-def _shown(progress: Progress) -> _Shown:
+class _Stop:
+    """Ends the work of another thread at its next step, when the block ends."""
+
+    def __init__(self) -> None:
+        self._has_ended = False
+
+    def check(self) -> None:
+        if self._has_ended:
+            raise RequestCancelledError("the task was cancelled")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended = True
+
+
+def _shown(progress: Progress, what: str = "load") -> _Shown:
     if callable(progress):
         return _Told(progress)
     if progress:
@@ -436,5 +483,5 @@ def _shown(progress: Progress) -> _Shown:
             tqdm = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
             return _Shown()
-        return _Bar(tqdm(total=100, desc="load", unit="%"))
+        return _Bar(tqdm(total=100, desc=what, unit="%"))
     return _Shown()

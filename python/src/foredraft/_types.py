@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Protocol, Sequence, Type, TypeVar, Union, cast, runtime_checkable
 
+from ._errors import InvalidRequestError
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -128,9 +130,13 @@ def schema_of(schema: Schema) -> Json:
     return schema.model_json_schema() if isinstance(schema, HasSchema) else schema
 
 
-def tool_of(tool: Tool) -> Mapping[str, Any]:
-    """A tool as OpenAI's object."""
+def tool_of(i: int, tool: Tool) -> Mapping[str, Any]:
+    """Tool `i` as OpenAI's object."""
     if not isinstance(tool, HasSchema):
+        if callable(tool):
+            raise InvalidRequestError(
+                f'tools[{i}]: expected {{"type": "function", "function": {{"name", "description", "parameters"}}}} or a class of pydantic\'s, '
+                f"got {tool!r}: the model needs the JSON schema of a function's arguments")
         return tool
     parameters = dict(tool.model_json_schema())
     name = getattr(tool, "__name__", None) or parameters.get("title") or type(tool).__name__

@@ -227,7 +227,7 @@ pub struct CheckedTemplate {
     pub generation_prompt: Option<String>,
 }
 
-/// A warning about the messages that are in no part of the prompt.
+/// Warnings about messages that are in no part of the prompt, and about roles that the template does not know.
 fn vanished(
     serving: &ServingModel,
     chat: &ChatInput,
@@ -238,7 +238,8 @@ fn vanished(
     let kept = without_dropped(&chat.messages, dropped);
     let (names, messages): (Vec<usize>, Vec<Value>) = kept.map(|(index, message)| (index, message.clone())).unzip();
     with_template(serving, chat, &messages, interrupt, |template, input| {
-        Ok(template.warning_of_vanished(input, &names, prompt).into_iter().collect())
+        let vanished = template.warning_of_vanished(input, &names, prompt);
+        Ok(template.warning_of_roles(input, &names).into_iter().chain(vanished).collect())
     })
 }
 

@@ -6,6 +6,7 @@
 
 use std::ffi::{CString, OsStr, c_char, c_void};
 use std::fmt;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -323,28 +324,67 @@ unsafe extern "C" fn add_token(tokens: *mut c_void, token: Token) {
 /// Validates a stream in advance, and adds the formats of its weights.
 fn check_stream(stream: &Stream, name: &str, source: &GgufSource, check: &mut HeadCheck) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
-    let mut magic = [0_u8; 4];
-    match stream.read_at(0, &mut magic) {
-        4 if &magic == b"GGUF" => {}
-        4 => return refuse("is not a GGUF file"),
-        _ if stream.len() < 4 => return refuse("is empty or truncated"),
-        _ => return refuse("cannot be read"),
+    let mut head = [0_u8; HEAD];
+    let n_read = stream.read_at(0, &mut head);
+    if n_read < 4 && stream.len() >= 4 {
+        return refuse("cannot be read");
     }
+    check_format(head.get(..n_read).unwrap_or_default()).or_else(refuse)?;
     // SAFETY: the stream is open.
     let checked = unsafe { check_head(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len(), check) };
     checked.or_else(|why| refuse(&why))
 }
 
+/// The bytes of a file by which its format is recognized.
+const HEAD: usize = 64;
+
+/// Checks that the first bytes of a file are those of a GGUF file. The error says what the file is instead.
+fn check_format(head: &[u8]) -> std::result::Result<(), &'static str> {
+    let text = head.trim_ascii_start();
+    Err(if head.starts_with(b"GGUF") {
+        return Ok(());
+    } else if head.len() < 4 {
+        "is empty or truncated"
+    } else if text.starts_with(b"version https://git-lfs") {
+        "is not a GGUF file, but a pointer of Git LFS: \"git lfs pull\" in its repository downloads the file"
+    } else if text.starts_with(b"<") {
+        "is not a GGUF file, but a web page: download the file itself, whose address on Hugging Face has /resolve/, not /blob/"
+    } else if head.get(8) == Some(&b'{') {
+        "is not a GGUF file, but a safetensors file: llama.cpp's convert_hf_to_gguf.py converts it"
+    } else {
+        "is not a GGUF file"
+    })
+}
+
+/// The error for a file that does not exist. If the path is an address or the name of a repository, it names the program that downloads it.
+fn with_program(path: &Path, error: Error) -> Error {
+    let Some(given) = path.to_str() else { return error };
+    let is_name = |text: &str| {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
+        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_allowed)
+    };
+    let is_repository = given.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name));
+    let is_remote = ["hf:", "http://", "https://"].iter().any(|prefix| given.starts_with(prefix));
+    if !is_remote && (!is_repository || given.ends_with(".gguf")) {
+        return error;
+    }
+    let message =
+        format!("{}; \"foredraft-get {given}\" downloads the model, and prints the path to load", error.message());
+    Error::file(path, &ErrorKind::NotFound.into(), message)
+}
+
 /// Validates a file in advance, and adds the formats of its weights. `name`: the field of the file.
 fn check_file(name: &str, path: &Path, check: &mut HeadCheck) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
-    let mut file = atomic_write::open(path).map_err(|error| error.within(name).with_code(Code::ModelError))?;
-    let mut magic = [0_u8; 4];
-    match std::io::Read::read_exact(&mut file, &mut magic) {
-        Ok(()) if &magic == b"GGUF" => {}
-        Ok(()) => return refuse("is not a GGUF file"),
-        Err(_) => return refuse("is empty or truncated"),
+    let mut file = atomic_write::open(path).map_err(|error| {
+        let error = if error.missing_file().is_some() { with_program(path, error) } else { error };
+        error.within(name).with_code(Code::ModelError)
+    })?;
+    let mut head = Vec::new();
+    if file.by_ref().take(HEAD as u64).read_to_end(&mut head).is_err() {
+        return refuse("cannot be read");
     }
+    check_format(&head).or_else(refuse)?;
     let length = file.metadata().map_or(u64::MAX, |file| file.len());
     let path = c_path(path)?;
     // SAFETY: the path is NUL-terminated.

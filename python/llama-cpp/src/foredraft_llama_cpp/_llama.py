@@ -17,7 +17,7 @@ import tempfile
 from types import SimpleNamespace
 from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoReturn, Sequence, Union
 
-from foredraft import Completion, ContextFullError, Engine, InvalidRequestError, Stream, Update
+from foredraft import Completion, ContextFullError, Engine, InvalidRequestError, Stream, Update, download
 
 from . import _constants as numbers
 from ._chat_formats import template_of
@@ -62,7 +62,6 @@ _CACHE_TYPES = {
 }
 #: Why an argument or a function of llama-cpp-python is not there.
 _REASONS = {
-    "from_pretrained": "this package downloads nothing: download the file, and pass its path",
     "scores": "the engine keeps no logits: ask for logprobs",
     "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
     "tokenizer": "the engine tokenizes by the model's own vocabulary",
@@ -185,9 +184,12 @@ class Llama:
         self._info = self.engine.model_info()
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **others: Any) -> NoReturn:
-        """Is not there."""
-        raise NotImplementedError(f"from_pretrained is not available: {_REASONS['from_pretrained']}")
+    def from_pretrained(cls, repo_id: str, filename: str | None = None, **others: Any) -> Llama:
+        """Downloads a file of a repository into Hugging Face's cache, and loads it. `filename` may be a pattern, such as `*Q8_0.gguf`."""
+        if others.pop("local_dir", None) or others.pop("cache_dir", None) or others.pop("additional_files", None):
+            raise NotImplementedError("from_pretrained: HF_HUB_CACHE names the folder of downloads, and all files of a split model are downloaded")
+        others.pop("local_dir_use_symlinks", None)
+        return cls(download(f"{repo_id}/{filename}" if filename else repo_id, beside=())["model"], **others)
 
     def close(self) -> None:
         """Frees the model."""

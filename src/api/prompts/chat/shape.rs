@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::tool_shape::ToolShape;
 use super::values::json_text;
 use crate::api::wire::fields::check_memory;
-use crate::api::wire::fields::unexpected;
+use crate::api::wire::fields::{unexpected, unexpected_part};
 use crate::error::{Error, Result};
 
 /// The form of messages that a template expects.
@@ -201,7 +201,7 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
     let texts = parts.iter().enumerate().map(|(j, part)| match (part.get("type"), part.get("text")) {
         (None, Some(Json::String(text))) => Ok(text.as_str()),
         (Some(Json::String(kind)), Some(Json::String(text))) if kind == "text" => Ok(text.as_str()),
-        _ => Err(unexpected(&format!("messages[{i}].content[{j}]"), "{\"type\": \"text\", \"text\": ...}", part)),
+        _ => Err(unexpected_part(&format!("messages[{i}].content[{j}]"), part)),
     });
     Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
 }

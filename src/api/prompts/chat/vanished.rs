@@ -3,10 +3,13 @@
 use serde_json::{Map, Value as Json};
 
 use super::{ChatTemplate, RenderInput};
+use crate::api::wire::fields::show;
 use crate::error::Result;
 
 /// The text that replaces what is missed in a prompt. A template may print a content otherwise than it was given.
 const MARK: &str = "probe-content-71c3";
+/// The roles that OpenAI's clients and templates use.
+const ROLES: [&str; 8] = ["system", "developer", "user", "assistant", "tool", "function", "ipython", "model"];
 /// The maximum number of messages that are named in one warning.
 const MAX_NAMED: usize = 8;
 /// The most bytes that are searched for texts that do not come in the order of the messages. A text that is not looked for counts as found.
@@ -58,6 +61,18 @@ impl ChatTemplate {
         }
         let more = if more.is_empty() { "" } else { " and more" };
         Some(format!("{}{more}: the chat template does not print this", named.join(", ")))
+    }
+
+    /// A warning that names the first message whose role is neither one that hosts use nor in a text of the template.
+    pub(in crate::api) fn warning_of_roles(&self, input: &RenderInput, names: &[usize]) -> Option<String> {
+        let is_unknown = |role: &&str| !ROLES.contains(role) && !self.literals.iter().any(|text| text.contains(*role));
+        let roles = input.messages.iter().map(|message| message.get("role").and_then(Json::as_str));
+        let (index, role) = roles.enumerate().find_map(|(index, role)| Some((index, role.filter(is_unknown)?)))?;
+        let name = names.get(index).copied().unwrap_or(index);
+        let role = show(&Json::from(role));
+        Some(format!(
+            "messages[{name}].role: the chat template does not know {role}, only roles such as \"system\", \"user\" and \"assistant\""
+        ))
     }
 
     /// Whether a mark that stands in place of a part of a message arrives in the prompt.

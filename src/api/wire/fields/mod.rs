@@ -99,6 +99,17 @@ pub fn unexpected(name: &str, expected: &str, value: &Value) -> Error {
     Error::invalid(format!("{name}: expected {expected}, got {}", show(value)))
 }
 
+/// The error of a part of a message's content that is not text.
+pub fn unexpected_part(name: &str, part: &Value) -> Error {
+    let expected = match part.get("type").and_then(Value::as_str) {
+        Some("image_url" | "image" | "input_image") => "text, because images are not supported",
+        Some("input_audio" | "audio") => "text, because sounds are not supported",
+        Some("video_url" | "video" | "file" | "input_file") => "text, because files are not supported",
+        _ => "{\"type\": \"text\", \"text\": ...}",
+    };
+    unexpected(name, expected, part)
+}
+
 /// The error of a feature that this version does not have.
 pub fn unavailable(name: &str) -> Error {
     Error::invalid(format!("{name}: not available in this version of foredraft"))

@@ -186,6 +186,12 @@ impl LoadRequest {
     pub fn warn_about_models(&mut self, models: &Models) {
         let (target, draft) = (&models.target, models.draft.as_deref());
         self.warnings.extend(models.self_check.warnings());
+        if self.config.draft.as_ref().is_some_and(|(draft, _)| draft.source == self.config.model.source) {
+            self.warnings.push(
+                "model_draft: is the target itself, so drafting with it takes longer than it saves: give a smaller model of its family"
+                    .to_owned(),
+            );
+        }
         let has_layers = |draft: &&Model| !draft.draft_kind().is_head();
         if let Some(draft) = draft.filter(has_layers).filter(|draft| draft.n_params() > target.n_params()) {
             self.warnings.push(format!(

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use super::chat::{read_tools, response_schema};
-use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected};
+use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected, unexpected_part};
 use crate::api::wire::schema;
 use crate::error::{Error, Result};
 use crate::llama::Token;
@@ -262,6 +262,9 @@ pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
                 match item {
                     Value::String(text) => Ok(Piece::Text(text.clone())),
                     Value::Number(_) => token(&name, item).map(Piece::Token),
+                    Value::Object(message) if message.contains_key("role") => {
+                        Err(unexpected(&name, "a string or a token id (messages are given as \"messages\")", item))
+                    }
                     _ => Err(unexpected(&name, "a string or a token id", item)),
                 }
             })
@@ -276,7 +279,7 @@ impl ChatInput {
     /// # Errors
     /// A field has the wrong type, or `messages` is empty.
     pub fn read(fields: &mut Fields) -> Result<Option<ChatInput>> {
-        let messages = fields.list("messages", "an array of messages", message)?;
+        let messages = fields.list("messages", MESSAGES, message)?;
         let tools = read_tools(fields)?;
         let chat_template = fields.c_text("chat_template")?;
         let kwargs = match fields.get("chat_template_kwargs") {
@@ -356,6 +359,9 @@ impl ShownSchema {
     }
 }
 
+/// The value of `messages`.
+const MESSAGES: &str = "an array of messages, such as [{\"role\": \"user\", \"content\": \"Hello\"}]";
+
 /// Validates a message. Other keys (`name`, `tool_calls`, `reasoning_content`, ...) are passed to the template.
 fn message(name: &str, value: &Value) -> Result<Value> {
     let Value::Object(map) = value else {
@@ -369,7 +375,7 @@ fn message(name: &str, value: &Value) -> Result<Value> {
                 let name = format!("{name}.content[{i}]");
                 match part.get("text") {
                     Some(text) => text_in(&format!("{name}.text"), text).map(drop)?,
-                    None => return Err(unexpected(&name, "{\"type\": \"text\", \"text\": ...}", part)),
+                    None => return Err(unexpected_part(&name, part)),
                 }
             }
         }

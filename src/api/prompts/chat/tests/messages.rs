@@ -34,6 +34,31 @@ fn warning(template: &str, messages: Json) -> Option<String> {
 }
 
 #[test]
+fn unknown_roles_are_named_in_a_warning() {
+    let warning = |template: &str, role: &str| {
+        let (template, messages) = (ChatTemplate::parse(template, None).unwrap(), [said("user", "A"), said(role, "B")]);
+        let input = RenderInput {
+            messages: &messages,
+            add_generation_prompt: true,
+            bos_token: "",
+            eos_token: "",
+            tools: None,
+            kwargs: &Map::new(),
+            now: SystemTime::now(),
+            interrupt: None,
+        };
+        template.warning_of_roles(&input, &[4, 7])
+    };
+    let expected = "messages[7].role: the chat template does not know \"usr\", only roles such as \"system\", \"user\" and \"assistant\"";
+    assert_eq!(warning(PRINTS_ALL, "usr").as_deref(), Some(expected));
+    for role in ["user", "tool", "developer"] {
+        assert_eq!(warning(PRINTS_ALL, role), None);
+    }
+    let knows = "{% for m in messages %}{% if m.role == 'usr' %}U{% endif %}{{ m.content }}{% endfor %}";
+    assert_eq!(warning(knows, "usr"), None);
+}
+
+#[test]
 fn a_developer_is_the_system_unless_the_template_prints_developers() {
     let messages = json!([said("developer", "A"), said("user", "B")]);
     let print = "{% for m in messages %}{% if m.role in ['system', 'user'] %}{{ m.role }}={{ m.content }}|{% endif %}{% endfor %}";

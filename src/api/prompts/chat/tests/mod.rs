@@ -256,7 +256,7 @@ fn content_takes_the_form_the_template_expects() {
     check_error(
         CHATML,
         json!([{"role": "user", "content": [{"type": "image_url"}]}]),
-        "messages[0].content[0]: expected {\"type\": \"text\", \"text\": ...}, got {\"type\":\"image_url\"}",
+        "messages[0].content[0]: expected text, because images are not supported, got {\"type\":\"image_url\"}",
     );
 }
 

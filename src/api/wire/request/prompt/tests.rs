@@ -120,7 +120,14 @@ fn messages_are_parsed() {
     check_error(json!({"messages": hello, "prompt": "a"}), "messages: expected either prompt or messages, got both");
     check_error(json!({"messages": hello, "prompt": []}), "got both");
     check_error(json!({"messages": []}), "messages: expected at least one message");
-    check_error(json!({"messages": "a"}), "messages: expected an array of messages, got \"a\"");
+    check_error(
+        json!({"messages": "a"}),
+        "messages: expected an array of messages, such as [{\"role\": \"user\", \"content\": \"Hello\"}], got \"a\"",
+    );
+    check_error(
+        json!({"prompt": [{"role": "user", "content": "a"}]}),
+        "prompt[0]: expected a string or a token id (messages are given as \"messages\"), got",
+    );
     check_error(json!({"messages": ["a"]}), "messages[0]: expected an object with role and content, got \"a\"");
     check_error(json!({"messages": [{"role": "user"}, {"role": 5}]}), "messages[1].role: expected a string, got 5");
     check_error(json!({"messages": [{"content": "a"}]}), "messages[0].role: expected a string, got null");
