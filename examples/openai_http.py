@@ -79,6 +79,11 @@ def total(answers):
     return next(answer["usage"] for answer in answers if answer.get("usage"))
 
 
+def logprobs(answer):
+    """Log-probabilities with the key that OpenAI's types require."""
+    return {**answer["logprobs"], "refusal": None} if answer.get("logprobs") else None
+
+
 class Chat:
     """/v1/chat/completions."""
 
@@ -92,7 +97,7 @@ class Chat:
     def choices(self):
         """The choices of a whole answer."""
         return [
-            {"index": index, "message": answer.message, "logprobs": answer.get("logprobs"), "finish_reason": answer.finish_reason}
+            {"index": index, "message": {**answer.message, "refusal": None}, "logprobs": logprobs(answer), "finish_reason": answer.finish_reason}
             for index, answer in enumerate(self.stream.completions)
         ]
 
@@ -103,7 +108,7 @@ class Chat:
         for update in self.stream:
             delta = {name: value for name, value in (update.get("delta") or {}).items() if name != "role"}
             if delta or update.get("logprobs"):
-                yield {"index": update.index, "delta": delta, "logprobs": update.get("logprobs"), "finish_reason": None}
+                yield {"index": update.index, "delta": delta, "logprobs": logprobs(update), "finish_reason": None}
         for index, answer in enumerate(self.stream.completions):
             yield {"index": index, "delta": {}, "logprobs": None, "finish_reason": answer.finish_reason}
 

@@ -165,8 +165,8 @@ export interface ToolCall {
 /** A message that the engine has answered. It can be appended to the conversation as it is. */
 export interface AssistantMessage {
   role: 'assistant';
-  /** null: nothing but calls. */
-  content: string | null;
+  /** Empty where the answer is nothing but calls. */
+  content: string;
   /** The model's reasoning before the answer. */
   reasoning_content?: string;
   tool_calls?: ToolCall[];
@@ -182,6 +182,8 @@ export type Message =
       role: 'assistant';
       content?: string | null | Array<TextPart | { type: 'refusal'; refusal: string }>;
       name?: string;
+      /** OpenAI's answers have it; the engine ignores it. */
+      refusal?: string | null;
       reasoning_content?: string;
       tool_calls?: Array<ToolCall | { id: string; type: 'custom'; custom: { name: string; input: string } }>;
       function_call?: { name: string; arguments: string } | null;
@@ -195,6 +197,10 @@ export type GivenMessage = Message | {
   content?: string | null | Array<{ type: string; text?: string }>;
   [key: string]: unknown;
 };
+
+/** Which tools the model may call, or must. */
+export type ToolChoice = 'auto' | 'none' | 'required' | (string & {}) | { type?: string; function: { name: string } }
+  | { type: 'allowed_tools'; allowed_tools: { mode: 'auto' | 'required'; tools: Array<{ [key: string]: unknown }> } };
 
 /** A request: every key of docs/reference.md. Fields that OpenAI's types allow to be null may be; they count as absent. */
 export interface Request {
@@ -217,7 +223,8 @@ export interface Request {
   n_predict?: number;
   max_tokens?: number | null;
   max_completion_tokens?: number | null;
-  tool_choice?: 'auto' | 'none' | 'required' | { type?: string; function: { name: string } };
+  /** Also a tool's name. */
+  tool_choice?: ToolChoice;
   parallel_tool_calls?: boolean;
   functions?: object[];
   function_call?: 'auto' | 'none' | { name: string };
@@ -355,7 +362,7 @@ export interface PromptStats {
 /** A piece of a chat's answer: all pieces put together are its `message`. */
 export interface Delta {
   role?: 'assistant';
-  content?: string | null;
+  content?: string;
   reasoning_content?: string;
   tool_calls?: Array<{ index: number; id?: string; type?: 'function'; function: { name?: string; arguments?: string } }>;
   /** With `functions`: OpenAI's older form of the first call. */

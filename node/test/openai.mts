@@ -10,7 +10,7 @@ export async function given(engine: Engine, messages: Param[], params: OpenAI.Ch
   const request: Request = {
     messages,
     tools: params.tools,
-    tool_choice: params.tool_choice as 'auto' | 'none' | 'required' | OpenAI.Chat.Completions.ChatCompletionNamedToolChoice | undefined,
+    tool_choice: params.tool_choice as Exclude<typeof params.tool_choice, OpenAI.Chat.Completions.ChatCompletionNamedToolChoiceCustom>,
     response_format: params.response_format,
     stop: params.stop,
     logit_bias: params.logit_bias,

@@ -29,7 +29,10 @@ export async function calls(engine: Engine, tools: object[], functions: Record<s
     messages.push({ role: 'tool', tool_call_id: call.id, name: call.function.name, content });
   }
   const answer: AssistantMessage = (await engine.chat(messages, { tools, tool_choice: 'none' })).message;
-  console.log(answer.content?.length, answer.reasoning_content?.length);
+  const text: string = answer.content;
+  messages.push({ role: 'assistant', content: null, refusal: null, tool_calls: message.tool_calls });
+  await engine.chat(messages, { tools, tool_choice: { type: 'allowed_tools', allowed_tools: { mode: 'auto', tools: [{ type: 'function', function: { name: 'look' } }] } } });
+  console.log(text.length, answer.reasoning_content?.length);
   return [...messages, answer];
 }
 
@@ -50,6 +53,8 @@ export async function misspelt(engine: Engine): Promise<void> {
   engine.stream({ prompt: 'Once', temperature: 'hot' });
   // @ts-expect-error
   await engine.chat([{ role: 'user', content: 'Hello' }], { top_kk: 1 });
+  // @ts-expect-error
+  await engine.chat([], { tool_choice: { type: 'allowed_tools', allowed_tools: { mode: 'any', tools: [] } } });
   // @ts-expect-error
   await engine.complete({ prompt: 'Once', speculative: { n_mx: 3 } });
   // @ts-expect-error

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import types
+from typing import get_args
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_the_types_of_answers_have_the_fields_that_answers_have(engine):
     status = engine.status()
     same(status, types.Status, ["isolation"])
     same(status["slots"][0], types.SlotStatus)
-    same(status["devices"][0], types.Device)
+    same(status["devices"][0], types.DeviceInUse)
     same(status["devices"][0]["target"], types.DeviceUse)
     same(engine.model_info(), types.ModelInfo)
     answer = engine.chat([{"role": "user", "content": "Hi"}], n_predict=8, speculative={"compare": True})
@@ -167,6 +168,25 @@ def test_the_types_of_answers_have_the_fields_that_answers_have(engine):
     same(answer.speculation, types.SpeculationStatistics, ["disabled", "compare_skipped", "first_difference_logit_gap"])
     same(answer["prompt_stats"], types.PromptStats, ["pending"])
     same(answer.message, types.AssistantMessage, ["reasoning_content", "tool_calls", "function_call"])
+
+
+def test_the_types_have_all_keys_of_completions_and_their_updates(engine):
+    from foredraft import _answers, _types as types
+
+    all_of = {"return_tokens": True, "n_probs": 1, "prompt_logprobs": 1, "timings_per_token": True, "return_progress": True, "tag": 1, "n_predict": 60}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "stream_options": {"include_usage": True}}
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": Point.model_json_schema()}}], "tool_choice": "required"}
+    updates, answers = [], []
+    for request in ({"prompt": "Once"}, chat, {**chat, **tools}, {"prompt": "Once", "response_fields": []}):
+        updates += (stream := engine.stream(**{**all_of, **request}))
+        answers += stream.completions
+    answers.append(engine.complete("Once", choices=["one", "two"]))
+    keys = lambda values: {key for value in values for key in value}
+    assert keys(answers) <= set(get_args(types.CompletionKey))
+    assert keys(updates) <= set(get_args(types.UpdateKey)) and any("prompt_progress" in update for update in updates)
+    deltas = [update["delta"] for update in updates if "delta" in update]
+    assert keys(deltas) <= _answers.Delta.__annotations__.keys() and "tool_calls" in keys(deltas)
+    assert keys(call for delta in deltas for call in delta.get("tool_calls", ())) == _answers.CallDelta.__annotations__.keys()
 
 
 def test_a_class_with_a_schema_shapes_the_answer(engine):

@@ -97,6 +97,9 @@ def test_tools_are_called_and_schemas_hold(served):
         for part in chunk.choices[0].delta.tool_calls or ():
             arguments += part.function.arguments or ""
     assert 1 <= json.loads(arguments)["days"] <= 9
+    other = {"type": "function", "function": {"name": "look"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}
+    assert served.client.chat.completions.create(tools=[WEATHER, other], tool_choice=allowed, **request).choices[0].message.tool_calls[0].function.name == "look"
     schema = {"type": "json_schema", "json_schema": {"name": "fox", "schema": {
         "type": "object", "properties": {"tail": {"type": "boolean"}}, "required": ["tail"]}}}
     answer = served.client.chat.completions.create(response_format=schema, **request).choices[0].message.content
@@ -144,6 +147,8 @@ def test_answers_are_openais_types_and_its_types_are_requests(served):
     """pydantic converts nothing here, so each field has its type."""
     request = {"messages": MESSAGES, "max_tokens": 60, "logprobs": True, "top_logprobs": 1, "tools": [WEATHER], "tool_choice": "required"}
     answer = ChatCompletion.model_validate_json(json.dumps(served.ask("POST", "/v1/chat/completions", request)[1]), strict=True)
+    # pydantic does not miss a key that may be null; clients in other languages do.
+    assert {"refusal"} <= answer.choices[0].message.model_fields_set and {"refusal"} <= answer.choices[0].logprobs.model_fields_set
     prompt = {"prompt": "Once", "max_tokens": 4, "logprobs": 1, "echo": True}
     completion = Completion.model_validate_json(json.dumps(served.ask("POST", "/v1/completions", prompt)[1]), strict=True)
     assert completion.choices[0].text.startswith("Once")

@@ -21,7 +21,7 @@ def chat(model: Path) -> str:
         return engine.detokenize(tokens)
 
 
-def typed_answers(engine: Engine) -> str:
+def typed_answers(engine: Engine, update: Update) -> str:
     status: Status = engine.status()
     free: int = sum(device["memory_free"] for device in status["devices"])
     slot: SlotStatus = status["slots"][0]
@@ -32,12 +32,23 @@ def typed_answers(engine: Engine) -> str:
     usage: Usage = answer.usage
     speed: float = answer.timings["predicted_per_second"] + answer.speculation.get("accept_rate", 0.0)
     engine.chat([{"role": "user", "content": "Hello"}, message])
+    text: str = answer["content"]
+    text = message["content"]
+    call_id: str = update["delta"].get("content", "") + text
+    number: int = answer["tokens_predicted"] + update["index"] + len(answer["warnings"]) + answer["usage"]["total_tokens"]
+    copy: Dict[str, object] = answer.copy()
+    print(copy)
+    answer["contnet"]  # type: ignore[call-overload]
+    answer.get("finish_resaon")  # type: ignore[arg-type]
+    answer["message"]["contnet"]  # type: ignore[typeddict-item]
+    update["contnet"]  # type: ignore[call-overload]
+    update["delta"]["contnet"]  # type: ignore[typeddict-item]
     status["stat"]  # type: ignore[typeddict-item]
     usage["prompt_token"]  # type: ignore[typeddict-item]
     answer.timings["prompt_mss"]  # type: ignore[typeddict-item]
     if answer.stop_type == "stopped":  # type: ignore[comparison-overlap]
         return "never"
-    return f"{speed} {engine.model_info()['n_vocab']} {status['state'].upper()}"
+    return f"{call_id} {number} {speed} {engine.model_info()['n_vocab']} {status['state'].upper()}"
 
 
 def from_a_file(archive: Path) -> Engine:

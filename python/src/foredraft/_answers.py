@@ -22,14 +22,39 @@ class ToolCall(TypedDict):
     function: FunctionCall
 
 
-class AssistantMessage(TypedDict, total=False):
-    """A message that the engine has answered. It can be appended to the conversation as it is."""
+class AssistantMessageParts(TypedDict, total=False):
+    """The keys that an `AssistantMessage` can have."""
 
-    role: Literal["assistant"]
-    content: Optional[str]
     reasoning_content: str
     tool_calls: List[ToolCall]
     function_call: FunctionCall
+
+
+class AssistantMessage(AssistantMessageParts):
+    """A message that the engine has answered. It can be appended to the conversation as it is. `content` is empty where the answer is
+    nothing but calls."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class CallDelta(TypedDict, total=False):
+    """A piece of a call; `id` and the name are in its first one."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: Dict[str, str]
+
+
+class Delta(TypedDict, total=False):
+    """A piece of an `AssistantMessage`."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: List[CallDelta]
+    function_call: Dict[str, str]
 
 
 class PromptTokensDetails(TypedDict):

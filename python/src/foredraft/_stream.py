@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Literal, Mapping, Protocol
 
 from . import _library
 from ._errors import ForedraftError, error_from
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: A wait inside the library is no longer than this, so that Ctrl-C is noticed.
 _WAIT_MS = 100
 #: The keys that a completion joins from its updates: its final response has only what was not sent yet.
-_JOINED = ("tokens", "sources", "completion_probabilities")
+_JOINED: tuple[Literal["tokens", "sources", "completion_probabilities"], ...] = ("tokens", "sources", "completion_probabilities")
 
 
 class RunsRequests(Protocol):

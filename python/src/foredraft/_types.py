@@ -2,14 +2,29 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Protocol, Sequence, Type, TypeVar, Union, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, Protocol, Sequence, Type, TypeVar, Union, cast, overload, runtime_checkable
 
 from ._errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ._answers import AssistantMessage, FinishReason, SpeculationStatistics, StopType, Timings, Usage
+    from ._answers import AssistantMessage, Delta, FinishReason, PromptStats, SpeculationStatistics, StopType, Timings, Usage
+
+# The keys of answers by the types of their values.
+TextKey = Literal["content", "model", "stopping_word"]
+CountKey = Literal["id", "index", "status", "tokens_predicted", "tokens_evaluated", "tokens_cached"]
+FlagKey = Literal["success", "stop", "stopped_eos", "stopped_word", "stopped_limit", "truncated"]
+ListKey = Literal["tokens", "sources", "warnings", "completion_probabilities", "prompt_logprobs"]
+OtherKey = Literal["id_slot", "prompt", "reasoning_format", "logprobs", "choice", "choices", "session_load", "session_save", "tag", "error", "code"]
+CompletionKey = Literal[
+    TextKey, CountKey, FlagKey, ListKey, OtherKey, "generation_settings", "message", "finish_reason", "usage", "stop_type", "timings",
+    "prompt_stats", "speculative",
+]
+UpdateKey = Literal[
+    "content", "stop", "id", "index", "completion_probabilities", "tokens", "sources", "timings", "prompt_progress", "delta", "logprobs",
+    "usage", "tag",
+]
 
 Json = Union[None, bool, int, float, str, Sequence[Any], Mapping[str, Any]]
 #: A message of a chat: `role` and `content`, and whatever else the chat template knows.
@@ -42,6 +57,21 @@ Tool = Union[Mapping[str, Any], HasSchema]
 class Update(Dict[str, Any]):
     """More of a completion: a partial update's fields; `str(update)` is its text."""
 
+    if TYPE_CHECKING:
+        # As with a TypedDict, which has no methods of its own, a misspelt key is an error.
+        @overload  # type: ignore[override]
+        def __getitem__(self, key: Literal["content"], /) -> str: ...
+        @overload
+        def __getitem__(self, key: Literal["id", "index"], /) -> int: ...
+        @overload
+        def __getitem__(self, key: Literal["delta"], /) -> Delta: ...
+        @overload
+        def __getitem__(self, key: Literal["timings"], /) -> Timings: ...
+        @overload
+        def __getitem__(self, key: UpdateKey, /) -> Any: ...
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def get(self, key: UpdateKey, default: Any = None, /) -> Any: ...  # type: ignore[override]
+
     @property
     def text(self) -> str:
         """The text that is new."""
@@ -58,6 +88,36 @@ class Update(Dict[str, Any]):
 
 class Completion(Dict[str, Any]):
     """A final response's fields; `str(completion)` is its text."""
+
+    if TYPE_CHECKING:
+        @overload  # type: ignore[override]
+        def __getitem__(self, key: TextKey, /) -> str: ...
+        @overload
+        def __getitem__(self, key: CountKey, /) -> int: ...
+        @overload
+        def __getitem__(self, key: FlagKey, /) -> bool: ...
+        @overload
+        def __getitem__(self, key: ListKey, /) -> List[Any]: ...
+        @overload
+        def __getitem__(self, key: Literal["generation_settings"], /) -> Dict[str, Any]: ...
+        @overload
+        def __getitem__(self, key: Literal["message"], /) -> AssistantMessage: ...
+        @overload
+        def __getitem__(self, key: Literal["finish_reason"], /) -> Optional[FinishReason]: ...
+        @overload
+        def __getitem__(self, key: Literal["usage"], /) -> Usage: ...
+        @overload
+        def __getitem__(self, key: Literal["stop_type"], /) -> StopType: ...
+        @overload
+        def __getitem__(self, key: Literal["timings"], /) -> Timings: ...
+        @overload
+        def __getitem__(self, key: Literal["prompt_stats"], /) -> PromptStats: ...
+        @overload
+        def __getitem__(self, key: Literal["speculative"], /) -> SpeculationStatistics: ...
+        @overload
+        def __getitem__(self, key: CompletionKey, /) -> Any: ...
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def get(self, key: CompletionKey, default: Any = None, /) -> Any: ...  # type: ignore[override]
 
     @property
     def text(self) -> str:
@@ -91,7 +151,7 @@ class Completion(Dict[str, Any]):
     @property
     def timings(self) -> Timings:
         """Counts of tokens, times, and speeds."""
-        return cast("Timings", self["timings"])
+        return self["timings"]
 
     @property
     def speculation(self) -> SpeculationStatistics:

@@ -11,7 +11,7 @@ use crate::api::loaded::registry::ChatRecord;
 use crate::api::prompts::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
 use crate::api::prompts::{self, PromptInterrupt, ServingModel};
 use crate::api::wire::request::{
-    ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, ToolChoice, draw_id_seed,
+    ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, draw_id_seed,
 };
 use crate::error::{Code, Error, Result};
 
@@ -72,9 +72,7 @@ pub(super) fn prepare(
             is_unconstrained,
             work,
         })?,
-        Err(error) if matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_)) => {
-            return Err(error.clone());
-        }
+        Err(error) if options.tool_choice.is_required => return Err(error.clone()),
         Err(error) => {
             let continued = chat.messages.last().filter(|_| options.continuation.is_some());
             AnswerFormat::plain(error.message(), continued.map_or(String::new(), |last| text_of(last, "content")))
@@ -122,8 +120,7 @@ pub(super) fn prepare(
 /// # Errors
 /// A call is required, which needs the format's grammar.
 fn has_other_grammar(request: &CompletionRequest) -> Result<bool> {
-    let choice = request.chat.as_ref().map(|options| &options.tool_choice);
-    let is_required = matches!(choice, Some(ToolChoice::Required | ToolChoice::Function(_)));
+    let is_required = request.chat.as_ref().is_some_and(|options| options.tool_choice.is_required);
     // The choices are all that the answer can be, whatever a grammar would begin with.
     let other = if request.choices.is_some() {
         "tool_choice: a required call cannot be combined with choices"

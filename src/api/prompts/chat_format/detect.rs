@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::tools::{callable_tools, described};
 use crate::api::prompts::chat::add_to_system;
-use crate::api::wire::request::{ChatInput, ChatOptions, Continuation, ReasoningFormat, ToolChoice};
+use crate::api::wire::request::{ChatInput, ChatOptions, Continuation, ReasoningFormat};
 use crate::api::wire::schema::of_field;
 use crate::error::Result;
 
@@ -94,11 +94,10 @@ impl AnswerFormat {
         let mut warnings = Vec::new();
         let mut format = known.clone();
         let shows_tools = known.shows_tools && fails_with_tools.is_none();
-        let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
+        let is_required = options.tool_choice.is_required;
         let mut tools = callable_tools(chat, options, request.work)?;
-        let is_named = matches!(options.tool_choice, ToolChoice::Function(_));
-        let parallel =
-            options.parallel_tool_calls.unwrap_or(fails_with_tools.is_none() && !known.is_generic && !is_named);
+        let can_be_several = fails_with_tools.is_none() && !known.is_generic && !options.tool_choice.names_one();
+        let parallel = options.parallel_tool_calls.unwrap_or(can_be_several);
         let mut messages = None;
         if !tools.is_empty() && !shows_tools {
             let why =

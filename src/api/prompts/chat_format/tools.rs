@@ -4,7 +4,7 @@ use foredraft_base::work::Work;
 use foredraft_chat::Tool;
 use serde_json::{Value, json};
 
-use crate::api::wire::request::{ChatInput, ChatOptions, ToolChoice, tool_name};
+use crate::api::wire::request::{ChatInput, ChatOptions, tool_name};
 use crate::error::{Error, Result};
 
 /// The tools that a request allows to call.
@@ -15,12 +15,7 @@ pub(super) fn callable_tools(chat: &ChatInput, options: &ChatOptions, work: &Wor
     let mut tools = Vec::new();
     for (index, tool) in chat.tools.iter().enumerate() {
         let name = tool_name(tool).unwrap_or_default();
-        let is_callable = match &options.tool_choice {
-            ToolChoice::Nothing => false,
-            ToolChoice::Function(chosen) => chosen == name,
-            ToolChoice::Auto | ToolChoice::Required => true,
-        };
-        if !is_callable {
+        if !options.tool_choice.allows(name) {
             continue;
         }
         let parameters = tool.get("function").and_then(|function| function.get("parameters"));

@@ -1,5 +1,7 @@
 //! The fields of chats beside the messages: tools, reasoning, and the form of the answer, under OpenAI's and llama-server's names.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::api::wire::fields::{Fields, c_text_in, unexpected};
@@ -10,22 +12,32 @@ use crate::error::{Error, Result};
 const MAX_TOOL_NAME: usize = 128;
 /// The form of a tool.
 const TOOL: &str = r#"{"type": "function", "function": {"name", ...}}"#;
+/// The forms of `tool_choice`.
+const TOOL_CHOICE: &str = r#""auto", "none", "required", a tool's name, {"type": "function", "function": {"name": ...}} or {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}"#;
 /// The most tools in a request.
 const MAX_TOOLS: usize = 4096;
 /// The maximum `top_logprobs`, as in OpenAI's interface.
 const MAX_TOP_LOGPROBS: i64 = 20;
 
-/// Which tools the model may call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// Any, or none.
-    Auto,
-    /// None.
-    Nothing,
-    /// At least one.
-    Required,
-    /// The one with this name.
-    Function(String),
+/// Which tools the model may call, and whether it must.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolChoice {
+    /// The answer has at least one call.
+    pub is_required: bool,
+    /// The names of the tools that the model may call. `None`: all tools.
+    pub only: Option<BTreeSet<String>>,
+}
+
+impl ToolChoice {
+    /// Whether the model must call this one tool.
+    pub fn names_one(&self) -> bool {
+        self.is_required && self.only.as_ref().is_some_and(|only| only.len() == 1)
+    }
+
+    /// Whether the model may call the tool with this name.
+    pub fn allows(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(name))
+    }
 }
 
 /// The place of reasoning in the answer.
@@ -63,7 +75,7 @@ impl ReasoningFormat {
 /// The options of a request with messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatOptions {
-    /// Which tools the model may call.
+    /// Which tools the model may call, and whether it must.
     pub tool_choice: ToolChoice,
     /// Whether the model may call several at once. `None`: if the template can show several.
     pub parallel_tool_calls: Option<bool>,
@@ -128,7 +140,7 @@ impl ChatOptions {
         };
         Ok(Some(ChatOptions {
             with_function_call: has_functions || old_choice.is_some(),
-            tool_choice: choice.or(old_choice).unwrap_or(ToolChoice::Auto),
+            tool_choice: choice.or(old_choice).unwrap_or_default(),
             parallel_tool_calls: parallel_tool_calls.or(has_functions.then_some(false)),
             reasoning_format: reasoning_format.unwrap_or(ReasoningFormat::Auto),
             response_schema,
@@ -154,16 +166,15 @@ impl ChatOptions {
     /// Refuses a choice that the tools do not allow.
     ///
     /// # Errors
-    /// A call is required, and there are no tools, or not the one.
+    /// The choice names a tool that is not there, or a call is required and there are no tools.
     pub fn validate_choice(&self, tools: &[Value]) -> Result<()> {
-        match &self.tool_choice {
-            ToolChoice::Auto | ToolChoice::Nothing => Ok(()),
-            ToolChoice::Required if tools.is_empty() => {
-                Err(Error::invalid("tool_choice: \"required\" needs tools, and there are none"))
-            }
-            ToolChoice::Required => Ok(()),
-            ToolChoice::Function(name) if tools.iter().any(|tool| tool_name(tool) == Some(name.as_str())) => Ok(()),
-            ToolChoice::Function(name) => Err(Error::invalid(format!("tool_choice: there is no tool {name:?}"))),
+        let given: BTreeSet<&str> = tools.iter().filter_map(tool_name).collect();
+        if let Some(name) = self.tool_choice.only.iter().flatten().find(|name| !given.contains(name.as_str())) {
+            return Err(Error::invalid(format!("tool_choice: there is no tool {name:?}")));
+        }
+        match self.tool_choice.is_required && tools.is_empty() {
+            true => Err(Error::invalid("tool_choice: \"required\" needs tools, and there are none")),
+            false => Ok(()),
         }
     }
 }
@@ -265,25 +276,37 @@ fn validate_function(name: &str, function: &Value) -> Result<()> {
     }
 }
 
-/// Reads `tool_choice`, or OpenAI's older `function_call`.
+/// Reads `tool_choice`, or OpenAI's older `function_call`. Which tools there are is checked later.
 fn tool_choice(key: &str, value: &Value) -> Result<ToolChoice> {
-    let name = value.get("function").unwrap_or(value).get("name").and_then(Value::as_str);
-    match (value.as_str(), name) {
-        (Some("auto"), _) => Ok(ToolChoice::Auto),
-        (Some("none"), _) => Ok(ToolChoice::Nothing),
-        (Some("required"), _) if key == "tool_choice" => Ok(ToolChoice::Required),
-        (None, Some(name)) => Ok(ToolChoice::Function(name.to_owned())),
-        // Which tools there are is checked later.
-        (Some(name), _) if key == "tool_choice" && !name.is_empty() => Ok(ToolChoice::Function(name.to_owned())),
-        _ => {
-            let expected = match key {
-                "tool_choice" => {
-                    r#""auto", "none", "required", a tool's name or {"type": "function", "function": {"name": ...}}"#
+    let is_new = key == "tool_choice";
+    let only = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+    let name = |value: &Value| -> Option<String> {
+        value.get("function").unwrap_or(value).get("name")?.as_str().map(str::to_owned)
+    };
+    let choice = match value {
+        Value::String(word) => match word.as_str() {
+            "auto" => Some((false, None)),
+            "none" => Some((false, only(&[]))),
+            "required" if is_new => Some((true, None)),
+            word if is_new && !word.is_empty() => Some((true, only(&[word]))),
+            _ => None,
+        },
+        _ => match value.get("allowed_tools").filter(|_| is_new) {
+            Some(allowed) => {
+                let tools = allowed.get("tools").and_then(Value::as_array).filter(|tools| !tools.is_empty());
+                let names = tools.and_then(|tools| tools.iter().map(name).collect::<Option<BTreeSet<_>>>());
+                match (allowed.get("mode").and_then(Value::as_str), names) {
+                    (Some(mode @ ("auto" | "required")), Some(names)) => Some((mode == "required", Some(names))),
+                    _ => None,
                 }
-                _ => r#""auto", "none" or {"name": ...}"#,
-            };
-            Err(unexpected(key, expected, value))
-        }
+            }
+            None => name(value).map(|name| (true, Some(BTreeSet::from([name])))),
+        },
+    };
+    match choice {
+        Some((is_required, only)) => Ok(ToolChoice { is_required, only }),
+        None if is_new => Err(unexpected(key, TOOL_CHOICE, value)),
+        None => Err(unexpected(key, r#""auto", "none" or {"name": ...}"#, value)),
     }
 }
 

@@ -20,7 +20,7 @@ use foredraft_grammar::tree::{NodeId, Tree};
 use foredraft_schema::CompileOptions;
 use serde_json::{Map, Value};
 
-pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
+pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, tool_name, validate_tools};
 pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::RequestDefaults;

@@ -134,7 +134,26 @@ fn tool_choice_decides_on_the_grammar() {
     assert!(begins(&required, "get_weather"));
     let one = grammar(json!({"type": "function", "function": {"name": "get_time"}})).unwrap();
     assert!(begins(&one, "get_time") && !begins(&one, "get_weather"));
+    let allowed = |mode: &str, names: &[&str]| {
+        let tools: Vec<_> = names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    };
+    let one = grammar(allowed("required", &["get_time"])).unwrap();
+    assert!(begins(&one, "get_time") && !begins(&one, "get_weather") && !allows(&one, "Hello"));
+    let maybe = grammar(allowed("auto", &["get_time"])).unwrap();
+    let call = |name: &str| format!("<tool_call>\n{{\"name\": \"{name}\"");
+    assert!(allows(&maybe, "Hello") && allows(&maybe, &call("get_time")) && !allows(&maybe, &call("get_weather")));
+    let both = grammar(allowed("required", &["get_time", "get_weather"])).unwrap();
+    assert!(begins(&both, "get_time") && begins(&both, "get_weather"));
     let error = |choice: Value| try_format(PLAIN, json!(null), json!({"tool_choice": choice})).unwrap_err();
+    for wrong in [
+        allowed("always", &["get_time"]),
+        allowed("auto", &[]),
+        json!({"allowed_tools": {"mode": "auto", "tools": [1]}}),
+    ] {
+        assert!(error(wrong).message().starts_with("tool_choice: expected \"auto\""));
+    }
+    assert_eq!(error(allowed("auto", &["get_time", "x"])).message(), "tool_choice: there is no tool \"get_time\"");
     assert_eq!(error(json!("required")).message(), "tool_choice: \"required\" needs tools, and there are none");
     assert_eq!(error(json!({"function": {"name": "x"}})).message(), "tool_choice: there is no tool \"x\"");
 }
