@@ -71,7 +71,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (program, text) = bytes.split_at(bytes.len() / 2);
     let mut tree = Tree::new();
     let root = build(&mut tree, program);
-    let Ok(reader) = CompletionReader::new(tree, root) else { return };
+    let Ok(reader) = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()) else { return };
     let (mut whole, mut expected) = (reader.clone(), String::new());
     whole.push(text, &mut |event| show(&mut expected, event));
     let is_lost = whole.is_lost();

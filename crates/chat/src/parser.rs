@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use foredraft_base::error::{Error, Result};
+use foredraft_base::work::Work;
 use foredraft_grammar::tree::Mark;
 use foredraft_grammar::{CompletionReader, ReadEvent};
 
@@ -35,11 +37,13 @@ pub struct ReaderOptions {
 }
 
 impl MessageReader {
-    /// A reader for completions in this format that call these tools.
-    #[must_use]
-    pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions) -> MessageReader {
+    /// A reader for completions in this format that call these tools. `work` counts the steps.
+    ///
+    /// # Errors
+    /// `work` has ended.
+    pub fn new(format: ChatFormat, tools: Vec<Tool>, options: ReaderOptions, work: &Work) -> Result<MessageReader> {
         let has_ids = format.calls.iter().any(Calls::has_ids);
-        MessageReader { begun: MessageParser::begun(&format, tools, &options), has_ids }
+        Ok(MessageReader { begun: MessageParser::begun(&format, tools, &options, work)?, has_ids })
     }
 
     /// Whether the model writes ids of calls.
@@ -99,15 +103,20 @@ impl MessageParser {
         reader.begun.clone()
     }
 
-    fn begun(format: &ChatFormat, tools: Vec<Tool>, options: &ReaderOptions) -> MessageParser {
+    fn begun(format: &ChatFormat, tools: Vec<Tool>, options: &ReaderOptions, work: &Work) -> Result<MessageParser> {
         let is_late = |part: &CallPart| matches!(part, CallPart::Object(CallObject { id: Some((_, false)), .. }));
         let has_late_ids = format.calls.iter().flat_map(|calls| &calls.call).any(is_late);
-        let reader = reader(format, &tools, options);
+        let reader = reader(format, &tools, options, work);
+        // Without one, the grammar has said why; but nothing is said of an interrupt.
+        work.step(1).map_err(|end| Error::new(end.code(), format!("message: {end}")))?;
         let (message, tools) = (ChatMessage::default(), tools.into());
         let state = MessageState { tools, message, warnings: Vec::new(), call: None, has_late_ids };
         let (sent, given) = (Sent::default(), ChatMessage::default());
         let mut parser = MessageParser { reader, state, sent, given };
-        parser.push(&options.opened);
+        let MessageParser { reader, state, .. } = &mut parser;
+        if let Some(reader) = reader {
+            reader.push_within(options.opened.as_bytes(), work, &mut |event| state.take(event))?;
+        }
         if options.is_continued {
             // Nothing of it is undecided: the space at its end is part of it, too.
             let mut given = parser.clone();
@@ -116,7 +125,7 @@ impl MessageParser {
             parser.sent.content = parser.given.content.len();
             parser.sent.reasoning = parser.given.reasoning.len();
         }
-        parser
+        Ok(parser)
     }
 
     /// Reads more of the completion.
@@ -193,18 +202,18 @@ impl MessageParser {
 }
 
 /// The reader of a turn's tree. `None`: no tree can be made, which its grammar has said.
-fn reader(format: &ChatFormat, tools: &[Tool], options: &ReaderOptions) -> Option<CompletionReader> {
+fn reader(format: &ChatFormat, tools: &[Tool], options: &ReaderOptions, work: &Work) -> Option<CompletionReader> {
     let start = TurnStart { opened: options.opened.clone() };
     let request = TurnRequest { tools, is_required: options.is_required, parallel: true, document: None };
     let strict = match &options.grammar {
-        None if options.is_enforced => format.grammar(&request, &start).ok()?,
+        None if options.is_enforced => format.grammar(&request, &start, work).ok()?,
         known => known.clone(),
     };
     let (tree, root) = match strict.filter(|strict| strict.is_begun) {
         Some(strict) => (strict.tree, strict.root),
         None => turn::lenient(format, tools).or_else(|_| turn::lenient(format, &[])).ok()?,
     };
-    CompletionReader::new(tree, root).ok()
+    CompletionReader::new(tree, root, work).ok()
 }
 
 impl MessageState {

@@ -26,6 +26,7 @@ mod tags;
 use std::sync::Arc;
 
 use foredraft_base::error::Result;
+use foredraft_base::work::Work;
 use foredraft_grammar::CompletionReader;
 use foredraft_grammar::tree::{Mark, NodeId, Tree};
 use foredraft_schema::{CompileOptions, Schema, Unenforced};
@@ -55,11 +56,11 @@ pub struct TurnGrammar {
 }
 
 impl ChatFormat {
-    /// The grammar of a turn after a prompt that ends with `start`: its strict tree. `None`: anything may be written.
+    /// The grammar of a turn after a prompt that ends with `start`: its strict tree. `None`: anything may be written. `work` counts the steps.
     ///
     /// # Errors
-    /// `invalid_request`: a schema has no valid values, or the tree would be too large.
-    pub fn grammar(&self, request: &TurnRequest, start: &TurnStart) -> Result<Option<TurnGrammar>> {
+    /// `invalid_request`: a schema has no valid values, or the tree would be too large. `cancelled`: `work` was interrupted.
+    pub fn grammar(&self, request: &TurnRequest, start: &TurnStart, work: &Work) -> Result<Option<TurnGrammar>> {
         let has_calls = !request.tools.is_empty() && !self.calls.is_empty();
         if !has_calls && request.document.is_none() {
             return Ok(None);
@@ -72,8 +73,8 @@ impl ChatFormat {
         let TurnBuilder { tree, unenforced, .. } = builder;
         let tree = Arc::new(tree);
         // A text that is continued can be one that the grammar does not allow.
-        let mut reader = CompletionReader::new(Arc::clone(&tree), root)?;
-        reader.push(start.opened.as_bytes(), &mut |_| {});
+        let mut reader = CompletionReader::new(Arc::clone(&tree), root, work)?;
+        reader.push_within(start.opened.as_bytes(), work, &mut |_| {})?;
         let is_begun = !reader.is_lost();
         let prefix = if is_begun { start.opened.clone() } else { String::new() };
         Ok(Some(TurnGrammar { tree, root, is_begun, prefix, unenforced }))

@@ -60,7 +60,7 @@ impl Embedder {
             Err(DecodeError::Aborted) if !shared.stopping.load(Ordering::Acquire) => return Ok(None),
             Err(DecodeError::Aborted) => return Err(Error::new(Code::Cancelled, "the engine was stopped")),
             Err(DecodeError::Full) => return Err(Error::model("the KV cache is full")),
-            Err(DecodeError::Failed(why)) => return Err(Error::model(why)),
+            Err(DecodeError::Failed(error)) => return Err(error),
         }
         let mut row = 0;
         let values = (0..).zip(texts).map(|(sequence, tokens): (SeqId, _)| {

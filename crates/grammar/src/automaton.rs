@@ -29,7 +29,8 @@ pub(super) use self::moves::{Moves, Passed};
 use self::sets::{REJECTED_SET, SetFacts, Sets};
 use self::stacks::{BASE, EMPTY, StackTop, Stacks};
 use crate::tree::{MachineStep, Mark, MarkSet, Node, NodeId, Tree};
-use foredraft_base::work::Work;
+use foredraft_base::error::Error;
+use foredraft_base::work::{Work, WorkEnd};
 use foredraft_base::{Token, Vocabulary};
 
 /// The maximum number of stacks in a set.
@@ -70,6 +71,15 @@ impl std::fmt::Display for TooAmbiguous {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "too ambiguous: the output has more than {MAX_STACKS} parses or continuations")
     }
+}
+
+/// The error of a grammar that could not be made: of `work`, if that has ended.
+pub(super) fn refused(why: impl std::fmt::Display, work: &Work) -> Error {
+    work.step(1).err().map_or_else(|| Error::invalid(format!("grammar: {why}")), ended)
+}
+
+pub(super) fn ended(end: WorkEnd) -> Error {
+    Error::new(end.code(), format!("grammar: {end}"))
 }
 
 /// A stack that may belong to a set.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::automaton::{Automaton, GrammarState, TokenMask};
+use self::automaton::{Automaton, GrammarState, TokenMask, ended, refused};
 pub use self::constraint::{OutputConstraint, PreservingVocabulary};
 pub use self::read::{CompletionReader, ReadEvent};
 use self::reasoning::Reasoning;
@@ -36,7 +36,7 @@ pub use self::reasoning::ReasoningRules;
 use self::tree::{Mark, NodeId, Tree};
 pub use self::trigger::Trigger;
 use foredraft_base::error::{Error, Result};
-use foredraft_base::work::{Work, WorkEnd};
+use foredraft_base::work::Work;
 use foredraft_base::{Token, TokenData, Vocabulary};
 
 /// The longest grammar in bytes.
@@ -101,14 +101,6 @@ impl Grammar {
         let tree = tree.into();
         tree.check(root, work).map_err(|why| refused(why, work))?;
         Grammar::start(vocabulary, tree, root, work)
-    }
-
-    /// A reader of the completion from its beginning, by the marks of the tree. It shares the automaton.
-    ///
-    /// # Errors
-    /// `invalid_request`: the grammar is too ambiguous.
-    pub fn reader(&self) -> Result<CompletionReader> {
-        CompletionReader::shared(Arc::clone(&self.automaton))
     }
 
     /// Whether the completion is inside of a mark, whatever follows.
@@ -258,15 +250,6 @@ impl Grammar {
         }
         Ok(())
     }
-}
-
-/// The error of a grammar that could not be made: of `work`, if that has ended.
-fn refused(why: impl std::fmt::Display, work: &Work) -> Error {
-    work.step(1).err().map_or_else(|| Error::invalid(format!("grammar: {why}")), ended)
-}
-
-fn ended(end: WorkEnd) -> Error {
-    Error::new(end.code(), format!("grammar: {end}"))
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::undecided::Undecided;
-use crate::automaton::{Automaton, GrammarState, Passed, TooAmbiguous};
+use crate::automaton::{Automaton, GrammarState, Passed, TooAmbiguous, ended, refused};
 use crate::tree::{Mark, NodeId, Tree};
-use foredraft_base::error::{Error, Result};
+use foredraft_base::error::Result;
 use foredraft_base::work::Work;
 
 /// The most bytes whose meaning may be undecided.
@@ -58,25 +58,20 @@ pub struct CompletionReader {
 }
 
 impl CompletionReader {
-    /// A reader of completions that are texts of the node `root`.
+    /// A reader of completions that are texts of the node `root`. `work` counts the steps.
     ///
     /// # Errors
-    /// `invalid_request`: no grammar can be made of the tree.
-    pub fn new(tree: impl Into<Arc<Tree>>, root: NodeId) -> Result<CompletionReader> {
+    /// `invalid_request`: no grammar can be made of the tree. `cancelled`: `work` was interrupted.
+    pub fn new(tree: impl Into<Arc<Tree>>, root: NodeId, work: &Work) -> Result<CompletionReader> {
         let tree = tree.into();
-        tree.check(root, &Work::unlimited()).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
-        CompletionReader::shared(Arc::new(Mutex::new(Automaton::new(tree, root))))
-    }
-
-    /// A reader that shares an automaton.
-    pub(crate) fn shared(automaton: Arc<Mutex<Automaton>>) -> Result<CompletionReader> {
+        tree.check(root, work).map_err(|why| refused(why, work))?;
+        let mut automaton = Automaton::new(Arc::clone(&tree), root);
+        automaton.meter(Some(work.clone()));
+        let (state, moves) = automaton.start_reading().map_err(|why| refused(why, work))?;
         let mut undecided = Undecided::new();
-        let mut locked = automaton.lock();
-        locked.begin_work();
-        let (state, moves) = locked.start_reading().map_err(|why| Error::invalid(format!("grammar: {why}")))?;
         let passed_at_start = moves.map_or_else(Vec::new, |moves| undecided.follow(moves, 0));
-        let tree = Arc::clone(locked.tree());
-        drop(locked);
+        automaton.meter(None);
+        let automaton = Arc::new(Mutex::new(automaton));
         let (held, open) = (Vec::new(), Vec::new());
         let (is_lost, is_cut) = (false, false);
         Ok(CompletionReader {
@@ -143,6 +138,20 @@ impl CompletionReader {
             let decided = self.undecided.first_place().unwrap_or(self.end);
             self.give_text(decided, false, on_event);
         }
+    }
+
+    /// As [`CompletionReader::push`], for a text that a host gave before the completion. `work` counts the steps.
+    ///
+    /// # Errors
+    /// `work` has ended.
+    pub fn push_within(&mut self, text: &[u8], work: &Work, on_event: &mut dyn FnMut(ReadEvent<'_>)) -> Result<()> {
+        for chunk in text.chunks(CHUNK) {
+            self.automaton.lock().meter(Some(work.clone()));
+            self.push(chunk, on_event);
+            self.automaton.lock().meter(None);
+            work.step(chunk.len()).map_err(ended)?;
+        }
+        Ok(())
     }
 
     /// Ends the completion. `on_event` gets what was not decided.

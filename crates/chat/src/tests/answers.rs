@@ -16,7 +16,15 @@ fn one_tool() -> Vec<Tool> {
 }
 
 fn reader(format: &ChatFormat, is_enforced: bool) -> Arc<MessageReader> {
-    Arc::new(MessageReader::new(format.clone(), one_tool(), ReaderOptions { is_enforced, ..ReaderOptions::default() }))
+    Arc::new(
+        MessageReader::new(
+            format.clone(),
+            one_tool(),
+            ReaderOptions { is_enforced, ..ReaderOptions::default() },
+            &foredraft_base::work::Work::unlimited(),
+        )
+        .unwrap(),
+    )
 }
 
 /// The calls' arguments, with a text before them if there is content.

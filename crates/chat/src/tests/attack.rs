@@ -122,7 +122,10 @@ fn attack(source: &str, random: &mut Random) -> bool {
     pieces.extend(["get_it", "{\"t\": \"x\"}", "\n", "{", "}", "\"", "'", "x", "=", "\u{e9}"].map(str::to_owned));
     for is_enforced in [false, true] {
         let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
-        let mut parser = MessageParser::new(Arc::new(MessageReader::new(format.clone(), tools.clone(), options)));
+        let mut parser = MessageParser::new(Arc::new(
+            MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                .unwrap(),
+        ));
         for _ in 0..200 {
             parser.push(&pieces[random.below(pieces.len())]);
             parser.delta();

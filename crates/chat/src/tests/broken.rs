@@ -13,7 +13,15 @@ use crate::{ChatMessage, MessageParser, MessageReader, ReaderOptions};
 fn reader(source: &str, options: ReaderOptions) -> Arc<MessageReader> {
     let request = json!([{"type": "function", "function": {"name": "get_it", "parameters":
         {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"], "additionalProperties": false}}}]);
-    Arc::new(MessageReader::new(TestTemplate::new(source).detect(), tools(&request), options))
+    Arc::new(
+        MessageReader::new(
+            TestTemplate::new(source).detect(),
+            tools(&request),
+            options,
+            &foredraft_base::work::Work::unlimited(),
+        )
+        .unwrap(),
+    )
 }
 
 fn named(name: &str) -> &'static str {

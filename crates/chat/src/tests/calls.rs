@@ -55,7 +55,15 @@ impl Called<'_> {
 
     fn reader(&self, is_enforced: bool) -> Arc<MessageReader> {
         let options = ReaderOptions { opened: self.start.opened.clone(), is_enforced, ..ReaderOptions::default() };
-        Arc::new(MessageReader::new(self.format.clone(), tools(&self.request), options))
+        Arc::new(
+            MessageReader::new(
+                self.format.clone(),
+                tools(&self.request),
+                options,
+                &foredraft_base::work::Work::unlimited(),
+            )
+            .unwrap(),
+        )
     }
 
     /// The arguments of the calls in a text.
@@ -122,7 +130,7 @@ fn keyword_faults(template: &TestTemplate) -> Option<Vec<String>> {
         }
         let tools = tools(&called.request);
         let turn = TurnRequest { tools: &tools, is_required: true, parallel: true, document: None };
-        let grammar = called.format.grammar(&turn, &called.start).unwrap().unwrap();
+        let grammar = called.format.grammar(&turn, &called.start, &work()).unwrap().unwrap();
         let named = |(tool, one): &(Option<String>, foredraft_schema::Unenforced)| {
             tool.as_deref() == Some("get_it") && one.keyword == keyword && one.location == "#/properties/x"
         };

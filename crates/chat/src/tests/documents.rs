@@ -48,7 +48,18 @@ fn faults(template: &TestTemplate) -> (usize, Vec<String>) {
             n += 1;
             wrong.extend(says(&text).map(|refused| format!("{refused} of {text:?}")));
             let options = ReaderOptions { opened: start.opened.clone(), is_enforced: true, ..ReaderOptions::default() };
-            match read(&Arc::new(MessageReader::new(format.clone(), tools.clone(), options)), &text) {
+            match read(
+                &Arc::new(
+                    MessageReader::new(
+                        format.clone(),
+                        tools.clone(),
+                        options,
+                        &foredraft_base::work::Work::unlimited(),
+                    )
+                    .unwrap(),
+                ),
+                &text,
+            ) {
                 Ok(message) if message.content.trim() == DOCUMENT && message.calls.is_empty() => {}
                 other => wrong.push(format!("read {other:?} from {text:?}")),
             }

@@ -18,7 +18,9 @@ fn reader(format: &ChatFormat, is_enforced: bool) -> Arc<MessageReader> {
     let request = json!([{"type": "function", "function": {"name": "f", "parameters":
         {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}}}]);
     let options = ReaderOptions { is_enforced, ..ReaderOptions::default() };
-    Arc::new(MessageReader::new(format.clone(), tools(&request), options))
+    Arc::new(
+        MessageReader::new(format.clone(), tools(&request), options, &foredraft_base::work::Work::unlimited()).unwrap(),
+    )
 }
 
 /// Reads a text byte by byte behind another one. Returns the most bytes of it that were held back.

@@ -71,7 +71,10 @@ fn let_through(template: &TestTemplate) -> (usize, Vec<String>) {
             n += 1;
             // Text that the grammar allows must not be a call.
             let options = ReaderOptions { opened: start.opened.clone(), ..ReaderOptions::default() };
-            let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
+            let reader = Arc::new(
+                MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                    .unwrap(),
+            );
             let mut parser = MessageParser::new(reader);
             parser.push(&text);
             parser.finish();
@@ -121,7 +124,9 @@ fn tools_without_listed_properties_take_any_arguments() {
         let turn = TurnRequest { tools: &tools, is_required: true, parallel: true, document: None };
         assert_eq!(refused(constraint(&format, &turn, &start), &text), None, "{name}");
         let options = ReaderOptions { opened: start.opened, ..ReaderOptions::default() };
-        let mut parser = MessageParser::new(Arc::new(MessageReader::new(format, tools, options)));
+        let mut parser = MessageParser::new(Arc::new(
+            MessageReader::new(format, tools, options, &foredraft_base::work::Work::unlimited()).unwrap(),
+        ));
         parser.push(&text);
         parser.finish();
         let calls = parser.message().calls;

@@ -15,6 +15,7 @@ mod renderer;
 mod round_trip;
 mod templates;
 mod variants;
+mod work;
 
 use self::real_templates::real_templates;
 use self::renderer::TestTemplate;

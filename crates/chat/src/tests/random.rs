@@ -97,7 +97,10 @@ fn random_turns_are_read_leniently_as_strictly() {
     for (name, format) in templates::formats() {
         let reader = |is_enforced| {
             let options = ReaderOptions { is_enforced, ..ReaderOptions::default() };
-            Arc::new(MessageReader::new(format.clone(), tools.clone(), options))
+            Arc::new(
+                MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                    .unwrap(),
+            )
         };
         let (strict, lenient, pieces) = (reader(true), reader(false), pieces(&format));
         for _ in 0..n {

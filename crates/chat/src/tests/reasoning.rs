@@ -42,7 +42,10 @@ fn faults(template: &TestTemplate) -> Option<Vec<String>> {
     let end = format.reasoning_ends().into_iter().next()?;
     for is_enforced in [false, true] {
         let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
-        let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
+        let reader = Arc::new(
+            MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                .unwrap(),
+        );
         match read(&reader, &text) {
             Ok(message) if message.reasoning == THOUGHT && message.content.is_empty() && message.calls.len() == 1 => {}
             other => wrong.push(format!("read {other:?} from {text:?}")),
@@ -88,7 +91,15 @@ fn call_ends_turns_of_real_templates_in_reasoning() {
 fn reasoning_about_calls_stays_reasoning() {
     let (_, source) = templates::ALL[0];
     let tools = tools(&one_tool());
-    let reader = Arc::new(MessageReader::new(TestTemplate::new(source).detect(), tools, ReaderOptions::default()));
+    let reader = Arc::new(
+        MessageReader::new(
+            TestTemplate::new(source).detect(),
+            tools,
+            ReaderOptions::default(),
+            &foredraft_base::work::Work::unlimited(),
+        )
+        .unwrap(),
+    );
     for thought in [
         "I could write <tool_call> here.",
         "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
@@ -109,8 +120,17 @@ fn repeated_tags_of_reasoning_are_content_only_with_reasoning_in_it() {
     };
     let begun = "<|channel>thought\nHm.<channel|>Hello";
     let texts = ["", "<channel|>", "<|channel>thought\n<channel|><channel|>"].map(|end| format!("{begun}{end}"));
-    let reader =
-        |format: &ChatFormat| Arc::new(MessageReader::new(format.clone(), Vec::new(), ReaderOptions::default()));
+    let reader = |format: &ChatFormat| {
+        Arc::new(
+            MessageReader::new(
+                format.clone(),
+                Vec::new(),
+                ReaderOptions::default(),
+                &foredraft_base::work::Work::unlimited(),
+            )
+            .unwrap(),
+        )
+    };
     for text in &texts {
         let message = read(&reader(&format), text).unwrap();
         assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("Hm.", "Hello"), "{text}");

@@ -254,7 +254,7 @@ pub(super) fn try_constraint(
     start: &TurnStart,
 ) -> Result<OutputConstraint> {
     let vocabulary = Bytes::new();
-    let grammar = format.grammar(request, start)?.unwrap();
+    let grammar = format.grammar(request, start, &work())?.unwrap();
     let mut compiled = Grammar::from_tree(vocabulary, grammar.tree, grammar.root, &Work::unlimited())
         .unwrap_or_else(|error| panic!("{error}"));
     compiled.accept_text(grammar.prefix.as_bytes()).unwrap();
@@ -357,7 +357,10 @@ fn faults(
     let mut faults = Vec::new();
     for is_enforced in [true, false] {
         let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
-        let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
+        let reader = Arc::new(
+            MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                .unwrap(),
+        );
         match read(&reader, &text) {
             Ok(found) => {
                 let parse = |text: &str| {

@@ -19,7 +19,10 @@ fn answers(format: &ChatFormat, properties: &Value, text: &str) -> (Answer, Opti
     let tools = tools(&json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]));
     let answer = |is_enforced| {
         let options = ReaderOptions { is_enforced, ..ReaderOptions::default() };
-        let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options));
+        let reader = Arc::new(
+            MessageReader::new(format.clone(), tools.clone(), options, &foredraft_base::work::Work::unlimited())
+                .unwrap(),
+        );
         let message = read(&reader, text).unwrap();
         let mut parser = MessageParser::new(reader);
         parser.push(text);

@@ -159,7 +159,7 @@ impl Beams {
             Ok(()) => {}
             Err(DecodeError::Aborted) => return None, // the next step finds out why
             Err(DecodeError::Full) => return Some(Stop::Limit),
-            Err(DecodeError::Failed(why)) => return Some(Stop::Error(Error::model(why))),
+            Err(DecodeError::Failed(error)) => return Some(Stop::Error(error)),
         }
         if task.n_decoded < task.prompt.len() {
             return None;

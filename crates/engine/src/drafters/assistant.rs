@@ -64,9 +64,9 @@ impl Assistant {
     fn decode(&mut self) -> bool {
         match self.context.decode(&self.batch) {
             Ok(()) => true,
-            Err(DecodeError::Failed(why)) => {
+            Err(DecodeError::Failed(error)) => {
                 for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
-                    slot.disabled = Some(format!("drafting with the assistant failed: {why}"));
+                    slot.disabled = Some(format!("drafting with the assistant failed: {}", error.message()));
                 }
                 false
             }

@@ -85,11 +85,11 @@ impl BlockHead {
         let why = match error {
             DecodeError::Aborted => None,
             DecodeError::Full => Some("the head's context is full".to_owned()),
-            DecodeError::Failed(why) => {
+            DecodeError::Failed(error) => {
                 // The state of the caches is unknown after a failure.
                 self.context.reset();
                 self.slots.iter_mut().for_each(|slot| slot.cache.tokens.clear(&mut self.context));
-                Some(format!("drafting with the head failed: {why}"))
+                Some(format!("drafting with the head failed: {}", error.message()))
             }
         };
         for slot in &mut *self.slots {

@@ -190,8 +190,8 @@ impl DraftModel {
             Ok(()) => BatchResult::Yes,
             Err(DecodeError::Full) => BatchResult::Full,
             Err(DecodeError::Aborted) => BatchResult::No,
-            Err(DecodeError::Failed(why)) => {
-                self.disable(&format!("the draft failed: {why}"));
+            Err(DecodeError::Failed(error)) => {
+                self.disable(&format!("the draft failed: {}", error.message()));
                 BatchResult::No
             }
         }

@@ -118,9 +118,9 @@ impl Head {
         if result == Err(DecodeError::Full) && self.clear_preempted() {
             result = self.context.decode(&self.batch);
         }
-        let Err(error) = &result else { return result };
-        if let DecodeError::Failed(why) = error {
-            self.disable(&format!("drafting with the head failed: {why}"));
+        let Err(failure) = &result else { return result };
+        if let DecodeError::Failed(error) = failure {
+            self.disable(&format!("drafting with the head failed: {}", error.message()));
             // The state of the caches is unknown after a failure.
             self.context.reset();
             self.slots.iter_mut().for_each(|slot| slot.cache.tokens.clear(&mut self.context));
@@ -161,8 +161,8 @@ impl Head {
             self.states.clear();
             match self.context.encode(&self.features, &mut self.states) {
                 Ok(()) => {}
-                Err(DecodeError::Failed(why)) => {
-                    self.disable(&format!("the head cannot encode states of the target: {why}"));
+                Err(DecodeError::Failed(error)) => {
+                    self.disable(&format!("the head cannot encode states of the target: {}", error.message()));
                     return None;
                 }
                 Err(_) => return None,

@@ -222,29 +222,25 @@ pub(crate) fn abandon(
                 None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, report),
             }
         }
-        DecodeError::Failed(why) => match pool.renew() {
+        DecodeError::Failed(error) => match pool.renew() {
             // Perhaps one of several requests is the cause: each is decoded again, alone.
             Ok(true) => {
                 for (index, _) in plan.slots.iter().enumerate().filter(|(_, planned)| planned.n_context > 0) {
                     let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
                     if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
-                        end(pool, index, Stop::Error(Error::model(why.clone())), false, report);
+                        end(pool, index, Stop::Error(error.clone()), false, report);
                     }
                 }
             }
             Ok(false) => {
-                fail(plan, &Error::model(why), pool, report);
+                fail(plan, &error, pool, report);
                 if all_are_lost {
                     pool.wipe();
                 }
             }
-            Err(error) => {
-                fail(
-                    plan,
-                    &Error::model(format!("{why}; the context cannot be made anew: {}", error.message())),
-                    pool,
-                    report,
-                );
+            Err(renewal) => {
+                let why = format!("{}; the context cannot be made anew: {}", error.message(), renewal.message());
+                fail(plan, &Error::new(error.code(), why), pool, report);
             }
         },
     }

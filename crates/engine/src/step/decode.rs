@@ -44,7 +44,7 @@ pub(crate) fn decode<'a>(
     context.keep_hidden(plan.keeps_hidden);
     let start = now();
     let result = match (shared, runs_to_end) {
-        (false, _) => Err(DecodeError::Failed("the branches of a draft cannot share a sequence".into())),
+        (false, _) => Err(DecodeError::failed("the branches of a draft cannot share a sequence")),
         (true, true) => context.decode_whole(batch),
         (true, false) => context.decode(batch),
     };

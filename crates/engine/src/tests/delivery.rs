@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{Setup, TestEngine, request};
 use crate::{Comparison, Event, Phase, Request, Stop};
+use foredraft_base::error::Code;
 use foredraft_llama::Token;
-use foredraft_llama::fake::FakeModel;
+use foredraft_llama::fake::{FakeModel, Fault};
 use foredraft_sampling::SamplingSettings;
 use foredraft_speculation::{DrafterKind, Settings};
 
@@ -89,4 +90,24 @@ fn a_compared_request_saves_its_session_and_answers_once() {
     assert!(outcome.session_save.as_ref().is_some_and(Result::is_ok), "{:?}", outcome.session_save);
     let stats = outcome.speculation.as_ref().expect("it speculates");
     assert_eq!(stats.comparison, Some(Comparison::Done(None)));
+}
+
+/// The host can try again with less at once.
+#[test]
+fn requests_whose_logits_have_no_memory_end_as_such() {
+    for (fault, code) in [(Fault::NoMemory, Code::ResourceExhausted), (Fault::Failed(0), Code::ModelError)] {
+        let setup = Setup { target_faults: [(0, fault)].into(), ..Setup::plain(FAKE_MODEL, 2, 100, 32) };
+        let mut engine = TestEngine::new(&setup);
+        let handles = [engine.submit(vec![greedy(4)]), engine.submit(vec![greedy(4)])];
+        while !engine.scheduler.is_idle() {
+            engine.step();
+        }
+        let stops = handles.map(|handle| match handle.take(Duration::ZERO).0.pop() {
+            Some((0, Event::Finished(outcome))) => outcome.stop,
+            other => panic!("{other:?}"),
+        });
+        // The second one waited for the first one's prompt.
+        assert!(matches!(&stops[0], Stop::Error(error) if error.code() == code), "{stops:?}");
+        assert!(matches!(&stops[1], Stop::Limit), "{stops:?}");
+    }
 }

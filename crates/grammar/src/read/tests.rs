@@ -204,7 +204,7 @@ proptest! {
         let begin = tree.mark(Mark::Content, root);
         // A mark somewhere, so that order counts.
         let root = tree.alt(&[root, begin]);
-        let reader = CompletionReader::new(tree, root).unwrap();
+        let reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
         let part = Part::Alt(vec![part.clone(), Part::Mark(Mark::Content, part.into())]);
         for text in &texts {
             let Ok(expected) = reference(&part, text) else { continue };
@@ -236,7 +236,7 @@ proptest! {
         let letter = tree.mark(Mark::Reasoning, letter);
         let each = tree.alt(&[many, letter]);
         let root = tree.repeat(each, 0, None);
-        let reader = CompletionReader::new(tree, root).unwrap();
+        let reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
         let whole = read(&reader, text.as_bytes(), text.len());
         for n in [1, 3] {
             prop_assert_eq!(&read(&reader, text.as_bytes(), n), &whole);
@@ -268,7 +268,7 @@ fn tagged(commits: bool) -> CompletionReader {
     let calls = tree.repeat(call, 1, None);
     let both = tree.seq(&[content, calls]);
     let root = tree.alt(&[both, content]);
-    CompletionReader::new(tree, root).unwrap()
+    CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap()
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn what_the_tree_cannot_read_becomes_content() {
     }
     let mut tree = Tree::new();
     let never = tree.class(&[]);
-    let reader = CompletionReader::new(tree, never).unwrap();
+    let reader = CompletionReader::new(tree, never, &foredraft_base::work::Work::unlimited()).unwrap();
     assert_eq!(read(&reader, b"abc", 2), "<Content abc");
 }
 
@@ -330,7 +330,7 @@ fn texts_of_arguments_are_escaped() {
     let (text, open, close) = (tree.free_text(&["'"]), tree.as_text("'", "\""), tree.as_text("'", "\""));
     let text = tree.mark(Mark::Text, text);
     let root = tree.seq(&[open, text, close]);
-    let reader = CompletionReader::new(tree, root).unwrap();
+    let reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
     let shown = read(&reader, b"'a\"\\\n\x01\xC3\xA9'", 1);
     assert_eq!(shown.replace('!', ""), "\"<Text a\\\"\\\\\\n\\u0001é>\"");
 }
@@ -359,7 +359,7 @@ fn rebuilt_automaton_reads_on() {
     let body = tree.seq(&[open, inner, close]);
     tree.define(pair, body);
     let root = tree.mark(Mark::Content, pair);
-    let mut reader = CompletionReader::new(tree, root).unwrap();
+    let mut reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
     let before = std::sync::Arc::clone(&reader.automaton);
     let depth = 150_000;
     let (opened, closed) = ("(".repeat(depth), ")".repeat(depth));
@@ -385,7 +385,7 @@ fn set_knows_the_marks_that_all_stacks_are_inside_of() {
     let block = tree.seq(&[open, commit, thoughts]);
     let block = tree.opt(block);
     let root = tree.seq(&[block, rest]);
-    let mut reader = CompletionReader::new(tree, root).unwrap();
+    let mut reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
     let mut inside = Vec::new();
     for text in ["", "<", "a", "/", "/>", "b"] {
         reader.push(text.as_bytes(), &mut |_| {});
@@ -401,8 +401,8 @@ fn decisions_inside_of_values_are_refused() {
     let (text, commit) = (tree.text("a"), tree.commit());
     let both = tree.seq(&[text, commit]);
     let (value, foreign) = (tree.mark(Mark::Verbatim, both), tree.mark(Mark::Foreign, both));
-    assert!(CompletionReader::new(tree.clone(), value).is_err());
-    assert!(CompletionReader::new(tree.clone(), foreign).is_ok());
+    assert!(CompletionReader::new(tree.clone(), value, &foredraft_base::work::Work::unlimited()).is_err());
+    assert!(CompletionReader::new(tree.clone(), foreign, &foredraft_base::work::Work::unlimited()).is_ok());
     let open = tree.declare();
-    assert!(CompletionReader::new(tree, open).is_err(), "it is not defined");
+    assert!(CompletionReader::new(tree, open, &foredraft_base::work::Work::unlimited()).is_err(), "it is not defined");
 }

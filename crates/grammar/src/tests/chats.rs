@@ -90,7 +90,7 @@ pub(super) const FORMATS: [(&str, Build); 4] =
 
 pub(super) fn reader(build: Build, is_lenient: bool) -> CompletionReader {
     let (tree, root) = build(&tools(), How { is_lenient, is_required: false });
-    CompletionReader::new(tree, root).unwrap()
+    CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap()
 }
 
 /// Reads a text in these pieces. `None`: the tree cannot read it.

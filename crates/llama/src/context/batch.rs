@@ -1,6 +1,7 @@
 //! A batch of tokens to decode together, with their positions and sequences.
 
 use crate::Token;
+use foredraft_base::error::Error;
 
 /// A sequence's number in a context.
 pub type SeqId = i32;
@@ -82,6 +83,13 @@ pub enum DecodeError {
     Full,
     /// The [`Interrupt`](crate::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
     Aborted,
-    /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
-    Failed(String),
+    /// llama.cpp failed, with `resource_exhausted` for lack of memory. Part of the batch may be in the cache; the caller must remove it.
+    Failed(Error),
+}
+
+impl DecodeError {
+    /// The error of what is not the host's fault.
+    pub fn failed(why: impl Into<String>) -> DecodeError {
+        DecodeError::Failed(Error::model(why))
+    }
 }

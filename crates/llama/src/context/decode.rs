@@ -10,13 +10,29 @@ use crate::guard::ErrorBuffer;
 use crate::platform::thread_cpu_time;
 use crate::threads::pacing;
 use crate::{Batch, Context, DecodeError, SeqId, TextPooling, log, unrecoverable};
+use foredraft_base::error::Error;
 use foredraft_native::{foredraft_decode, foredraft_set_reference};
 
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
 const THREW: i32 = -1000;
 const NO_MEMORY: i32 = -1001;
+/// What llama.cpp returns where it cannot allocate.
+const OUT_OF_MEMORY: i32 = -2;
 /// The times of larger batches are grouped by powers of two.
 const MAX_EXACT_SIZE: usize = 16;
+
+impl DecodeError {
+    /// The error of a code that `foredraft_decode` returned, which is not 0.
+    pub(crate) fn of_code(code: i32, why: &str) -> DecodeError {
+        let why = || format!("llama_decode returned {code}: {why}");
+        match code {
+            1 => DecodeError::Full,
+            2 => DecodeError::Aborted,
+            OUT_OF_MEMORY | NO_MEMORY => DecodeError::Failed(Error::exhausted(why())),
+            _ => DecodeError::failed(why()),
+        }
+    }
+}
 
 impl Context {
     /// Decodes `batch`. Afterwards [`Context::logits`] has the requested rows.
@@ -38,7 +54,7 @@ impl Context {
 
     fn decode_unless(&mut self, batch: &Batch, is_interruptible: bool) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
-        self.validate(batch).map_err(DecodeError::Failed)?;
+        self.validate(batch).map_err(DecodeError::failed)?;
         (self.has_pending_moves, self.has_pending_rotations) = (false, false);
         self.removable.clear();
         self.decode_padded(batch, !is_interruptible)?;
@@ -120,10 +136,10 @@ impl Context {
         (n_threads, settings): (i32, usize),
     ) -> std::result::Result<(), DecodeError> {
         if self.is_broken || self.threads.is_broken() {
-            return Err(DecodeError::Failed("an earlier decode failed and left its context unusable".into()));
+            return Err(DecodeError::failed("an earlier decode failed and left its context unusable"));
         }
         if let Some(loss) = self.model.servers().loss() {
-            return Err(DecodeError::Failed(loss));
+            return Err(DecodeError::failed(loss));
         }
         self.interrupt.hold(whole);
         self.wait_while_paused();
@@ -165,17 +181,11 @@ impl Context {
         }
         self.threads.charge_budget((self.id, size), wall, ran);
         if let Some(loss) = self.loss() {
-            return Err(DecodeError::Failed(loss));
+            return Err(DecodeError::failed(loss));
         }
         match code {
             0 => Ok(()),
-            1 => Err(DecodeError::Full),
-            2 => Err(DecodeError::Aborted),
-            code => Err(DecodeError::Failed(format!(
-                "llama_decode returned {code}: {} {}",
-                errors.join("; "),
-                why.message()
-            ))),
+            code => Err(DecodeError::of_code(code, &format!("{} {}", errors.join("; "), why.message()))),
         }
     }
 

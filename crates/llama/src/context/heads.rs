@@ -289,7 +289,7 @@ impl Context {
             let position = self.len(0);
             let n = self.run_features(part, true, position, 0)?;
             for row in 0..n {
-                let state = self.hidden(row).ok_or_else(|| DecodeError::Failed("the head has no states".to_owned()))?;
+                let state = self.hidden(row).ok_or_else(|| DecodeError::failed("the head has no states"))?;
                 states.extend_from_slice(state);
             }
         }
@@ -330,7 +330,7 @@ impl Context {
         };
         let fits = n > 0 && n <= self.n_batch && n * self.n_features == features.len();
         if !is_right || !fits || !self.has_sequence(sequence) {
-            return Err(DecodeError::Failed(format!("{n} rows of {} numbers", self.n_features)));
+            return Err(DecodeError::failed(format!("{n} rows of {} numbers", self.n_features)));
         }
         self.has_logits.clear();
         let first = i32::try_from(position).unwrap_or(i32::MAX);

@@ -441,7 +441,7 @@ impl Context {
         batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), position, 0, true);
         self.pad_hidden(&mut batch);
         match self.decode(&batch) {
-            Err(DecodeError::Failed(reason)) => Err(reason),
+            Err(DecodeError::Failed(error)) => Err(error.message().to_owned()),
             // Aborted by an unload: the next user of the context notices it.
             _ => Ok(()),
         }

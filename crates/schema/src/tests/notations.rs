@@ -83,7 +83,7 @@ fn lenient_values_are_any_with_any_space() {
 /// The JSON that a reader of these nodes makes of a text, which arrives byte by byte.
 fn read(mut tree: Tree, value: NodeId, text: &str) -> Value {
     let root = tree.mark(Mark::Call, value);
-    let mut reader = CompletionReader::new(tree, root).unwrap();
+    let mut reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
     let mut json = String::new();
     let mut add = |event: ReadEvent<'_>| {
         if let ReadEvent::Arguments(part) = event {

@@ -75,7 +75,8 @@ pub(super) fn prepare(
         Err(error) if options.tool_choice.is_required => return Err(error.clone()),
         Err(error) => {
             let continued = chat.messages.last().filter(|_| options.continuation.is_some());
-            AnswerFormat::plain(error.message(), continued.map_or(String::new(), |last| text_of(last, "content")))
+            let continued = continued.map_or(String::new(), |last| text_of(last, "content"));
+            AnswerFormat::plain(error.message(), continued, work)?
         }
     };
     if let Some(messages) = format.messages.take() {

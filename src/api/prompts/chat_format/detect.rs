@@ -140,7 +140,7 @@ impl AnswerFormat {
         };
         let grammar = match request.is_unconstrained {
             true => None,
-            false => format.grammar(&wanted, &start)?,
+            false => format.grammar(&wanted, &start, request.work)?,
         };
         warnings.extend(grammar.iter().flat_map(|grammar| unenforced(grammar, chat)));
         let reader_options = ReaderOptions {
@@ -150,7 +150,7 @@ impl AnswerFormat {
             is_required: is_required && grammar.is_some(),
             grammar: grammar.clone(),
         };
-        let reader = MessageReader::new(format, tools, reader_options);
+        let reader = MessageReader::new(format, tools, reader_options, request.work)?;
         Ok(AnswerFormat {
             reader: Arc::new(reader),
             grammar: grammar.map(FormatGrammar::from),
@@ -239,9 +239,12 @@ fn unenforced(grammar: &TurnGrammar, chat: &ChatInput) -> Vec<String> {
 impl AnswerFormat {
     /// The format in which the whole completion is the content, because the template fails. `why`: the reason. `continued`: the
     /// content that is continued.
-    pub(in crate::api) fn plain(why: &str, continued: String) -> AnswerFormat {
-        let reader = MessageReader::new(ChatFormat::default(), Vec::new(), ReaderOptions::default());
-        AnswerFormat {
+    ///
+    /// # Errors
+    /// `work` has ended.
+    pub(in crate::api) fn plain(why: &str, continued: String, work: &Work) -> Result<AnswerFormat> {
+        let reader = MessageReader::new(ChatFormat::default(), Vec::new(), ReaderOptions::default(), work)?;
+        Ok(AnswerFormat {
             reader: Arc::new(reader),
             grammar: None,
             preserved: Vec::new(),
@@ -251,7 +254,7 @@ impl AnswerFormat {
             opens_reasoning: false,
             messages: None,
             warnings: vec![format!("message: the whole completion is its content, because the template fails: {why}")],
-        }
+        })
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Fault {
     Aborted(usize),
     /// The decode fails in this physical batch (modulo their number).
     Failed(usize),
+    /// There is no memory for the logits of the batch. Nothing is decoded.
+    NoMemory,
 }
 
 thread_local! {
@@ -252,6 +254,9 @@ impl FakeBackend {
             states.check_known(new.iter().flat_map(Cell::all));
         }
         let may_be_alone = std::mem::take(&mut self.was_full);
+        if fault == Some(Fault::NoMemory) {
+            return Err(DecodeError::of_code(-2, "could not reserve space for batch"));
+        }
         if fault == Some(Fault::Full) || !self.has_room(&new) {
             self.was_full = true;
             return Err(DecodeError::Full);
@@ -277,7 +282,7 @@ impl FakeBackend {
             let error = match fault {
                 Some(Fault::Aborted(at)) if at % parts.len() == number && !moved => DecodeError::Aborted,
                 Some(Fault::Failed(at)) if at % parts.len() == number => {
-                    DecodeError::Failed("a fault of the fake backend".into())
+                    DecodeError::failed("a fault of the fake backend")
                 }
                 _ => continue,
             };

@@ -112,7 +112,15 @@ pub(in crate::api::prompts::chat_format) fn lenient_reader(source: &str) -> Arc<
     let (chat, options) =
         (ChatInput::read(&mut fields).unwrap().unwrap(), ChatOptions::read(&mut fields, true).unwrap().unwrap());
     let tools = callable_tools(&chat, &options, &Work::unlimited()).unwrap();
-    Arc::new(MessageReader::new(known.format.clone(), tools, ReaderOptions::default()))
+    Arc::new(
+        MessageReader::new(
+            known.format.clone(),
+            tools,
+            ReaderOptions::default(),
+            &foredraft_base::work::Work::unlimited(),
+        )
+        .unwrap(),
+    )
 }
 
 #[test]
