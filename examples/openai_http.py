@@ -4,8 +4,8 @@ standard library. An example, for one user on one machine: it has no TLS, and no
     python3 examples/openai_http.py model.gguf [--draft draft.gguf] [--port 8080] [--api-key KEY]
     OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none any-client
 
-It answers /v1/chat/completions, /v1/completions (both also as a stream of events), /v1/embeddings (with --embeddings), /v1/models and
-/health. A request whose client hangs up is cancelled. Settings that a request leaves out are the engine's; ones that are not listed
+It answers /v1/chat/completions, /v1/completions (both also as a stream of events), /v1/decisions, /v1/embeddings (with --embeddings),
+/v1/models and /health; and /v1/systemone, TypeSafe's API for decisions. A request whose client hangs up is cancelled. Settings that a request leaves out are the engine's; ones that are not listed
 below have no effect. The package `foredraft` must be installed, or its folder (python/src) be in PYTHONPATH.
 """
 import argparse
@@ -189,6 +189,85 @@ class Completion:
             yield {"index": index, "text": "", "logprobs": None, "finish_reason": answer.finish_reason}
 
 
+def usage_of(answer):
+    """The tokens that questions took, under the names of both APIs for decisions."""
+    count = answer["usage"]["input_tokens"]
+    return {"input_tokens": count, "output_tokens": 0, "total_tokens": count}
+
+
+class SystemOne:
+    """/v1/systemone: the engine's own form."""
+
+    def __init__(self, engine, body):
+        if body.get("state") is None:
+            raise ApiError(400, "state: expected what the questions are about", param="state")
+        self.stream = engine.stream(state=body["state"], questions=field(body, "questions", dict))
+
+    def answers(self, answer):
+        return answer["answers"]
+
+
+class Decisions:
+    """/v1/decisions: questions in an array, with names or without."""
+
+    def __init__(self, engine, body):
+        given = body.get("input")
+        about = {"state": given} if isinstance(given, str) else {"messages": [self.message(item) for item in field(body, "input", list)]}
+        self.questions = field(body, "questions", list)
+        self.values = []
+        asked = {str(index): self.question(f"questions[{index}]", question) for index, question in enumerate(self.questions)}
+        names = [question["name"] for question in self.questions if question.get("name") is not None]
+        if len(set(names)) < len(names):
+            raise ApiError(400, "questions: expected different names", param="questions")
+        self.stream = engine.stream(questions=asked, **about)
+
+    def message(self, item):
+        """A message of the input, whose parts are texts."""
+        content = item.get("content") if isinstance(item, dict) else None
+        if isinstance(content, list):
+            if not all(isinstance(part, dict) and part.get("type") == "input_text" for part in content):
+                raise ApiError(400, "input: expected parts of the type input_text", param="input")
+            content = "\n".join(field(part, "text", str) for part in content)
+        if not isinstance(content, str):
+            raise ApiError(400, "input: expected a text, or messages with a content", param="input")
+        return {"role": item.get("role") or "user", "content": content}
+
+    def question(self, name, question):
+        """A question as the engine takes it."""
+        kind = field(question, "type", str) if isinstance(question, dict) else None
+        given = {"instructions": field(question, "instructions", str)} if kind else {}
+        if kind == "predicate":
+            self.values.append(None)
+            return {"type": "noul", **given}
+        if kind == "choice":
+            options = {json.dumps(choice["value"]).strip('"'): choice for choice in field(question, "choices", list)}
+            if len(options) < len(question["choices"]):
+                raise ApiError(400, f"{name}.choices: expected different values", param=name)
+            self.values.append([choice["value"] for choice in question["choices"]])
+            return {"type": "choice", **given, "criteria": {text: choice.get("description") for text, choice in options.items()}}
+        if kind == "score":
+            levels = field(question, "levels", list)
+            self.values.append([level["label"] for level in levels])
+            describe = lambda level: ": ".join(filter(None, (level["label"], level.get("description"))))
+            return {"type": "score", **given, "criteria": [describe(level) for level in levels]}
+        raise ApiError(400, f"{name}.type: expected predicate, choice or score", param=name)
+
+    def answers(self, answer):
+        """The answers in the order of the questions."""
+        def answered(question, values, found):
+            head = {"type": question["type"], "name": question.get("name")}
+            if values is None:
+                return {**head, "probability": found["noul"]}
+            shares = list(found["probabilities"].values())
+            if question["type"] == "score":
+                probabilities = [{"label": label, "value": level, "probability": share} for level, (label, share) in enumerate(zip(values, shares))]
+                return {**head, "score": found["score"], "probabilities": probabilities, "confidence": found["confidence"]}
+            probabilities = [{"value": value, "probability": share} for value, share in zip(values, shares)]
+            return {**head, "choice": values[shares.index(max(shares))], "probabilities": probabilities, "confidence": found["confidence"]}
+
+        return [answered(*each) for each in zip(self.questions, self.values, answer["answers"].values())]
+
+
 def embeddings(engine, model, body):
     """/v1/embeddings."""
     given = body.get("input")
@@ -217,6 +296,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         self.answer("POST", {
             "/v1/chat/completions": lambda: self.complete(Chat), "/v1/completions": lambda: self.complete(Completion),
+            "/v1/systemone": lambda: self.decide(SystemOne), "/v1/decisions": lambda: self.decide(Decisions),
             "/v1/embeddings": lambda: self.reply(200, embeddings(self.server.engine, self.server.model, self.body())),
         })
 
@@ -285,6 +365,12 @@ class Handler(BaseHTTPRequestHandler):
                 answer.stream.wait()
                 head["object"] = kind.kind
                 self.reply(200, {**head, "choices": answer.choices(), "usage": total(answer.stream.completions)})
+
+    def decide(self, kind):
+        decision = kind(self.server.engine, self.body())
+        with decision.stream, self.watched(decision.stream):
+            answer = decision.stream.wait()
+        self.reply(200, {"model": self.server.model, "answers": decision.answers(answer), "usage": usage_of(answer)})
 
     @contextmanager
     def watched(self, stream):

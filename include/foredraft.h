@@ -298,6 +298,15 @@ FOREDRAFT_API void foredraft_string_free(char *s);
 FOREDRAFT_API char *foredraft_complete(foredraft_engine *engine, const char *request);
 
 /**
+ * Decides questions about a state: `{"state": ..., "questions": {"route": {"type": "choice", "instructions": "Which team?", "criteria":
+ * {"billing": null, "shipping": null}}}}`. `state` is any JSON; `messages` and `prompt` can stand for it. The types: `choice`, `score`
+ * (`criteria`: 2 to 10 levels), `noul` (the probability that a statement holds). The answer has `answers` by id, and `usage`. The state is
+ * decoded once, and each question, of at most 800, has the bits that it has alone. Nothing is generated. `foredraft_submit` with
+ * `questions` does the same without waiting.
+ */
+FOREDRAFT_API char *foredraft_decide(foredraft_engine *engine, const char *request);
+
+/**
  * Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has returned.
  * `prompt_stats` is then `pending`, and the request ends with an error if the prompt is invalid.
  */
@@ -421,7 +430,7 @@ FOREDRAFT_API void foredraft_set_log_callback(foredraft_log_callback cb, void *u
 /**
  * Sets the callback for updates. The engine's thread calls it when the request `id` has a new update or has finished, so an event
  * loop can sleep until then. NULL removes the callback. The callback can call every function of the library that does not wait
- * for an engine. Not allowed are `foredraft_complete`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase` and a
+ * for an engine. Not allowed are `foredraft_complete`, `_decide`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase` and a
  * poll with `timeout_ms`, which return the error `would_deadlock`, and `foredraft_load`, which returns
  * FOREDRAFT_WOULD_DEADLOCK. When this function returns, the previous callback no longer runs (unless this function was called
  * from inside a callback).

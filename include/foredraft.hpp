@@ -526,6 +526,10 @@ public:
     result<json> try_complete(const document &request) { return detail::call(foredraft_complete, handle_, request); }
     json complete(const document &request) { return try_complete(request).value(); }
 
+    /// Decides questions about a state, waits, and returns the `answers`.
+    result<json> try_decide(const document &request) { return detail::call(foredraft_decide, handle_, request); }
+    json decide(const document &request) { return try_decide(request).value(); }
+
     /// Queues a request.
     result<foredraft::request> try_submit(const document &request) {
         const result<json> answer = detail::call(foredraft_submit, handle_, request);

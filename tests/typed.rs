@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use foredraft::{Code, Config, Engine, Error, Message, Request, StopType};
+use foredraft::{Code, Config, DecisionAnswer, Engine, Error, Message, Question, Request, StopType};
 use futures_core::Stream;
 use serde_json::json;
 
@@ -74,6 +74,28 @@ fn completions_and_streams_have_the_same_text() {
 
     let plain = engine.complete(&story().speculative(false)).expect("a completion");
     assert_eq!((plain.content, plain.tokens_predicted), (whole.content, 40));
+}
+
+#[test]
+fn decisions_have_the_types_of_their_questions() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let state = json!({"story": "Tom had a red kite."});
+    let thing = || Question::choice("What did Tom have?", [("kite", ""), ("hat", "on a head")]);
+    let questions = [
+        ("thing", thing()),
+        ("size", Question::score("How large is it?", ["small", "large"])),
+        ("red", Question::noul("It is red.")),
+    ];
+    let answers = engine.decide(&state, questions).expect("answers");
+    let DecisionAnswer::Choice { choice, probabilities, .. } = &answers["thing"] else { panic!("{answers:?}") };
+    assert!(probabilities[choice] >= 0.5 && (probabilities.values().sum::<f64>() - 1.0).abs() < 1e-12);
+    let DecisionAnswer::Score { score, probabilities, .. } = &answers["size"] else { panic!("{answers:?}") };
+    assert!((score - probabilities["1"]).abs() < 1e-12);
+    assert!(matches!(answers["red"], DecisionAnswer::Noul { noul } if (0.0..=1.0).contains(&noul)));
+    let alone = engine.decide(&state, [("thing", thing())]).expect("an answer");
+    assert_eq!(alone["thing"], answers["thing"]);
+    let empty = engine.decide(&state, []).expect_err("no question");
+    assert!(empty.message().starts_with("questions: expected 1 to 800 questions"), "{empty}");
 }
 
 #[test]

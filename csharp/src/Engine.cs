@@ -305,6 +305,28 @@ namespace Foredraft
             return Call(Native.foredraft_rerank, request)["results"];
         }
 
+        /// <summary>The answers to questions about a state: `state` (or `messages`, `prompt`), `questions` by name. The result has the answers
+        /// by the same names. Waits for the engine.</summary>
+        public Json Decide(Json request)
+        {
+            var answer = Call(Native.foredraft_decide, request);
+            if (answer["stop_type"].Text != "eos") throw new TimeoutException("foredraft: the decision ended by " + answer["stop_type"].Text);
+            return answer["answers"];
+        }
+
+        /// <summary>How probable each member of an enum is as the answer to a question about a state, by its name. Waits for the engine.</summary>
+        public Dictionary<T, double> Decide<T>(Json state, string question) where T : struct
+        {
+            var options = new Json();
+            foreach (var name in Enum.GetNames(typeof(T))) options[name] = Json.Null;
+            var asked = new Json { ["type"] = "choice", ["instructions"] = question, ["criteria"] = options };
+            var answer = Decide(new Json { ["state"] = state, ["questions"] = new Json { ["answer"] = asked } })["answer"];
+            var probabilities = new Dictionary<T, double>();
+            foreach (var name in Enum.GetNames(typeof(T)))
+                probabilities[(T)Enum.Parse(typeof(T), name)] = answer["probabilities"][name].Number;
+            return probabilities;
+        }
+
         /// <summary>The prompt that the model's chat template makes of messages.</summary>
         public string ApplyTemplate(Json request) { return Call(Native.foredraft_apply_template, request)["prompt"].Text; }
 

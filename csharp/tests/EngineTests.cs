@@ -49,6 +49,20 @@ namespace Foredraft.Tests
             return request.Text;
         }
 
+        private enum Thing { kite, hat }
+
+        [Test]
+        public static void decisions_have_the_probabilities_of_each_option()
+        {
+            var things = shared.Value.Decide<Thing>("Tom had a red kite.", "What did Tom have?");
+            Check.Equal(2, things.Count);
+            Check.That(Math.Abs(things[Thing.kite] + things[Thing.hat] - 1) < 1e-12, things[Thing.kite].ToString());
+            var lost = new Json { ["type"] = "noul", ["instructions"] = "Tom lost it." };
+            var answers = shared.Value.Decide(new Json { ["state"] = "Tom had a red kite.", ["questions"] = new Json { ["lost"] = lost } });
+            Check.That(answers["lost"]["noul"].Number > 0, answers.ToString());
+            Check.Throws<ForedraftException>(() => shared.Value.Decide(new Json { ["state"] = "a" }));
+        }
+
         [Test]
         public static void every_way_of_reading_gives_the_same_text()
         {

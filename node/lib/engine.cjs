@@ -148,6 +148,15 @@ class Engine {
     return completion;
   }
 
+  /** The answers to questions about a state, any JSON, by their names. */
+  async decide(state, questions, options = {}) {
+    const answer = await this.#call('decide', { ...options, state, questions });
+    if (answer.stop_type !== 'eos') {
+      throw Object.assign(new Error(`the decision ended by ${answer.stop_type}`), { code: answer.stop_type });
+    }
+    return answer.answers;
+  }
+
   async tokenize(text, options = {}) {
     return (await this.#call('tokenize', { ...options, text })).ids;
   }

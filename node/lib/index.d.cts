@@ -219,6 +219,9 @@ export interface Request {
   input_suffix?: string;
   input_extra?: Array<{ filename?: string; text: string }>;
   choices?: (string | ({ text: string } & Record<string, unknown>))[];
+  questions?: Record<string, Question>;
+  state?: unknown;
+  temperatures?: { choice?: number; score?: number; noul?: number };
   /** Absent: at the latest when the context is full. -1: no limit, because a full context shifts. */
   n_predict?: number;
   max_tokens?: number | null;
@@ -608,6 +611,23 @@ export interface LookupCacheRequest {
 /** The text of `lookupCreate` and `lookupStats`: one of these. */
 export type LookupText = { text: string } | { file: string } | { tokens: number[] };
 
+/** A question of `decide`: the best of some options, a place among 2 to 10 levels, or how probable it is that a statement holds. */
+export type Question =
+  | { type: 'choice'; instructions: unknown; criteria: Record<string, unknown> }
+  | { type: 'score'; instructions: unknown; criteria: readonly unknown[] }
+  | { type: 'noul'; instructions: unknown; criteria?: { true?: unknown; false?: unknown } | null };
+
+/** The answer to a question. `confidence`: 0 as good as a guess, 1 certain. */
+export type AnswerTo<Q extends Question> =
+  Q extends { type: 'choice' }
+    ? { type: 'choice'; choice: keyof Q['criteria'] & string; probabilities: { [Name in keyof Q['criteria'] & string]: number }; confidence: number }
+    : Q extends { type: 'score' }
+      ? { type: 'score'; score: number; legend: Record<string, unknown>; probabilities: Record<string, number>; confidence: number }
+      : { type: 'noul'; noul: number };
+
+export type DecisionOptions = Pick<Request, 'messages' | 'prompt' | 'chat_template' | 'chat_template_kwargs' | 'on_overflow' | 'timeout_ms' | 'id_slot' | 'cache_prompt' | 'lora' | 'tag'>
+  & { temperatures?: { choice?: number; score?: number; noul?: number } };
+
 /** Models and the threads that run them. Engines are independent of each other. */
 export class Engine {
   /** An engine without a model: `load` loads one. */
@@ -633,6 +653,9 @@ export class Engine {
   complete(request: string | Request, options?: Options): Promise<Completion>;
   /** The answer to a conversation. */
   chat(messages: GivenMessage[], request?: Request, options?: Options): Promise<Completion & { message: AssistantMessage }>;
+  /** The answers to questions about a state, by their names. Each has the bits that it has alone. `messages` or `prompt` of the options stand
+   *  for a state that is null. */
+  decide<Q extends Record<string, Question>>(state: unknown, questions: Q, options?: DecisionOptions): Promise<{ [Name in keyof Q]: AnswerTo<Q[Name]> }>;
   tokenize(text: string, options?: { add_special?: boolean; parse_special?: boolean }): Promise<number[]>;
   detokenize(tokens: Iterable<number>, options?: { special?: boolean }): Promise<string>;
   /** The same on this thread, for short texts: the event loop waits meanwhile. */

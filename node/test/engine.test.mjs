@@ -156,6 +156,19 @@ test('tokens, sessions and n-gram caches', async () => {
   }
 });
 
+test('decisions', async () => {
+  const questions = {
+    thing: { type: 'choice', instructions: 'What did Tom have?', criteria: { kite: null, hat: 'on a head' } },
+    lost: { type: 'noul', instructions: 'Tom lost something.' },
+  };
+  const answers = await engine.decide('Tom had a red kite.', questions);
+  assert.deepEqual(Object.keys(answers), ['thing', 'lost']);
+  assert.ok(answers.thing.probabilities[answers.thing.choice] >= 0.5 && answers.lost.noul > 0);
+  const { lost } = await engine.decide(null, { lost: questions.lost }, { messages: [{ role: 'user', content: 'Tom had a red kite.' }] });
+  assert.deepEqual(lost, answers.lost);
+  await assert.rejects(engine.decide('a', {}), { code: 'invalid_request' });
+});
+
 test('embeddings', async () => {
   const other = await Engine.load({ model: target, embedding: true, warmup: false });
   const vector = await other.embed('Hello');

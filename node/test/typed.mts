@@ -19,6 +19,18 @@ export async function chat(): Promise<string> {
   return `${await engine.detokenize(tokens)} ${same} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
 }
 
+export async function decided(engine: Engine): Promise<number> {
+  const answers = await engine.decide({ mail: 'Where is my parcel?' }, {
+    team: { type: 'choice', instructions: 'Which team?', criteria: { billing: 'money', shipping: null } },
+    urgency: { type: 'score', instructions: 'How urgent?', criteria: ['later', 'now'] },
+    angry: { type: 'noul', instructions: 'The customer is angry.' },
+  }, { temperatures: { choice: 1.5 } });
+  const team: 'billing' | 'shipping' = answers.team.choice;
+  // @ts-expect-error
+  const other: 'legal' = answers.team.choice;
+  return answers.team.probabilities[team] + answers.urgency.score + answers.angry.noul + other.length;
+}
+
 /** The guide's loop over calls. */
 export async function calls(engine: Engine, tools: object[], functions: Record<string, (given: { city: string }) => string>): Promise<Message[]> {
   const messages: Message[] = [{ role: 'user', content: 'How is the weather in Oslo?' }];

@@ -67,6 +67,43 @@ def served():
     assert served.process.returncode == 0
 
 
+STATE = "Tom had a red kite. The wind took it away."
+
+
+def test_decisions_have_the_engines_answers_in_both_apis(served):
+    questions = {
+        "thing": {"type": "choice", "instructions": "What did Tom have?", "criteria": {"kite": None, "true": "it is so"}},
+        "mood": {"type": "score", "instructions": "How sad is Tom?", "criteria": ["low: not sad", "high"]},
+        "lost": {"type": "noul", "instructions": "Tom lost something."},
+    }
+    with foredraft.Engine(TARGET, n_ctx=1024) as engine:
+        expected = engine.decide(STATE, questions)
+    status, answer = served.ask("POST", "/v1/systemone", {"model": "jev-latest", "state": STATE, "questions": questions})
+    assert status == 200 and answer["answers"] == expected
+    assert answer["usage"]["input_tokens"] > 50 and answer["usage"]["output_tokens"] == 0
+    asked = [
+        {"type": "choice", "name": "thing", "instructions": "What did Tom have?", "choices": [{"value": "kite"}, {"value": True, "description": "it is so"}]},
+        {"type": "score", "instructions": "How sad is Tom?", "levels": [{"label": "low", "description": "not sad"}, {"label": "high"}]},
+        {"type": "predicate", "name": "lost", "instructions": "Tom lost something."},
+    ]
+    for given in (STATE, [{"role": "user", "content": [{"type": "input_text", "text": STATE}]}]):
+        status, answer = served.ask("POST", "/v1/decisions", {"model": "any", "input": given, "questions": asked})
+        assert status == 200
+        thing, mood, lost = answer["answers"]
+        assert [item["probability"] for item in thing["probabilities"]] == list(expected["thing"]["probabilities"].values())
+        assert thing["choice"] == {"kite": "kite", "true": True}[expected["thing"]["choice"]] and thing["name"] == "thing"
+        assert mood["score"] == expected["mood"]["score"] and mood["name"] is None
+        assert [item["label"] for item in mood["probabilities"]] == ["low", "high"]
+        assert lost == {"type": "predicate", "name": "lost", "probability": expected["lost"]["noul"]}
+    for path, body in [
+        ("/v1/systemone", {"questions": questions}), ("/v1/systemone", {"state": STATE, "questions": {}}),
+        ("/v1/systemone", {"state": STATE, "questions": {"a": {"type": "choice"}}}), ("/v1/decisions", {"input": STATE, "questions": [{}]}),
+        ("/v1/decisions", {"input": STATE, "questions": [asked[2], asked[2]]}), ("/v1/decisions", {"input": [5], "questions": asked}),
+    ]:
+        status, answer = served.ask("POST", path, body)
+        assert status == 400 and answer["error"]["message"], body
+
+
 def test_chats_have_the_engines_answer_whole_and_in_chunks(served):
     request = {"messages": MESSAGES, "max_tokens": 24, "seed": 7, "n": 2}
     with foredraft.Engine(TARGET, n_ctx=1024) as engine:

@@ -2,10 +2,11 @@
 import asyncio
 from pathlib import Path
 from dataclasses import dataclass
-from typing import Dict, List
+from enum import Enum
+from typing import Dict, List, Literal
 
 from foredraft import (
-    AssistantMessage, Completion, Engine, ForedraftError, SlotStatus, Status, Stream, Update, Usage,
+    Answer, AssistantMessage, Completion, Engine, ForedraftError, Question, SlotStatus, Status, Stream, Update, Usage,
 )
 from foredraft_llama_cpp import Llama
 
@@ -49,6 +50,22 @@ def typed_answers(engine: Engine, update: Update) -> str:
     if answer.stop_type == "stopped":  # type: ignore[comparison-overlap]
         return "never"
     return f"{call_id} {number} {speed} {engine.model_info()['n_vocab']} {status['state'].upper()}"
+
+
+class Team(Enum):
+    BILLING = "billing"
+    SHIPPING = "shipping"
+
+
+def decided(engine: Engine) -> Team:
+    team: Answer[Team] = engine.decide({"mail": "Where is my parcel?"}, Question("Which team?", Team, {Team.BILLING: "money"}))
+    level: int = engine.decide("Help!", Question("How urgent?", range(1, 6))).value
+    angry: bool = engine.decide(None, Question("The customer is angry.", bool), messages=[{"role": "user", "content": "Help!"}]).value
+    words = engine.decide("Help!", {"mood": Question("Which mood?", Literal["calm", "sad"])}, temperatures={"choice": 1.5})
+    raw = engine.decide("Help!", {"mood": {"type": "noul", "instructions": "The customer is sad."}})
+    engine.decide("Help!", Question("Which team?", Team)).value == "billing"  # type: ignore[comparison-overlap]
+    print(level, angry, words["mood"].value, raw["mood"]["noul"], team.probabilities[Team.SHIPPING])
+    return team.value
 
 
 def from_a_file(archive: Path) -> Engine:

@@ -33,6 +33,17 @@ pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *co
     unsafe { call(engine, request, Function::Complete) }
 }
 
+/// Decides questions about a state: `{"state": ..., "questions": {"route": {"type": "choice", "instructions": "Which team?", "criteria":
+/// {"billing": null, "shipping": null}}}}`. `state` is any JSON; `messages` and `prompt` can stand for it. The types: `choice`, `score`
+/// (`criteria`: 2 to 10 levels), `noul` (the probability that a statement holds). The answer has `answers` by id, and `usage`. The state is
+/// decoded once, and each question, of at most 800, has the bits that it has alone. Nothing is generated. `foredraft_submit` with
+/// `questions` does the same without waiting.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_decide(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { call(engine, request, Function::Decide) }
+}
+
 /// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has returned.
 /// `prompt_stats` is then `pending`, and the request ends with an error if the prompt is invalid.
 #[unsafe(no_mangle)]

@@ -1,11 +1,13 @@
 //! An engine with a loaded model.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::completion::{FinalResponse, unexpected};
+use super::completion::{FinalResponse, error_of, unexpected};
 use super::config::HostConfig;
+use super::decision::{DecisionAnswer, HostQuestion};
 use super::loaded::LoadedModel;
 use super::request::HostRequest;
 use super::stream::CompletionStream;
@@ -45,6 +47,25 @@ impl Engine {
     /// The request is invalid, the queue is full, or the engine failed.
     pub fn complete(&self, request: &HostRequest) -> Result<FinalResponse> {
         FinalResponse::read(self.call(Function::Complete, &json!(request))?)
+    }
+
+    /// Answers questions about a state, any JSON, by their names, and waits for that. Each answer has the bits that it has alone.
+    ///
+    /// # Errors
+    /// A question is invalid, the context is too small, or the engine failed.
+    pub fn decide<'a>(
+        &self,
+        state: &Value,
+        questions: impl IntoIterator<Item = (&'a str, HostQuestion)>,
+    ) -> Result<BTreeMap<String, DecisionAnswer>> {
+        let questions: Map<String, Value> =
+            questions.into_iter().map(|(name, question)| (name.to_owned(), json!(question))).collect();
+        let mut answer = self.call(Function::Decide, &json!({"state": state, "questions": questions}))?;
+        if answer.get("stop_type").is_none_or(|stop| stop != "eos") {
+            return Err(error_of(&answer));
+        }
+        let answers = answer.get_mut("answers").map(Value::take).unwrap_or_default();
+        serde_json::from_value(answers).map_err(unexpected)
     }
 
     /// Begins a completion, and returns its text as it is generated.

@@ -5,6 +5,7 @@
 
 mod completion;
 mod config;
+mod decision;
 mod engine;
 mod loaded;
 mod request;
@@ -14,6 +15,7 @@ pub use self::completion::{
     FinalResponse, FunctionCall, Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
 };
 pub use self::config::HostConfig;
+pub use self::decision::{DecisionAnswer, HostQuestion};
 pub use self::engine::{Engine, EnginePause};
 pub use self::request::HostRequest;
 pub use self::stream::CompletionStream;

@@ -44,8 +44,9 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 17] = [
+pub const ENGINE_FUNCTIONS: [&str; 18] = [
     "foredraft_complete",
+    "foredraft_decide",
     "foredraft_submit",
     "foredraft_poll",
     "foredraft_cancel",

@@ -18,6 +18,7 @@ mod model_files;
 mod model_metadata;
 mod preparation;
 mod prompt_logprobs;
+mod questions;
 mod reference;
 mod schema;
 mod sessions;

@@ -13,8 +13,9 @@ use serde_json::{Number, Value, json};
 
 use crate::common::{model, root, tiny_models};
 
-const FUNCTIONS: [Function; 15] = [
+const FUNCTIONS: [Function; 16] = [
     Function::Complete,
+    Function::Decide,
     Function::Submit,
     Function::Tokenize,
     Function::Detokenize,

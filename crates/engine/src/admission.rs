@@ -255,9 +255,9 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_total = request.prompt.len();
     let n_keep = prompt_fit::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
-    let SamplingSettings { logit_bias, temperature, .. } = &request.sampling;
-    let decide = |choices| ChoiceDecision::new(choices, logit_bias.clone(), *temperature, tokens.len(), n_ctx);
-    let decision = request.choices.map(decide).transpose()?;
+    let biases = || request.sampling.logit_bias.clone();
+    let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
+    let decision = request.questions.map(decide).transpose()?;
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
         prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);

@@ -137,6 +137,8 @@ pub struct DecisionScores {
     pub logprobs: Vec<f64>,
     /// The probabilities, normalized over the choices.
     pub probs: Vec<f64>,
+    /// The tokens of the question between the prompt and its choices.
+    pub n_tokens: usize,
 }
 
 /// The statistics of speculation in a request.
@@ -212,8 +214,8 @@ pub struct Outcome {
     pub speculation: Option<SpeculationStats>,
     /// The RNG counter of the first generated token.
     pub seed_position: usize,
-    /// The result of a decision, if the request has choices.
-    pub decision: Option<DecisionScores>,
+    /// The result of a decision for each of the request's questions.
+    pub decisions: Vec<DecisionScores>,
     /// The session that was loaded, if requested.
     pub session_load: Option<Restored>,
     /// The session that was saved, if requested.
@@ -295,7 +297,7 @@ impl Outcome {
             timings: Timings::default(),
             speculation: speculates.then(SpeculationStats::default),
             seed_position: 0,
-            decision: None,
+            decisions: Vec::new(),
             session_load: None,
             session_save: None,
         }

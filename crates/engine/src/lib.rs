@@ -73,7 +73,7 @@ use foredraft_speculation::Caches;
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, DeviceFit, FitReport, FitSettings, Models};
-pub use self::decision::ChoiceTokens;
+pub use self::decision::{Question, Questions};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
     PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,

@@ -81,6 +81,7 @@ impl StepReport {
             Ok((prompt, prepared)) => {
                 submission.sink.set_prompt_len(prompt.len());
                 submission.request.prompt = Arc::clone(prompt);
+                submission.request.questions = submission.request.questions.take().or(prepared.questions.clone());
                 if let Some(settings) = &mut submission.request.speculative {
                     settings.prediction = prepared.prediction.clone();
                 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
-use super::decision::ChoiceTokens;
+use super::decision::Questions;
 use super::event::{Erased, Restored};
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::session::Session;
@@ -42,8 +42,8 @@ pub struct Request {
     pub logits_editor: Option<LogitsEditor>,
     /// The constraint on the completion, compiled for this request.
     pub constraint: Option<OutputConstraint>,
-    /// The choices of a decision, which is made instead of a completion.
-    pub choices: Option<ChoiceTokens>,
+    /// The questions of a decision, which is made instead of a completion.
+    pub questions: Option<Questions>,
     /// How to speculate; `None`: not at all.
     pub speculative: Option<speculative::Settings>,
     /// Whether the draft model answers alone. All other fields then apply to that model.
@@ -99,6 +99,8 @@ impl fmt::Debug for LogitsEditor {
 pub struct Prepared {
     /// The prompt of each completion.
     pub prompts: Vec<Arc<[Token]>>,
+    /// The questions of a decision, unless the request has them.
+    pub questions: Option<Questions>,
     /// The predicted output, where the request drafts from one.
     pub prediction: Option<Arc<Predicted>>,
 }

@@ -338,7 +338,7 @@ impl Task {
                 .filter(|speculation| speculation.is_requested)
                 .map(RequestSpeculation::finish),
             seed_position: self.completion.seed_position,
-            decision: self.decision.and_then(ChoiceDecision::into_scores),
+            decisions: self.decision.map(ChoiceDecision::into_scores).unwrap_or_default(),
             session_load: self.session_load,
             session_save: None,
         };

@@ -23,6 +23,7 @@ from ._answers import (
     ToolCall,
     Usage,
 )
+from ._decisions import Answer, Question
 from ._engine import Engine
 from ._errors import (
     ContextFullError,
@@ -64,10 +65,10 @@ def __getattr__(name: str) -> str:
 
 
 __all__ = [
-    "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices",
+    "Answer", "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices",
     "Engine", "EngineOptions", "FinishReason", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
     "InvalidRequestError", "ModelError", "ModelFileNotFoundError", "ModelInfo", "ModelLoadingError", "ModelPermissionError",
-    "NotFoundError", "NotInitializedError", "PromptStats", "QueueFullError", "RankedDocument", "RequestCancelledError",
+    "NotFoundError", "NotInitializedError", "PromptStats", "Question", "QueueFullError", "RankedDocument", "RequestCancelledError",
     "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics", "SpeculativeOptions", "Status", "Stream",
     "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError", "devices", "download",
     "version",

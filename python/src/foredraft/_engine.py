@@ -6,11 +6,12 @@ import importlib
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Mapping, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Mapping, TypeVar, Union, cast, overload
 
-from . import _library
+from . import _decisions, _library
+from ._decisions import Answer, GivenQuestion, Question
 from ._hub import download, is_remote
-from ._errors import ForedraftError, InvalidEngineError, InvalidRequestError, RequestCancelledError, error_from
+from ._errors import ForedraftError, InvalidEngineError, InvalidRequestError, RequestCancelledError, TimedOutError, error_from
 from ._logits import LogitsHook, LogitsHooks
 from ._notify import Notifier
 from ._options import Model, Path, Prompt
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from ._answers import ModelInfo, RankedDocument, Status
     from ._options import (
-        EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
+        DecisionOptions, EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
     )
+
+T = TypeVar("T")
 
 #: Seconds between two looks at a load.
 _LOOK = 0.02
@@ -394,6 +397,26 @@ class Engine:
         `reranking=True`. A document that is too long is an error, or loses its end."""
         request = {"query": query, "documents": list(documents), "top_n": top_n, "truncate": truncate}
         return cast("list[RankedDocument]", self._wait("rerank", request)["results"])
+
+    @overload
+    def decide(self, state: Json, questions: Question[T], **request: Unpack[DecisionOptions]) -> Answer[T]: ...
+    @overload
+    def decide(self, state: Json, questions: Mapping[str, Question[T]], **request: Unpack[DecisionOptions]) -> dict[str, Answer[T]]: ...
+    @overload
+    def decide(self, state: Json, questions: Mapping[str, GivenQuestion], **request: Unpack[DecisionOptions]) -> dict[str, Any]: ...
+    def decide(self, state: Any, questions: Any, **request: Any) -> Any:
+        """The answers to questions about a state: one `Question`, or several by name. Each has the bits that it has alone. The state is any
+        JSON; `messages=` or `prompt=` stand for it if it is `None`. A question can be an object as the library takes it; then its answer is
+        as the library gives it."""
+        whole = {**request, "questions": _decisions.given(questions)}
+        if state is not None:
+            whole["state"] = state
+        answer = self._wait("decide", whole)
+        if answer["stop_type"] == "timeout":
+            raise TimedOutError("timeout_ms: passed before the decision was made")
+        if answer["stop_type"] != "eos":
+            raise RequestCancelledError("the decision was cancelled")
+        return _decisions.read(questions, answer["answers"])
 
     # Sessions and n-gram caches.
 

@@ -161,6 +161,9 @@ class RequestOptions(TypedDict, total=False):
     input_suffix: str
     input_extra: Sequence[Mapping[str, str]]
     choices: Sequence[Union[str, Mapping[str, Any]]]
+    questions: Mapping[str, Mapping[str, Any]]
+    state: Any
+    temperatures: Mapping[str, float]
     n_predict: int
     max_tokens: int
     max_completion_tokens: int
@@ -253,6 +256,22 @@ class RequestOptions(TypedDict, total=False):
     # Python's own.
     logits_processor: Union[Processors, None]
     stopping_criteria: Union[Criteria, None]
+
+
+class DecisionOptions(TypedDict, total=False):
+    """The options of `decide`, beside the state and the questions."""
+
+    messages: Sequence[Mapping[str, Any]]
+    prompt: Prompt
+    temperatures: Mapping[Literal["choice", "score", "noul"], float]
+    chat_template: str
+    chat_template_kwargs: Mapping[str, Any]
+    on_overflow: Literal["drop_turns", "truncate", "error"]
+    timeout_ms: int
+    id_slot: int
+    cache_prompt: bool
+    lora: Sequence[Mapping[str, float]]
+    tag: Any
 
 
 class TemplateOptions(TypedDict, total=False):

@@ -33,7 +33,7 @@ use crate::api::loaded::response;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{
-    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings,
+    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings, parse_request,
 };
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
@@ -168,7 +168,7 @@ impl RemoteEngine {
         if load.config.model.vocab_only {
             return Err(vocab_only());
         }
-        let object = parse_object(text)?;
+        let object = parse_request(text)?;
         let id = engine::new_request_id();
         arguments.isolated.host_number = Some(id);
         let mut request = CompletionRequest::from_object(&object, &load.defaults, arguments.clone())?;
@@ -321,7 +321,7 @@ impl LoadedEngine for RemoteEngine {
         &self,
         function: Function,
         argument: &[u8],
-        arguments: RequestArguments,
+        mut arguments: RequestArguments,
         announce: &dyn Fn(u64),
     ) -> Result<Value> {
         if function.waits() && host::inside() {
@@ -329,7 +329,8 @@ impl LoadedEngine for RemoteEngine {
         }
         // The answer of a submit is this process's, the others are the engine's.
         match function {
-            Function::Complete => {
+            Function::Complete | Function::Decide => {
+                arguments.translation.is_decision = function == Function::Decide;
                 let request = self.begin(argument, arguments, true, &|_| ())?;
                 let answer = response::wait_for_response(&self.shared.requests, &request.record)?;
                 request.refusal().map_or(Ok(answer), Err)

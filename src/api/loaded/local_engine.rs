@@ -286,12 +286,15 @@ impl LoadedEngine for LocalEngine {
         &self,
         function: Function,
         request: &[u8],
-        arguments: RequestArguments,
+        mut arguments: RequestArguments,
         announce: &dyn Fn(u64),
     ) -> Result<Value> {
         self.during(|_| match function {
-            Function::Complete if host::inside() => Err(Error::would_deadlock(function.name())),
-            Function::Complete => wait_for_response(&self.requests, &*self.enqueue(request, arguments, true, |_| ())?),
+            Function::Complete | Function::Decide if host::inside() => Err(Error::would_deadlock(function.name())),
+            Function::Complete | Function::Decide => {
+                arguments.translation.is_decision = function == Function::Decide;
+                wait_for_response(&self.requests, &*self.enqueue(request, arguments, true, |_| ())?)
+            }
             Function::Submit => {
                 let mut stats = Value::Null;
                 let record = self.enqueue(request, arguments, false, |record| {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::api::prompts::PreparedPrompt;
 use crate::api::prompts::chat_format::MessageStream;
-use crate::api::wire::request::{CompletionRequest, ReasoningFormat, Reply};
+use crate::api::wire::request::{AskedQuestion, CompletionRequest, ReasoningFormat, Reply};
 use crate::api::wire::usage::EndedUsage;
 use crate::engine::{Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
@@ -133,6 +133,8 @@ pub struct RequestRecord {
     pub draft_only: bool,
     /// The choices of a decision, as they are given back.
     pub choices: Vec<Map<String, Value>>,
+    /// The questions of a decision, which have the answers.
+    pub questions: Arc<[AskedQuestion]>,
     pub n_keep: Option<usize>,
     pub with_probs: bool,
     /// The probabilities are taken after the sampler chain.
@@ -253,6 +255,7 @@ impl RequestRecord {
             compare: request.speculative.compare,
             chat,
             choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
+            questions: request.questions,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             reply: request.reply,
             warnings: request.warnings,

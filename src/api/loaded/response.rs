@@ -276,9 +276,14 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         let stats = SpeculationStats { disabled: Some(reason.clone()), ..SpeculationStats::default() };
         answer.insert("speculative".into(), speculative(record, outcome, &stats));
     }
-    if let Some(scores) = &outcome.decision {
+    if let (Some(scores), true) = (outcome.decisions.first(), record.questions.is_empty()) {
         answer.insert("choice".into(), scores.choice.into());
         answer.insert("choices".into(), scored_choices(record, scores));
+    }
+    if !record.questions.is_empty() {
+        let answers = record.questions.iter().zip(&outcome.decisions);
+        let answers = answers.map(|(asked, scores)| (asked.id.clone(), asked.answer(&scores.probs)));
+        answer.insert("answers".into(), answers.collect::<Map<_, _>>().into());
     }
     if let Some(restored) = &outcome.session_load {
         answer.insert("session_load".into(), restored_session(restored));
@@ -291,7 +296,9 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
     add_probabilities(&mut answer, record, shown.clone());
     let with_function_call = record.chat.as_ref().is_some_and(|chat| chat.with_function_call);
     answer.insert("finish_reason".into(), finish_reason(&outcome.stop, message.as_ref(), with_function_call));
-    answer.insert("usage".into(), usage.map_or(Value::Null, TokenUsage::to_json));
+    let usage = usage
+        .map_or(Value::Null, |usage| if record.questions.is_empty() { usage.to_json() } else { usage.of_decision() });
+    answer.insert("usage".into(), usage);
     if let (Some(chat), Some(message)) = (&record.chat, message) {
         chat_answer::add_message(&mut answer, chat, message);
         chat_answer::add_logprobs(&mut answer, record, shown);

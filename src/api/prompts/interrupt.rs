@@ -51,6 +51,9 @@ impl PromptInterrupt {
     /// # Errors
     /// It was interrupted.
     pub(super) fn check(&self) -> Result<()> {
+        if self.is_overdue() {
+            return Err(Error::new(Code::Timeout, "timeout_ms: passed before the prompts were prepared"));
+        }
         if self.for_template()() {
             return Err(Error::new(Code::Cancelled, "the preparation of the prompts was interrupted"));
         }

@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
-pub use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
+use self::serving_model::QuestionFrame;
+pub use self::serving_model::{ChatTemplates, QuestionTokens, ServingModel, TemplatesByTools};
 use crate::api::prompts::chat::{
     ChatTemplate, FittedChat, RenderInput, Rendered, add_to_system, drop_turns, without_dropped,
 };
-use crate::api::wire::request::{ChatInput, Input, Inputs, Overflow, Prompt, ShownSchema};
+use crate::api::wire::request::{
+    AskedQuestion, ChatInput, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
+};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 use crate::speculative::Predicted;
@@ -65,6 +68,8 @@ impl PreparedPrompt {
 pub struct PromptSource {
     pub serving: ServingModel,
     pub inputs: Inputs,
+    /// The questions about the prompts, which end where a question begins.
+    pub questions: Arc<[AskedQuestion]>,
     /// The predicted output, used as a draft.
     pub prediction: Option<String>,
     pub infill_budget: InfillBudget,
@@ -79,35 +84,41 @@ impl PromptSource {
     /// Whether the prompts are short enough for the caller's thread. `chat_len`: the length of a chat's prompt in bytes.
     pub fn is_short(&self, chat_len: usize) -> bool {
         let prediction = self.prediction.as_ref().map_or(0, String::len);
-        self.inputs.all.iter().map(|input| input.prompt.text_len()).fold(prediction, usize::saturating_add)
-            <= MAX_INLINE
-            && chat_len <= MAX_INLINE_CHAT
+        let questions = self.questions.iter().map(AskedQuestion::len_estimate);
+        let inputs = self.inputs.all.iter().map(|input| input.prompt.text_len());
+        inputs.chain(questions).fold(prediction, usize::saturating_add) <= MAX_INLINE && chat_len <= MAX_INLINE_CHAT
     }
 
     /// Renders and tokenizes the prompts, one for each input, and the predicted output.
     ///
     /// # Errors
     /// The template rejects the messages, a token is not in the vocabulary, or a prompt is empty or does not fit.
-    pub fn prepare(&self) -> Result<(Vec<PreparedPrompt>, Option<Arc<Predicted>>)> {
+    pub fn prepare(&self) -> Result<PreparedTexts> {
+        let mut frame = QuestionFrame { before: "\n\n", text: "\n".to_owned(), marks: Vec::new() };
         let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
             let name = if self.inputs.listed { format!("prompts[{index}]") } else { "prompt".to_owned() };
             self.interrupt.check()?;
-            let prompt = self.prompt(&name, input)?;
+            let prompt = self.prompt(&name, input, &mut frame)?;
             if self.has_results {
                 self.serving.validate_prompt(&name, &prompt.tokens, self.n_keep)?;
             }
             Ok(prompt)
         });
         let prompts = prompts.collect::<Result<_>>()?;
+        let questions = self.questions.iter().map(|asked| {
+            self.interrupt.check()?;
+            self.serving.question_tokens(asked, &frame)
+        });
+        let questions = questions.collect::<Result<_>>()?;
         let prediction = self.prediction.as_ref().map(|text| {
             let tokens = self.serving.vocab().tokenize(text.as_bytes(), false, true)?;
             Ok(Arc::new(Predicted::from(tokens)))
         });
-        Ok((prompts, prediction.transpose()?))
+        Ok(PreparedTexts { prompts, questions, prediction: prediction.transpose()? })
     }
 
-    /// Tokenizes one prompt. Error messages call it `name`.
-    fn prompt(&self, name: &str, input: &Input) -> Result<PreparedPrompt> {
+    /// Tokenizes one prompt. Error messages call it `name`. `frame` becomes that of messages.
+    fn prompt(&self, name: &str, input: &Input, frame: &mut QuestionFrame) -> Result<PreparedPrompt> {
         let parse_special = self.inputs.parse_special;
         let mut prompt = match &input.prompt {
             Prompt::Text(pieces) => {
@@ -118,7 +129,13 @@ impl PromptSource {
                 let text = self.serving.vocab().detokenize(&tokens, true)?;
                 PreparedPrompt::whole(tokens, Some(String::from_utf8_lossy(&text).into()))
             }
-            Prompt::Messages(chat) => self.chat(chat)?,
+            Prompt::Messages(chat) if self.questions.is_empty() => self.chat(chat)?,
+            Prompt::Messages(chat) => {
+                let rendered = self.render(chat, &chat.messages)?;
+                let (rendered, of_messages) = before_question(rendered)?;
+                *frame = of_messages;
+                PreparedPrompt::whole(self.tokens_of(&rendered)?, Some(rendered.text.into()))
+            }
         };
         let (n, n_ctx) = (prompt.tokens.len(), self.serving.n_ctx);
         if self.inputs.on_overflow == Overflow::Error && n >= n_ctx {
@@ -164,6 +181,16 @@ impl PromptSource {
 
     /// Renders and tokenizes messages. Returns the tokens and the text.
     fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, String)> {
+        let rendered = self.render(chat, messages)?;
+        Ok((self.tokens_of(&rendered)?, rendered.text))
+    }
+
+    fn tokens_of(&self, Rendered { text, tainted, marks }: &Rendered) -> Result<Vec<Token>> {
+        self.serving.vocab().tokenize_tainted(text.as_bytes(), tainted, marks)
+    }
+
+    /// Renders messages, and what continues them.
+    fn render(&self, chat: &ChatInput, messages: &[Value]) -> Result<Rendered> {
         let vocab = self.serving.vocab();
         let rendered = with_schema(&self.serving, chat, messages, &self.interrupt, |template, input| {
             match self.inputs.parse_special {
@@ -182,9 +209,29 @@ impl PromptSource {
             }
             text.push_str(&turn.text);
         }
-        let Rendered { text, tainted, marks } = without_added_tokens(Rendered { text, tainted, marks }, vocab);
-        Ok((vocab.tokenize_tainted(text.as_bytes(), &tainted, &marks)?, text))
+        Ok(without_added_tokens(Rendered { text, tainted, marks }, vocab))
     }
+}
+
+/// The texts of a request as tokens.
+pub struct PreparedTexts {
+    /// One for each input.
+    pub prompts: Vec<PreparedPrompt>,
+    /// One for each question.
+    pub questions: Vec<QuestionTokens>,
+    /// The predicted output.
+    pub prediction: Option<Arc<Predicted>>,
+}
+
+/// Divides a prompt where its question is put: into the part before it, and the text after it.
+fn before_question(rendered: Rendered) -> Result<(Rendered, QuestionFrame)> {
+    let Rendered { mut text, mut tainted, marks } = rendered;
+    let refused = || Error::invalid("questions: the chat template leaves out the end of the last message");
+    let at = text.rfind(QUESTION_MARK).ok_or_else(refused)?;
+    let after = text.split_off(at).split_off(QUESTION_MARK.len());
+    tainted.retain(|end| *end <= at);
+    let frame = QuestionFrame { before: "", text: after, marks: marks.clone() };
+    Ok((Rendered { text, tainted, marks }, frame))
 }
 
 /// Renders messages. Returns the prompt and warnings.

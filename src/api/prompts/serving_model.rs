@@ -9,7 +9,7 @@ use once_cell::sync::OnceCell;
 
 use crate::api::prompts::chat_format::{KnownTemplate, RequestTemplates};
 use crate::api::wire::fields::show;
-use crate::api::wire::request::{BiasTarget, Choices, CompletionRequest, Piece};
+use crate::api::wire::request::{AskedQuestion, BiasTarget, Choices, CompletionRequest, Piece};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use foredraft_base::prompt_fit;
@@ -34,6 +34,20 @@ pub struct ServingModel {
     pub stopping: Arc<AtomicBool>,
     /// The target. A draft model without a chat template uses the target's.
     pub target: Arc<Model>,
+}
+
+/// The tokens of a question between its state and its answer, and those of each answer.
+pub type QuestionTokens = (Vec<Token>, Vec<Vec<Token>>);
+
+/// The text around a question.
+#[derive(Debug, Default)]
+pub struct QuestionFrame {
+    /// Between the state and the question.
+    pub before: &'static str,
+    /// Between the question and its answer: of the chat template.
+    pub text: String,
+    /// The template's marks in it that are no control tokens.
+    pub marks: Vec<Token>,
 }
 
 /// The models' chat templates: the target's parsed at load, the draft model's on first use.
@@ -88,28 +102,49 @@ impl ServingModel {
     ///
     /// # Errors
     /// The vocabulary has no tokens for a choice.
-    pub fn choice_tokens(&self, choices: &Choices) -> Result<Arc<[Vec<Token>]>> {
+    pub fn choice_tokens(&self, choices: &Choices) -> Result<Vec<Vec<Token>>> {
+        let tokens = |(index, text): (usize, &str)| {
+            let refused = || {
+                let text = show(&text.into());
+                Error::invalid(format!("choices[{index}]: the vocabulary has no tokens for {text}"))
+            };
+            self.continuation(text)?.ok().filter(|tokens| !tokens.is_empty()).ok_or_else(refused)
+        };
+        choices.texts().enumerate().map(tokens).collect()
+    }
+
+    /// The tokens of a text that continues another one; `Err`: tokens that do not spell it, because the vocabulary has none that do.
+    ///
+    /// # Errors
+    /// The text is too long.
+    fn continuation(&self, text: &str) -> Result<std::result::Result<Vec<Token>, Vec<Token>>> {
         // Vocabularies that put a space before a text put none after a newline.
         const BEFORE: &[u8] = b"\n";
         let vocab = self.vocab();
-        let spells = |tokens: &[Token], text: &str| {
-            !tokens.is_empty() && tokens.iter().flat_map(|token| vocab.text(*token)).eq(text.as_bytes())
-        };
+        let spells = |tokens: &[Token]| tokens.iter().flat_map(|token| vocab.text(*token)).eq(text.as_bytes());
+        let alone = vocab.tokenize_data(text.as_bytes(), false)?;
+        if spells(&alone) {
+            return Ok(Ok(alone));
+        }
+        let after = vocab.tokenize_data(&[BEFORE, text.as_bytes()].concat(), false)?;
         let before = vocab.tokenize_data(BEFORE, false)?;
-        let tokens = |(index, text): (usize, &str)| {
-            let alone = vocab.tokenize_data(text.as_bytes(), false)?;
-            if spells(&alone, text) {
-                return Ok(alone);
-            }
-            let after = vocab.tokenize_data(&[BEFORE, text.as_bytes()].concat(), false)?;
-            let rest = after.strip_prefix(before.as_slice()).unwrap_or(&[]);
-            if !spells(rest, text) {
-                let text = show(&text.into());
-                return Err(Error::invalid(format!("choices[{index}]: the vocabulary has no tokens for {text}")));
-            }
-            Ok(rest.to_vec())
+        let Some(rest) = after.strip_prefix(before.as_slice()) else { return Ok(Err(alone)) };
+        Ok(if spells(rest) { Ok(rest.to_vec()) } else { Err(alone) })
+    }
+
+    /// The tokens of a question between its state and its answer, which `after` precedes, and those of each answer.
+    ///
+    /// # Errors
+    /// A text is too long, or the vocabulary has no tokens for an answer.
+    pub fn question_tokens(&self, asked: &AskedQuestion, after: &QuestionFrame) -> Result<QuestionTokens> {
+        let text = format!("{}{}", after.before, asked.text());
+        let mut tokens = self.continuation(&text)?.unwrap_or_else(|tokens| tokens);
+        tokens.extend(self.vocab().tokenize_tainted_alone(after.text.as_bytes(), &[], &after.marks)?);
+        let label = |label: &str| {
+            let refused = || Error::invalid(format!("{}: the vocabulary has no tokens for {label}", asked.name()));
+            self.continuation(label)?.ok().ok_or_else(refused)
         };
-        choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
+        Ok((tokens, asked.labels().map(label).collect::<Result<_>>()?))
     }
 
     /// The chat template: the request's, else the load's, else the model's, else the target's, else ChatML. A model can have a separate one

@@ -5,6 +5,8 @@
 pub enum Function {
     /// Generates a completion.
     Complete,
+    /// Decides questions.
+    Decide,
     /// Queues a request.
     Submit,
     /// The tokens of a text.
@@ -37,8 +39,9 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 15] = [
+    const ALL: [(Function, &str); 16] = [
         (Function::Complete, "complete"),
+        (Function::Decide, "decide"),
         (Function::Submit, "submit"),
         (Function::Tokenize, "tokenize"),
         (Function::Detokenize, "detokenize"),
@@ -70,6 +73,7 @@ impl Function {
         matches!(
             self,
             Function::Complete
+                | Function::Decide
                 | Function::Embed
                 | Function::Rerank
                 | Function::SessionSave

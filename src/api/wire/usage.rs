@@ -21,7 +21,11 @@ impl TokenUsage {
         let (drafted, accepted) =
             outcome.speculation.as_ref().map_or((0, 0), |stats| (stats.n_drafted, stats.n_accepted));
         TokenUsage {
-            prompt: outcome.prompt.n_prompt,
+            prompt: outcome
+                .decisions
+                .iter()
+                .map(|scores| scores.n_tokens)
+                .fold(outcome.prompt.n_prompt, usize::saturating_add),
             cached: outcome.prompt.n_cached,
             completion: outcome.n_predicted,
             accepted,
@@ -39,6 +43,15 @@ impl TokenUsage {
         self.completion = self.completion.saturating_add(other.completion);
         self.accepted = self.accepted.saturating_add(other.accepted);
         self.drafted = self.drafted.saturating_add(other.drafted);
+    }
+
+    /// The usage of a decision, under TypeSafe's names too.
+    pub fn of_decision(self) -> Value {
+        let mut usage = self.to_json();
+        for (name, count) in [("input_tokens", self.prompt), ("output_tokens", self.completion)] {
+            usage.as_object_mut().into_iter().for_each(|usage| _ = usage.insert(name.into(), count.into()));
+        }
+        usage
     }
 
     pub fn to_json(self) -> Value {

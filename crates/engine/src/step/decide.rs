@@ -24,8 +24,7 @@ pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [
     drafts.choices.extend(states.iter().zip(&schedule.slots).zip(slots).map(|((state, scheduled), slot)| {
         let decision = slot.task.as_mut()?.decision.as_mut()?;
         let n_pending = state.n_pending();
-        let cells = limits.n_ctx.saturating_sub(state.n_tokens + 1);
-        let room = limits.max_invariant_tokens.saturating_sub(n_pending).min(cells);
+        let room = state.room_after(limits).min(limits.n_batch.saturating_sub(n_pending));
         let can_plan = limits.rollback.is_unlimited() && scheduled.takes_part;
         let (tokens, parents) =
             decision.plan(if can_plan { room } else { 0 }, limits.branches_are_invariant, n_pending > 1);
@@ -37,7 +36,7 @@ pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [
     }));
 }
 
-/// Reads the rows of a slot. At the end the outcome has the tokens of the most probable choice.
+/// Reads the rows of a slot. At the end the outcome has the tokens of a choice that continues the prompt.
 pub(super) fn read_choices(
     planned: &SlotPlan,
     decision: &mut ChoiceDecision,
@@ -60,7 +59,7 @@ pub(super) fn read_choices(
     }
 }
 
-/// Reads the rows of a slot, the first of which is at this place. Returns the tokens of the most probable choice when all are read.
+/// Reads the rows of a slot, the first of which is at this place. When all are read, returns what [`ChoiceDecision::finish`] does.
 fn read_rows(
     planned: &SlotPlan,
     first: usize,

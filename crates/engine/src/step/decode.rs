@@ -72,7 +72,8 @@ fn push(slot: &Slot, planned: &SlotPlan, batch: &mut Batch) {
     }
     for (node, depth, sequences) in planned.tree.nodes() {
         if let Some(token) = planned.drafted(node) {
-            batch.push_shared(token, next + context.len() + depth, sequences, true);
+            let is_output = task.decision.as_ref().is_none_or(|decision| decision.needs_row(node));
+            batch.push_shared(token, next + context.len() + depth, sequences, is_output);
         }
     }
     let next = next + context.len() + planned.draft.tokens.len();

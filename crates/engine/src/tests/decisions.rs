@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MODEL, Setup, TestEngine, request};
-use crate::decision::ChoiceTokens;
-use crate::{Event, Outcome, Phase, Request, RequestHandle, Stop};
+use crate::decision::{Question, Questions};
+use crate::{DecisionScores, Event, Outcome, Phase, Request, RequestHandle, Stop};
 use foredraft_llama::Token;
 use foredraft_llama::fake::{FakeModel, Fault, mix};
 use foredraft_sampling::SamplingSettings;
@@ -23,7 +23,7 @@ fn prompt(length: u64, seed: u64) -> Vec<Token> {
 }
 
 /// Choices of one to five tokens, some of which share a prefix.
-fn choices(n: u64, seed: u64) -> ChoiceTokens {
+fn choices(n: u64, seed: u64) -> Vec<Vec<Token>> {
     let mut all: Vec<Vec<Token>> = Vec::new();
     for index in 0.. {
         let hash = mix(seed ^ mix(index + 1000));
@@ -35,12 +35,19 @@ fn choices(n: u64, seed: u64) -> ChoiceTokens {
             break;
         }
     }
-    all.into()
+    all
 }
 
-fn decision(prompt: Vec<Token>, choices: &ChoiceTokens, temperature: f32) -> Request {
-    let sampling = SamplingSettings { temperature, ..SamplingSettings::default() };
-    Request { choices: Some(Arc::clone(choices)), ..request(prompt, 1, sampling) }
+fn question(tokens: Vec<Token>, choices: &[Vec<Token>], temperature: f32) -> Question {
+    Question { name: "choices".to_owned(), tokens, choices: choices.to_vec(), temperature }
+}
+
+fn asking(prompt: Vec<Token>, questions: Questions) -> Request {
+    Request { questions: Some(questions), ..request(prompt, 1, SamplingSettings::default()) }
+}
+
+fn decision(prompt: Vec<Token>, choices: &[Vec<Token>], temperature: f32) -> Request {
+    asking(prompt, Arc::from([question(Vec::new(), choices, temperature)]))
 }
 
 /// The log-probability of a choice after a prompt, by one row after the other.
@@ -73,13 +80,13 @@ fn outcome(handle: &RequestHandle) -> (Outcome, String) {
     panic!("it has no end")
 }
 
-fn check(handle: &RequestHandle, prompt: &[Token], choices: &ChoiceTokens, temperature: f32) {
+fn check(handle: &RequestHandle, prompt: &[Token], choices: &[Vec<Token>], temperature: f32) {
     let scale = if temperature > 0.0 { f64::from(temperature) } else { 1.0 };
     let expected: Vec<f64> = choices.iter().map(|choice| logprob_alone(prompt, choice, scale)).collect();
     let total: f64 = expected.iter().map(|logprob| logprob.exp()).sum();
     let (outcome, text) = outcome(handle);
     assert_eq!(outcome.stop, Stop::Eos);
-    let scores = outcome.decision.expect("a decision");
+    let scores = outcome.decisions.first().expect("a decision");
     for (index, expected) in expected.iter().enumerate() {
         assert!((scores.logprobs[index] - expected).abs() < 1e-6, "{index}: {} {expected}", scores.logprobs[index]);
         assert!((scores.probs[index] - expected.exp() / total).abs() < 1e-6, "{index}");
@@ -155,7 +162,7 @@ fn decisions_equal_the_choices_alone_beside_other_requests() {
 #[test]
 fn single_tokens_need_no_pass_and_longer_choices_one_together_or_each() {
     let steps = |engine: &mut TestEngine, n_prompt: u64, choices: Vec<Vec<Token>>| {
-        let (prompt, choices): (_, ChoiceTokens) = (prompt(n_prompt, 3), choices.into());
+        let prompt = prompt(n_prompt, 3);
         let handle = engine.submit(vec![decision(prompt.clone(), &choices, 1.0)]);
         let before = engine.scheduler.pool.context.fake().n_decodes();
         while !engine.scheduler.is_idle() {
@@ -202,11 +209,71 @@ fn cancelled_and_interrupted_decisions_leave_nothing_behind() {
             }
             let (ended, _) = outcome(&cancelled);
             assert!(
-                ended.stop == Stop::Cancelled && ended.decision.is_none() || ended.stop == Stop::Eos || interrupted
+                ended.stop == Stop::Cancelled && ended.decisions.is_empty() || ended.stop == Stop::Eos || interrupted
             );
             if !interrupted || setup.n_parallel == 1 && !faults.values().any(|fault| *fault == Fault::Full) {
                 check(&kept, &prompt(9, 5), &choices, 1.0);
             }
         }
+    }
+}
+
+/// A few tokens, and choices of one token or of several.
+fn questions(n: u64) -> Vec<Question> {
+    let question = |index: u64| {
+        let tokens = prompt(1 + index % 7, index ^ 99);
+        question(tokens, &choices(2 + index % 4, index), [0.0, 0.6, 1.0, 1.8][index as usize % 4])
+    };
+    (0..n).map(question).collect()
+}
+
+/// The step of a test engine asserts after each step that every slot has the cells of its bookkeeping, and no branch is left.
+#[test]
+fn questions_have_the_bits_of_each_alone_and_of_its_tokens_in_the_prompt() {
+    for (number, setup) in setups().into_iter().enumerate() {
+        let run = |prompt: Vec<Token>, questions: Vec<Question>| {
+            let mut engine = TestEngine::new(&setup);
+            let beside = request(self::prompt(12, 77), 30, SamplingSettings::default());
+            engine.submit(vec![beside]);
+            let handle = engine.submit(vec![asking(prompt, questions.into())]);
+            let mut steps = 0;
+            while !engine.scheduler.is_idle() {
+                engine.step();
+                steps += 1;
+                assert!(steps < 2000, "setup {number}");
+            }
+            let (outcome, text) = outcome(&handle);
+            assert_eq!((outcome.stop, outcome.n_predicted == 0), (Stop::Eos, text.is_empty()));
+            outcome.decisions
+        };
+        let all = questions(20);
+        let together = run(prompt(31, 5), all.clone());
+        let mut reversed = run(prompt(31, 5), all.iter().rev().cloned().collect());
+        reversed.reverse();
+        assert_eq!(together, reversed, "setup {number}");
+        for (asked, scores) in all.iter().zip(&together) {
+            assert_eq!(run(prompt(31, 5), vec![asked.clone()]), [scores.clone()], "setup {number}");
+            let whole = [prompt(31, 5), asked.tokens.clone()].concat();
+            let plain = run(whole, vec![Question { tokens: Vec::new(), ..asked.clone() }]);
+            let same = DecisionScores { n_tokens: 0, ..scores.clone() };
+            assert_eq!(plain, [same], "setup {number}: as choices after the same tokens");
+        }
+    }
+}
+
+/// Eight branches fit into a step. The batch of the test's context has 64 tokens.
+#[test]
+fn twenty_questions_take_three_passes_beside_their_prompt() {
+    for (n_prompt, n_question, n_passes) in [(20, 2, 3), (60, 7, 1 + 3), (61, 6, 1 + 3)] {
+        let setup = Setup { max_invariant_tokens: usize::MAX, ..Setup::plain(FAKE_MODEL, 1, 200, 64) };
+        let mut engine = TestEngine::new(&setup);
+        let single: Vec<Vec<Token>> = (0..4).map(|n| vec![word(n)]).collect();
+        let question = |index: u64| question(prompt(n_question, index), &single, 1.0);
+        let handle = engine.submit(vec![asking(prompt(n_prompt, 3), (0..20).map(question).collect())]);
+        while !engine.scheduler.is_idle() {
+            engine.step();
+        }
+        assert_eq!(outcome(&handle).0.decisions.len(), 20);
+        assert_eq!(engine.scheduler.pool.context.fake().n_decodes(), n_passes);
     }
 }

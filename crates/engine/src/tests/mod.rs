@@ -266,7 +266,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         sampling,
         logits_editor: None,
         constraint: None,
-        choices: None,
+        questions: None,
         speculative: None,
         draft_only: false,
         compare: false,

@@ -8,19 +8,18 @@ use foredraft_base::work::Work;
 use once_cell::sync::OnceCell;
 use serde_json::Value;
 
-use super::{chat, constraint};
+use super::{chat, constraint, decision};
 use crate::api::loaded::local_engine::LoadedEngine as _;
 use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord};
 use crate::api::loaded::response;
-use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
-use crate::api::wire::fields::parse_object;
-use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings};
+use crate::api::prompts::{InfillBudget, PreparedPrompt, PreparedTexts, PromptInterrupt, PromptSource, ServingModel};
+use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings, parse_request};
 use crate::engine::{self, Phase, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingSettings;
 use crate::speculative;
-use crate::speculative::{DrafterKind, Predicted};
+use crate::speculative::DrafterKind;
 use foredraft_base::prompt_fit;
 
 impl LocalEngine {
@@ -38,7 +37,7 @@ impl LocalEngine {
         announce: impl FnOnce(&RequestRecord),
     ) -> Result<Arc<RequestRecord>> {
         let worker = self.worker()?;
-        let object = parse_object(request)?;
+        let object = parse_request(request)?;
         let mut request = CompletionRequest::from_object(&object, self.defaults(), arguments)?;
         if !request.speculative.draft_only {
             request.warnings.extend(self.models().self_check.warnings());
@@ -48,6 +47,7 @@ impl LocalEngine {
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
+        decision::validate(&request, &serving)?;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
         let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
@@ -79,10 +79,12 @@ impl LocalEngine {
         let n_cmpl = request.n_cmpl;
         let n_completions = completions.len();
         let prompts = if is_prepared {
-            let (prompts, prediction) = source.prepare()?;
+            let PreparedTexts { prompts, questions, prediction } = source.prepare()?;
             let prompts = for_each_completion(prompts, n_cmpl);
+            let questions = decision::questions(&request.questions, questions, &serving);
             for (request, prompt) in requests.iter_mut().zip(&prompts) {
                 request.prompt = Arc::clone(&prompt.tokens);
+                request.questions = request.questions.take().or(questions.clone());
                 if let Some(settings) = &mut request.speculative {
                     settings.prediction.clone_from(&prediction);
                 }
@@ -131,7 +133,8 @@ impl LocalEngine {
         interrupt: PromptInterrupt,
     ) -> PromptSource {
         // Chats leave room for the choices.
-        let longest = common.choices.iter().flat_map(|choices| choices.iter()).map(Vec::len).max();
+        let questions = || common.questions.iter().flat_map(|questions| questions.iter());
+        let longest = questions().flat_map(|question| &question.choices).map(Vec::len).max();
         PromptSource {
             has_results: request.has_results(),
             infill_budget: InfillBudget {
@@ -142,6 +145,7 @@ impl LocalEngine {
             },
             interrupt,
             n_keep: request.options.n_keep,
+            questions: Arc::clone(&request.questions),
             prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
             inputs: request.take_inputs(),
             serving: serving.clone(),
@@ -191,7 +195,11 @@ impl LocalEngine {
                 .logits_callback
                 .then(|| self.logits_editor(request.isolated.host_number))
                 .transpose()?,
-            choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
+            questions: request
+                .choices
+                .as_ref()
+                .map(|choices| decision::choices(choices, request, serving))
+                .transpose()?,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens, work)?,
             lora: serving.lora_scales(request.lora.as_deref())?,
@@ -227,11 +235,12 @@ fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Resu
     // If a bug panics here, the request ends with an error instead of waiting forever.
     let prepared = catch_unwind(AssertUnwindSafe(|| source.prepare()));
     let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the preparation of the prompt panicked"));
-    let (prompts, prediction): (_, Option<Arc<Predicted>>) = prepared.unwrap_or_else(panicked)?;
+    let PreparedTexts { prompts, questions, prediction } = prepared.unwrap_or_else(panicked)?;
+    let questions = decision::questions(&source.questions, questions, &source.serving);
     let prompts = for_each_completion(prompts, n_cmpl);
     let tokens = prompts.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
     record.set_prompts(prompts);
-    Ok(Prepared { prompts: tokens, prediction })
+    Ok(Prepared { prompts: tokens, questions, prediction })
 }
 
 /// The prompt of each completion, in the order of [`split_completions`].

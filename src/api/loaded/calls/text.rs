@@ -115,7 +115,7 @@ impl LocalEngine {
     pub fn apply_template(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let chat = ChatInput::read(&mut fields)?
+        let chat = ChatInput::read(&mut fields, None)?
             .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
         let (prompt, of_template) = prompts::render(&self.target(), &chat)?;
         let mut warnings = fields.finish();

@@ -5,6 +5,7 @@ mod choices;
 mod constraint;
 mod defaults;
 mod prompt;
+mod questions;
 mod sampling;
 mod settings;
 mod speculative;
@@ -25,14 +26,17 @@ pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub use self::defaults::read_seed;
-pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, ShownSchema, pieces};
+pub use self::prompt::{
+    ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,
+};
+pub use self::questions::AskedQuestion;
 pub use self::sampling::MAX_WINDOW;
 #[cfg(test)]
 pub use self::sampling::tests::sampler_fields;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 pub use self::translation::{IsolatedArguments, RequestArguments, Translation};
-use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, show, text_in, unexpected};
+use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, parse_object, show, text_in, unexpected};
 use super::schema;
 use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
@@ -97,6 +101,8 @@ pub struct CompletionRequest {
     pub constraint: ConstraintOptions,
     /// The texts among which the request decides, instead of a completion.
     pub choices: Option<Choices>,
+    /// The questions that the request decides, instead of a completion. None: it has no `questions`.
+    pub questions: Arc<[AskedQuestion]>,
     /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
     /// How the grammar of `json_schema` is written.
@@ -162,6 +168,18 @@ pub enum BiasTarget {
     Token(Token),
     /// Every token of this text.
     Text(String),
+}
+
+/// Reads the object of a request.
+///
+/// # Errors
+/// It is no JSON object, or its questions have a name twice.
+pub fn parse_request(bytes: &[u8]) -> Result<Map<String, Value>> {
+    let object = parse_object(bytes)?;
+    if object.contains_key("questions") {
+        questions::refuse_repeated_keys(bytes)?;
+    }
+    Ok(object)
 }
 
 impl CompletionRequest {
@@ -235,8 +253,14 @@ impl CompletionRequest {
         fields.get("n_ctx");
         // Whether there are updates depends on the function.
         flag(fields, "stream", false)?;
-        let inputs = prompt::read(fields)?;
-        let is_chat = inputs.all.iter().any(|input| matches!(input.prompt, Prompt::Messages(_)));
+        let questions = questions::read(fields)?;
+        if questions.is_empty() && translation.is_decision {
+            return Err(Error::invalid("questions: expected an object of questions, got nothing"));
+        }
+        let inputs = prompt::read(fields, !questions.is_empty())?;
+        // The answer to questions is no message.
+        let has_messages = inputs.all.iter().any(|input| matches!(input.prompt, Prompt::Messages(_)));
+        let is_chat = has_messages && questions.is_empty();
         let chat = ChatOptions::read(fields, is_chat)?;
         for input in &inputs.all {
             if let (Prompt::Messages(input), Some(chat)) = (&input.prompt, &chat) {
@@ -255,7 +279,7 @@ impl CompletionRequest {
         for (used, others) in OTHER_NAMES {
             fields.warn_of_other_names(used, others);
         }
-        if !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
+        if questions.is_empty() && !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
             fields.warn("prompt: neither prompt nor messages is given, so the completion continues an empty text");
         }
         let request = CompletionRequest {
@@ -269,11 +293,12 @@ impl CompletionRequest {
             logits_callback: flag(fields, "logits_callback", false)?,
             constraint: ConstraintOptions::read(fields)?,
             choices: choices::read(fields)?,
+            questions: questions.into(),
             json_schema,
             schema_options: schema::read_options(fields)?,
             options: options(fields, translation.cuts_begun_stop, isolated.timeout, defaults)?,
             chat,
-            reply: reply(fields)?,
+            reply: reply(fields, translation.is_decision)?,
             lora: lora(fields)?,
             speculative: SpeculationRequest::read(fields, translation.speculates_if_asked, &defaults.speculative)?,
             prediction: prediction(fields)?,
@@ -286,20 +311,26 @@ impl CompletionRequest {
 
     /// Refuses or disables what a decision cannot be combined with.
     fn validate_choices(mut self) -> Result<CompletionRequest> {
-        if self.choices.is_none() {
-            return Ok(self);
-        }
+        let name = match (self.choices.is_some(), self.questions.is_empty()) {
+            (false, true) => return Ok(self),
+            (true, true) => "choices",
+            (given, false) if given || self.n_cmpl > 1 => {
+                let name = if given { "choices" } else { "n_cmpl" };
+                return Err(Error::invalid(format!("questions: expected either questions or {name}, got both")));
+            }
+            (_, false) => "questions",
+        };
         let others = [
             ("n_beams", self.options.n_beams > 1),
             ("json_schema", self.json_schema.is_some()),
             ("grammar", self.grammar.is_some()),
             ("prompt_logprobs", self.options.prompt_probs.is_some()),
         ];
-        if let Some((name, _)) = others.into_iter().find(|(_, given)| *given) {
-            return Err(Error::invalid(format!("choices: expected either choices or {name}, got both")));
+        if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
+            return Err(Error::invalid(format!("{name}: expected either {name} or {other}, got both")));
         }
         if self.sampling.n_probs > 0 {
-            self.warnings.push("n_probs: ignored with choices, whose probabilities are in the answer".to_owned());
+            self.warnings.push(format!("n_probs: ignored with {name}, whose probabilities are in the answer"));
             self.sampling.n_probs = 0;
         }
         self.speculative.disable("nothing is drafted for a decision");
@@ -330,7 +361,11 @@ impl CompletionRequest {
         if !self.logits_callback {
             return Ok(self);
         }
-        let others = [("choices", self.choices.is_some()), ("n_beams", self.options.n_beams > 1)];
+        let others = [
+            ("choices", self.choices.is_some()),
+            ("questions", !self.questions.is_empty()),
+            ("n_beams", self.options.n_beams > 1),
+        ];
         if let Some((name, _)) = others.into_iter().find(|(_, given)| *given) {
             return Err(Error::invalid(format!("logits_callback: not available with {name}")));
         }
@@ -407,9 +442,13 @@ fn options(
     })
 }
 
-fn reply(fields: &mut Fields) -> Result<Reply> {
+fn reply(fields: &mut Fields, is_decision: bool) -> Result<Reply> {
+    let mut response_fields = response_fields(fields)?;
+    if is_decision && response_fields.is_empty() {
+        response_fields = DECISION_FIELDS.map(str::to_owned).to_vec();
+    }
     Ok(Reply {
-        response_fields: response_fields(fields)?,
+        response_fields,
         return_tokens: flag(fields, "return_tokens", false)?,
         timings_per_token: flag(fields, "timings_per_token", false)?,
         include_usage: include_usage(fields)?,
@@ -444,8 +483,12 @@ fn response_fields(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// The fields of a final response that the answer of a decision has.
+const DECISION_FIELDS: [&str; 6] = ["status", "model", "answers", "usage", "stop_type", "timings"];
+
 /// The fields that a final response can have.
-pub const ANSWER_FIELDS: [&str; 45] = [
+pub const ANSWER_FIELDS: [&str; 46] = [
+    "answers",
     "success",
     "status",
     "error",

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::chat::{read_tools, response_schema};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected, unexpected_part};
@@ -49,8 +49,17 @@ impl Prompt {
     }
 }
 
+/// A value as the model reads it: a string as it is, nothing for null, others as JSON.
+pub(super) fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
 /// The length of the texts in a value, in bytes. Other values count as one.
-fn value_len(value: &Value) -> usize {
+pub(super) fn value_len(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(value_len).sum(),
@@ -198,12 +207,20 @@ impl Overflow {
     }
 }
 
+/// The end of the last message of a request with questions, where a question is put.
+pub const QUESTION_MARK: &str = "[[foredraft: question]]";
+
 /// Reads `prompt`, `prompts` or `messages`, and the infill fields. If all are absent the prompt is empty, as in the old server.
-pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
+/// `asks`: the request has questions, about these or `state`.
+pub(super) fn read(fields: &mut Fields, asks: bool) -> Result<Inputs> {
     let given = fields.get("prompt");
     let has_prompt = matches!(given, Some(value) if value != "");
     let listed = fields.list("prompts", "an array of prompts", input)?;
-    let chat = ChatInput::read(fields)?;
+    let state = if asks { fields.get("state") } else { None };
+    let mut chat = ChatInput::read(fields, state)?;
+    if let Some(chat) = chat.as_mut().filter(|_| asks) {
+        chat.leave_room_for_question();
+    }
     let infill = Infill::read(fields, given)?;
     if listed.as_ref().is_some_and(Vec::is_empty) && !has_prompt && chat.is_none() && infill.is_none() {
         return Err(Error::invalid("prompts: expected at least one prompt, got []"));
@@ -214,12 +231,19 @@ pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
         return Err(Error::invalid("input_prefix, input_suffix, input_extra: expected only together with prompt"));
     }
     let parse_special = fields.flag("parse_special")?.unwrap_or(chat.is_none());
-    let default = if chat.is_some() { Overflow::DropTurns } else { Overflow::Truncate };
+    let default = match (asks, chat.is_some()) {
+        (true, _) => Overflow::Error,
+        (false, true) => Overflow::DropTurns,
+        (false, false) => Overflow::Truncate,
+    };
     let on_overflow = fields.word("on_overflow", &Overflow::WORDS)?.unwrap_or(default);
     if on_overflow == Overflow::DropTurns && chat.is_none() {
         return Err(Error::invalid("on_overflow: expected \"drop_turns\" only together with messages"));
     }
     let inputs = |all, listed| Inputs { all, listed, parse_special, on_overflow };
+    if asks && (infill.is_some() || listed.is_none() && chat.is_none() && !has_prompt) {
+        return Err(Error::invalid("questions: expected state, messages or prompt with them"));
+    }
     let one = match (listed, chat) {
         (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
         (Some(_), None) if has_prompt => {
@@ -274,12 +298,16 @@ pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
 }
 
 impl ChatInput {
-    /// Reads `messages` and the related fields. `None`: there are no `messages`.
+    /// Reads `messages` and the related fields. `None`: there are no `messages`, and no `state`, which is the text of a message.
     ///
     /// # Errors
     /// A field has the wrong type, or `messages` is empty.
-    pub fn read(fields: &mut Fields) -> Result<Option<ChatInput>> {
+    pub fn read(fields: &mut Fields, state: Option<&Value>) -> Result<Option<ChatInput>> {
         let messages = fields.list("messages", MESSAGES, message)?;
+        if messages.is_some() && state.is_some() {
+            return Err(Error::invalid("state: expected either state or messages, got both"));
+        }
+        let messages = messages.or(state.map(|state| vec![json!({"role": "user", "content": as_text(state)})]));
         let tools = read_tools(fields)?;
         let chat_template = fields.c_text("chat_template")?;
         let kwargs = match fields.get("chat_template_kwargs") {
@@ -361,6 +389,20 @@ impl ShownSchema {
 
 /// The value of `messages`.
 const MESSAGES: &str = "an array of messages, such as [{\"role\": \"user\", \"content\": \"Hello\"}]";
+
+impl ChatInput {
+    /// Ends the last message, or a new one if that is not the user's, with [`QUESTION_MARK`], and lets the model answer without reasoning.
+    fn leave_room_for_question(&mut self) {
+        let own = self.messages.last_mut().filter(|message| message.get("role").is_some_and(|role| role == "user"));
+        let content = own.and_then(|message| message.get_mut("content"));
+        match content {
+            Some(Value::String(text)) => *text = format!("{text}\n\n{QUESTION_MARK}"),
+            Some(Value::Array(parts)) => parts.push(json!({"type": "text", "text": format!("\n\n{QUESTION_MARK}")})),
+            _ => self.messages.push(json!({"role": "user", "content": QUESTION_MARK})),
+        }
+        self.chat_template_kwargs.entry("enable_thinking").or_insert(false.into());
+    }
+}
 
 /// Validates a message. Other keys (`name`, `tool_calls`, `reasoning_content`, ...) are passed to the template.
 fn message(name: &str, value: &Value) -> Result<Value> {

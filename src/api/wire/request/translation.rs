@@ -30,6 +30,8 @@ pub struct Translation {
     pub bans_as_null: bool,
     /// `__debug` logs the answer alone, because the request was logged before it was translated.
     pub is_logged: bool,
+    /// The request needs questions, and its final response has the fields of a decision only.
+    pub is_decision: bool,
     /// The final response has the prompt, whether or not `response_fields` names it.
     pub shows_prompt: bool,
 }

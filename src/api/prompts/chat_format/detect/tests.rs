@@ -47,7 +47,7 @@ pub(in crate::api::prompts::chat_format) fn try_format(
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
-    let chat = ChatInput::read(&mut fields)?.unwrap();
+    let chat = ChatInput::read(&mut fields, None)?.unwrap();
     validate_tools(&chat.tools)?;
     let options = ChatOptions::read(&mut fields, true)?.unwrap();
     let before = chat.messages.len() - usize::from(options.continuation.is_some());
@@ -110,7 +110,7 @@ pub(in crate::api::prompts::chat_format) fn lenient_reader(source: &str) -> Arc<
     let request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools()});
     let mut fields = Fields::new(request.as_object().unwrap());
     let (chat, options) =
-        (ChatInput::read(&mut fields).unwrap().unwrap(), ChatOptions::read(&mut fields, true).unwrap().unwrap());
+        (ChatInput::read(&mut fields, None).unwrap().unwrap(), ChatOptions::read(&mut fields, true).unwrap().unwrap());
     let tools = callable_tools(&chat, &options, &Work::unlimited()).unwrap();
     Arc::new(
         MessageReader::new(
