@@ -247,6 +247,9 @@ export interface Request {
   preserved_tokens?: string[];
   generation_prompt?: string;
   timeout_ms?: number;
+  /** From -10 to 10; 0 is the default. */
+  priority?: number;
+  deadline_ms?: number | null;
   t_max_predict_ms?: number;
   stop?: string | string[] | null;
   special?: boolean;
@@ -345,6 +348,8 @@ export interface Timings {
   predicted_per_token_ms: number;
   predicted_per_second: number;
   cache_n: number;
+  preempted_n: number;
+  deadline_missed_ms?: number;
   draft_n?: number;
   draft_n_accepted?: number;
 }
@@ -494,6 +499,7 @@ export interface Status {
   n_parallel: number;
   slots: Array<{ id: number; state: string; request_id: number | null; n_past: number }>;
   queue: number;
+  queue_order: number[];
   vocab_only: boolean;
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;

@@ -1,5 +1,7 @@
 //! Requests for completions.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -38,6 +40,18 @@ impl HostRequest {
     #[must_use]
     pub fn seed(self, seed: u32) -> HostRequest {
         self.set("seed", seed)
+    }
+
+    /// From -10 to 10: requests of a higher priority get slots first, and preempt others.
+    #[must_use]
+    pub fn priority(self, priority: i8) -> HostRequest {
+        self.set("priority", priority)
+    }
+
+    /// When the completion should have ended, from its submission on: among requests of a priority the earliest deadline comes first.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> HostRequest {
+        self.set("deadline_ms", u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
     /// Texts before which the completion ends.

@@ -9,4 +9,5 @@ mod long_context;
 mod lossless;
 mod models_without_rollback;
 mod prefixes;
+mod priorities;
 mod rollback;

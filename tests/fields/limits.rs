@@ -59,6 +59,29 @@ pub fn rows() -> Vec<Row> {
             stopped(&unlimited, "limit", "");
             assert_eq!(unlimited.setting("timeout_ms"), 0);
         }),
+        row(&["priority", "deadline_ms"], json!({"priority": 3, "deadline_ms": 1, "n_predict": 40}), |response| {
+            assert_eq!((response.setting("priority"), response.setting("deadline_ms")), (&json!(3), &json!(1)));
+            let timings = &response.answer["timings"];
+            assert!(timings["deadline_missed_ms"].as_f64() > Some(0.0) && timings["preempted_n"] == 0, "{timings}");
+            let early = response.ask(json!({"priority": -10, "deadline_ms": 3_600_000}));
+            assert_eq!(
+                (early.content(), &early.answer["timings"]["deadline_missed_ms"]),
+                (response.content(), &json!(0.0))
+            );
+            let without = response.ask(json!({"priority": null, "deadline_ms": null}));
+            assert!(
+                without.setting("deadline_ms").is_null() && without.answer["timings"]["deadline_missed_ms"].is_null()
+            );
+            assert!(
+                response.refused(json!({"priority": "high"})).starts_with("priority: expected a whole number from -10")
+            );
+            assert!(
+                response.refused(json!({"priority": 11})).starts_with("priority: expected a whole number from -10")
+            );
+            assert!(
+                response.refused(json!({"deadline_ms": 0})).starts_with("deadline_ms: expected a whole number from 1")
+            );
+        }),
         row(
             &["t_max_predict_ms"],
             json!({

@@ -116,7 +116,10 @@ fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> (us
 }
 
 fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: usize, rounds: usize) -> (usize, f64) {
-    let requests = requests(n, &more);
+    requests_survive(signals, init, &requests(n, &more), rounds)
+}
+
+fn requests_survive(signals: &[&str], init: Value, requests: &[Value], rounds: usize) -> (usize, f64) {
     let expected: Vec<_> = {
         let engine = start_local(init.clone());
         let answers = requests.iter().map(|request| complete(&engine, Endpoint::Foredraft, request));
@@ -127,12 +130,12 @@ fn completions_survive_signals(signals: &[&str], init: Value, more: Value, n: us
     let engine = start(init);
     let mut random = 7;
     let begun = Instant::now();
-    killed(&engine, &requests, signals, 0, &mut random);
+    killed(&engine, requests, signals, 0, &mut random);
     let undisturbed = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
     let mut n_deaths = 0;
     for round in 0..rounds {
-        let found = killed(&engine, &requests, signals, 1 + round % 3, &mut random);
+        let found = killed(&engine, requests, signals, 1 + round % 3, &mut random);
         for (found, (text, tokens)) in found.iter().zip(&expected) {
             let found = joined(&found.updates);
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
@@ -166,6 +169,23 @@ fn deaths_at_twenty_random_moments() {
             }
         }
     }
+}
+
+/// Each of the requests preempts those before it, on one slot.
+#[test]
+fn preempted_requests_survive_deaths() {
+    let init = json!({"n_ctx": 512, "n_parallel": 1});
+    let mut requests = requests(4, &json!({"speculative": {"type": "auto"}}));
+    for (priority, request) in requests.iter_mut().enumerate() {
+        *request = with(request, json!({"priority": priority, "deadline_ms": 1}));
+    }
+    let engine = start(init.clone());
+    let undisturbed = killed(&engine, &requests, &SIGNALS, 0, &mut 7);
+    let timings = |found: &Updates| found.updates.last().expect("an end")["timings"].clone();
+    let n_preempted = undisturbed.iter().map(|found| timings(found)["preempted_n"].as_u64().expect("a number"));
+    assert!(n_preempted.sum::<u64>() > 0, "the test needs preempted requests");
+    assert!(undisturbed.iter().all(|found| timings(found)["deadline_missed_ms"].as_f64() > Some(0.0)));
+    requests_survive(&SIGNALS, init, &requests, 4);
 }
 
 #[test]

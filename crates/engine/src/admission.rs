@@ -9,7 +9,9 @@ use super::completion::Completion;
 use super::decision::ChoiceDecision;
 use super::edited_rows::EditedRows;
 use super::event::{PromptProbs, PromptStats, Restored};
+use super::preemption::PreemptedTask;
 use super::prefixes::{self, SlotPrefix};
+use super::priority::to_preempt;
 use super::request::{PromptState, Request, Submission};
 use super::sessions::load_from;
 use super::slots::{DroppedTokens, RequestSpeculation, SlotPool, Task};
@@ -23,6 +25,7 @@ use foredraft_speculation::{Settings, Verify};
 /// Where a request runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
+    /// A slot. The request that runs there, if there is one, is preempted.
     Slot(usize),
     Beams,
 }
@@ -31,12 +34,13 @@ pub(super) enum Placement {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Applicant {
     pub(super) prompt: PromptState,
+    pub(super) priority: i32,
     pub(super) n_prompt: usize,
     /// The slot that it asks for.
     pub(super) slot: Option<usize>,
     /// Whether the request is a beam search.
     pub(super) has_beams: bool,
-    /// Whether a session replaces what the slot holds.
+    /// Whether a session, or the state of a preempted request, replaces what the slot holds.
     pub(super) loads_session: bool,
 }
 
@@ -45,18 +49,30 @@ impl Applicant {
         let Request { options, prompt, .. } = &submission.request;
         Applicant {
             prompt: submission.prompt,
+            priority: options.priority,
             n_prompt: prompt.len(),
             slot: options.slot,
             has_beams: options.n_beams > 1,
             loads_session: options.session_load.is_some(),
         }
     }
+
+    fn of_preempted(PreemptedTask { task, .. }: &PreemptedTask) -> Applicant {
+        Applicant {
+            prompt: PromptState::Known,
+            priority: task.options.priority,
+            n_prompt: task.tokens.len(),
+            slot: task.options.slot,
+            has_beams: false,
+            loads_session: true,
+        }
+    }
 }
 
-/// One pass over the waiting requests, in their order.
+/// One pass over the waiting requests, in the order of their ranks.
 ///
-/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted: they might wait
-/// forever. A request keeps a slot from later ones, and lets them have the others, while its prompt is still being prepared, for a moment, or another slot
+/// Where slots share their cells, no request overtakes one that waits for cells, nor one of the same or a higher level that waits for them
+/// in its slot: they might wait forever. A request keeps a slot from later ones, and lets them have the others, while its prompt is still being prepared, for a moment, or another slot
 /// reads the beginning of it.
 #[derive(Debug)]
 pub(super) struct AdmissionPass {
@@ -87,7 +103,7 @@ impl AdmissionPass {
     fn over(states: Vec<SlotState>, shared_cells: Option<usize>, n_ctx: usize, beams_are_busy: bool) -> AdmissionPass {
         AdmissionPass {
             copy_cost: None,
-            cells_are_awaited: states.iter().any(|state| state.has_request && state.is_preempted),
+            cells_are_awaited: false,
             states,
             shared_cells,
             n_ctx,
@@ -100,6 +116,11 @@ impl AdmissionPass {
     /// The place of the next waiting request; `None`: it has to wait.
     pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
         self.place_applicant(&Applicant::of(submission), || SlotPrefix::in_slots(pool, submission))
+    }
+
+    /// The slot of a preempted request that goes on; `None`: it has to wait.
+    pub(super) fn place_preempted(&mut self, preempted: &PreemptedTask) -> Option<Placement> {
+        self.place_applicant(&Applicant::of_preempted(preempted), Vec::new)
     }
 
     /// A request has begun.
@@ -128,17 +149,19 @@ impl AdmissionPass {
         if applicant.has_beams {
             return (!self.beams_are_busy && !self.beams_are_kept).then_some(Placement::Beams);
         }
-        if self.states.iter().filter(|state| !state.has_request).count() <= self.kept_slots.len() {
-            return None;
-        }
-        let prefixes = prefixes();
-        let index = self.slot_for(applicant, &prefixes)?;
+        let has_free = self.states.iter().filter(|state| !state.has_request).count() > self.kept_slots.len();
+        let prefixes = if has_free { prefixes() } else { Vec::new() };
+        let free = if has_free { self.slot_for(applicant, &prefixes) } else { None };
+        let index = free.or_else(|| to_preempt(&self.states, applicant.priority, applicant.slot))?;
         if self.kept_slots.contains(&Some(index)) {
             return None;
         }
-        if self.cells_are_awaited || !self.has_cells_for(applicant.n_prompt) {
+        if self.cells_are_awaited || !self.has_cells_for(applicant) {
             self.cells_are_awaited = true;
             return None;
+        }
+        if free.is_none() {
+            return Some(Placement::Slot(index));
         }
         if self.waits_for_prefix(index, &prefixes) {
             self.kept_slots.push(applicant.slot);
@@ -199,12 +222,13 @@ impl AdmissionPass {
         (0..self.states.len()).filter(|at| runs(*at) && !at.checked_sub(1).is_some_and(runs)).count()
     }
 
-    /// Whether there are cells for a prompt beside those that run.
-    fn has_cells_for(&self, n_prompt: usize) -> bool {
+    /// Whether there are cells for a prompt beside the requests that do not make way for it, and none of these waits for cells.
+    fn has_cells_for(&self, applicant: &Applicant) -> bool {
         let Some(cells) = self.shared_cells else { return true };
-        let running = self.states.iter().filter(|state| state.has_request);
-        let running: usize = running.map(|state| state.n_cached.max(state.n_tokens)).sum();
-        running == 0 || running + n_prompt.min(self.n_ctx) < cells
+        let others = || self.states.iter().filter(|state| state.has_request && state.level >= applicant.priority);
+        let running: usize = others().map(|state| state.n_cached.max(state.n_tokens)).sum();
+        let is_awaited = others().any(|state| state.is_preempted);
+        running == 0 || !is_awaited && running + applicant.n_prompt.min(self.n_ctx) < cells
     }
 }
 
@@ -247,7 +271,7 @@ pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Su
 /// Begins a request in a free slot.
 pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -> Result<()> {
     let compare = Compare::first(&submission.request);
-    let Submission { request, sink, deadline, first_run, .. } = submission;
+    let Submission { request, sink, deadline, rank, first_run, .. } = submission;
     let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
     let vocab = model.vocab();
     let reuses_cache = request.reuses_cache();
@@ -314,6 +338,8 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         // As llama.cpp: a BOS that begins every text is kept as well.
         n_keep: prompt_fit::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
         deadline,
+        rank,
+        n_preempted: 0,
         speculation,
         decision,
         prompt,

@@ -123,6 +123,10 @@ pub struct Timings {
     pub predicted: Duration,
     /// Prompt tokens reused from the cache.
     pub cache_n: usize,
+    /// How often it made way for a request of a higher priority.
+    pub n_preempted: usize,
+    /// The time since its deadline, 0 before it; `None`: it has none.
+    pub deadline_missed: Option<Duration>,
     /// Drafted tokens and how many of them were accepted, when the request speculates.
     pub draft: Option<(usize, usize)>,
 }

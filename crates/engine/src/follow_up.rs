@@ -17,8 +17,10 @@ pub(super) fn follow_up(pool: &mut SlotPool, run: EndedRun) -> Option<(Completio
         Ok(second) => second,
         Err(outcome) => return Some((sink, *outcome)),
     };
-    let submission =
-        Submission { request, prompt: PromptState::Known, sink: sink.clone(), deadline, first_run: Some(first_run) };
+    let submission = Submission {
+        first_run: Some(first_run),
+        ..Submission::new(request, PromptState::Known, sink.clone(), deadline)
+    };
     let begun = begin(pool, slot, submission);
     let stop = match (begun, pool.slots.get_mut(slot).and_then(|slot| slot.task.as_mut())) {
         (Ok(()), Some(task)) => {

@@ -35,7 +35,9 @@ mod load;
 mod load_progress;
 mod measure;
 mod pacing;
+mod preemption;
 mod prefixes;
+mod priority;
 mod report;
 mod request;
 mod request_handle;
@@ -125,6 +127,8 @@ struct Shared {
     /// never stops a later decode.
     is_measuring: Mutex<bool>,
     slots: Mutex<Vec<SlotStatus>>,
+    /// See [`WorkerStatus::queue_order`].
+    queue_order: Mutex<Vec<u64>>,
 }
 
 impl Shared {
@@ -144,6 +148,8 @@ pub struct WorkerStatus {
     pub slots: Vec<SlotStatus>,
     /// Completions that wait for a slot.
     pub queue: usize,
+    /// The requests that wait for a slot or were preempted, in the order in which they get slots, as of the engine's last step.
+    pub queue_order: Vec<u64>,
     /// Threads that decode now; 0: there is no engine.
     pub n_threads_now: usize,
 }
@@ -337,6 +343,7 @@ impl WorkerHandle {
         WorkerStatus {
             slots: self.shared.slots.lock().clone(),
             queue: self.counts.queued(),
+            queue_order: self.shared.queue_order.lock().clone(),
             n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
         }
     }
@@ -383,11 +390,16 @@ impl Reservation<'_> {
     /// The thread has ended. So has the request then.
     pub fn send(mut self) -> Result<()> {
         let now = Instant::now();
+        // A time too far to be written as an `Instant` never comes.
+        let after = |limit: Duration, elapsed: Duration| match limit.checked_sub(elapsed) {
+            Some(left) => now.checked_add(left),
+            None => now.checked_sub(elapsed.saturating_sub(limit)).or(Some(now)),
+        };
         for (request, sink) in std::mem::take(&mut self.requests).into_iter().zip(self.handle.sinks()) {
-            // A time too far to be written as an `Instant` never comes.
-            let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let prompt = PromptState::queued(self.is_prepared, now);
-            let submission = Submission { request, prompt, sink, deadline, first_run: None };
+            let RequestOptions { timeout, deadline: due, elapsed, .. } = request.options;
+            let deadline = timeout.and_then(|timeout| after(timeout, elapsed));
+            self.handle.set_due(due.and_then(|due| after(due, elapsed)));
+            let submission = Submission::new(request, PromptState::queued(self.is_prepared, now), sink, deadline);
             self.engine.send(Command::Submit(Box::new(submission)))?;
             if deadline.is_some() {
                 self.engine.shared.interrupt.limit_pause(deadline);

@@ -156,6 +156,7 @@ fn start(
         closed: Mutex::new(false),
         is_measuring: Mutex::new(false),
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
+        queue_order: Mutex::default(),
     });
     let embedding_limits = embedder.as_ref().map(Embedder::limits);
     let (sender, commands) = crossbeam_channel::unbounded();

@@ -14,6 +14,7 @@ use crossbeam_channel::Sender;
 
 use super::decision::Questions;
 use super::event::{Erased, Restored};
+use super::priority::Rank;
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
@@ -122,6 +123,12 @@ pub struct RequestOptions {
     pub special: bool,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
+    /// From -10 to 10: requests of a higher priority get slots and batch space first, and preempt others.
+    pub priority: i32,
+    /// When the completion should have ended, from submission on. It does not end then.
+    pub deadline: Option<Duration>,
+    /// The time since the submission, where an earlier process had the request.
+    pub elapsed: Duration,
     /// Ends the completion with the first newline that comes later than this after the first token.
     pub t_max_predict: Option<Duration>,
     /// The width of a beam search, up to [`MAX_BEAMS`](super::MAX_BEAMS); 0 and 1: no beam search.
@@ -235,6 +242,7 @@ pub(super) struct Submission {
     pub(super) prompt: PromptState,
     pub(super) sink: CompletionSink,
     pub(super) deadline: Option<Instant>,
+    pub(super) rank: Rank,
     /// The tokens that the first run found in the cache of the slot, only for the second run of a comparison.
     pub(super) first_run: Option<CacheOfFirstRun>,
 }
@@ -260,6 +268,19 @@ impl PromptState {
         if matches!(self, PromptState::Awaited(until) if *until <= now) {
             *self = PromptState::Late;
         }
+    }
+}
+
+impl Submission {
+    /// A completion that ends at `deadline` at the latest.
+    pub(super) fn new(
+        request: Request,
+        prompt: PromptState,
+        sink: CompletionSink,
+        deadline: Option<Instant>,
+    ) -> Submission {
+        let rank = sink.rank(request.options.priority);
+        Submission { request, prompt, sink, deadline, rank, first_run: None }
     }
 }
 

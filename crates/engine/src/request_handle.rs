@@ -2,13 +2,14 @@
 //! the [`RequestHandle`].
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::event::{Event, Outcome, Stop};
+use super::event::{Event, Outcome, Stop, Timings};
+use super::priority::Rank;
 use super::trace;
 use foredraft_base::error::{Code, Error, Result};
 
@@ -46,6 +47,8 @@ impl Phase {
 pub struct RequestHandle {
     id: u64,
     texts: Vec<Expected>,
+    /// Its deadline, which does not end it.
+    due: OnceLock<Instant>,
     cancelled: AtomicBool,
     inner: Mutex<HandleState>,
     changed: Condvar,
@@ -132,6 +135,7 @@ impl RequestHandle {
         Arc::new(RequestHandle {
             counts,
             id,
+            due: OnceLock::new(),
             cancelled: AtomicBool::new(false),
             inner: Mutex::new(HandleState {
                 phases: vec![Phase::Queued; texts.len()],
@@ -169,6 +173,13 @@ impl RequestHandle {
     /// The request's number, unique in the process.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Sets its deadline.
+    pub(super) fn set_due(&self, due: Option<Instant>) {
+        if let Some(due) = due {
+            let _ = self.due.set(due);
+        }
     }
 
     /// Its phase: that of the completion that is furthest, and `Finished` when all are.
@@ -253,6 +264,16 @@ impl CompletionSink {
         self.index
     }
 
+    /// The completion's rank when it is submitted.
+    pub(super) fn rank(&self, priority: i32) -> Rank {
+        Rank::new(priority, (self.handle.id, self.index), self.handle.due.get().copied())
+    }
+
+    /// The time since its deadline, 0 before it; `None`: it has none.
+    pub(super) fn deadline_missed(&self) -> Option<Duration> {
+        self.handle.due.get().map(|due| Instant::now().saturating_duration_since(*due))
+    }
+
     /// The prompt is known now.
     pub(super) fn set_prompt_len(&self, n_prompt: usize) {
         if let Some(text) = self.handle.texts.get(self.index) {
@@ -286,11 +307,9 @@ impl CompletionSink {
     /// The outcome of a completion that got no slot, or no token.
     pub fn never_ran(&self, stop: Stop) -> Outcome {
         let expected = self.handle.texts.get(self.index);
-        Outcome::never_ran(
-            stop,
-            expected.map_or(0, |text| text.n_prompt.load(Ordering::Relaxed)),
-            expected.is_some_and(|text| text.speculates),
-        )
+        let n_prompt = expected.map_or(0, |text| text.n_prompt.load(Ordering::Relaxed));
+        let timings = Timings { deadline_missed: self.deadline_missed(), ..Timings::default() };
+        Outcome { timings, ..Outcome::never_ran(stop, n_prompt, expected.is_some_and(|text| text.speculates)) }
     }
 
     /// Moves from the queue into a slot. Returns false if it has ended meanwhile.

@@ -9,11 +9,13 @@ use super::config::Config;
 use super::ending::end;
 use super::event::{Event, Stop};
 use super::follow_up::follow_up;
+use super::preemption::{self, PreemptedTask};
+use super::priority::Rank;
 use super::report::StepReport;
 use super::request::{Prepared, PromptState, SessionJob, Submission};
-use super::request_handle::Phase;
+use super::request_handle::{CompletionSink, Phase};
 use super::sessions::{self, SessionAnswer};
-use super::slots::{Slot, SlotPool};
+use super::slots::{Slot, SlotPool, Task};
 use super::space;
 use super::step::Step;
 use super::step::draft_tree::DraftTree;
@@ -33,10 +35,45 @@ pub(super) enum NextWork {
     AfterCommand,
 }
 
+/// A request that waits for a slot.
+enum Waiting {
+    New(Box<Submission>),
+    Preempted(PreemptedTask),
+}
+
+impl Waiting {
+    fn rank(&self) -> Rank {
+        match self {
+            Waiting::New(submission) => submission.rank,
+            Waiting::Preempted(preempted) => preempted.task.rank,
+        }
+    }
+
+    /// Another request has begun.
+    fn other_has_begun(&mut self, other: Rank) {
+        match self {
+            Waiting::New(submission) => submission.rank.other_has_begun(other),
+            Waiting::Preempted(preempted) => preempted.task.rank.other_has_begun(other),
+        }
+    }
+
+    fn sink(&self) -> &CompletionSink {
+        match self {
+            Waiting::New(submission) => &submission.sink,
+            Waiting::Preempted(preempted) => &preempted.task.sink,
+        }
+    }
+}
+
 /// A model's slots and the requests that wait for one.
 pub(super) struct BatchScheduler {
     pub(super) pool: SlotPool,
+    /// The requests that wait for their first slot, in the order in which they came.
     pub(super) queue: VecDeque<Submission>,
+    /// The requests that have made way for others.
+    pub(super) preempted: Vec<PreemptedTask>,
+    /// The numbers of all of these, in the order in which they get slots.
+    pub(super) queue_order: Vec<u64>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
     pub(super) beams: Beams,
@@ -77,6 +114,8 @@ impl BatchScheduler {
                 n_admissions: 0,
             },
             queue: VecDeque::new(),
+            preempted: Vec::new(),
+            queue_order: Vec::new(),
             session_jobs: VecDeque::new(),
             beams,
             step: Step::new(trees),
@@ -87,14 +126,25 @@ impl BatchScheduler {
 
     /// Whether nothing runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        let waits = !self.queue.is_empty() || !self.session_jobs.is_empty() || self.beams.is_busy();
+        let waits = self.has_waiting() || !self.session_jobs.is_empty() || self.beams.is_busy();
         !waits && self.pool.running().next().is_none()
+    }
+
+    /// Whether requests wait for slots.
+    fn has_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.preempted.is_empty()
+    }
+
+    /// The requests that run, or ran until they were preempted.
+    pub(super) fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        let running = self.pool.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
+        running.chain(self.preempted.iter_mut().map(|preempted| &mut *preempted.task))
     }
 
     /// When there is something to do. Requests whose prompts are being prepared have to end at their deadlines, and keep slots for a while.
     pub(super) fn next_work(&self) -> NextWork {
         let runs = !self.session_jobs.is_empty() || self.beams.is_busy() || self.pool.running().next().is_some();
-        let can_begin = !self.queue.is_empty() && self.queue.iter().all(|it| it.prompt == PromptState::Known);
+        let can_begin = self.has_waiting() && self.queue.iter().all(|it| it.prompt == PromptState::Known);
         if runs || can_begin {
             return NextWork::Now;
         }
@@ -149,6 +199,10 @@ impl BatchScheduler {
         for submission in std::mem::take(&mut self.queue) {
             self.report.end_queued(submission.sink, stop.clone());
         }
+        for preempted in std::mem::take(&mut self.preempted) {
+            let (sink, outcome) = preempted.end(stop.clone());
+            self.report.end(sink, outcome);
+        }
         for index in 0..self.pool.slots.len() {
             end(&mut self.pool, index, stop.clone(), false, &mut self.report);
         }
@@ -162,9 +216,10 @@ impl BatchScheduler {
             if job.claim.is_taken() {
                 continue; // its caller has given it up
             }
-            let mut earlier = self.queue.iter().take_while(|submission| submission.sink.id() <= job.after);
-            let takes_it = |slot: Option<usize>| slot.is_none_or(|slot| slot == job.slot);
-            let waits = earlier.any(|submission| takes_it(submission.request.options.slot));
+            let queued = self.queue.iter().map(|submission| (&submission.sink, submission.request.options.slot));
+            let preempted = self.preempted.iter().map(|preempted| &preempted.task);
+            let mut all = queued.chain(preempted.map(|task| (&task.sink, task.options.slot)));
+            let waits = all.any(|(sink, slot)| sink.id() <= job.after && slot.is_none_or(|slot| slot == job.slot));
             if waits || !self.pool.is_free(job.slot) {
                 self.session_jobs.push_back(job);
             } else if job.claim.take() {
@@ -173,40 +228,99 @@ impl BatchScheduler {
         }
     }
 
-    /// Gives free slots to the requests that wait: see [`AdmissionPass`].
+    /// Gives slots to the requests that wait: see [`AdmissionPass`].
     fn admit(&mut self) {
-        if self.queue.is_empty() {
+        self.queue_order.clear();
+        if !self.has_waiting() {
             return;
         }
-        let mut waiting = VecDeque::with_capacity(self.queue.len());
-        let mut pass = AdmissionPass::new(&self.pool, self.beams.is_busy());
         let now = Instant::now();
-        while let Some(mut submission) = self.queue.pop_front() {
-            submission.prompt.look(now);
-            match pass.place(&self.pool, &submission) {
-                Some(placement) if submission.sink.start() => {
-                    let sink = submission.sink.clone();
-                    let begun = match placement {
-                        Placement::Slot(index) => admission::begin(&mut self.pool, index, submission),
-                        Placement::Beams => admission::begin_beams(&self.pool, &mut self.beams, submission),
-                    };
-                    if let Err(error) = begun {
-                        let outcome = sink.never_ran(Stop::Error(error));
-                        self.report.end(sink, outcome);
-                    } else if let Placement::Slot(index) = placement
-                        && let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref())
-                        && let Some(progress) = task.progress(task.prompt.n_cached)
-                    {
-                        // Reports before the first decode that it has begun.
-                        self.report.update(&sink, Event::Progress(progress));
-                    }
-                    pass.begun(&self.pool, self.beams.is_busy());
-                }
-                Some(_) => self.report.end_queued(submission.sink, Stop::Cancelled), // at this moment
-                None => waiting.push_back(submission),
+        self.queue.iter_mut().for_each(|submission| submission.prompt.look(now));
+        let new = self.queue.drain(..).map(|submission| Waiting::New(Box::new(submission)));
+        let mut waiting: Vec<Waiting> = new.chain(self.preempted.drain(..).map(Waiting::Preempted)).collect();
+        waiting.sort_by_key(|waiting| waiting.rank().order(now));
+        let mut waiting = VecDeque::from(waiting);
+        let mut left = Vec::new();
+        let mut pass = AdmissionPass::new(&self.pool, self.beams.is_busy());
+        while let Some(next) = waiting.pop_front() {
+            let place = match &next {
+                Waiting::New(submission) => pass.place(&self.pool, submission),
+                Waiting::Preempted(preempted) => pass.place_preempted(preempted),
+            };
+            let Some(place) = place.filter(|place| self.make_way(*place, waiting.iter().chain(&left))) else {
+                left.push(next);
+                continue;
+            };
+            let rank = next.rank();
+            if self.begin(place, next) {
+                waiting.iter_mut().chain(&mut left).for_each(|other| other.other_has_begun(rank));
+                self.preempted.iter_mut().for_each(|preempted| preempted.task.rank.other_has_begun(rank));
+                let in_slots = self.pool.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
+                in_slots.filter(|task| task.is_preempted).for_each(|task| task.rank.other_has_begun(rank));
+            }
+            pass.begun(&self.pool, self.beams.is_busy());
+        }
+        let preempted = self.preempted.iter().map(|preempted| preempted.task.sink.id());
+        self.queue_order.extend(left.iter().map(|waiting| waiting.sink().id()).chain(preempted));
+        left.sort_by_key(|waiting| waiting.rank().arrival());
+        for waiting in left {
+            match waiting {
+                Waiting::New(submission) => self.queue.push_back(*submission),
+                Waiting::Preempted(preempted) => self.preempted.push(preempted),
             }
         }
-        self.queue = waiting;
+    }
+
+    /// Preempts the request that runs in a place, if there is one. Returns whether the place is free then. The states of as many preempted
+    /// requests as there are slots are kept. `waiting`: the requests that wait.
+    fn make_way<'a>(&mut self, place: Placement, waiting: impl Iterator<Item = &'a Waiting>) -> bool {
+        let Placement::Slot(index) = place else { return true };
+        if self.pool.is_free(index) {
+            return true;
+        }
+        let before =
+            waiting.filter(|waiting| matches!(waiting, Waiting::Preempted(PreemptedTask { state: Some(_), .. })));
+        let now = self.preempted.iter().filter(|preempted| preempted.state.is_some());
+        let keeps_state = before.count() + now.count() < self.pool.slots.len();
+        let preempted = preemption::preempt(&mut self.pool, index, keeps_state);
+        let is_free = preempted.is_some();
+        self.preempted.extend(preempted);
+        is_free
+    }
+
+    /// Lets a request begin in a free place, or go on there. Returns whether it runs.
+    fn begin(&mut self, place: Placement, waiting: Waiting) -> bool {
+        let submission = match (waiting, place) {
+            (Waiting::Preempted(preempted), Placement::Slot(index)) => {
+                preemption::resume(&mut self.pool, index, preempted);
+                return true;
+            }
+            (Waiting::New(submission), _) => *submission,
+            // A beam search is not preempted.
+            (Waiting::Preempted(_), Placement::Beams) => return false,
+        };
+        let sink = submission.sink.clone();
+        if !sink.start() {
+            self.report.end_queued(sink, Stop::Cancelled); // at this moment
+            return false;
+        }
+        let begun = match place {
+            Placement::Slot(index) => admission::begin(&mut self.pool, index, submission),
+            Placement::Beams => admission::begin_beams(&self.pool, &mut self.beams, submission),
+        };
+        if let Err(error) = begun {
+            let outcome = sink.never_ran(Stop::Error(error));
+            self.report.end(sink, outcome);
+            return false;
+        }
+        if let Placement::Slot(index) = place
+            && let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref())
+            && let Some(progress) = task.progress(task.prompt.n_cached)
+        {
+            // Reports before the first decode that it has begun.
+            self.report.update(&sink, Event::Progress(progress));
+        }
+        true
     }
 
     /// The earliest time at which a request has to end.
@@ -217,7 +331,9 @@ impl BatchScheduler {
 
     /// The earliest time at which a running or a waiting request has to end.
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.queue.iter().filter_map(|submission| submission.deadline).chain(self.deadline()).min()
+        let queued = self.queue.iter().map(|submission| submission.deadline);
+        let preempted = self.preempted.iter().map(|preempted| preempted.task.deadline);
+        queued.chain(preempted).flatten().chain(self.deadline()).min()
     }
 
     /// Ends the requests that were cancelled, and those whose time has passed.
@@ -233,8 +349,15 @@ impl BatchScheduler {
             }
         }
         self.follow_up();
+        let is_late = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        let ends = |PreemptedTask { task, .. }: &mut PreemptedTask| task.sink.is_cancelled() || is_late(task.deadline);
+        for preempted in self.preempted.extract_if(.., ends) {
+            let stop = if preempted.task.sink.is_cancelled() { Stop::Cancelled } else { Stop::Timeout };
+            let (sink, outcome) = preempted.end(stop);
+            self.report.end(sink, outcome);
+        }
         self.queue.retain(|submission| {
-            let is_late = submission.deadline.is_some_and(|deadline| deadline <= now);
+            let is_late = is_late(submission.deadline);
             let waits = submission.sink.phase() == Phase::Queued && !is_late;
             if !waits {
                 let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };

@@ -121,7 +121,7 @@ fn erase(pool: &mut SlotPool, index: usize) -> Result<Erased> {
 }
 
 /// Where slots share their cells, empties the caches of free slots until a session fits.
-fn make_room(pool: &mut SlotPool, index: usize, n_tokens: usize) -> Result<()> {
+pub(super) fn make_room(pool: &mut SlotPool, index: usize, n_tokens: usize) -> Result<()> {
     let Some(cells) = pool.shared_cells else { return Ok(()) };
     loop {
         let others = pool.slots.iter().filter(|slot| slot.index != index && !slot.cache.is_empty());

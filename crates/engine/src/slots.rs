@@ -11,6 +11,7 @@ use super::event::{
     Outcome, PromptProbs, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
 };
 use super::pacing;
+use super::priority::Rank;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
@@ -61,7 +62,7 @@ impl Slot {
         if self.lora == lora { self.cache.reusable(context, prompt, min_len) } else { 0 }
     }
 
-    fn state(&self) -> SlotState {
+    fn state(&self, now: Instant) -> SlotState {
         let own = SlotState {
             n_cached: self.cache.len(),
             tokens_until_group: self.cache.tokens_until_group(),
@@ -75,6 +76,8 @@ impl Slot {
             has_request: true,
             is_preempted: task.is_preempted,
             is_suspect: task.is_suspect,
+            level: task.rank.level(now),
+            may_be_preempted: task.may_be_preempted(),
             is_generating: task.completion.has_begun(),
             scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
@@ -114,10 +117,11 @@ impl SlotPool {
 
     /// Writes the state of each slot to `states`.
     pub(super) fn states(&self, states: &mut Vec<SlotState>) {
+        let now = Instant::now();
         states.clear();
         states.extend(self.slots.iter().map(|slot| {
             let adapters = self.slots.iter().position(|other| other.lora == slot.lora).unwrap_or(slot.index);
-            SlotState { adapters, ..slot.state() }
+            SlotState { adapters, ..slot.state(now) }
         }));
     }
 
@@ -195,6 +199,9 @@ pub(super) struct Task {
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) deadline: Option<Instant>,
+    pub(super) rank: Rank,
+    /// How often it has made way for another request in its slot.
+    pub(super) n_preempted: usize,
     pub(super) speculation: Option<RequestSpeculation>,
     /// The decision that is made instead of a completion.
     pub(super) decision: Option<ChoiceDecision>,
@@ -280,6 +287,16 @@ impl Task {
         self.truncated = true;
     }
 
+    /// Whether another request may take its slot: not if something is to be done there at its end, or it is looked at for a fault.
+    fn may_be_preempted(&self) -> bool {
+        !self.is_suspect && self.completion.compare.is_none() && self.options.session_save.is_none()
+    }
+
+    /// Whether its cells may differ from those of its tokens in a decode: they were moved, or come from a file.
+    pub(super) fn has_irreplaceable_cells(&self) -> bool {
+        self.dropped.n > 0 || self.session_load.is_some() || self.options.n_cache_reuse > 0
+    }
+
     /// The phase of its completion.
     pub(super) fn phase(&self) -> Phase {
         let generates = self.completion.has_begun() || self.completion.is_repeated();
@@ -354,6 +371,8 @@ impl Task {
             predicted_n: self.completion.n_predicted(),
             predicted,
             cache_n: self.prompt.n_cached,
+            n_preempted: self.n_preempted,
+            deadline_missed: self.sink.deadline_missed(),
             draft: requested.map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
         }
     }

@@ -1,5 +1,7 @@
 //! Makes space in the KV cache before a step is planned: shifts full contexts, evicts free caches, preempts requests.
 
+use std::cmp::Reverse;
+
 use super::ending;
 use super::event::Stop;
 use super::report::StepReport;
@@ -47,7 +49,7 @@ pub(super) fn make_space(pool: &mut SlotPool, report: &mut StepReport) {
 
 /// Makes room for what runs in the cells that all slots share. `apply` carries out each change, which `states` then has.
 ///
-/// Preempted requests go on, oldest first, as soon as they fit again.
+/// Preempted requests go on, those of the highest level first and of these the oldest, as soon as they fit again.
 pub(super) fn balance(states: &mut [SlotState], limits: &StepLimits, mut apply: impl FnMut(CellChange)) {
     let Some(cells) = limits.shared_cells else { return };
     while let Some(index) = next_to_resume(states, cells) {
@@ -78,7 +80,8 @@ fn fits(states: &[SlotState], limits: &StepLimits, cells: usize) -> bool {
     used + need <= cells
 }
 
-/// The slot whose cells are freed for others: the free slot unused for longest, else that of the youngest request, which is preempted.
+/// The slot whose cells are freed for others: the free slot unused for longest, else that of the youngest request of the lowest level, which
+/// is preempted.
 /// `None`: a single request is left, which always fits.
 pub(super) fn next_to_evict(states: &[SlotState]) -> Option<CellChange> {
     let idle = (0..).zip(states).filter(|(_, state)| !state.has_request && state.n_cached > 0);
@@ -86,14 +89,16 @@ pub(super) fn next_to_evict(states: &[SlotState]) -> Option<CellChange> {
         return Some(CellChange::Evict(index));
     }
     let running = (0..).zip(states).filter(|(_, state)| state.is_running());
-    let (youngest, _) = running.clone().max_by_key(|(_, state)| state.last_used)?;
+    let (youngest, _) = running.clone().max_by_key(|(_, state)| (Reverse(state.level), state.last_used))?;
     (running.count() > 1).then_some(CellChange::Preempt(youngest))
 }
 
 fn next_to_resume(states: &[SlotState], cells: usize) -> Option<usize> {
-    let running: usize = states.iter().filter(|state| state.is_running()).map(|state| state.n_tokens).sum();
     let preempted = (0..).zip(states).filter(|(_, state)| state.has_request && state.is_preempted);
-    let (oldest, state) = preempted.min_by_key(|(_, state)| state.last_used)?;
+    let (oldest, state) = preempted.min_by_key(|(_, state)| (Reverse(state.level), state.last_used))?;
+    // Those of a lower level make way.
+    let running = states.iter().filter(|other| other.is_running() && other.level >= state.level);
+    let running: usize = running.map(|state| state.n_tokens).sum();
     // An eighth of the cells to grow into, or else it would soon be preempted again.
     let fits = running == 0 || running + state.n_tokens + cells / 8 <= cells;
     fits.then_some(oldest)
@@ -148,6 +153,17 @@ mod tests {
         assert_eq!(changes(&[running(150, 3)], &LIMITS), [], "a single request is left alone");
         let drafts = SlotState { n_max_draft: 16, ..running(45, 1) };
         assert_eq!(changes(&[drafts, running(45, 2)], &LIMITS), [CellChange::Preempt(1)], "drafts need cells as well");
+    }
+
+    #[test]
+    fn the_lowest_level_is_preempted_first_and_goes_on_last() {
+        let at = |level, state: SlotState| SlotState { level, ..state };
+        let states = [at(0, running(60, 5)), at(-2, running(30, 3)), at(-2, running(30, 4))];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Preempt(2)]);
+        let states = [at(0, running(30, 1)), at(1, preempted(30, 3)), at(0, preempted(30, 2))];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Resume(1)]);
+        let states = [at(0, running(70, 1)), at(1, preempted(60, 3))];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Resume(1), CellChange::Preempt(0)]);
     }
 
     #[test]

@@ -250,8 +250,8 @@ impl Worker {
                 }
             }
             Command::EndReasoning(id) => {
-                let slots = self.schedulers().flat_map(|scheduler| scheduler.pool.slots.iter_mut());
-                for task in slots.filter_map(|slot| slot.task.as_mut()).filter(|task| task.sink.id() == id) {
+                let tasks = self.schedulers().flat_map(BatchScheduler::tasks_mut);
+                for task in tasks.filter(|task| task.sink.id() == id) {
                     task.sampler.end_reasoning();
                 }
             }
@@ -284,6 +284,7 @@ impl Worker {
     /// Publishes what `poll_system_status` shows.
     fn publish(&self) {
         let Some(scheduler) = &self.scheduler else { return };
+        self.shared.queue_order.lock().clone_from(&scheduler.queue_order);
         for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.pool.slots) {
             let busy = slot.task.as_ref();
             status.request = busy.map(|task| task.sink.id());

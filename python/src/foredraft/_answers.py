@@ -93,10 +93,11 @@ class RankedDocument(TypedDict):
 
 
 class DraftTimings(TypedDict, total=False):
-    """The keys that `Timings` has with speculation."""
+    """The keys that `Timings` has with speculation, or with a deadline."""
 
     draft_n: int
     draft_n_accepted: int
+    deadline_missed_ms: float
 
 
 class Timings(DraftTimings):
@@ -111,6 +112,7 @@ class Timings(DraftTimings):
     predicted_per_token_ms: float
     predicted_per_second: float
     cache_n: int
+    preempted_n: int
 
 
 class SpeculationStatistics(TypedDict, total=False):
@@ -257,6 +259,7 @@ class Status(IsolationStatus):
     n_parallel: int
     slots: List[SlotStatus]
     queue: int
+    queue_order: List[int]
     vocab_only: bool
     draft: Optional[Mapping[str, Any]]
     attention: Optional[Mapping[str, Any]]

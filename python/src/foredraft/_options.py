@@ -186,6 +186,8 @@ class RequestOptions(TypedDict, total=False):
     preserved_tokens: Sequence[str]
     generation_prompt: str
     timeout_ms: int
+    priority: int
+    deadline_ms: int
     t_max_predict_ms: int
     stop: Union[str, Sequence[str]]
     special: bool

@@ -114,9 +114,7 @@ impl RemoteRequest {
         let mut state = self.state.lock();
         let mut arguments = self.arguments.clone();
         arguments.isolated.prefixes = state.completions.iter().map(|completion| completion.tokens.clone()).collect();
-        arguments.isolated.timeout = self.time_limit.map(|limit| {
-            limit.saturating_sub(now.saturating_duration_since(self.submitted)).max(Duration::from_millis(1))
-        });
+        arguments.isolated.elapsed = now.saturating_duration_since(self.submitted);
         let head = RequestHead { is_awaited: self.record.is_awaited, arguments };
         connection.send(Frame::request(self.id(), &head, &self.text));
         if self.ends_reasoning.load(Ordering::Acquire) {
@@ -151,12 +149,7 @@ impl RemoteRequest {
     pub(super) fn arrived(&self, event: RequestEvent) -> Result<EventEffect> {
         match event {
             _ if self.is_finished() => Ok(EventEffect::default()),
-            RequestEvent::Accepted(mut accepted) => {
-                // The process has only the time that was left.
-                for (settings, completion) in accepted.settings.iter_mut().zip(&self.record.completions) {
-                    let given = completion.settings.get("timeout_ms").cloned().unwrap_or_default();
-                    settings.as_object_mut().map(|settings| settings.insert("timeout_ms".to_owned(), given));
-                }
+            RequestEvent::Accepted(accepted) => {
                 // A later process finds the same.
                 let _ = self.record.accepted.set(accepted);
                 Ok(EventEffect::default())

@@ -340,9 +340,13 @@ impl EngineChild {
     fn status(&self) -> Value {
         let mut status = self.engine.status();
         let known = self.known.lock();
+        let number = |id: &Value| id.as_u64().and_then(|id| known.numbers.get(&id)).map(|number| json!(number));
         let slots = status.get_mut("slots").and_then(Value::as_array_mut);
         for id in slots.into_iter().flatten().filter_map(|slot| slot.get_mut("request_id")) {
-            *id = id.as_u64().and_then(|id| known.numbers.get(&id)).map_or(Value::Null, |number| json!(number));
+            *id = number(id).unwrap_or_default();
+        }
+        if let Some(order) = status.get_mut("queue_order").and_then(Value::as_array_mut) {
+            *order = order.iter().filter_map(number).collect();
         }
         status
     }

@@ -394,10 +394,15 @@ fn timings(timings: &Timings) -> Value {
         "predicted_per_token_ms": ratio(predicted_ms, timings.predicted_n as f64),
         "predicted_per_second": ratio(1e3 * timings.predicted_n as f64, predicted_ms),
         "cache_n": timings.cache_n,
+        "preempted_n": timings.n_preempted,
     });
-    if let (Some((drafted, accepted)), Value::Object(answer)) = (timings.draft, &mut answer) {
-        answer.insert("draft_n".into(), drafted.into());
-        answer.insert("draft_n_accepted".into(), accepted.into());
+    let Value::Object(fields) = &mut answer else { return answer };
+    if let Some((drafted, accepted)) = timings.draft {
+        fields.insert("draft_n".into(), drafted.into());
+        fields.insert("draft_n_accepted".into(), accepted.into());
+    }
+    if let Some(missed) = timings.deadline_missed {
+        fields.insert("deadline_missed_ms".into(), json!(missed.as_secs_f64() * 1e3));
     }
     answer
 }

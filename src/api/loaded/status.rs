@@ -62,6 +62,7 @@ pub struct EngineStatus {
     n_parallel: usize,
     slots: Vec<Value>,
     queue: usize,
+    queue_order: Vec<u64>,
     vocab_only: bool,
     model_description: Option<String>,
     model_size: u64,
@@ -163,6 +164,7 @@ impl EngineStatus {
         EngineStatus {
             slots,
             queue: engine.queue,
+            queue_order: engine.queue_order.clone(),
             n_threads_now: engine.n_threads_now,
             pending_panel_bytes: pending(&models.target) + models.draft.as_ref().map_or(0, pending),
             ..self.clone()

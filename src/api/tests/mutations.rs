@@ -206,6 +206,8 @@ fn words() -> Vec<&'static str> {
         "all",
         "scale",
         "timeout_ms",
+        "priority",
+        "deadline_ms",
         "t_max_predict_ms",
         "tag",
         "response_fields",

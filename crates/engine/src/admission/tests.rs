@@ -1,7 +1,15 @@
+mod simulator;
+
 use super::*;
 
-const PREPARED: Applicant =
-    Applicant { prompt: PromptState::Known, n_prompt: 20, slot: None, has_beams: false, loads_session: false };
+const PREPARED: Applicant = Applicant {
+    prompt: PromptState::Known,
+    priority: 0,
+    n_prompt: 20,
+    slot: None,
+    has_beams: false,
+    loads_session: false,
+};
 
 fn free(n_cached: usize, last_used: u64) -> SlotState {
     SlotState { n_cached, last_used, ..SlotState::default() }
@@ -134,4 +142,58 @@ fn unprepared_requests_keep_slots_from_later_ones() {
     assert_eq!(place(&mut pass_of, beams, &[]), Some(Placement::Beams));
     assert_eq!(place(&mut pass_of, Applicant { prompt: awaited, ..beams }, &[]), None);
     assert_eq!(place(&mut pass_of, beams, &[]), None);
+}
+
+fn running(level: i32, last_used: u64) -> SlotState {
+    SlotState { level, last_used, may_be_preempted: true, ..busy(10) }
+}
+
+#[test]
+fn a_request_preempts_the_youngest_of_the_lowest_level_below_its_priority() {
+    let states = [running(2, 1), running(-3, 2), running(-3, 3), running(5, 4)];
+    let asks = |priority, slot| place(&mut pass(&states, None), Applicant { priority, slot, ..PREPARED }, &[]);
+    assert_eq!((asks(-3, None), asks(-2, None)), (None, Some(Placement::Slot(2))));
+    assert_eq!((asks(2, Some(0)), asks(3, Some(0)), asks(3, Some(3))), (None, Some(Placement::Slot(0)), None));
+    let kept = [SlotState { may_be_preempted: false, ..running(-3, 3) }, running(4, 1)];
+    let asks = |priority| place(&mut pass(&kept, None), Applicant { priority, ..PREPARED }, &[]);
+    assert_eq!((asks(4), asks(5)), (None, Some(Placement::Slot(1))), "the lowest one keeps its slot");
+    let free_too = [running(-3, 1), free(0, 1)];
+    assert_eq!(
+        place(&mut pass(&free_too, None), Applicant { priority: 9, ..PREPARED }, &[]),
+        Some(Placement::Slot(1)),
+        "a free slot comes first"
+    );
+}
+
+#[test]
+fn an_unprepared_request_preempts_none_and_keeps_the_slot_that_it_asks_for() {
+    let mut pass_of = pass(&[running(-5, 1), running(-5, 2)], None);
+    assert_eq!(
+        place(
+            &mut pass_of,
+            Applicant {
+                prompt: PromptState::Awaited(std::time::Instant::now()),
+                priority: 9,
+                slot: Some(1),
+                ..PREPARED
+            },
+            &[]
+        ),
+        None
+    );
+    assert_eq!(place(&mut pass_of, Applicant { priority: 8, slot: Some(1), ..PREPARED }, &[]), None);
+    assert_eq!(
+        place(&mut pass_of, Applicant { priority: 8, slot: Some(0), ..PREPARED }, &[]),
+        Some(Placement::Slot(0))
+    );
+}
+
+#[test]
+fn cells_of_requests_of_lower_levels_are_free_for_higher_ones() {
+    let states = [free(0, 1), SlotState { level: -1, ..busy(60) }];
+    let asks = |priority| place(&mut pass(&states, Some(100)), Applicant { priority, n_prompt: 50, ..PREPARED }, &[]);
+    assert_eq!((asks(-1), asks(0)), (None, Some(Placement::Slot(0))));
+    let preempted = [free(0, 1), SlotState { level: 1, is_preempted: true, ..busy(10) }];
+    let asks = |priority| place(&mut pass(&preempted, Some(100)), Applicant { priority, n_prompt: 5, ..PREPARED }, &[]);
+    assert_eq!((asks(1), asks(2)), (None, Some(Placement::Slot(0))));
 }

@@ -368,6 +368,8 @@ impl BeamTask {
             predicted_n: n_predicted,
             predicted: first.elapsed(),
             cache_n: 0,
+            n_preempted: 0,
+            deadline_missed: self.sink.deadline_missed(),
             draft: None,
         }
     }

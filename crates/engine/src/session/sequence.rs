@@ -346,6 +346,17 @@ impl Sequence {
         result
     }
 
+    /// Returns to a state of this context that was saved in this process. Without success the sequence is empty. `is_moved`: its cells may
+    /// depend on tokens that are not in it.
+    pub fn put_back(&mut self, context: &mut Context, snapshot: &Snapshot, is_moved: bool) {
+        self.clear(context);
+        if context.apply_pending_moves(self.id).and_then(|()| self.restore(context, snapshot)).is_err() {
+            self.clear(context);
+        } else if is_moved {
+            self.note_moved(0);
+        }
+    }
+
     /// Decodes one more token after a restored state, and removes it. Attention reads every cell, so a number that is not finite in any
     /// of them shows in the logits.
     fn check_numbers(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {

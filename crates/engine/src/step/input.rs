@@ -23,6 +23,10 @@ pub(crate) struct SlotState {
     pub(crate) is_preempted: bool,
     /// Whether it must be decoded alone, to find out whether its logits are finite then.
     pub(crate) is_suspect: bool,
+    /// See [`Rank`](crate::priority::Rank).
+    pub(crate) level: i32,
+    /// Whether another request may take its slot.
+    pub(crate) may_be_preempted: bool,
     pub(crate) is_generating: bool,
     /// Whether each token of its prompt needs a row of logits.
     pub(crate) scores_prompt: bool,

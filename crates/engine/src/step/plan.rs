@@ -139,7 +139,7 @@ pub(crate) struct Wanted<'a> {
 
 /// Plans each slot's tokens of the batch: of its context, its draft, and filler.
 ///
-/// Slots get space in the order of their last use, and enter the batch in the order of their sequence ids: with a KV buffer for each
+/// Slots get space in the order of their requests' levels, then of their last use, and enter the batch in the order of their sequence ids: with a KV buffer for each
 /// sequence, llama.cpp decodes only consecutive, increasing ids together.
 ///
 /// `wanted`: what a slot that takes part decodes after its context. `order` is a buffer.
@@ -171,7 +171,7 @@ pub(crate) fn fill<'a>(
     order.extend(0..states.len());
     order.sort_unstable_by_key(|index| {
         let state = states.get(*index).copied().unwrap_or_default();
-        (Reverse(state.has_request && state.is_generating), state.last_used, *index)
+        (Reverse(state.level), Reverse(state.has_request && state.is_generating), state.last_used, *index)
     });
     for index in order.iter().copied() {
         let Some(scheduled) = schedule.slots.get(index).filter(|slot| slot.takes_part) else { continue };

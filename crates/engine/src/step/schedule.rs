@@ -4,6 +4,8 @@
 //! would be divided in other places than alone, and the last bits of their cells in the KV cache depend on that. Where llama.cpp cannot
 //! decode sequences together, all slots take turns.
 
+use std::cmp::Reverse;
+
 use super::input::{SlotState, StepInput, StepLimits};
 use foredraft_speculation::StepSlot;
 
@@ -90,7 +92,8 @@ fn next_in_turn(states: &[SlotState], turn: &mut Turn) -> Option<usize> {
     Some(next)
 }
 
-/// Lets one slot that is decoded alone take part, or all others of this turn: whichever took part longest ago.
+/// Lets one slot that is decoded alone take part, or all others of this turn: whichever took part longest ago, and of several that did
+/// one of the highest level.
 fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits) {
     let most = if limits.is_batch_invariant { limits.max_invariant_tokens } else { usize::MAX };
     let is_alone = |state: &SlotState| !limits.decodes_slots_together || state.n_pending() > most;
@@ -98,7 +101,8 @@ fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimit
         (0..).zip(states.iter().zip(&*slots)).filter(|(_, (state, slot))| state.is_running() && slot.is_in_turn);
     let working = working.map(|(index, (state, _))| (index, state));
     let others = working.clone().filter(|(_, state)| !is_alone(state)).map(|(_, state)| state.last_step).max();
-    let alone = working.filter(|(_, state)| is_alone(state)).min_by_key(|(_, state)| state.last_step);
+    let alone = working.filter(|(_, state)| is_alone(state));
+    let alone = alone.min_by_key(|(_, state)| (state.last_step, Reverse(state.level)));
     let alone =
         alone.filter(|(_, state)| others.is_none_or(|others| state.last_step <= others)).map(|(index, _)| index);
     for (index, (state, slot)) in states.iter().zip(slots).enumerate() {

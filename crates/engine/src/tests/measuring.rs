@@ -45,6 +45,7 @@ impl IdleEngine {
             closed: Mutex::new(false),
             is_measuring: Mutex::new(false),
             slots: Mutex::new(vec![SlotStatus::default(); setup.n_parallel]),
+            queue_order: Mutex::default(),
         };
         let worker = Worker {
             commands,
@@ -81,8 +82,7 @@ impl IdleEngine {
         let request = Request { speculative: Some(speculative), ..request(prompt, 30, sampling) };
         let handle = RequestHandle::new(1, vec![Expected::new(10, true)], Arc::default());
         let sink = handle.sinks().next().unwrap();
-        let submission =
-            Submission { request, prompt: crate::PromptState::Known, sink, deadline: None, first_run: None };
+        let submission = Submission::new(request, crate::PromptState::Known, sink, None);
         self.sender.send(Command::Submit(Box::new(submission))).unwrap();
         while handle.phase() != Phase::Finished {
             self.worker.step();

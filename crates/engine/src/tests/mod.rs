@@ -11,6 +11,7 @@
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `measuring`: an idle engine measures what decodes cost, until its slots are used.
 //! - `prefixes`: requests whose prompts begin alike read the common beginning once.
+//! - `priorities`: requests of higher priorities preempt others, whose outputs stay the same.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `draft_vocabulary`: drafts have only tokens that the draft model scores.
 //! - `scheduling`: no request starves, whatever others do.
@@ -25,6 +26,7 @@ mod instructions;
 mod logits;
 mod measuring;
 mod prefixes;
+mod priorities;
 mod prompt_probs;
 mod random_scenarios;
 mod reference;
@@ -35,7 +37,7 @@ mod sessions;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::beams::Beams;
 use super::request::Submission;
@@ -215,13 +217,9 @@ impl TestEngine {
         let expect = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(self.n_requests, requests.iter().map(expect).collect(), Arc::default());
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
-            self.scheduler.queue.push_back(Submission {
-                request,
-                prompt: crate::PromptState::Known,
-                sink,
-                deadline: None,
-                first_run: None,
-            });
+            let due = request.options.deadline.map(|deadline| Instant::now() + deadline);
+            handle.set_due(due);
+            self.scheduler.queue.push_back(Submission::new(request, crate::PromptState::Known, sink, None));
         }
         handle
     }
@@ -278,6 +276,9 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             n_keep: Some(0),
             stop: Vec::new(),
             timeout: None,
+            priority: 0,
+            deadline: None,
+            elapsed: Duration::ZERO,
             t_max_predict: None,
             n_beams: 1,
             slot: None,

@@ -50,6 +50,7 @@ pub(super) struct PlannedRequest {
     grammar: bool,
     speculative: Option<Speculation>,
     compare: bool,
+    priority: i32,
 }
 
 /// The first `base` common tokens, without `skipped` of them in the middle, followed by the prompt's `own`.
@@ -128,6 +129,7 @@ impl PlannedRequest {
                     cuts_begun_stop: false,
                     special: false,
                     n_keep: self.n_keep,
+                    priority: self.priority,
                     slot: self.slot.filter(|slot| *slot < scenario.setup.n_parallel),
                     cache_prompt: self.cache_prompt,
                     n_cache_reuse: self.n_cache_reuse,
@@ -303,13 +305,13 @@ prop_compose! {
         (seed, sampling) in (0..1000_u32, sampling()),
         grammar in prop::bool::weighted(0.1),
         speculative in option::weighted(0.8, speculation().boxed()),
-        compare in prop::bool::weighted(0.1),
+        (compare, priority) in (prop::bool::weighted(0.1), prop_oneof![Just(0), -10..=10_i32]),
     ) -> PlannedRequest {
         let (base, skipped, own) = prompt;
         let prompt = Prompt { base, skipped, own };
         PlannedRequest {
             step, cancel, n_texts, prompt, n_predict, n_keep, slot, cache_prompt, n_cache_reuse, adapted, stops, edits, seed,
-            sampling, grammar, speculative, compare,
+            sampling, grammar, speculative, compare, priority,
         }
     }
 }

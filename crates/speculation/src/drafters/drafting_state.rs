@@ -47,6 +47,11 @@ impl DraftingState {
         }
     }
 
+    /// The settings with which the request drafts.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Whether its draft lengths adapt and the request asked for a drafter.
     pub fn adapts(&self) -> bool {
         self.has_adaptive_lengths() && self.drafters.iter().flatten().any(|drafter| !drafter.is_free)

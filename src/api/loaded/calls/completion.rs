@@ -50,7 +50,9 @@ impl LocalEngine {
         decision::validate(&request, &serving)?;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
-        let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
+        let elapsed = request.options.elapsed;
+        let interrupt =
+            PromptInterrupt::new(&serving, request.options.timeout.map(|timeout| timeout.saturating_sub(elapsed)));
         let work = interrupt.work();
         let prepared = request.compile_schema(&work);
         let prepared = prepared.and_then(|()| chat::prepare(&mut request, &serving, &interrupt, &work));

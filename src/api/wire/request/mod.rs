@@ -12,6 +12,7 @@ mod speculative;
 mod translation;
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ use crate::speculative::Verify;
 
 /// The maximum time limit: a year. A larger one could overflow when added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+/// The lowest and the highest `priority`.
+const PRIORITIES: RangeInclusive<i64> = -10..=10;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The maximum `prompt_logprobs`, as of `n_probs`.
@@ -296,7 +299,7 @@ impl CompletionRequest {
             questions: questions.into(),
             json_schema,
             schema_options: schema::read_options(fields)?,
-            options: options(fields, translation.cuts_begun_stop, isolated.timeout, defaults)?,
+            options: options(fields, translation.cuts_begun_stop, isolated.elapsed, defaults)?,
             chat,
             reply: reply(fields, translation.is_decision)?,
             lora: lora(fields)?,
@@ -415,10 +418,10 @@ pub const PROMPT_KEYS: [&str; 6] = ["prompt", "prompts", "messages", "input_pref
 fn options(
     fields: &mut Fields,
     cuts_begun_stop: bool,
-    time_left: Option<Duration>,
+    elapsed: Duration,
     defaults: &RequestDefaults,
 ) -> Result<RequestOptions> {
-    let timeout = duration(fields, "timeout_ms")?;
+    let deadline: Option<u64> = fields.int("deadline_ms", 1..=MAX_TIMEOUT_MS)?;
     Ok(RequestOptions {
         n_predict: n_predict(fields)?,
         ends_when_full: !flag(fields, "ctx_shift", true)?,
@@ -426,7 +429,10 @@ fn options(
         stop: stop(fields)?,
         cuts_begun_stop,
         special: flag(fields, "special", false)?,
-        timeout: time_left.or(timeout),
+        timeout: duration(fields, "timeout_ms")?,
+        priority: fields.int("priority", PRIORITIES)?.unwrap_or(0),
+        deadline: deadline.map(Duration::from_millis),
+        elapsed,
         t_max_predict: duration(fields, "t_max_predict_ms")?,
         n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
         slot: count_or_all(fields, "id_slot")?.flatten(),

@@ -73,6 +73,8 @@ pub fn generation_settings(
         ("n_cache_reuse", json!(options.n_cache_reuse)),
         ("id_slot", count(options.slot)),
         ("timeout_ms", milliseconds(options.timeout)),
+        ("priority", json!(options.priority)),
+        ("deadline_ms", options.deadline.map_or(Value::Null, |deadline| milliseconds(Some(deadline)))),
         ("t_max_predict_ms", milliseconds(options.t_max_predict)),
         ("post_sampling_probs", json!(options.post_sampling_probs)),
         ("return_progress", json!(options.progress)),

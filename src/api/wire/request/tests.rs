@@ -117,6 +117,10 @@ fn other_fields_are_parsed() {
         (r.options.n_cache_reuse, r.options.seed_position) = (256, Some(7))
     });
     check(json!({"timeout_ms": 1500}), |r| r.options.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"priority": -10, "deadline_ms": 250}), |r| {
+        (r.options.priority, r.options.deadline) = (-10, Some(Duration::from_millis(250)))
+    });
+    check(json!({"priority": null, "deadline_ms": null}), |_| ());
     check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
         r.lora = Some(vec![(1, -0.5), (0, 2.0)])
     });
@@ -154,6 +158,9 @@ fn other_fields_are_parsed() {
     check_error(json!({"n_cache_reuse": -1}), "n_cache_reuse: expected a whole number from 0 to 2147483647, got -1");
     check_error(json!({"seed_position": -1}), "seed_position");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    check_error(json!({"priority": "high"}), "priority: expected a whole number from -10 to 10, got \"high\"");
+    check_error(json!({"priority": 11}), "priority: expected a whole number from -10 to 10, got 11");
+    check_error(json!({"deadline_ms": 0}), "deadline_ms: expected a whole number from 1 to 31536000000, got 0");
     check_error(json!({"lora": {"id": 0}}), "lora: expected an array of");
     check_error(json!({"lora": [{"id": 0}]}), "lora[0]: expected {\"id\", \"scale\"}, got {\"id\":0}");
     check_error(json!({"lora": [{"id": -1, "scale": 1}]}), "lora[0].id: expected a whole number from 0");
@@ -283,8 +290,8 @@ fn arguments_beside_the_text_are_used() {
         cuts_begun_stop: true,
         ..Translation::default()
     };
-    let timeout = Some(Duration::from_millis(7));
-    let isolated = IsolatedArguments { drawn_seed: Some(5), timeout, ..IsolatedArguments::default() };
+    let elapsed = Duration::from_millis(7);
+    let isolated = IsolatedArguments { drawn_seed: Some(5), elapsed, ..IsolatedArguments::default() };
     let arguments = RequestArguments { translation, isolated };
     let read = |document: Value| {
         let object = document.as_object().unwrap();
@@ -293,7 +300,7 @@ fn arguments_beside_the_text_are_used() {
     let request = read(json!({"prompt": "a", "nonsense": 1, "timeout_ms": 900}));
     assert_eq!(request.warnings.first(), arguments.translation.warnings.first(), "{:?}", request.warnings);
     assert_eq!((request.warnings.len(), request.options.cuts_begun_stop), (2, true));
-    assert_eq!((request.sampling.seed, request.seed_is_drawn, request.options.timeout), (5, true, timeout));
+    assert_eq!((request.sampling.seed, request.seed_is_drawn, request.options.elapsed), (5, true, elapsed));
     let given = read(json!({"prompt": "a", "seed": 3}));
     assert_eq!((given.sampling.seed, given.seed_is_drawn), (3, false));
 }
@@ -385,7 +392,7 @@ fn generation_settings_report_every_field() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "choices": null, "json_schema": null, "property_order": "schema", "additional_properties": false, "grammar": "root ::= \"a\"",
-        "logits_callback": false, "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "logits_callback": false, "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0, "priority": 0, "deadline_ms": null,
         "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "prompt_logprobs": null, "response_fields": [], "lora": [],
@@ -398,7 +405,7 @@ fn generation_settings_report_every_field() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 101] = [
+const KEYS: [&str; 103] = [
     "logits_callback",
     "choices",
     "functions",
@@ -498,6 +505,8 @@ const KEYS: [&str; 101] = [
     "speculative.type",
     "prediction",
     "timeout_ms",
+    "priority",
+    "deadline_ms",
     "tag",
     "model",
 ];

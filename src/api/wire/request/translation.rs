@@ -43,8 +43,8 @@ pub struct IsolatedArguments {
     pub drawn_seed: Option<u32>,
     /// The number of the request in the host's process, for its logits callback. `None`: the engine's own.
     pub host_number: Option<u64>,
-    /// The time that is left of `timeout_ms`.
-    pub timeout: Option<Duration>,
+    /// The time since the submission.
+    pub elapsed: Duration,
     /// For each completion, the tokens that an earlier process generated.
     pub prefixes: Vec<Vec<Token>>,
 }

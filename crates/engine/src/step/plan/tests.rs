@@ -226,3 +226,15 @@ fn a_draft_is_cut_where_positions_are_grouped() {
     let state = SlotState { tokens_until_group: 3, ..generating(10) };
     assert_eq!(filled(&mut stages(&[state]), &LIMITS, &[5], &[5]), [(1, 2, 0)]);
 }
+
+#[test]
+fn slots_of_higher_levels_have_the_space_of_a_batch_first() {
+    let levels = [0, 5, -2];
+    let at = |states: [SlotState; 3]| stages(&[0, 1, 2].map(|slot| SlotState { level: levels[slot], ..states[slot] }));
+    // Each advances, and the highest one has the rest.
+    assert_eq!(filled(&mut at([prompt(60); 3]), &LIMITS, &[0; 3], &[0; 3]), [(16, 0, 0), (32, 0, 0), (16, 0, 0)]);
+    assert_eq!(filled(&mut at([generating(20); 3]), &LIMITS, &[30; 3], &[30; 3]), [(1, 0, 0), (1, 29, 0), (1, 0, 0)]);
+    // A prompt comes before the drafts of lower ones.
+    let states = [generating(20), prompt(60), generating(20)];
+    assert_eq!(filled(&mut at(states), &LIMITS, &[30; 3], &[30; 3]), [(1, 0, 0), (30, 0, 0), (1, 0, 0)]);
+}
