@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::slowdown;
 use crate::{BatchSplit, Costs, DraftPasses, SequencePadding, sizes_to_measure};
 
 /// A machine with a target and a draft model.
@@ -28,6 +29,8 @@ pub(super) struct Machine {
     measured: Option<&'static [(usize, f64)]>,
     /// The seconds for which the engine measures before its first request. At least one size is measured.
     measuring: f64,
+    /// How many times as long all takes in the middle third of a run.
+    slower: f64,
 }
 
 /// How the target's memory returns to the tokens before a rejected one.
@@ -98,6 +101,7 @@ const VNNI_CORES: Machine = Machine {
     memory: Memory::Cells,
     measured: None,
     measuring: MEASURING,
+    slower: 1.0,
 };
 
 const AMX_CORES: Machine = Machine {
@@ -112,6 +116,7 @@ const AMX_CORES: Machine = Machine {
     memory: Memory::Cells,
     measured: None,
     measuring: MEASURING,
+    slower: 1.0,
 };
 
 pub(super) const MACHINES: &[Machine] = &[
@@ -131,6 +136,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
+        slower: 1.0,
     },
     Machine {
         name: "steep",
@@ -144,6 +150,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
+        slower: 1.0,
     },
     Machine {
         name: "flat",
@@ -157,6 +164,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
+        slower: 1.0,
     },
 ];
 
@@ -192,7 +200,22 @@ pub(super) fn pairs() -> Vec<Machine> {
     vec![pair.clone(), Machine { name: "pair, measured in the file's layout", measured: Some(PAIR_IN_FILE), ..pair }]
 }
 
+/// The same pair on two cores of Zen 3 with AVX2 and memory of 12 to 16 GB/s: the points for 1, 4 and 8 tokens and the draft's are from there, the
+/// larger ones extrapolated. The memory's bandwidth falls by a third for the middle third of the tokens, as beside other programs.
+const PAIR_ON_ZEN3: &[(usize, f64)] = &[(1, 1.0), (4, 1.89), (8, 3.14), (16, 5.7), (64, 21.0), (128, 42.0)];
+
+/// The pair where several tokens cost much, and costs change after they were measured.
+pub(super) fn pair_on_busy_memory() -> Machine {
+    let draft = (0.157, 0.3, 0.05);
+    Machine { name: "pair on zen3, busy", one: 70.0, v: PAIR_ON_ZEN3, draft, slower: 1.5, ..VNNI_CORES }
+}
+
 impl Machine {
+    /// How many times as long all takes after this part of a run's tokens.
+    pub(super) fn slowdown(&self, part: f64) -> f64 {
+        if (1.0 / 3.0..2.0 / 3.0).contains(&part) { self.slower } else { 1.0 }
+    }
+
     /// The same machine with a model that drafts a block in one pass.
     pub(super) fn with_blocks(&self) -> Machine {
         Machine { passes: DraftPasses::PerBlock, ..self.clone() }
@@ -236,7 +259,7 @@ impl Machine {
             let thousands = (self.depth + depth(slot)) as f64 / 1000.0;
             cost += thousands * (self.of_depth.0 + self.of_depth.1 * *n as f64);
         }
-        cost * self.one / 1e3
+        cost * self.one / 1e3 * slowdown()
     }
 
     /// The seconds for a pass of drafting.
@@ -248,12 +271,12 @@ impl Machine {
         let (one, slot, of_depth) = self.draft;
         let of_rows = one * (1.0 + slot * (n_slots as f64 - 1.0));
         let rows = if self.passes == DraftPasses::PerBlock { BLOCK } else { 1.0 };
-        (rows * of_rows + of_depth * depth as f64 / 1000.0 * n_slots as f64) * self.one / 1e3
+        (rows * of_rows + of_depth * depth as f64 / 1000.0 * n_slots as f64) * self.one / 1e3 * slowdown()
     }
 
     /// The seconds for the tokens that the draft must catch up with.
     pub(super) fn draft_prompt(&self, n: usize) -> f64 {
-        0.12 * n as f64 * self.draft.0 * self.one / 1e3
+        0.12 * n as f64 * self.draft.0 * self.one / 1e3 * slowdown()
     }
 
     /// Measures as the engine does before the first request, with an empty context.
