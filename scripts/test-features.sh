@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the library without the cargo feature `rpcserver`: it exports none of the old names, links with a host that has functions with
+# Tests downloads in Rust (the feature `hub`), and the library without the cargo feature `rpcserver`: it exports none of the old names, links with a host that has functions with
 # these names, and works.
 #
 # Builds in target/no-rpcserver, which starts as hard links to what target/ has of all other crates, so that llama.cpp is not built again.
@@ -39,3 +39,4 @@ fi
     -o "$own/own_names"
 "$own/own_names" models/stories-target.gguf models/stories-draft.gguf
 echo "ok: the library without rpcserver"
+CARGO_TARGET_DIR=$PWD/$own cargo test --release --no-default-features --features hub --test typed hub

@@ -18,6 +18,10 @@ pub use self::typed::{
 };
 pub use foredraft_base::error::{Code, Error, Result};
 
+/// Downloads of models.
+#[cfg(feature = "hub")]
+pub use foredraft_hub as hub;
+
 // The crates under crates/ are layers of this one, under these names.
 #[doc(hidden)]
 pub use foredraft_base::error;

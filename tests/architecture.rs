@@ -8,7 +8,7 @@ use regex::Regex;
 
 /// The layers from the top: the modules of `src`, the crates under `crates`, and modules of both that are layers of their own. A layer may
 /// import those that stand in later rows, and itself.
-const LAYERS: [&[&str]; 29] = [
+const LAYERS: [&[&str]; 30] = [
     &["ffi", "typed"],
     &["api"],
     &["api/life_cycle"],
@@ -37,6 +37,7 @@ const LAYERS: [&[&str]; 29] = [
     &["llama/guard", "llama/log", "llama/unrecoverable"],
     &["native"],
     &["host"],
+    &["hub"],
     &["base"],
 ];
 

@@ -245,3 +245,38 @@ fn isolated_engines_answer_the_same() {
     };
     assert_eq!(block_on(task), expected.content);
 }
+
+/// `scripts/test-features.sh` runs it. The feature's own tests are in crates/hub.
+#[cfg(feature = "hub")]
+#[test]
+#[allow(unsafe_code, reason = "the test sets variables of the environment")]
+fn hub_models_are_downloaded_before_a_load() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut server = Command::new("python3");
+    server.arg(root.join("tests/hub/server.py")).arg(root.join("models")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().expect("python3 is installed");
+    let mut address = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut address).expect("the server prints its address");
+    let home = root.join("target/hub-typed");
+    let _ = std::fs::remove_dir_all(&home);
+    // SAFETY: no other test of this program reads or writes the environment while it runs alone.
+    unsafe {
+        std::env::set_var("HF_ENDPOINT", address.trim());
+        std::env::set_var("HF_HOME", &home);
+    }
+    let config = Config::new("hf:stories/target").model_draft("hf:stories/draft").n_ctx(512);
+    let engine = Engine::load(&config).expect("it is downloaded and loads");
+    assert!(engine.status()["model"].as_str().is_some_and(|path| path.starts_with(home.to_str().unwrap())));
+    assert_eq!(
+        engine.complete(&story()).unwrap().content,
+        Engine::load(&self::config()).unwrap().complete(&story()).unwrap().content
+    );
+    let error = Engine::load(&Config::new("hf:tiny/model:Q5_K_M")).map(drop).expect_err("there is no such file");
+    assert_eq!(error.code(), Code::NotFound);
+    assert!(error.message().contains("tiny-Q4_K_M.gguf"), "{error}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

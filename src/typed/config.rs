@@ -1,5 +1,9 @@
 //! The configuration of an engine.
 
+#[cfg(feature = "hub")]
+use foredraft_base::error::Result;
+#[cfg(feature = "hub")]
+use foredraft_hub::{Beside, download, is_remote};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -49,5 +53,23 @@ impl HostConfig {
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> HostConfig {
         self.0.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// The configuration with paths in place of models to download. A drafter beside a target is its draft.
+    #[cfg(feature = "hub")]
+    pub(super) fn downloaded(&self) -> Result<HostConfig> {
+        let mut config = self.clone();
+        for key in ["model", "model_draft"] {
+            let Some(model) = config.0.get(key).and_then(Value::as_str).filter(|model| is_remote(model)) else {
+                continue;
+            };
+            let asks_draft = key == "model" && !config.0.contains_key("model_draft");
+            let beside = if asks_draft { Beside::Draft } else { Beside::Nothing };
+            for (found, path) in download(model, beside, &mut |_, _, _| Ok(()))? {
+                let key = if found == "model" { key } else { found };
+                config.0.insert(key.to_owned(), path.to_string_lossy().into());
+            }
+        }
+        Ok(config)
     }
 }

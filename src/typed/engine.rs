@@ -31,11 +31,13 @@ use foredraft_base::error::Result;
 pub struct Engine(Arc<LoadedModel>);
 
 impl Engine {
-    /// Loads the models of a configuration, and waits for that.
+    /// Loads the models of a configuration, and waits for that. With the feature `hub` it downloads models such as `hf:owner/name:Q4_K_M`.
     ///
     /// # Errors
-    /// The configuration is invalid, or a model cannot be loaded.
+    /// The configuration is invalid, or a model cannot be loaded or downloaded.
     pub fn load(config: &HostConfig) -> Result<Engine> {
+        #[cfg(feature = "hub")]
+        let config = &config.downloaded()?;
         let loaded = LoadedModel::new();
         loaded.engine.load(json!(config).to_string().as_bytes())?;
         Ok(Engine(Arc::new(loaded)))

@@ -296,7 +296,7 @@ class Engine:
         if messages is not None:
             whole["messages"] = _messages(messages)
         if tools is not None:
-            whole["tools"] = [tool_of(i, tool) for i, tool in enumerate(tools)]
+            whole["tools"] = [tool_of(tool, i) for i, tool in enumerate(tools)]
         if schema is not None:
             whole["json_schema"] = schema_of(schema)
             if messages is not None:

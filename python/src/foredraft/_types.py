@@ -190,7 +190,7 @@ def schema_of(schema: Schema) -> Json:
     return schema.model_json_schema() if isinstance(schema, HasSchema) else schema
 
 
-def tool_of(i: int, tool: Tool) -> Mapping[str, Any]:
+def tool_of(tool: Tool, i: int = 0) -> Mapping[str, Any]:
     """Tool `i` as OpenAI's object."""
     if not isinstance(tool, HasSchema):
         if callable(tool):
