@@ -30,7 +30,7 @@ unset FOREDRAFT_LIB NODE_PATH
 npm init -y >/dev/null
 npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ./*.tgz
 cp -r "$root/node/test" test
-export FOREDRAFT_MODELS=$root/models
+export FOREDRAFT_MODELS=$root/models FOREDRAFT_HUB=$root/tests/hub
 # The types, and what older Nodes only run compiled (`await using`).
 if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error typescript@5.9 @types/node@20 openai@6 esbuild@0.25; then
     npx tsc --noEmit --strict --module nodenext --target es2022 test/typed.mts test/openai.mts

@@ -1,7 +1,8 @@
 'use strict';
 const { setTimeout: sleep } = require('node:timers/promises');
 const library = require('./library.cjs');
-const { ForedraftError, errorFrom } = require('./errors.cjs');
+const { ForedraftError, errorFrom, invalid, optionsOf, shown } = require('./errors.cjs');
+const { download, isRemote } = require('./hub.cjs');
 const { LogitsProcessors, endCalls } = require('./logits.cjs');
 const { Notifier } = require('./notifier.cjs');
 const { Stream } = require('./stream.cjs');
@@ -73,9 +74,11 @@ class Engine {
   }
 
   /** Loads models in place of what is loaded. `config`: the path of a model, or an object of its keys. */
-  async load(config, { signal, onProgress } = {}) {
+  async load(config, options) {
+    const { signal, onProgress } = optionsOf(options, ['signal', 'onProgress']);
     signal?.throwIfAborted();
-    const whole = { ...(typeof config === 'string' ? { model: config } : config), ...this.#shared.notifier.config };
+    const given = typeof config === 'string' ? { model: config } : config;
+    const whole = { ...await downloaded(given, { signal, onProgress }), ...this.#shared.notifier.config };
     library.loadAsync(this.#shared.open(), JSON.stringify(whole));
     try {
       for (;;) {
@@ -137,12 +140,13 @@ class Engine {
   }
 
   /** A whole completion. */
-  complete(request, options) {
+  async complete(request, options) {
     return this.stream(request, options).wait();
   }
 
   /** The answer to a conversation, with the `message` that continues it. */
   async chat(messages, request = {}, options = undefined) {
+    if (messages == null) throw invalid(`messages: expected an array of messages, such as [{ role: 'user', content: 'Hello' }], got ${shown(messages)}`);
     const completion = await this.complete({ ...request, messages }, options);
     completion.message ??= { role: 'assistant', content: completion.content };
     return completion;
@@ -232,6 +236,16 @@ class Engine {
 
 /** The keys by which a request says when it ends. Without any, a full context would shift, and the completion might never end. */
 const LIMITS = ['n_predict', 'max_tokens', 'max_completion_tokens', 'ctx_shift'];
+/** A configuration with paths in place of models to download. A drafter beside a target is its draft. */
+async function downloaded(config, { signal, onProgress }) {
+  const whole = { ...config };
+  if (isRemote(whole.model)) {
+    Object.assign(whole, await download(whole.model, { signal, onProgress, beside: whole.model_draft == null ? ['model_draft'] : [] }));
+  }
+  if (isRemote(whole.model_draft)) whole.model_draft = (await download(whole.model_draft, { signal, onProgress, beside: [] })).model;
+  return whole;
+}
+
 /** The beginning of a request in JSON. */
 const REQUEST = /^\s*\{\s*["']?(?:prompts?|messages)["']?\s*:/;
 
@@ -243,7 +257,16 @@ function toRequest(request) {
     }
     return { prompt: request, ctx_shift: false };
   }
+  if (request === null || typeof request !== 'object' || Array.isArray(request)) {
+    const hint = Array.isArray(request) ? '; chat() takes messages' : '';
+    throw invalid(`request: expected a prompt or an object, such as { prompt: 'Once', n_predict: 20 }, got ${shown(request)}${hint}`);
+  }
   const { schema, ...rest } = request;
+  const isFunction = tool => typeof tool === 'function' || typeof tool?.function === 'function';
+  if (Array.isArray(rest.tools) && rest.tools.some(isFunction)) {
+    throw invalid(`tools[${rest.tools.findIndex(isFunction)}]: expected { type: 'function', function: { name, description, parameters } }, got a function: `
+      + 'the model needs the JSON schema of its arguments');
+  }
   if (LIMITS.every(key => rest[key] == null)) rest.ctx_shift = false;
   if (schema === undefined) return rest;
   if (rest.messages != null) rest.schema_in_prompt ??= true;

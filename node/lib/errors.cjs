@@ -19,7 +19,24 @@ class ForedraftError extends Error {
   }
 }
 
+/** The error for an argument. */
+const invalid = message => new ForedraftError(message, { code: 'invalid_request', status: 400 });
+
+/** A value, for a message. */
+const shown = value => (JSON.stringify(value) ?? String(value)).slice(0, 100);
+
+/** The options of a call, after a check that it knows them. */
+function optionsOf(options = {}, known) {
+  if (options === null || typeof options !== 'object') throw invalid(`options: expected an object, got ${shown(options)}`);
+  for (const key of Object.keys(options)) {
+    if (!known.includes(key)) {
+      throw invalid(`options: expected ${known.join(' or ')}, got ${key}; the keys of a request or of a load belong in the first argument`);
+    }
+  }
+  return options;
+}
+
 /** The error for an error object, or for a status whose load failed. */
 const errorFrom = answer => new ForedraftError(answer.error ?? 'the library gave no reason', answer);
 
-module.exports = { ForedraftError, errorFrom };
+module.exports = { ForedraftError, errorFrom, invalid, optionsOf, shown };

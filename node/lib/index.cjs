@@ -2,6 +2,7 @@
 const { devices, version } = require('./library.cjs');
 const { ForedraftError } = require('./errors.cjs');
 const { Engine } = require('./engine.cjs');
+const { download } = require('./hub.cjs');
 const { Stream } = require('./stream.cjs');
 
-module.exports = { Engine, ForedraftError, Stream, devices, version };
+module.exports = { download, Engine, ForedraftError, Stream, devices, version };

@@ -635,6 +635,17 @@ export type DecisionOptions = Pick<Request, 'messages' | 'prompt' | 'chat_templa
   & { temperatures?: { choice?: number; score?: number; noul?: number } };
 
 /** Models and the threads that run them. Engines are independent of each other. */
+/** Downloads `owner/name[@revision][:quant]`, `owner/name/file.gguf` or an address into Hugging Face's cache, or finds it there. The paths are
+ *  keys of a load. `beside`: the files beside the model that are downloaded, too; all by default. Without a quantization it takes Q4_K_M, else
+ *  Q8_0, else the first model, as llama.cpp does. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are obeyed. */
+export function download(reference: string, options?: DownloadOptions): Promise<{ model: string; model_draft?: string; mmproj?: string }>;
+
+export interface DownloadOptions extends Options {
+  beside?: Array<'model_draft' | 'mmproj'>;
+  /** Is told the share of a file that is there, 0 to 1, its name and its size in bytes. */
+  onProgress?: (done: number, file: string, size: number) => unknown;
+}
+
 export class Engine {
   /** An engine without a model: `load` loads one. */
   constructor();

@@ -1,6 +1,6 @@
 'use strict';
 const { callAside, callNow } = require('./library.cjs');
-const { ForedraftError, errorFrom } = require('./errors.cjs');
+const { ForedraftError, errorFrom, optionsOf } = require('./errors.cjs');
 
 /** Fields that a completion joins from its updates: the final response has only their last part. */
 const JOINED = ['tokens', 'sources', 'completion_probabilities'];
@@ -36,7 +36,8 @@ class Stream {
   #last = Promise.resolve();
   #onAbort = () => this.#abort(this.#signal.reason);
 
-  constructor(keeper, engine, request, { signal } = {}) {
+  constructor(keeper, engine, request, options) {
+    const { signal } = optionsOf(options, ['signal']);
     this.#keeper = keeper;
     this.#engine = engine;
     this.#request = request;

@@ -458,3 +458,17 @@ test('a failed load is thrown and not printed as well', async () => {
   assert.deepEqual([code, out.trim().split('\n')], [0, ['500 500 model_error', '400 400 invalid_request', '500 500 model_error']], err);
   assert.equal(err, '');
 });
+
+test('arguments in the wrong place are explained', async () => {
+  for (const request of [undefined, null, 5, [{ role: 'user', content: 'Hello' }]]) {
+    await assert.rejects(engine.complete(request), { code: 'invalid_request', message: /^request: expected a prompt or an object, such as/ });
+  }
+  assert.throws(() => engine.stream(), /^ForedraftError: request: expected/);
+  await assert.rejects(engine.complete('Once', { n_predict: 3 }), { code: 'invalid_request', message: /^options: expected signal, got n_predict; the keys of a request/ });
+  await assert.rejects(Engine.load(config, { onProgess() {} }), /options: expected signal or onProgress, got onProgess/);
+  for (const messages of [undefined, 'Hello', { role: 'user', content: 'Hello' }]) {
+    await assert.rejects(engine.chat(messages), { code: 'invalid_request', message: /^messages: expected an array of messages, such as \[/ });
+  }
+  const tools = [function weather() {}];
+  await assert.rejects(engine.chat([{ role: 'user', content: 'Hello' }], { tools }), /^ForedraftError: tools\[0\]: expected .*got a function/);
+});
