@@ -1,6 +1,6 @@
 """Fields of invoices, letters and tables that a model reads rightly into JSON, with the schema in the prompt and without.
 
-    python3 benches/measure extraction TARGET [--draft DRAFT] [--documents 40] [--misread]
+    python3 benches/measure extraction TARGET [--draft DRAFT] [--documents 40] [--first 0] [--misread]
 
 The documents are made here, from a fixed seed, together with what is in them. Each is asked for twice, greedily, with the same `response_format`: with
 `"schema_in_prompt": false`, so that only the grammar knows the schema, and with the default. A field is right if it equals what is in the document; of a table
@@ -10,7 +10,7 @@ import json
 import os
 import random
 
-from engines import Engine, library
+from engines import Engine, at_once, library
 
 MONTHS = "January February March April May June July August September October November December".split()
 PEOPLE = ["Ada Brandt", "Tom Okafor", "Mira Lindqvist", "Jonas Weber", "Elena Rossi", "Paul Novak", "Sofia Marin", "Henry Walsh", "Ines Duarte", "Karl Jensen"]
@@ -145,6 +145,7 @@ def options(parser):
     parser.add_argument("target")
     parser.add_argument("--draft")
     parser.add_argument("--documents", type=int, default=40)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first document that is read, from 0")
     parser.add_argument("--misread", action="store_true")
 
 
@@ -152,17 +153,19 @@ def run(args):
     source = random.Random(61)
     documents = [(invoice, letter, table)[index % 3](source) for index in range(args.documents)]
     ways = {"without the schema": {"schema_in_prompt": False}, "with it": {}}
-    right, whole, tokens = ({(way, kind): 0 for way in ways for kind, *_ in documents} for _ in range(3))
-    n_fields = {kind: sum(len(fields(inside)) for other, _, _, inside in documents if other == kind) for kind, *_ in documents}
-    with Engine(library(args.library), model=args.target, model_draft=args.draft, n_ctx=2048) as engine:
+    read_ones = documents[args.first:]
+    right, whole, tokens = ({(way, kind): 0 for way in ways for kind, *_ in read_ones} for _ in range(3))
+    n_fields = {kind: sum(len(fields(inside)) for other, _, _, inside in read_ones if other == kind) for kind, *_ in read_ones}
+    with Engine(library(args.library), model=args.target, model_draft=args.draft, n_ctx=2048 * len(ways), n_parallel=len(ways)) as engine:
         engine.wait_for_panels()
-        for index, (kind, schema, text, inside) in enumerate(documents):
-            for way, more in ways.items():
-                messages = [{"role": "user", "content": f"Read this {kind} and answer with its data as JSON.\n\n{text}"}]
-                answer = engine.complete({
-                    "messages": messages, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "n_predict": 600, "temperature": 0,
-                    "repeat_penalty": 1, "speculative": args.draft is not None, **more,
-                })
+        for index, (kind, schema, text, inside) in list(enumerate(documents))[args.first:]:
+            request = {
+                "messages": [{"role": "user", "content": f"Read this {kind} and answer with its data as JSON.\n\n{text}"}],
+                "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "n_predict": 600, "temperature": 0, "repeat_penalty": 1,
+                "speculative": args.draft is not None,
+            }
+            answers = at_once(engine.complete, [{**request, **more} for more in ways.values()])
+            for way, answer in zip(ways, answers):
                 try:
                     read = fields(json.loads(answer["content"]))
                 except ValueError:
@@ -175,8 +178,8 @@ def run(args):
                     for place, value in wrong.items():
                         print(f"{kind} {index}, {way}: {place} is {value!r} instead of {fields(inside)[place]!r}", flush=True)
     kinds = [*n_fields]
-    n = {kind: sum(other == kind for other, *_ in documents) for kind in kinds}
-    print(f"{os.path.basename(args.target)}, {len(documents)} documents")
+    n = {kind: sum(other == kind for other, *_ in read_ones) for kind in kinds}
+    print(f"{os.path.basename(args.target)}, {len(read_ones)} documents")
     print("| | " + " | ".join(f"{kind}: fields right, whole, tokens of a prompt" for kind in kinds) + " | all fields |")
     for way in ways:
         cells = [f"{right[way, kind]} of {n_fields[kind]}, {whole[way, kind]} of {n[kind]}, {tokens[way, kind] // n[kind]}" for kind in kinds]

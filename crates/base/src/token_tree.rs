@@ -21,6 +21,8 @@ pub struct TokenTree {
     /// The rank of each token.
     ranks: Vec<u32>,
     others: Vec<Token>,
+    /// The number of characters of each rank that has a text.
+    n_chars: Vec<u16>,
     summaries: Vec<TextSummary>,
 }
 
@@ -48,6 +50,8 @@ pub struct TextSummary {
     pub has_others: bool,
     /// The most characters of a token.
     pub n_chars: u16,
+    /// The number of characters of the node above.
+    pub n_before: u16,
 }
 
 impl TokenTree {
@@ -63,7 +67,9 @@ impl TokenTree {
             ranks.resize(ranks.len().max(token + 1), u32::MAX);
             ranks.get_mut(token).into_iter().for_each(|known| *known = rank);
         }
-        let mut tree = TokenTree { nodes: Vec::new(), n_texts: sorted.len(), ranks, others, summaries: Vec::new() };
+        let n_chars = sorted.iter().map(|(text, _)| n_chars(text)).collect();
+        let mut tree =
+            TokenTree { nodes: Vec::new(), n_texts: sorted.len(), ranks, others, n_chars, summaries: Vec::new() };
         // The nodes of the last text.
         let mut path: Vec<usize> = Vec::new();
         let mut last: &[u8] = &[];
@@ -91,16 +97,18 @@ impl TokenTree {
         }
     }
 
-    fn summarize(&mut self, sorted: &[(&[u8], Token)]) {
+    fn summarize<'a>(&mut self, sorted: &[(&'a [u8], Token)]) {
         for at in 0..self.nodes.len() {
             let Some(node) = self.nodes.get(at).copied() else { continue };
             let tokens = self.first(at)..self.first(node.after as usize);
             if !(1..=DEEPEST_SUMMARIZED).contains(&node.depth) || tokens.len() < LEAST_SUMMARIZED {
                 continue;
             }
-            let texts = sorted.get(tokens).into_iter().flatten();
-            let added = texts.map(|(text, _)| text.get(usize::from(node.depth) - 1..).unwrap_or(&[]));
-            if let (Some(summary), Some(node)) = (TextSummary::of(added), self.nodes.get_mut(at)) {
+            let texts = sorted.get(tokens).unwrap_or(&[]);
+            let split = |text: &'a [u8]| text.split_at_checked(usize::from(node.depth) - 1).unwrap_or((text, &[]));
+            let before = texts.first().map_or(0, |(text, _)| n_chars(split(text).0));
+            let summary = TextSummary::of(before, texts.iter().map(|(text, _)| split(text).1));
+            if let (Some(summary), Some(node)) = (summary, self.nodes.get_mut(at)) {
                 node.summary = u32::try_from(self.summaries.len()).unwrap_or(u32::MAX);
                 self.summaries.push(summary);
             }
@@ -133,6 +141,11 @@ impl TokenTree {
         self.first(at)..self.first(self.nodes.get(at).map_or(at, |node| node.after as usize))
     }
 
+    /// The numbers of characters of these ranks, whose tokens have texts.
+    pub fn n_chars(&self, ranks: Range<usize>) -> &[u16] {
+        self.n_chars.get(ranks).unwrap_or(&[])
+    }
+
     /// The ranks of all tokens of nodes.
     pub fn all_texts(&self) -> Range<usize> {
         0..self.n_texts
@@ -162,19 +175,24 @@ impl TokenTree {
     }
 }
 
+/// The number of characters in a text of UTF-8 that may end inside of one.
+fn n_chars(text: &[u8]) -> u16 {
+    let begins = text.iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
+    u16::try_from(begins).unwrap_or(u16::MAX)
+}
+
 impl TextSummary {
-    fn of<'a>(mut texts: impl Iterator<Item = &'a [u8]>) -> Option<TextSummary> {
-        texts.try_fold(TextSummary { ascii: 0, has_others: false, n_chars: 0 }, |summary, text| {
+    fn of<'a>(n_before: u16, mut texts: impl Iterator<Item = &'a [u8]>) -> Option<TextSummary> {
+        texts.try_fold(TextSummary { ascii: 0, has_others: false, n_chars: 0, n_before }, |summary, text| {
             let is_cut = |error: &std::str::Utf8Error| error.error_len().is_none();
             if !std::str::from_utf8(text).err().as_ref().is_none_or(is_cut) {
                 return None;
             }
-            let begins = |byte: &&u8| !(0x80..0xC0).contains(*byte);
-            let n_chars = u16::try_from(text.iter().filter(begins).count()).unwrap_or(u16::MAX);
             Some(TextSummary {
                 ascii: text.iter().filter(|byte| byte.is_ascii()).fold(summary.ascii, |ascii, byte| ascii | 1 << byte),
                 has_others: summary.has_others || !text.is_ascii(),
-                n_chars: summary.n_chars.max(n_chars),
+                n_chars: summary.n_chars.max(n_chars(text)),
+                ..summary
             })
         })
     }

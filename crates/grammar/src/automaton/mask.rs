@@ -42,6 +42,18 @@ impl MaskBits {
         }
     }
 
+    /// Allows those of the ranks whose length is at most `most`.
+    pub(super) fn allow_short(&mut self, ranks: Range<usize>, lengths: &[u16], most: u16) {
+        let (mut at, mut rest) = (ranks.start, lengths);
+        while let Some((lengths, more)) =
+            rest.split_at_checked((64 - at % 64).min(rest.len())).filter(|_| !rest.is_empty())
+        {
+            let bits = lengths.iter().rev().fold(0, |bits: u64, length| bits << 1 | u64::from(*length <= most));
+            self.0.get_mut(at / 64).into_iter().for_each(|word| *word |= bits << (at % 64));
+            (at, rest) = (at + lengths.len(), more);
+        }
+    }
+
     pub(super) fn allow(&mut self, ranks: Range<usize>) {
         let (mut at, end) = (ranks.start, ranks.end);
         while at < end {

@@ -17,6 +17,8 @@ use foredraft_base::{TextSummary, Token, TokenTree, Vocabulary};
 const N_AHEAD: usize = 2;
 /// The most stacks of a set that are looked at one by one.
 const MAX_ALONE: usize = 256;
+/// The most stacks that read a text and are looked at one by one.
+const MAX_TEXTS_ALONE: usize = 8;
 /// The most places of stacks that are looked at to find what they share.
 const MAX_STEPS: usize = 1 << 14;
 
@@ -71,8 +73,22 @@ impl Automaton {
         if self.tree.decides() || stacks.len() > MAX_ALONE {
             return Ok(self.add_allowed(set, tree, &mut bits)?.then_some(bits));
         }
-        for stack in stacks.iter() {
-            let alone = self.set_id(vec![*stack]);
+        // Many texts, such as the names of properties, are one small tree.
+        let is_text = |stack: &u32| {
+            let top = self.stacks.top(*stack);
+            top.is_some_and(|top| matches!(self.tree.node(top.node), Some(Node::Text(_))))
+        };
+        let (mut texts, mut others): (Vec<u32>, Vec<u32>) = stacks.iter().partition(|stack| is_text(stack));
+        if texts.len() <= MAX_TEXTS_ALONE {
+            others.append(&mut texts);
+        } else {
+            let texts = self.set_id(texts);
+            if !self.walk(tree, 0..tree.n_nodes(), texts, &mut bits, &mut Vec::new())? {
+                return Ok(None);
+            }
+        }
+        for stack in others {
+            let alone = self.set_id(vec![stack]);
             if !self.add_allowed(alone, tree, &mut bits)? {
                 return Ok(None);
             }
@@ -156,8 +172,15 @@ impl Automaton {
         while let Some(node) = tree.node(at).filter(|_| at < nodes.end) {
             path.truncate(usize::from(node.depth - depth) + 1);
             let set = path.last().copied().unwrap_or(REJECTED_SET);
-            if tree.summary(node).map_or(Ok(false), |summary| self.allows_all(set, summary))? {
-                bits.allow(tree.all(at));
+            if let Some(summary) = tree.summary(node)
+                && let Some(n_chars) = self.n_allowed(set, summary)?
+            {
+                if n_chars >= summary.n_chars {
+                    bits.allow(tree.all(at));
+                } else {
+                    let most = summary.n_before.saturating_add(n_chars);
+                    bits.allow_short(tree.all(at), tree.n_chars(tree.all(at)), most);
+                }
                 at = node.after as usize;
                 continue;
             }
@@ -180,18 +203,31 @@ impl Automaton {
         Ok(true)
     }
 
-    /// Whether all texts of these characters may follow, because each of them leads to the same set.
-    fn allows_all(&mut self, set: u32, summary: TextSummary) -> Result<bool, TooAmbiguous> {
-        let mut at = set;
-        for _ in 0..summary.n_chars {
-            let SharedStep { next, ascii, has_others } = self.shared_step(at)?;
-            if next == REJECTED_SET || summary.ascii & !ascii != 0 || summary.has_others && !has_others {
+    /// The most of these characters that may follow, whichever they are, at most as many as the summary has. `None`: that depends on them.
+    fn n_allowed(&mut self, set: u32, summary: TextSummary) -> Result<Option<u16>, TooAmbiguous> {
+        let (mut n, mut at) = (0, set);
+        while n < summary.n_chars {
+            let step = self.shared_step(at)?;
+            if step.next == REJECTED_SET || summary.ascii & !step.ascii != 0 || summary.has_others && !step.has_others {
+                return Ok((n > 0 && self.refuses(at, summary)?).then_some(n));
+            }
+            if step.next == at {
+                return Ok(Some(summary.n_chars));
+            }
+            (n, at) = (n + 1, step.next);
+        }
+        Ok(Some(n))
+    }
+
+    /// Whether none of these characters may follow, as behind the last one of a text with a limit.
+    fn refuses(&mut self, set: u32, summary: TextSummary) -> Result<bool, TooAmbiguous> {
+        let ascii: Vec<u128> = self.sets.facts(set).into_iter().flat_map(|facts| facts.columns.ascii()).collect();
+        let firsts = ascii.into_iter().filter(|chars| chars & summary.ascii != 0);
+        let firsts = firsts.filter_map(|chars| u8::try_from(chars.trailing_zeros()).ok());
+        for byte in firsts.chain((0xC2..=0xF4).filter(|_| summary.has_others)) {
+            if self.next_set(set, byte)? != REJECTED_SET {
                 return Ok(false);
             }
-            if next == at {
-                break;
-            }
-            at = next;
         }
         Ok(true)
     }

@@ -80,8 +80,9 @@ fn compare(gbnf: &str, preserved: &[Token], walk: &[usize]) -> std::result::Resu
         let all: Vec<TokenData> = (-2..80).map(|id| TokenData { id, logit: 1.0, p: 0.0 }).collect();
         let (mut masked, mut expected) = (all.clone(), all);
         let (ours, theirs) = (by_tree.filter(&mut masked), by_token.filter(&mut expected));
-        prop_assert_eq!(ours.is_ok(), theirs.is_ok(), "{}", gbnf);
-        if ours.is_err() {
+        // Token by token, a limit can be reached that one walk does not reach.
+        prop_assert!(ours.is_ok() || theirs.is_err(), "{}", gbnf);
+        if theirs.is_err() {
             break;
         }
         prop_assert_eq!(&masked, &expected, "{}", gbnf);
@@ -161,6 +162,10 @@ fn masks_of_special_cases_are_those_of_tokens() {
     check("root ::= ([^b] | \"b\" [a-z]){0,4} \"b\"");
     check("root ::= [a-z]{0,2} \"b\" | .{0,3} | \"a\" [é-\u{FFFD}]{0,2}");
     check("root ::= (a | b)*\na ::= \"a\" [^é]{1,2}\nb ::= .{2} \"x\"");
+    // Many texts, which end inside of tokens.
+    check(
+        r#"root ::= ("a" | "ab" | "aab" | "abc" | "acb" | "aé" | "b" | "x" | "adb" | "aéx" | "ac") ("b" | "é")* "a""#,
+    );
     // Tokens by their ids, and any token.
     check("root ::= <[1]> | <[2]> \"b\" | \"a\"");
     check("root ::= (!<[2]>)* \"ab\"");
