@@ -56,7 +56,7 @@ fi
 tar -C "$folder" -xzf "$folder"/wheel/foredraft-*.tar.gz
 # Cargo finds the whole workspace in it.
 ! command -v cargo >/dev/null || cargo metadata --quiet --no-deps --format-version 1 --manifest-path "$folder"/foredraft-*/source/Cargo.toml >/dev/null
-"$folder/venv/bin/pip" install --quiet pytest mypy openai huggingface_hub "$folder"/wheel/*.whl
+"$folder/venv/bin/pip" install --quiet pytest mypy openai jinja2 huggingface_hub "$folder"/wheel/*.whl
 echo "wheel: $(cd "$folder/wheel" && ls)"
 cp -r "$root/python/tests" "$folder/tests"
 

@@ -1,4 +1,5 @@
 """The interface of llama-cpp-python."""
+import inspect
 import json
 
 import pytest
@@ -6,7 +7,9 @@ import pytest
 import foredraft
 import foredraft_llama_cpp
 from conftest import DRAFT, TARGET
-from foredraft_llama_cpp import Llama, LlamaGrammar, LlamaRAMCache
+from foredraft_llama_cpp import (
+    LLAMA_POOLING_TYPE_CLS, LLAMA_POOLING_TYPE_NONE, LLAMA_POOLING_TYPE_RANK, Llama, LlamaDiskCache, LlamaGrammar, LlamaRAMCache, LlamaState,
+)
 
 MESSAGES = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "One about a crow."}]
 
@@ -167,6 +170,7 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
     (lambda llm: llm.scores, "keeps no logits"),
     (lambda llm: Llama(str(TARGET), chat_handler=print), "chat_format"),
     (lambda llm: Llama(str(TARGET), tokenizer=print), "the model's own"),
+    (lambda llm: Llama(str(TARGET), embedding=True, pooling_type=LLAMA_POOLING_TYPE_NONE), "one vector"),
 ])
 def test_a_refusal_says_its_reason(llm, call, reason):
     with pytest.raises(NotImplementedError, match=reason):
@@ -270,14 +274,16 @@ def test_generate_eval_and_sample_go_token_by_token(llm):
         tokens.append(token)
         if len(tokens) == 12:
             break
-    assert tokens == expected and llm.input_ids[:len(prompt)] == prompt and llm.n_tokens >= len(prompt) + 12
+    assert tokens == expected and llm.input_ids.tolist() == prompt + expected[:-1]
+    # The last token is read when the next one is asked for.
+    assert llm.n_tokens == len(prompt) + 11
 
     llm.reset()
     llm.eval(prompt)
     for token in expected[:4]:
         assert llm.sample(temp=0) == token
         llm.eval([token])
-    assert llm.n_tokens == len(prompt) + 4 and llm.eval_tokens == prompt + expected[:4]
+    assert llm.n_tokens == len(prompt) + 4 and list(llm.eval_tokens) == prompt + expected[:4]
     # It goes on from there without reset.
     rest = llm.generate([], temp=0, reset=False)
     assert [next(rest) for _ in range(4)] == expected[4:8]
@@ -308,7 +314,7 @@ def test_states_are_saved_and_loaded(llm):
     llm.reset()
     llm.eval(llm.tokenize(b"Something else"))
     llm.load_state(state)
-    assert llm.input_ids == prompt and llm.sample(temp=0) == expected
+    assert llm.input_ids.tolist() == prompt and llm.sample(temp=0) == expected
     # The prompt is in the slot: nothing but its last token is decoded again.
     answer = llm.engine.complete(prompt, n_predict=1, id_slot=0)
     assert answer["timings"]["cache_n"] == len(prompt) - 1
@@ -368,3 +374,102 @@ def test_chat_formats_are_llama_cpp_s_templates(name, begins, ends):
 def test_an_unknown_chat_format_is_refused():
     with pytest.raises(ValueError, match="chat_format: llama.cpp has no built-in template for 'saiga'"):
         Llama(str(TARGET), chat_format="saiga", n_ctx=256, warmup=False)
+
+
+def test_arguments_have_the_order_of_llama_cpp_python():
+    sampled = ["top_k", "top_p", "min_p", "typical_p", "temp", "repeat_penalty"]
+    mirostat = ["frequency_penalty", "presence_penalty", "tfs_z", "mirostat_mode"]
+    order = {
+        Llama.generate: ["tokens", *sampled, "reset", *mirostat, "mirostat_tau", "mirostat_eta", "penalize_nl", "logits_processor", "stopping_criteria", "grammar"],
+        Llama.sample: [*sampled, *mirostat, "mirostat_eta", "mirostat_tau", "penalize_nl", "logits_processor", "grammar", "idx"],
+        Llama.embed: ["input", "normalize", "truncate", "return_count"],
+    }
+    for function, names in order.items():
+        assert list(inspect.signature(function).parameters)[1:len(names) + 1] == names
+
+
+def test_texts_of_tokens_are_asked_for_once(llm, monkeypatch):
+    tokens = llm.tokenize("Zoë saw a fox, and the fox saw Zoë.".encode())
+    text = llm.detokenize(tokens)
+    monkeypatch.setattr(llm.engine, "detokenize_bytes", lambda *_, **__: pytest.fail("asked again"))
+    assert llm.detokenize(tokens) == text == "Zoë saw a fox, and the fox saw Zoë.".encode()
+    assert b"".join(llm.detokenize([token], prev_tokens=[tokens[0]]) for token in tokens[1:]).lstrip() == text.lstrip()
+    assert llm.detokenize([]) == b""
+
+
+def test_generate_resets_only_where_nothing_is_common(llm, monkeypatch):
+    tokens = llm.tokenize(b"Once upon a time")
+    llm.reset()
+    expected = next(llm.generate(tokens, temp=0))
+    resets, reset = [], llm.reset
+    monkeypatch.setattr(llm, "reset", lambda: resets.append(reset()))
+    assert next(llm.generate(tokens, temp=0)) == expected and llm.n_tokens == len(tokens) and not resets
+    next(llm.generate(llm.tokenize(b"The", add_bos=False), temp=0))
+    assert len(resets) == 1
+
+
+@pytest.mark.parametrize("prompt", [["Once", "Twice"], [b"Once"], [1, "Once"]])
+def test_several_prompts_are_refused(llm, prompt):
+    with pytest.raises(TypeError, match="each is a call of its own"):
+        llm(prompt, max_tokens=1)
+
+
+def test_a_prompt_can_be_an_array(llm):
+    tokens = llm.tokenize(b"Once upon a time")
+    llm.reset()
+    llm.eval(tokens)
+    assert llm(llm.input_ids, max_tokens=4, temperature=0)["choices"][0]["text"] == llm(tokens, max_tokens=4, temperature=0)["choices"][0]["text"]
+
+
+def test_a_disk_cache_keeps_states_for_the_next_process(llm, tmp_path):
+    text, other = "Once upon a time there was a small crow who", "In the garden behind the house there stood a"
+    expected = llm(text, max_tokens=8, temperature=0)["choices"][0]["text"]
+    llm.set_cache(LlamaDiskCache(str(tmp_path)))
+    try:
+        llm(text, max_tokens=8, temperature=0)
+        llm(other, max_tokens=8, temperature=0)
+        cache = LlamaDiskCache(str(tmp_path))
+        kept = cache[llm.tokenize(text.encode())]
+        assert list(kept.input_ids[:len(llm.tokenize(text.encode()))]) == llm.tokenize(text.encode())
+        assert kept.llama_state_size > 1000 and cache.cache_size > kept.llama_state_size
+        llm.set_cache(cache)
+        assert llm(text, max_tokens=8, temperature=0)["choices"][0]["text"] == expected
+    finally:
+        llm.set_cache(None)
+    assert [999999] not in cache
+    with pytest.raises(KeyError):
+        cache[[999999]]
+    # A file that another program has damaged is no state.
+    (tmp_path / "damaged.state").write_bytes(b"{")
+    # The one that was used longest ago makes room.
+    cache[[1, 2, 3]] = LlamaState([1, 2, 3], b"x" * 100, 7)
+    assert (cache[[1, 2, 9]].seed, cache[[1, 2, 9]].input_ids) == (7, (1, 2, 3))
+    small = LlamaDiskCache(str(tmp_path), capacity_bytes=300)
+    small[[4, 5]] = LlamaState([4, 5], b"y" * 100, None)
+    assert small.cache_size <= 300 and small[[4, 5, 6]].llama_state == b"y" * 100
+
+
+TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+
+
+def test_a_formatter_renders_and_is_a_chat_handler(tmp_path):
+    from foredraft_llama_cpp.llama_chat_format import Jinja2ChatFormatter, hf_tokenizer_config_to_chat_formatter
+
+    formatter = Jinja2ChatFormatter(template=TEMPLATE, eos_token="</s>", bos_token="<s>", stop_token_ids=[2])
+    rendered = formatter(messages=MESSAGES)
+    shown = f"[system] {MESSAGES[0]['content']}</s>[user] {MESSAGES[1]['content']}</s>[assistant]"
+    assert rendered.prompt == shown and rendered.stop == ["</s>"] and rendered.added_special
+    assert rendered.stopping_criteria([1, 2], None) and not rendered.stopping_criteria([2, 1], None)
+    config = {"chat_template": TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
+    assert hf_tokenizer_config_to_chat_formatter(config)(messages=MESSAGES).prompt.endswith("[assistant] </s>")
+    with pytest.raises(ValueError, match="no such role"):
+        Jinja2ChatFormatter("{{ raise_exception('no such role') }}", "", "")(messages=[])
+    with Llama(str(TARGET), chat_handler=formatter.to_chat_handler(), verbose=False, warmup=False) as llm:
+        assert llm.engine.apply_template(MESSAGES).startswith(f"[system] {MESSAGES[0]['content']}")
+
+
+def test_the_poolings_have_their_numbers():
+    with Llama(str(TARGET), embedding=True, pooling_type=LLAMA_POOLING_TYPE_CLS, verbose=False, warmup=False) as llm:
+        assert llm.pooling_type() == LLAMA_POOLING_TYPE_CLS
+    with pytest.raises(foredraft.ForedraftError, match="classifier"):
+        Llama(str(TARGET), pooling_type=LLAMA_POOLING_TYPE_RANK, verbose=False, warmup=False)

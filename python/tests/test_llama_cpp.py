@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import foredraft
+
 from conftest import TARGET
 
 MESSAGES = [{"role": "user", "content": "One about a crow."}]
@@ -147,3 +149,16 @@ def test_a_llama_is_pickled(llm):
     with pickle.loads(pickle.dumps(llm)) as other:
         assert other.n_ctx() == 256 and other.chat_format == "chatml"
         assert other("Once", max_tokens=6, temperature=0)["choices"] == llm("Once", max_tokens=6, temperature=0)["choices"]
+
+
+def test_functions_that_need_no_model(llama_cpp):
+    llama_cpp.llama_backend_init()
+    assert llama_cpp.llama_supports_mmap() and llama_cpp.llama_supports_mlock() and llama_cpp.llama_max_devices() >= 1
+    gpus = [device for device in foredraft.devices()["devices"] if device["type"] != "cpu"]
+    assert llama_cpp.llama_supports_gpu_offload() is bool(gpus)
+    assert b"cores: " in llama_cpp.llama_print_system_info()
+    assert 0 < llama_cpp.llama_time_us() <= llama_cpp.llama_time_us()
+    internals = importlib.import_module("llama_cpp._internals")
+    with pytest.raises(AttributeError, match="not llama.cpp's structures"):
+        internals.LlamaModel
+    llama_cpp.llama_backend_free()

@@ -6,11 +6,12 @@ import sys as _sys
 
 from foredraft import version as _version
 
-from . import _constants, llama, llama_cache, llama_chat_format, llama_grammar, llama_speculative, llama_tokenizer, llama_types
+from . import _constants, _functions, llama, llama_cache, llama_chat_format, llama_grammar, llama_speculative, llama_tokenizer, llama_types
 from ._constants import *  # noqa: F403
+from ._functions import *  # noqa: F403
 from ._vocabulary import llama_model_get_vocab, llama_token_to_piece
 from .llama import Llama, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
+from .llama_cache import LlamaCache, LlamaDiskCache, LlamaRAMCache, LlamaState
 from .llama_grammar import LlamaGrammar
 from .llama_tokenizer import LlamaTokenizer
 from .llama_types import *  # noqa: F403
@@ -33,8 +34,9 @@ def install() -> None:
 
 
 __all__ = [
-    "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
+    "Llama", "LlamaCache", "LlamaDiskCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
     "StoppingCriteria", "StoppingCriteriaList", "install", "llama_model_get_vocab", "llama_token_to_piece",
 ]
 __all__ += _constants.__all__
+__all__ += _functions.__all__
 __all__ += llama_types.__all__

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 import uuid
+from collections import deque
 from pathlib import Path
 from random import Random
 import tempfile
@@ -21,7 +22,7 @@ from foredraft import Completion, ContextFullError, Engine, InvalidRequestError,
 
 from . import _constants as numbers
 from ._chat_formats import template_of
-from ._llama_state import LlamaCache, LlamaState, common_prefix
+from ._llama_state import LlamaCache, LlamaState, array_of, common_prefix
 from ._llama_tokenizer import LlamaTokenizer
 
 #: The package's own log.
@@ -44,8 +45,8 @@ _RENAMED = {
 #: Numbers of llama.cpp's enums, which the engine knows by name.
 _SPLIT_MODES = {numbers.LLAMA_SPLIT_MODE_NONE: "none", numbers.LLAMA_SPLIT_MODE_LAYER: "layer", numbers.LLAMA_SPLIT_MODE_ROW: "row"}
 _POOLING = {
-    numbers.LLAMA_POOLING_TYPE_NONE: "none", numbers.LLAMA_POOLING_TYPE_MEAN: "mean", numbers.LLAMA_POOLING_TYPE_CLS: "cls",
-    numbers.LLAMA_POOLING_TYPE_LAST: "last",
+    numbers.LLAMA_POOLING_TYPE_MEAN: "mean", numbers.LLAMA_POOLING_TYPE_CLS: "cls",
+    numbers.LLAMA_POOLING_TYPE_LAST: "last", numbers.LLAMA_POOLING_TYPE_RANK: "rank",
 }
 _ROPE_SCALING = {
     numbers.LLAMA_ROPE_SCALING_TYPE_NONE: "none", numbers.LLAMA_ROPE_SCALING_TYPE_LINEAR: "linear",
@@ -64,6 +65,7 @@ _CACHE_TYPES = {
 _REASONS = {
     "scores": "the engine keeps no logits: ask for logprobs",
     "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
+    "pooling_type": "LLAMA_POOLING_TYPE_NONE has a vector for each token, and the engine makes one vector of a text",
     "tokenizer": "the engine tokenizes by the model's own vocabulary",
 }
 #: The engine's own keys, passed on as they are.
@@ -130,7 +132,9 @@ class Llama:
         verbose: bool = True,
         **others: Any,
     ) -> None:
-        _refuse(chat_handler=chat_handler, tokenizer=tokenizer)
+        # A handler of a template is that template. Others are functions that the engine does not call.
+        handled = getattr(chat_handler, "template", None)
+        _refuse(chat_handler=None if isinstance(handled, str) else chat_handler, tokenizer=tokenizer, pooling_type=0 if pooling_type == numbers.LLAMA_POOLING_TYPE_NONE else None)
         # As there, a completion without max_tokens ends with the context.
         config: Dict[str, Any] = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "seed": _seed(seed), "ctx_shift": False}
         named = {
@@ -147,6 +151,8 @@ class Llama:
             config["lora"] = [{"path": lora_path, "scale": lora_scale}]
         if chat_format is not None:
             config["chat_template"] = template_of(chat_format)
+        if handled is not None:
+            config["chat_template"] = handled
         if isinstance(draft_model, (str, os.PathLike)):
             config["model_draft"] = os.fspath(draft_model)
         elif draft_model is not None:
@@ -165,7 +171,7 @@ class Llama:
         self._arguments: Dict[str, Any] = {
             "n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "seed": seed, "split_mode": split_mode, "rope_scaling_type": rope_scaling_type,
             "pooling_type": pooling_type, "type_k": type_k, "type_v": type_v, "lora_path": lora_path, "lora_scale": lora_scale,
-            "chat_format": chat_format, "numa": numa, "draft_model": draft_model, "verbose": verbose, **others,
+            "chat_format": chat_format, "numa": numa, "draft_model": draft_model, "chat_handler": chat_handler, "verbose": verbose, **others,
         }
         self.model_path = os.fspath(model_path)
         self.chat_format = chat_format
@@ -175,6 +181,8 @@ class Llama:
         self.cache: LlamaCache | None = None
         self._embeds = bool(others.get("embedding"))
         self._tokens: list[int] = []
+        # The texts of tokens, without and with the texts of control tokens.
+        self._pieces: tuple[Dict[int, bytes], Dict[int, bytes]] = ({}, {})
         try:
             self.engine = Engine(self.model_path, **config)
         except InvalidRequestError as error:
@@ -182,6 +190,7 @@ class Llama:
                 raise
             raise ValueError(f"chat_format: llama.cpp has no built-in template for {chat_format!r}; {error}") from None
         self._info = self.engine.model_info()
+        self._bos = self.token_bos()
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str | None = None, **others: Any) -> Llama:
@@ -260,6 +269,14 @@ class Llama:
         """Tokens of the vocabulary."""
         return int(self._info["n_vocab"])
 
+    def pooling_type(self) -> int:
+        """The number of the pooling of embeddings."""
+        given = self._arguments["pooling_type"]
+        if given is not None and given != numbers.LLAMA_POOLING_TYPE_UNSPECIFIED:
+            return int(given)
+        known = self._info["metadata"]
+        return int(known.get(f"{known.get('general.architecture')}.pooling_type", numbers.LLAMA_POOLING_TYPE_LAST))
+
     def n_embd(self) -> int:
         """Numbers of an embedding."""
         return int(self._info["n_embd"])
@@ -268,6 +285,25 @@ class Llama:
     def metadata(self) -> Dict[str, str]:
         """The metadata of the model's file."""
         return dict(self._info["metadata"])
+
+    @property
+    def _is_recurrent(self) -> bool:
+        """Whether the model has states instead of attention. Programs ask for this private name."""
+        return self._has_states and not self._has_attention
+
+    @property
+    def _is_hybrid(self) -> bool:
+        """Whether the model has states beside attention."""
+        return self._has_states and self._has_attention
+
+    @property
+    def _has_states(self) -> bool:
+        return any(".ssm." in key or ".wkv." in key for key in self._info["metadata"])
+
+    @property
+    def _has_attention(self) -> bool:
+        known = self._info["metadata"]
+        return known.get(f"{known.get('general.architecture')}.attention.head_count", "0") != "0"
 
     def token_bos(self) -> int:
         """The token that begins texts; -1: there is none."""
@@ -289,14 +325,14 @@ class Llama:
         return len(self._tokens)
 
     @property
-    def input_ids(self) -> list[int]:
-        """The tokens that `eval` and `generate` have read since `reset`."""
-        return list(self._tokens)
+    def input_ids(self) -> Any:
+        """The tokens that `eval` and `generate` have read since `reset`: an array of numpy's where that is installed, else one of Python's."""
+        return array_of(self._tokens)
 
     @property
-    def eval_tokens(self) -> list[int]:
-        """The same."""
-        return self.input_ids
+    def eval_tokens(self) -> deque[int]:
+        """The same as a queue."""
+        return deque(self._tokens, maxlen=self.n_ctx())
 
     @property
     def scores(self) -> NoReturn:
@@ -330,10 +366,11 @@ class Llama:
         mirostat_mode: int = 0,
         mirostat_eta: float = 0.1,
         mirostat_tau: float = 5.0,
+        penalize_nl: bool = True,
         logits_processor: Any = None,
         grammar: LlamaGrammar | None = None,
-        seed: int | None = None,
         idx: int | None = None,
+        seed: int | None = None,
     ) -> int:
         """A token after those that were read, or, with `idx`, after the first `idx + 1` of them. It is not read itself."""
         request = _sampling(
@@ -341,7 +378,7 @@ class Llama:
             mirostat_tau, mirostat_eta, None,
         )
         read = self._tokens if idx is None else self._tokens[:idx + 1]
-        request.update(_grammar(grammar), logits_processor=logits_processor)
+        request.update(_grammar(grammar), logits_processor=logits_processor, penalize_nl=penalize_nl)
         answer = self.engine.complete(read, id_slot=0, return_tokens=True, **request)
         return int(answer["tokens"][0])
 
@@ -361,8 +398,9 @@ class Llama:
         mirostat_mode: int = 0,
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
-        stopping_criteria: Any = None,
+        penalize_nl: bool = True,
         logits_processor: Any = None,
+        stopping_criteria: Any = None,
         grammar: LlamaGrammar | None = None,
         seed: int | None = None,
     ) -> Generator[int, Union[Sequence[int], None], None]:
@@ -372,17 +410,24 @@ class Llama:
             None, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
             mirostat_tau, mirostat_eta, None,
         )
-        request.update(_grammar(grammar), logits_processor=logits_processor, stopping_criteria=stopping_criteria, id_slot=0, return_tokens=True)
+        request.update(
+            _grammar(grammar), logits_processor=logits_processor, stopping_criteria=stopping_criteria, penalize_nl=penalize_nl, id_slot=0,
+            return_tokens=True,
+        )
         if reset:
-            self.reset()
+            # As there, what is common stays, and `reset`, which a program may have replaced, is not called.
+            if not common_prefix(self._tokens, tokens):
+                self.reset()
+            self._tokens = []
         self._tokens = [*self._tokens, *tokens]
         goes_on = True
         while goes_on:
             goes_on = False
             with self.engine.stream(self._tokens, **request) as running:
                 for token in (token for update in running for token in update.get("tokens") or ()):
-                    self._tokens.append(int(token))
                     sent = yield int(token)
+                    # As there, a token counts as read when the next one is asked for.
+                    self._tokens.append(int(token))
                     if sent:
                         self._tokens.extend(sent)
                         goes_on = True
@@ -446,12 +491,19 @@ class Llama:
 
     def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
         """The text of tokens, in UTF-8. As there, a space that a vocabulary puts before a text is left out after BOS only."""
-        # The engine leaves it out at the beginning, so there is a token before these.
-        bos = self.token_bos()
-        first = list(prev_tokens or ([] if bos == -1 else [bos]))
-        before = self.engine.detokenize_bytes(first, special=special) if first else b""
-        text = self.engine.detokenize_bytes([*first, *tokens], special=special)[len(before):]
-        return text[1:] if not prev_tokens and tokens and tokens[0] == bos and text.startswith(b" ") else text
+        pieces = self._pieces[special]
+        try:
+            text = b"".join([pieces[token] for token in tokens])
+        except KeyError:
+            for token in set(tokens).difference(pieces):
+                pieces[token] = self._piece(int(token), special)
+            text = b"".join([pieces[token] for token in tokens])
+        return text[1:] if not prev_tokens and len(tokens) and tokens[0] == self._bos and text.startswith(b" ") else text
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        """The text of a token. The engine leaves a space out at the beginning of a text, so there is a token before this one."""
+        before = token if self._bos == -1 else self._bos
+        return self.engine.detokenize_bytes([before, token], special=special)[len(self.engine.detokenize_bytes([before], special=special)):]
 
     def _check_embeds(self) -> None:
         if not self._embeds:
@@ -524,7 +576,7 @@ class Llama:
             whole.update(input_prefix=prompt, input_suffix=suffix)
             whole["prompt"] = ""
         else:
-            whole["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
+            whole["prompt"] = prompt if isinstance(prompt, str) else _tokens_of(prompt)
         if logprobs is not None:
             whole["n_probs"] = max(logprobs, 1)
         given = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt) if echo or logprobs is not None else ""
@@ -680,6 +732,13 @@ class Llama:
                 if delta or (with_logprobs and update.get("completion_probabilities")):
                     yield chunk(delta, update.index, {"content": _chat_logprobs(update)} if with_logprobs else None)
             yield from (chunk({}, index, None, answer.finish_reason) for index, answer in enumerate(running.completions))
+
+
+def _tokens_of(prompt: Sequence[int]) -> list[int]:
+    """The tokens of a prompt. The engine would read texts among them as parts of one prompt."""
+    if any(isinstance(token, (str, bytes)) for token in prompt):
+        raise TypeError("prompt: expected a text or its tokens, got several texts: each is a call of its own")
+    return [int(token) for token in prompt]
 
 
 def _token(token: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, Callable, List
 
 from ._llama import Llama, LlamaGrammar
-from .llama_cache import LlamaCache, LlamaRAMCache, LlamaState
+from .llama_cache import LlamaCache, LlamaDiskCache, LlamaRAMCache, LlamaState
 from .llama_tokenizer import LlamaTokenizer
 
 #: Takes the tokens so far and a row of logits, and gives another row.
@@ -30,6 +30,6 @@ class StoppingCriteriaList(List[StoppingCriteria]):
 
 
 __all__ = [
-    "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
+    "Llama", "LlamaCache", "LlamaDiskCache", "LlamaGrammar", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor", "LogitsProcessorList",
     "StoppingCriteria", "StoppingCriteriaList",
 ]

@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Literal, Optional, TypedDict, Union
 from foredraft import AssistantMessage, FinishReason, ToolCall, Usage
 
 JsonType = Union[None, int, str, bool, List[Any], Dict[str, Any]]
-#: A message of a conversation, with all that the chat template knows.
-ChatCompletionRequestMessage = Dict[str, Any]
+#: A message of a conversation, with all that the chat template knows. (It can be called, as there.)
+ChatCompletionRequestMessage = dict[str, Any]
 ChatCompletionRequestSystemMessage = ChatCompletionRequestMessage
 ChatCompletionRequestUserMessage = ChatCompletionRequestMessage
 ChatCompletionRequestAssistantMessage = ChatCompletionRequestMessage
