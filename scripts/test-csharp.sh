@@ -30,6 +30,9 @@ export LD_LIBRARY_PATH
 echo "under $(mono --version | head -n 1):"
 "${compile[@]}" -out:tests.exe "$root"/csharp/src/*.cs "$root"/csharp/tests/*.cs
 timeout 600 mono tests.exe "$@"
+# The chat client for Microsoft.Extensions.AI, against the interface as it is documented, because Mono's compiler cannot get the package.
+"${compile[@]}" -out:chat_client.exe "$root"/csharp/src/*.cs "$root"/csharp/tests/*.cs "$root"/csharp/tests/extensions_ai/*.cs "$root"/examples/adapters/*.cs
+timeout 600 mono chat_client.exe a_chat_client
 
 # The packages, and that the checks find what is missing.
 if [ -n "${FOREDRAFT_PACKAGES:-}" ]; then
