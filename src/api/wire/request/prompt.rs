@@ -209,6 +209,8 @@ impl Overflow {
 
 /// The end of the last message of a request with questions, where a question is put.
 pub const QUESTION_MARK: &str = "[[foredraft: question]]";
+/// What the model reads before it, once for all questions.
+const HOW_TO_ANSWER: &str = "Answer this question only with the letter of the best option, with the number of the best level, or with Yes or No:";
 
 /// Reads `prompt`, `prompts` or `messages`, and the infill fields. If all are absent the prompt is empty, as in the old server.
 /// `asks`: the request has questions, about these or `state`.
@@ -395,10 +397,11 @@ impl ChatInput {
     fn leave_room_for_question(&mut self) {
         let own = self.messages.last_mut().filter(|message| message.get("role").is_some_and(|role| role == "user"));
         let content = own.and_then(|message| message.get_mut("content"));
+        let end = format!("{HOW_TO_ANSWER}\n\n{QUESTION_MARK}");
         match content {
-            Some(Value::String(text)) => *text = format!("{text}\n\n{QUESTION_MARK}"),
-            Some(Value::Array(parts)) => parts.push(json!({"type": "text", "text": format!("\n\n{QUESTION_MARK}")})),
-            _ => self.messages.push(json!({"role": "user", "content": QUESTION_MARK})),
+            Some(Value::String(text)) => *text = format!("{text}\n\n{end}"),
+            Some(Value::Array(parts)) => parts.push(json!({"type": "text", "text": format!("\n\n{end}")})),
+            _ => self.messages.push(json!({"role": "user", "content": end})),
         }
         self.chat_template_kwargs.entry("enable_thinking").or_insert(false.into());
     }

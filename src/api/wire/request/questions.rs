@@ -82,7 +82,7 @@ impl AskedQuestion {
         self.options.iter().map(|option| option.label.as_str())
     }
 
-    /// The question, its options and how to answer, as the model reads them.
+    /// The question and its options, as the model reads them.
     pub fn text(&self) -> String {
         let mut text = as_text(&self.instructions);
         text.push('\n');
@@ -96,11 +96,9 @@ impl AskedQuestion {
             };
             text.push_str(&line);
         }
-        text.push_str(match self.kind {
-            AnswerKind::Choice => "\n\nAnswer only with the letters of the option that fits best.",
-            AnswerKind::Score => "\n\nAnswer only with the number of the level that fits best.",
-            AnswerKind::Noul => "\n\nAnswer only with Yes or No.",
-        });
+        if self.kind == AnswerKind::Noul {
+            text.push_str("\nYes or No?");
+        }
         text
     }
 
