@@ -31,6 +31,7 @@ pub fn detect(texts: &[&str], render: &dyn Fn(&Conversation) -> Option<String>) 
     if !without.is_empty() && format.calls.iter().any(is_tagged) {
         format.calls.push(families::json_in_tags());
     }
+    format.between.extend(families::other_sections(&format.calls));
     for calls in &mut format.calls {
         let ends = |prompt: &str| calls.end.trim().is_empty() || after(prompt, "Hello?").contains(calls.end.trim());
         calls.end_is_optional = probes.call.as_deref().is_some_and(|prompt| !ends(prompt));

@@ -6,6 +6,10 @@ use crate::probes::Probes;
 /// XML's mark of text that is not parsed.
 const CDATA: &str = "CDATA";
 
+/// The tags around all calls of DeepSeek V3.2 and V4.
+const DSML_SECTIONS: [&str; 4] =
+    ["<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"];
+
 /// The tag around calls of Qwen's models.
 pub(crate) const TOOL_CALL: &str = "<tool_call>";
 
@@ -151,6 +155,15 @@ fn open_close() -> ChatFormat {
         turn_end: "<|close|>message<|sep|>".to_owned(),
         ..ChatFormat::default()
     }
+}
+
+/// The tags of DeepSeek's sections of calls in other versions than that of these calls, whose models write them, too.
+pub(crate) fn other_sections(calls: &[Calls]) -> Vec<String> {
+    let own: Vec<&str> = calls.iter().flat_map(|calls| [calls.begin.trim(), calls.end.trim()]).collect();
+    if !own.iter().any(|tag| DSML_SECTIONS.contains(tag)) {
+        return Vec::new();
+    }
+    texts(&DSML_SECTIONS.into_iter().filter(|tag| !own.contains(tag)).collect::<Vec<_>>())
 }
 
 /// Kimi K2: the id of a call has its name and number.

@@ -78,6 +78,15 @@ const GLM: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %
 <arg_value>{{ value if value is string else value | tojson }}</arg_value>
 {% endfor %}</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
 
+/// DeepSeek V4.
+pub(super) const DSML_V4: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}{% if message.role == 'user' %}<|User|>{{ message.content }}{% else %}<|Assistant|>{{ message.content or '' }}{% if message.tool_calls %}
+
+<｜DSML｜tool_calls>
+{% for call in message.tool_calls %}<｜DSML｜invoke name="{{ call.function.name }}">
+{% for name, value in call.function.arguments | items %}<｜DSML｜parameter name="{{ name }}" string="{{ 'true' if value is string else 'false' }}">{{ value if value is string else value | tojson }}</｜DSML｜parameter>
+{% endfor %}</｜DSML｜invoke>
+{% endfor %}</｜DSML｜tool_calls>{% endif %}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|>{% endif %}"#;
+
 /// DeepSeek V3.2: a section of calls, and strings in other tags than JSON.
 fn dsml() -> ChatFormat {
     let value = |flag: &str, kind| TaggedValue {

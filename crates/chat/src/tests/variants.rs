@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::renderer::TestTemplate;
 use super::round_trip::{constraint, read, refused, tools};
 use super::templates;
 use crate::{ChatFormat, MessageParser, MessageReader, ReaderOptions, TurnRequest, TurnStart};
@@ -303,5 +304,51 @@ fn calls_of_gpt_oss_may_repeat_the_header() {
     ] {
         let text = format!("{thought}{header}<|message|>{{\"s\":\"Lima\"}}");
         check("gpt-oss", &json!({"s": {"type": "string"}}), &[(&text, json!({"s": "Lima"}), Allows)]);
+    }
+}
+
+/// V4's models write the tags of V3.2's section, in a pair or alone.
+#[test]
+fn sections_of_another_version_of_a_model_are_no_content() {
+    let (text, lima) = (json!({"s": {"type": "string"}}), json!({"s": "Lima"}));
+    let format = TestTemplate::new(templates::DSML_V4).detect();
+    let call = "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"s\" string=\"true\">Lima</｜DSML｜parameter>\n</｜DSML｜invoke>";
+    for name in ["function_calls", "tool_calls"] {
+        let (begin, end) = (format!("<｜DSML｜{name}>\n"), format!("\n</｜DSML｜{name}>"));
+        for said in [format!("{begin}{call}{end}"), format!("{begin}{call}"), format!("Yes.\n\n{begin}{call}{end}")] {
+            let content = if said.starts_with("Yes") { "Yes." } else { "" };
+            let (answer, _) = answers(&format, &text, &said);
+            assert_eq!(answer, (vec![lima.clone()], content.to_owned(), Vec::new()), "{said:?}");
+        }
+    }
+}
+
+/// As in llama.cpp, but only where the arguments are complete.
+#[test]
+fn calls_without_their_last_tag_are_calls() {
+    let (text, lima) = (json!({"s": {"type": "string"}}), json!({"s": "Lima"}));
+    for (template, said) in [
+        ("LFM2", "<|tool_call_start|>[f(s='Lima')"),
+        ("Gemma", "<|tool_call>call:f{s:<|\"|>Lima<|\"|>}"),
+        ("JSON in tags", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"Lima\"}}"),
+        ("JSON in tags", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"Lima\"}}\n"),
+        ("tags", "</think><tool_call>\n<function=f>\n<parameter=s>\nLima\n</parameter>\n</function>"),
+        ("tags", "</think><tool_call>\n<function=f>\n<parameter=s>\nLima\n</parameter>"),
+        (
+            "DSML",
+            "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"s\" string=\"true\">Lima</｜DSML｜parameter>",
+        ),
+    ] {
+        let (answer, _) = answers(&templates::format(template), &text, said);
+        assert_eq!(answer, (vec![lima.clone()], String::new(), Vec::new()), "{said:?}");
+    }
+    // The text behind it is content.
+    let said = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"Lima\"}}\nNow I wait.";
+    let (answer, _) = answers(&templates::format("JSON in tags"), &text, said);
+    assert_eq!(answer, (vec![lima.clone()], "Now I wait.".to_owned(), Vec::new()));
+    // A call whose arguments break off is none.
+    for said in ["<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"Lima\"}", "<tool_call>\n{\"name\": \"f\""] {
+        let (answer, _) = answers(&templates::format("JSON in tags"), &text, said);
+        assert_eq!(answer, (Vec::new(), said.to_owned(), Vec::new()), "{said:?}");
     }
 }

@@ -101,12 +101,7 @@ impl TurnBuilder<'_> {
         let more = if several { self.tree.repeat(another, 0, None) } else { nothing };
         let end = self.words(&calls.end);
         let end = self.tree.seq(&[gap, end]);
-        // Models leave out the last of these texts, or all.
-        let optional_end = words_of(&calls.end).collect::<Vec<_>>().into_iter().rev().fold(nothing, |next, word| {
-            let word = self.tree.text(word);
-            let end = self.tree.seq(&[gap, word, next]);
-            self.tree.opt(end)
-        });
+        let optional_end = self.optional_words(&calls.end);
         let is_section = !core(&calls.begin).is_empty();
         let around_name = match parts {
             [CallPart::Name, CallPart::Text(after), ..] if !is_section => {
@@ -166,6 +161,16 @@ impl TurnBuilder<'_> {
         split.unwrap_or_else(|| text.split_at(text.trim_end().len()))
     }
 
+    /// The words of an end, of which models leave out the last ones or all.
+    fn optional_words(&mut self, text: &str) -> NodeId {
+        let (gap, nothing) = (self.gap(), self.tree.empty());
+        words_of(text).collect::<Vec<_>>().into_iter().rev().fold(nothing, |next, word| {
+            let word = self.tree.text(word);
+            let end = self.tree.seq(&[gap, word, next]);
+            self.tree.opt(end)
+        })
+    }
+
     /// A call. In a lenient tree it is one only when it is complete.
     pub(super) fn call(&mut self, form: &CallForm) -> NodeId {
         let commit = if self.is_lenient { self.tree.commit() } else { self.tree.empty() };
@@ -199,6 +204,12 @@ impl TurnBuilder<'_> {
         let mut nodes = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             match part {
+                // Another name may begin like this one.
+                CallPart::Text(text)
+                    if self.is_lenient && index + 1 == parts.len() && core(text).starts_with('<') && has_end(parts) =>
+                {
+                    nodes.push(self.optional_words(text));
+                }
                 CallPart::Text(text) if is_line && core(text).is_empty() => nodes.push(self.tree.text(text)),
                 CallPart::Text(text) => nodes.extend(self.spaced(text)),
                 CallPart::AnyText(texts) => {
@@ -293,4 +304,14 @@ impl TurnBuilder<'_> {
         }
         (first.get(..n_shared).unwrap_or_default().to_vec(), self.tree.alt(&rests))
     }
+}
+
+/// Whether the name of a call ends before the last of its parts, whatever the arguments are.
+fn has_end(parts: &[CallPart]) -> bool {
+    let behind_name = parts.iter().rev().skip(1).take_while(|part| !matches!(part, CallPart::Name));
+    behind_name.into_iter().any(|part| match part {
+        CallPart::Text(text) => !core(text).is_empty(),
+        CallPart::Arguments(arguments) => !matches!(arguments, CallArguments::Tags(_)),
+        _ => true,
+    })
 }
