@@ -11,7 +11,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 library=$(realpath "${FOREDRAFT_LIB:-$root/target/release/libforedraft.so}")
-export FOREDRAFT_MODELS=$root/models FOREDRAFT_HEADER=$root/include/foredraft.h
+export FOREDRAFT_MODELS=$root/models FOREDRAFT_HUB=$root/tests/hub FOREDRAFT_HEADER=$root/include/foredraft.h
 compile=(mcs -langversion:7 -warnaserror)
 
 if ! mcs --version >/dev/null 2>&1 || ! mono --version >/dev/null 2>&1; then

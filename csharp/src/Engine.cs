@@ -168,7 +168,7 @@ namespace Foredraft
         }
 
         /// <summary>Loads models in place of what is loaded, and waits for it.</summary>
-        public void Load(Json config) { Load(config.ToString()); }
+        public void Load(Json config) { Load(Hub.Downloaded(config, null, CancellationToken.None).ToString()); }
 
         /// <summary>Begins a load, and returns at once; <see cref="Status"/> has `state`, `progress` and `error`.</summary>
         public void BeginLoad(string config) { Native.foredraft_load_async(Open(), Native.Utf8(config)); }
@@ -180,7 +180,7 @@ namespace Foredraft
         public async Task LoadAsync(Json config, IProgress<double> progress = null, CancellationToken cancel = default(CancellationToken))
         {
             cancel.ThrowIfCancellationRequested();
-            BeginLoad(config);
+            BeginLoad(await Task.Run(() => Hub.Downloaded(config, progress, cancel), cancel).ConfigureAwait(false));
             try
             {
                 while (!IsLoaded(progress)) await Task.Delay(Look, cancel).ConfigureAwait(false);

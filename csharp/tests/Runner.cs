@@ -60,6 +60,7 @@ namespace Foredraft.Tests
                 return 0;
             }
 #endif
+            if (arguments.Contains(HubTests.Get)) return HubTests.Run(arguments);
             int passed = 0, failed = 0;
             var methods = typeof(Runner).Assembly.GetTypes().SelectMany(type => type.GetMethods(BindingFlags.Public | BindingFlags.Static));
             foreach (var method in methods.Where(method => method.IsDefined(typeof(TestAttribute), false)).OrderBy(method => method.Name))
