@@ -39,4 +39,4 @@ pub use self::prompts::chat::{ChatTemplate, RenderInput, Rendered};
 pub use self::wire::answer::error_json;
 pub use self::wire::function::Function;
 pub use self::wire::load::LoadRequest;
-pub use self::wire::request::CompletionRequest;
+pub use self::wire::request::{CompletionRequest, RequestArguments};

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use super::engines;
 use super::guard::{answer, bytes, required};
 use super::types::foredraft_engine;
-use crate::api::Function;
+use crate::api::{Function, RequestArguments};
 #[cfg(unix)]
 use crate::thread_state::without_signal;
 
@@ -30,7 +30,7 @@ pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char,
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { call(engine, request, Function::Complete) }
+    answer(|| engines::find(engine)?.complete(unsafe { required(request) }, RequestArguments::default()))
 }
 
 /// Decides questions about a state: `{"state": ..., "questions": {"route": {"type": "choice", "instructions": "Which team?", "criteria":
@@ -49,7 +49,7 @@ pub extern "C" fn foredraft_decide(engine: *mut foredraft_engine, request: *cons
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { call(engine, request, Function::Submit) }
+    answer(|| engines::find(engine)?.submit(unsafe { required(request) }, RequestArguments::default(), &|_| ()))
 }
 
 /// Returns the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true when the last update has

@@ -28,5 +28,5 @@ mod trial;
 mod watch;
 
 pub use self::events::{MessageParts, RequestEvent};
-pub use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, ServedModel, floats};
+pub use self::protocol::{Frame, FrameKind, FrameSender, LogitsRow, RequestHead, floats};
 pub use self::remote::start;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::api::prompts::ServedModel;
 use crate::api::wire::request::RequestArguments;
 use crate::error::{Error, Result};
 use crate::llama::process::send_all;
@@ -162,16 +163,6 @@ impl Frame {
         }
         Ok(Some(Frame::new(kind, u64::from_le_bytes(number), text)))
     }
-}
-
-/// A model that generates, as the host's process needs to know it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServedModel {
-    /// Its name in answers.
-    pub name: String,
-    /// The context length of one request, in tokens.
-    pub n_ctx: usize,
-    pub pieces: Arc<TokenPieces>,
 }
 
 impl ServedModel {

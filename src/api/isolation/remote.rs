@@ -6,40 +6,33 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::protocol::{Frame, FrameKind, ServedModel};
+use super::protocol::{Frame, FrameKind};
 use super::remote_request::{RemoteRequest, stopped};
 use super::settings::IsolationSettings;
 use super::shared::{RemoteShared, notify_host};
 use super::supervisor::{Supervisor, SupervisorEvent};
 use super::watch::watch;
 use crate::api::Function;
-use crate::api::loaded::calls::{PollCommand, PollSource, chat_record};
+use crate::api::loaded::calls::{completion_records, messages};
 use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::{validate_slot, vocab_only};
 use crate::api::loaded::pauses::{Following, HostPauses};
-use crate::api::loaded::registry::{
-    CompletionRecord, RecordPlace, RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal,
-};
-use crate::api::loaded::response;
+use crate::api::loaded::registry::{RequestRecord, no_logits_callback};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
-use crate::api::wire::request::{
-    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, generation_settings, parse_request,
-};
+use crate::api::wire::request::{CompletionRequest, RequestArguments, RequestDefaults, UsedValues, parse_request};
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
 use crate::llama::PauseGate;
-use crate::sampling::SamplingSettings;
 use crate::{forks, host};
 
 /// How long a status waits for the process before it is the last known one.
@@ -56,7 +49,6 @@ pub struct RemoteEngine {
     shared: Arc<RemoteShared>,
     logits: Arc<Hook<LogitsCallback>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    is_closed: AtomicBool,
     /// Where a status arrives that the process has not answered yet.
     asked_status: Mutex<Option<Receiver<Value>>>,
     /// The gate at which its threads sleep follows the host's pauses.
@@ -94,16 +86,13 @@ impl RemoteEngine {
         logits: Arc<Hook<LogitsCallback>>,
         mut progress: impl FnMut(f32) -> bool,
     ) -> Result<RemoteEngine> {
-        let updates = Arc::<UpdateSignal>::default();
-        let notify = notify_and_signal(&updates, notify);
         let (notices, noticed) = crossbeam_channel::unbounded();
         let (wake, woken) = crossbeam_channel::bounded(1);
-        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, wake, load));
+        let shared = Arc::new(RemoteShared::new(notices, wake, load));
         let engine = RemoteEngine {
             shared: Arc::clone(&shared),
             logits: Arc::clone(&logits),
             threads: Mutex::default(),
-            is_closed: AtomicBool::new(false),
             asked_status: Mutex::default(),
             _following: following,
         };
@@ -151,64 +140,6 @@ impl RemoteEngine {
         self.shared.call(function.name(), argument, limit)?.ok_or_else(late)
     }
 
-    /// Begins a request: reads it, as far as the model does not matter, and lets the process have it when that can serve. Never waits.
-    ///
-    /// # Errors
-    /// The request is invalid, or the queue is full; or no process will be started.
-    fn begin(
-        &self,
-        text: &[u8],
-        mut arguments: RequestArguments,
-        is_awaited: bool,
-        announce: &dyn Fn(u64),
-    ) -> Result<Arc<RemoteRequest>> {
-        Frame::check_argument(text)?;
-        self.shared.check()?;
-        let RemoteShared { load, counts, .. } = &*self.shared;
-        if load.config.model.vocab_only {
-            return Err(vocab_only());
-        }
-        let object = parse_request(text)?;
-        let id = engine::new_request_id();
-        arguments.isolated.host_number = Some(id);
-        let mut request = CompletionRequest::from_object(&object, &load.defaults, arguments.clone())?;
-        request.log(object);
-        arguments.translation.is_logged = true;
-        arguments.isolated.drawn_seed = Some(request.sampling.seed);
-        if request.logits_callback && !self.logits.is_set() {
-            return Err(no_logits_callback());
-        }
-        let n_parallel = load.config.n_parallel;
-        request.options.slot.map_or(Ok(()), |slot| validate_slot(slot, n_parallel))?;
-        request.validate_sessions()?;
-        counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
-        let model = self.shared.model(request.speculative.draft_only);
-        let completions = completion_records(&mut request, is_awaited, &model);
-        let speculates = request.speculative.settings.is_some();
-        let (handle, sinks) = RequestHandle::of_other_process(id, completions.len(), speculates, counts);
-        let ServedModel { name, n_ctx, pieces } = model;
-        let place = RecordPlace { handle, is_awaited, is_prepared: false, model: name, n_ctx, pieces };
-        let chat = request.chat.as_ref().map(|options| chat_record(options, None, completions.len()));
-        let (uses_callback, time_limit) = (request.logits_callback, request.options.timeout);
-        let record = Arc::new(RequestRecord::new(request, place, completions, chat));
-        let request = Arc::new(RemoteRequest::new(
-            (Arc::clone(&record), sinks),
-            text.into(),
-            arguments,
-            uses_callback,
-            time_limit,
-        ));
-        self.shared.requests.add(record);
-        self.shared.unfinished.lock().insert(id, Arc::clone(&request));
-        announce(id);
-        self.shared.dispatch();
-        // The supervisor may have given up before the request was in the list.
-        if let Err(error) = self.shared.check() {
-            self.shared.end(&request, Stop::from(error));
-        }
-        Ok(request)
-    }
-
     /// Takes over the process's status if it is answered at once. An answer that comes later is for the next call.
     fn update_status(&self) {
         let Some(mut asked) = self.asked_status.try_lock() else { return };
@@ -223,37 +154,6 @@ impl RemoteEngine {
             *self.shared.last_status.lock() = status;
             *asked = None;
         }
-    }
-}
-
-impl PollSource for RemoteEngine {
-    fn requests(&self) -> &RequestRegistry {
-        &self.shared.requests
-    }
-
-    fn signal(&self) -> &UpdateSignal {
-        &self.shared.updates
-    }
-
-    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
-        let id = record.handle.id();
-        let Some(request) = self.shared.find(id) else { return Ok(false) };
-        if request.cancel() {
-            self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
-            self.shared.wake_watch();
-        } else {
-            self.shared.end(&request, Stop::Cancelled);
-        }
-        Ok(true)
-    }
-
-    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
-        let id = record.handle.id();
-        if let Some(request) = self.shared.find(id) {
-            request.end_reasoning();
-            self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
-        }
-        Ok(())
     }
 }
 
@@ -288,16 +188,8 @@ impl LoadedEngine for RemoteEngine {
         }
     }
 
-    fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-    }
-
     fn defaults(&self) -> &RequestDefaults {
         &self.shared.load.defaults
-    }
-
-    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>> {
-        (!self.is_closed.load(Ordering::Acquire)).then(|| self.poll(command))
     }
 
     fn status(&self) -> Value {
@@ -317,62 +209,85 @@ impl LoadedEngine for RemoteEngine {
         status
     }
 
-    fn call(
+    /// Reads a request, as far as the model does not matter, and lets the process have it when that can serve. Never waits.
+    fn begin(
         &self,
-        function: Function,
-        argument: &[u8],
+        text: &[u8],
         mut arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
-        if function.waits() && host::inside() {
-            return Err(Error::would_deadlock(function.name()));
+        is_awaited: bool,
+        announce: &dyn Fn(&Arc<RequestRecord>),
+    ) -> Result<Arc<RequestRecord>> {
+        Frame::check_argument(text)?;
+        self.shared.check()?;
+        let RemoteShared { load, counts, .. } = &*self.shared;
+        if load.config.model.vocab_only {
+            return Err(vocab_only());
         }
-        // The answer of a submit is this process's, the others are the engine's.
+        let object = parse_request(text)?;
+        let id = engine::new_request_id();
+        arguments.isolated.host_number = Some(id);
+        let mut request = CompletionRequest::from_object(&object, &load.defaults, arguments.clone())?;
+        request.log(object);
+        arguments.translation.is_logged = true;
+        arguments.isolated.drawn_seed = Some(request.sampling.seed);
+        if request.logits_callback && !self.logits.is_set() {
+            return Err(no_logits_callback());
+        }
+        let n_parallel = load.config.n_parallel;
+        request.options.slot.map_or(Ok(()), |slot| validate_slot(slot, n_parallel))?;
+        request.validate_sessions()?;
+        counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
+        let model = self.shared.model(request.speculative.draft_only);
+        let bans_as_null = request.translation.bans_as_null;
+        let used = UsedValues { streams: !is_awaited, ignores_eos: request.ignore_eos, bans_as_null };
+        let sampling = request.sampling.clone();
+        let completions = completion_records(&mut request, &sampling, used, &model);
+        drop(request.take_inputs());
+        let speculates = request.speculative.settings.is_some();
+        let (handle, sinks) = RequestHandle::of_other_process(id, completions.len(), speculates, counts);
+        let messages = messages(&request, None, completions.len());
+        let record = Arc::new(RequestRecord::new(handle, is_awaited, request, model, completions, messages));
+        announce(&record);
+        let request = Arc::new(RemoteRequest::new(Arc::clone(&record), sinks, text.into(), arguments));
+        self.shared.unfinished.lock().insert(id, Arc::clone(&request));
+        self.shared.dispatch();
+        // The supervisor may have given up before the request was in the list.
+        if let Err(error) = self.shared.check() {
+            self.shared.end(&request, Stop::from(error));
+        }
+        Ok(record)
+    }
+
+    fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {
         match function {
-            Function::Complete | Function::Decide => {
-                arguments.translation.is_decision = function == Function::Decide;
-                let request = self.begin(argument, arguments, true, &|_| ())?;
-                let answer = response::wait_for_response(&self.shared.requests, &request.record)?;
-                request.refusal().map_or(Ok(answer), Err)
-            }
-            Function::Submit => {
-                let request = self.begin(argument, arguments, false, announce)?;
-                let record = &request.record;
-                Ok(response::submitted(
-                    record,
-                    response::submit_stats(record, |_| response::pending_prompt_stats(record)),
-                ))
-            }
+            _ if function.waits() && host::inside() => Err(Error::would_deadlock(function.name())),
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
         }
     }
-}
 
-/// The completions of a request, as far as the model does not matter.
-fn completion_records(request: &mut CompletionRequest, is_awaited: bool, model: &ServedModel) -> Vec<CompletionRecord> {
-    let bans_as_null = request.translation.bans_as_null;
-    let used = UsedValues { streams: !is_awaited, ignores_eos: request.ignore_eos, bans_as_null };
-    let n_ctx = u32::try_from(model.n_ctx).unwrap_or(u32::MAX);
-    let mut completions = Vec::new();
-    for index in 0..request.inputs.all.len() {
-        let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
-        for copy in 0..request.n_cmpl {
-            let sampling = SamplingSettings { seed: request.seed(index, copy), ..request.sampling.clone() };
-            completions.push(CompletionRecord {
-                is_copy: copy > 0,
-                prompt: OnceCell::new(),
-                given: Arc::clone(&given),
-                lora: Vec::new(),
-                reuses_cache: false,
-                slot: request.options.slot,
-                settings: generation_settings(request, &sampling, used, n_ctx, &model.name),
-            });
+    fn cancel(&self, record: &RequestRecord) -> Result<bool> {
+        let id = record.handle.id();
+        let Some(request) = self.shared.find(id) else { return Ok(false) };
+        if request.cancel() {
+            self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
+            self.shared.wake_watch();
+        } else {
+            self.shared.end(&request, Stop::Cancelled);
         }
+        Ok(true)
     }
-    completions
+
+    fn end_reasoning(&self, record: &RequestRecord) -> Result<()> {
+        let id = record.handle.id();
+        if let Some(request) = self.shared.find(id) {
+            request.end_reasoning();
+            self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for RemoteEngine {

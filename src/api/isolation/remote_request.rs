@@ -27,18 +27,13 @@ pub(super) struct RemoteRequest {
     sinks: Vec<CompletionSink>,
     text: Arc<[u8]>,
     arguments: RequestArguments,
-    /// The host's logits callback changes its rows.
-    pub(super) uses_callback: bool,
     submitted: Instant,
-    /// `timeout_ms`.
-    time_limit: Option<Duration>,
     ends_reasoning: AtomicBool,
     state: Mutex<RemoteState>,
 }
 
 struct RemoteState {
     completions: Vec<ArrivedCompletion>,
-    refusal: Option<Error>,
     cancelled: Option<Instant>,
     presence: Presence,
 }
@@ -80,22 +75,19 @@ impl ArrivedCompletion {
 
 impl RemoteRequest {
     pub(super) fn new(
-        (record, sinks): (Arc<RequestRecord>, Vec<CompletionSink>),
+        record: Arc<RequestRecord>,
+        sinks: Vec<CompletionSink>,
         text: Arc<[u8]>,
         arguments: RequestArguments,
-        uses_callback: bool,
-        time_limit: Option<Duration>,
     ) -> RemoteRequest {
         let completions = sinks.iter().map(|_| ArrivedCompletion::default()).collect();
-        let state = RemoteState { completions, refusal: None, cancelled: None, presence: Presence::default() };
+        let state = RemoteState { completions, cancelled: None, presence: Presence::default() };
         RemoteRequest {
             record,
             sinks,
             text,
             arguments,
-            uses_callback,
             submitted: Instant::now(),
-            time_limit,
             ends_reasoning: AtomicBool::new(false),
             state: Mutex::new(state),
         }
@@ -134,8 +126,7 @@ impl RemoteRequest {
         let was_sent = state.presence.is_sent();
         let is_guilty = state.presence.process_died(is_alone);
         state.completions.iter_mut().for_each(|completion| completion.n_sent = (0, 0));
-        let messages = self.record.chat.iter().flat_map(|chat| &chat.messages);
-        messages.for_each(|message| message.lock().repeat());
+        self.record.messages.iter().for_each(|message| message.lock().repeat());
         for sink in self.sinks.iter().filter(|sink| was_sent && sink.phase() != Phase::Finished) {
             sink.report(Event::Restarted { cause: cause.to_owned() });
         }
@@ -159,7 +150,7 @@ impl RemoteRequest {
                 Ok(EventEffect::default())
             }
             RequestEvent::Refused(error) => {
-                self.state.lock().refusal.get_or_insert_with(|| error.clone());
+                let _ = self.record.refusal.set(error.clone());
                 self.end(error_stop(error));
                 Ok(EventEffect { has_news: true, was_suspect: self.clear() })
             }
@@ -173,7 +164,7 @@ impl RemoteRequest {
         let (Some(completion), Some(sink)) = (state.completions.get_mut(index), self.sinks.get(index)) else {
             return Err(breach("an event of a completion that there is not"));
         };
-        let message = self.record.chat.as_ref().and_then(|chat| chat.messages.get(index));
+        let message = self.record.messages.get(index);
         if let (Some(message), Some(parts)) = (message, parts)
             && !message.lock().receive(parts.delta, parts.warnings)
         {
@@ -220,11 +211,6 @@ impl RemoteRequest {
         self.record.late_warnings.lock().push(warning.to_owned());
     }
 
-    /// Why the process has refused the request, or the host has to.
-    pub(super) fn refusal(&self) -> Option<Error> {
-        self.state.lock().refusal.clone()
-    }
-
     /// Notes that it is cancelled. Returns whether a process has it, which will end it.
     pub(super) fn cancel(&self) -> bool {
         let mut state = self.state.lock();
@@ -243,7 +229,7 @@ impl RemoteRequest {
         if cancelled.is_some_and(is_late) {
             return Some(Stop::Cancelled);
         }
-        let timeout = self.time_limit.and_then(|limit| self.submitted.checked_add(limit));
+        let timeout = self.record.request.options.timeout.and_then(|limit| self.submitted.checked_add(limit));
         timeout.is_some_and(is_late).then_some(Stop::Timeout)
     }
 

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::events::{RequestEvent, breach};
-use super::protocol::{FIRST_CALL, Frame, FrameKind, LogitsRow, ServedModel};
+use super::protocol::{FIRST_CALL, Frame, FrameKind, LogitsRow};
 use super::remote_request::{RemoteRequest, stopped};
 use super::trial::{self, Presence};
 use crate::api::error_json;
-use crate::api::loaded::registry::{RequestRegistry, UpdateSignal};
+use crate::api::prompts::ServedModel;
 use crate::api::wire::load::LoadRequest;
 use crate::engine::{self, Counts, LogitsCallback, Stop};
 use crate::error::{Error, Result};
@@ -37,7 +37,6 @@ pub(super) struct RemoteShared {
     /// The requests that have not finished.
     pub(super) unfinished: Mutex<BTreeMap<u64, Arc<RemoteRequest>>>,
     /// The requests as polls see them.
-    pub(super) requests: RequestRegistry,
     /// How many completions there are.
     pub(super) counts: Arc<Counts>,
     /// The target, and the draft model that can generate alone, of the process that was loaded last.
@@ -48,7 +47,6 @@ pub(super) struct RemoteShared {
     pub(super) is_stopping: AtomicBool,
     /// Why no process runs any more.
     pub(super) failure: Mutex<Option<Error>>,
-    pub(super) updates: Arc<UpdateSignal>,
     pub(super) notices: Sender<HostNotice>,
     pub(super) next_call: AtomicU64,
     pub(super) load: LoadRequest,
@@ -85,26 +83,19 @@ pub(super) enum HostNotice {
 }
 
 impl RemoteShared {
-    /// The state before the load. `updates` signals the requests' updates to polls, [`notify_host`] reads `notices`, `wake` wakes the watch.
-    pub(super) fn new(
-        updates: Arc<UpdateSignal>,
-        notices: Sender<HostNotice>,
-        wake: Sender<()>,
-        load: LoadRequest,
-    ) -> Self {
+    /// The state before the load. [`notify_host`] reads `notices`, `wake` wakes the watch.
+    pub(super) fn new(notices: Sender<HostNotice>, wake: Sender<()>, load: LoadRequest) -> Self {
         RemoteShared {
             connection: Mutex::new(None),
             starting: Mutex::new(None),
             calls: Mutex::default(),
             unfinished: Mutex::default(),
-            requests: RequestRegistry::default(),
             counts: Arc::default(),
             models: Mutex::default(),
             last_status: Mutex::default(),
             isolation: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
-            updates,
             notices,
             next_call: AtomicU64::new(FIRST_CALL),
             load,
@@ -269,7 +260,7 @@ impl RemoteShared {
     /// It is none that an engine sends.
     pub(super) fn event(&self, id: u64, text: &[u8]) -> Result<()> {
         let Some(request) = self.find(id) else { return Ok(()) };
-        let event = RequestEvent::read(text, request.record.completions.len(), &request.record.pieces)?;
+        let event = RequestEvent::read(text, request.record.completions.len(), &request.record.model.pieces)?;
         let effect = request.arrived(event)?;
         self.forget_finished(&request);
         if effect.has_news {
@@ -317,12 +308,12 @@ impl RemoteShared {
     /// It is none of a model's rows.
     pub(super) fn logits(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<()> {
         let row = LogitsRow::read(&frame.text).ok_or_else(|| breach("a row of logits that is cut"))?;
-        let Some(request) = self.find(row.request).filter(|request| request.uses_callback) else {
+        let Some(request) = self.find(row.request).filter(|request| request.record.request.logits_callback) else {
             // It has ended here meanwhile.
             connection.send(Frame::new(FrameKind::ChangedLogits, frame.number, Vec::new()));
             return Ok(());
         };
-        let pieces = &request.record.pieces;
+        let pieces = &request.record.model.pieces;
         if row.logits.len() != pieces.n_tokens() || !row.tokens.iter().all(|token| pieces.contains(*token)) {
             return Err(breach("a row of logits of another vocabulary"));
         }

@@ -18,13 +18,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::isolation::{
-    Frame, FrameKind, FrameSender, LogitsRow, MessageParts, RequestEvent, RequestHead, ServedModel, floats,
+    Frame, FrameKind, FrameSender, LogitsRow, MessageParts, RequestEvent, RequestHead, floats,
 };
 use crate::api::life_cycle::LoadCommand;
-use crate::api::loaded::calls::PollSource as _;
+use crate::api::loaded::local_engine::LoadedEngine as _;
 use crate::api::loaded::registry::{AcceptedRequest, RequestRecord};
+use crate::api::prompts::PreparedPrompt;
 use crate::api::prompts::chat_format::MessageStream;
-use crate::api::prompts::{PreparedPrompt, ServingModel};
 use crate::api::{Function, JsonEngine, error_json};
 use crate::engine::{Event, Phase};
 use crate::error::{Code, Error, Result};
@@ -259,7 +259,7 @@ impl EngineChild {
         let number = frame.number;
         let begun = match frame.as_request() {
             Some((RequestHead { is_awaited, arguments }, text)) => {
-                self.engine.with_loaded(|loaded| loaded.enqueue(text, arguments, is_awaited, |_| ()))
+                self.engine.with_loaded(|loaded| loaded.enqueue(text, arguments, is_awaited, &|_| ()))
             }
             None => Err(Error::invalid("a request without its head")),
         };
@@ -328,9 +328,7 @@ impl EngineChild {
         self.engine.with_loaded(|loaded| {
             let models = [Some(loaded.target()), loaded.draft_only().ok()];
             for (number, model) in (0..).zip(models).filter_map(|(number, model)| Some((number, model?))) {
-                let ServingModel { name, n_ctx, model, .. } = model;
-                let served = ServedModel { name, n_ctx, pieces: Arc::clone(model.vocab().pieces()) };
-                let _ = self.sender.send(&served.frame(number));
+                let _ = self.sender.send(&model.served().frame(number));
             }
             Ok(())
         })
@@ -357,7 +355,7 @@ impl EngineChild {
             Some(KnownRequest::Preparing { ends_reasoning, .. }) => return *ends_reasoning = true,
             None => return,
         };
-        let _ = self.engine.with_loaded(|loaded| loaded.end_reasoning_of(&record));
+        let _ = self.engine.with_loaded(|loaded| loaded.end_reasoning(&record));
     }
 
     fn cancel(&self, number: u64) {
@@ -366,7 +364,7 @@ impl EngineChild {
             Some(KnownRequest::Preparing { is_cancelled, .. }) => return *is_cancelled = true,
             None => return,
         };
-        let _ = self.engine.with_loaded(|loaded| loaded.cancel_record(&record));
+        let _ = self.engine.with_loaded(|loaded| loaded.cancel(&record));
     }
 
     /// Cancels all requests, and waits until the host knows of their ends.
@@ -400,7 +398,7 @@ impl EngineChild {
         let prompts = record.completions.iter().map(|completion| completion.prompt.get());
         if let (false, Some(prompts)) = (has_prompts, prompts.collect::<Option<Vec<_>>>()) {
             let sent = |prompt: &Arc<PreparedPrompt>| {
-                let text = prompt.text.clone().filter(|_| record.shows_prompt);
+                let text = prompt.text.clone().filter(|_| record.shows_prompt());
                 PreparedPrompt { text, ..PreparedPrompt::clone(prompt) }
             };
             let prompts = prompts.into_iter().map(sent);
@@ -408,17 +406,13 @@ impl EngineChild {
             self.known.lock().set_has_prompts(number);
         }
         for (index, event) in events {
-            let message = record.chat.as_ref().and_then(|chat| chat.messages.get(index));
+            let message = record.messages.get(index);
             let message = message.map(|message| message_parts(&mut message.lock(), &event));
             self.event(number, &RequestEvent::Completion { index, event, message });
         }
         if phase == Phase::Finished {
             self.known.lock().remove(number);
             self.answer(number, Ok(json!({})));
-            let _ = self.engine.with_loaded(|loaded| {
-                loaded.requests.end(record.handle.id());
-                Ok(())
-            });
         }
     }
 }

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use foredraft_jinja::StopSignal;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::left_requests::LeftRequests;
 use crate::api::isolation;
 use crate::api::life_cycle::lookup_progress::RunningLookups;
 use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::pauses::HostPauses;
+use crate::api::loaded::registry::RequestRegistry;
 use crate::api::loaded::status::LoadPhase;
 use crate::api::wire::load::{GivenModels, LoadRequest};
 use crate::api::wire::request::RequestDefaults;
@@ -55,7 +55,7 @@ pub(super) struct LifeCycle {
     pauses: Arc<HostPauses>,
     logits: Arc<Hook<LogitsCallback>>,
     lookups: RunningLookups,
-    left_requests: LeftRequests,
+    requests: Arc<RequestRegistry>,
     /// The process that began the newest epoch and has its threads. Readable without the lock.
     process: AtomicU32,
     on_llama_stage: Option<OnLlamaStage>,
@@ -171,8 +171,8 @@ impl LifeCycle {
         self.life.lock().given.clone()
     }
 
-    pub(super) fn left_requests(&self) -> &LeftRequests {
-        &self.left_requests
+    pub(super) fn requests(&self) -> &RequestRegistry {
+        &self.requests
     }
 
     pub(super) fn lookups(&self) -> &RunningLookups {
@@ -309,7 +309,6 @@ impl LifeCycle {
         llama::hurry_rpc_servers(&std::mem::take(&mut life.rpc));
         if let LoadState::Ready(loaded) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
             loaded.begin_stop();
-            self.left_requests.begin_stop(&loaded);
             life.replaced.push(loaded);
         }
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
@@ -330,7 +329,7 @@ impl LifeCycle {
         let replaced = std::mem::take(&mut self.life.lock().replaced);
         for loaded in replaced {
             loaded.stop();
-            self.left_requests.stopped(&loaded);
+            self.requests.unloaded();
         }
         loading
     }
@@ -444,8 +443,9 @@ impl LifeCycle {
     /// The function that notifies the host of updates: by its callback, and by its file descriptor. If the reader of the descriptor
     /// has closed it, the host is gone (for example a worker thread that was ended), and the engine is unloaded.
     fn notify_callback(&self, epoch: u64, notice: Option<Arc<Notice>>) -> Arc<engine::Notify> {
-        let (updates, me) = (Arc::clone(&self.updates), Weak::clone(&self.me));
+        let (requests, updates, me) = (Arc::clone(&self.requests), Arc::clone(&self.updates), Weak::clone(&self.me));
         Arc::new(move |id| {
+            requests.updates.signal();
             updates.with(|callback| callback(id));
             if let Some(notice) = &notice
                 && !notice()

@@ -2,7 +2,6 @@
 
 #[cfg(target_os = "linux")]
 pub mod engine_process;
-mod left_requests;
 pub mod legacy;
 mod loading;
 mod lookup_progress;
@@ -19,11 +18,10 @@ use self::loading::{EngineState, LifeCycle};
 pub use self::loading::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
 use crate::api::life_cycle::lookup_progress::{RunningLookup, RunningLookups};
-use crate::api::loaded::calls::{
-    PollCommand, cancel_left, cancel_without_models, found_elsewhere, poll_without_models,
-};
+use crate::api::loaded::calls::PollCommand;
 use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::loaded::response::{submitted, wait_for_response};
 use crate::api::loaded::status::{EngineStatus, LoadPhase};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::function::Function;
@@ -137,31 +135,52 @@ impl JsonEngine {
     /// # Errors
     /// No model is loaded and the function needs one; that of `request`; or those of the function.
     pub fn call(&self, function: Function, request: Result<&[u8]>) -> Result<Value> {
-        self.call_announcing(function, request, RequestArguments::default(), &|_| ())
+        let engine = self.loaded().map_err(|(_, error)| error);
+        let is_here = engine.as_ref().map_or(true, |engine| engine.local().is_some());
+        match function {
+            Function::Complete | Function::Decide => {
+                let mut arguments = RequestArguments::default();
+                arguments.translation.is_decision = function == Function::Decide;
+                self.complete(request, arguments)
+            }
+            Function::Submit => self.submit(request, RequestArguments::default(), &|_| ()),
+            Function::LookupCreate if is_here => self.lookup_create(request?),
+            Function::LookupMerge if is_here => self.lookup_merge(request?),
+            Function::LookupStats if is_here => self.lookup_stats(request?),
+            // Without a model, the argument does not matter.
+            _ => engine?.call(function, request?),
+        }
     }
 
-    /// As [`JsonEngine::call`]. `arguments`: those of a completion request. `announce` gets the id of a request that [`Function::Submit`] queues; if the engine is in this process,
-    /// before the request has an update.
+    /// Generates a completion or decides questions, and returns the final response: `foredraft_complete`, `foredraft_decide`.
     ///
     /// # Errors
-    /// As [`JsonEngine::call`].
-    pub fn call_announcing(
-        &self,
-        function: Function,
-        request: Result<&[u8]>,
-        arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
-        let engine = self.loaded().map_err(|(_, error)| error);
-        if !function.needs_no_engine() || engine.as_ref().is_ok_and(|engine| engine.local().is_none()) {
-            // Without a model, the argument does not matter.
-            return engine?.call(function, request?, arguments, announce);
+    /// No model is loaded; that of `request`; the request is invalid; or the call is from inside a callback.
+    pub fn complete(&self, request: Result<&[u8]>, arguments: RequestArguments) -> Result<Value> {
+        let engine = self.loaded().map_err(|(_, error)| error)?;
+        let request = request?;
+        if host::inside() {
+            let function = if arguments.translation.is_decision { Function::Decide } else { Function::Complete };
+            return Err(Error::would_deadlock(function.name()));
         }
-        match function {
-            Function::LookupCreate => self.lookup_create(request?),
-            Function::LookupMerge => self.lookup_merge(request?),
-            _ => self.lookup_stats(request?),
-        }
+        let requests = self.life_cycle.requests();
+        let record = engine.begin(request, arguments, true, &|record| requests.add(Arc::clone(record)))?;
+        let answer = wait_for_response(&record);
+        requests.end(record.handle.id());
+        answer
+    }
+
+    /// Queues a request: `foredraft_submit`. `announce` gets its id; if the engine is in this process, before the request has an update.
+    ///
+    /// # Errors
+    /// No model is loaded; that of `request`; or the request is invalid.
+    pub fn submit(&self, request: Result<&[u8]>, arguments: RequestArguments, announce: &dyn Fn(u64)) -> Result<Value> {
+        let engine = self.loaded().map_err(|(_, error)| error)?;
+        let record = engine.begin(request?, arguments, false, &|record| {
+            self.life_cycle.requests().add(Arc::clone(record));
+            announce(record.handle.id());
+        });
+        Ok(submitted(&*record?))
     }
 
     /// The values that a request gets for absent fields.
@@ -174,17 +193,17 @@ impl JsonEngine {
 
     /// The requests that have not finished, waiting ones first.
     pub fn unfinished(&self) -> Vec<u64> {
-        self.loaded().map_or_else(|_| Vec::new(), |engine| engine.unfinished())
+        self.loaded().map_or_else(|_| Vec::new(), |_| self.life_cycle.requests().unfinished())
     }
 
     /// Whether the loaded engine has a request, possibly one that was polled to its end.
     pub fn has_request(&self, id: u64) -> bool {
-        self.loaded().is_ok_and(|engine| engine.has_request(id))
+        self.loaded().is_ok() && self.life_cycle.requests().is_served(id)
     }
 
     /// Keeps a request pollable after any number of loads and unloads. `released`: the request that was kept until now.
     pub fn keep_request(&self, id: u64, released: Option<u64>) {
-        self.life_cycle.left_requests().keep(id, released);
+        self.life_cycle.requests().keep(id, released);
     }
 
     /// The name of the state, or `None` if a model is loaded.
@@ -212,6 +231,18 @@ impl JsonEngine {
         }
     }
 
+    /// The loaded engine, if there is one.
+    ///
+    /// # Errors
+    /// This process was forked from the one that has it.
+    fn serving(&self) -> Result<Option<Arc<dyn LoadedEngine>>> {
+        match self.life_cycle.state() {
+            EngineState::Ready(engine) => Ok(Some(engine)),
+            EngineState::NotReady(_) => Ok(None),
+            EngineState::Forked(error) => Err(error),
+        }
+    }
+
     /// Takes the updates since the last poll, of one request or of several: `foredraft_poll`. The request can also be one that the newest
     /// load or unload has ended.
     ///
@@ -223,10 +254,8 @@ impl JsonEngine {
 
     /// As [`JsonEngine::poll`], with a command that was read.
     pub fn run_poll(&self, command: PollCommand) -> Result<Value> {
-        let here = self.loaded().ok().and_then(|engine| engine.poll_while_open(command.clone()));
-        let answer = here.unwrap_or_else(|| poll_without_models(command.clone()));
-        let left = self.life_cycle.left_requests();
-        found_elsewhere(answer, &command, |id, command| left.poll(id, command))
+        let engine = self.serving()?;
+        self.life_cycle.requests().poll(command, |record| engine.as_ref().map_or(Ok(()), |it| it.end_reasoning(record)))
     }
 
     /// Ends one request or several within one decode: `foredraft_cancel`. A request that the newest load or unload has ended is left
@@ -240,12 +269,8 @@ impl JsonEngine {
 
     /// As [`JsonEngine::cancel`], with a command that was read.
     pub fn run_cancel(&self, command: PollCommand) -> Result<Value> {
-        let answer = match self.loaded() {
-            Ok(engine) => engine.cancel(command.clone()),
-            Err(_) => cancel_without_models(command.clone()),
-        };
-        let left = self.life_cycle.left_requests();
-        found_elsewhere(answer, &command, |id, command| left.has(id).then(|| Ok(cancel_left(id, command))))
+        let engine = self.serving()?;
+        self.life_cycle.requests().cancel(command, |record| engine.as_ref().map_or(Ok(false), |it| it.cancel(record)))
     }
 
     /// The answer of `foredraft_status`.

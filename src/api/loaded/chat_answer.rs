@@ -4,22 +4,25 @@ use serde_json::{Map, Value, json};
 
 use foredraft_chat::ChatMessage;
 
-use crate::api::loaded::registry::{ChatRecord, RequestRecord};
+use crate::api::loaded::registry::RequestRecord;
 use crate::api::prompts::chat_format::message::message_json;
+use crate::api::wire::request::ChatOptions;
 use crate::engine::Generated;
 use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
 
 /// Takes text of an update into the message of a completion.
 pub fn push_text(record: &RequestRecord, index: usize, text: &str) {
-    if let Some(message) = record.chat.as_ref().and_then(|chat| chat.messages.get(index)) {
+    if let Some(message) = record.messages.get(index) {
         message.lock().push(text);
     }
 }
 
 /// Sets `delta` in the updates of a poll: the last one of each completion that still runs has the new parts of its message.
 pub fn add_deltas(record: &RequestRecord, updates: &mut [Value]) {
-    let Some(chat) = &record.chat else { return };
+    if record.messages.is_empty() {
+        return;
+    }
     let mut done: Vec<u64> = Vec::new();
     for update in updates.iter_mut().rev() {
         let Value::Object(update) = update else { continue };
@@ -27,7 +30,7 @@ pub fn add_deltas(record: &RequestRecord, updates: &mut [Value]) {
         let is_open = update.get("stop") == Some(&Value::Bool(false)) && !update.contains_key("delta");
         if !done.contains(&index) {
             done.push(index);
-            let message = usize::try_from(index).ok().and_then(|index| chat.messages.get(index));
+            let message = usize::try_from(index).ok().and_then(|index| record.messages.get(index));
             if let Some(message) = message.filter(|_| is_open) {
                 update.insert("delta".into(), message.lock().delta());
             }
@@ -39,19 +42,19 @@ pub fn add_deltas(record: &RequestRecord, updates: &mut [Value]) {
 
 /// Ends the message of a completion with its last text. Returns the remaining parts, and the message.
 pub fn finish_message(record: &RequestRecord, index: usize, text: &str) -> Option<(Value, ChatMessage)> {
-    let mut message = record.chat.as_ref()?.messages.get(index)?.lock();
+    let mut message = record.messages.get(index)?.lock();
     message.push(text);
     Some(message.finish())
 }
 
 /// Warnings about calls in the message of a completion.
 pub fn message_warnings(record: &RequestRecord, index: usize) -> Vec<String> {
-    let message = record.chat.as_ref().and_then(|chat| chat.messages.get(index));
+    let message = record.messages.get(index);
     message.map_or_else(Vec::new, |message| message.lock().warnings().to_vec())
 }
 
 /// Sets `message` and `reasoning_format` in the final response of a completion.
-pub fn add_message(answer: &mut Map<String, Value>, chat: &ChatRecord, message: &ChatMessage) {
+pub fn add_message(answer: &mut Map<String, Value>, chat: &ChatOptions, message: &ChatMessage) {
     answer.insert("message".into(), message_json(message, chat.with_function_call));
     answer.insert("reasoning_format".into(), chat.reasoning_format.as_str().into());
 }
@@ -62,10 +65,10 @@ pub fn add_logprobs<'a>(
     record: &RequestRecord,
     tokens: impl Iterator<Item = &'a Generated>,
 ) {
-    let Some(n_top) = record.chat.as_ref().and_then(|chat| chat.logprobs) else { return };
+    let Some(n_top) = record.request.chat.as_ref().and_then(|chat| chat.logprobs) else { return };
     let content: Vec<Value> = tokens
         .filter_map(|token| token.probs.as_ref())
-        .map(|probs| token_logprobs(probs, n_top, &record.pieces))
+        .map(|probs| token_logprobs(probs, n_top, &record.model.pieces))
         .collect();
     answer.insert("logprobs".into(), json!({"content": content}));
 }

@@ -7,10 +7,8 @@ use foredraft_jinja::StopSignal;
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, no_logits_callback, notify_and_signal};
-use super::response::{submit_stats, submitted, wait_for_response};
+use super::registry::{RequestRecord, no_logits_callback};
 use super::status::EngineStatus;
-use crate::api::loaded::calls::{PollCommand, PollSource};
 use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
@@ -19,13 +17,13 @@ use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{RequestArguments, RequestDefaults};
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
-use crate::host::{self, Hook};
+use crate::host::Hook;
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
 use crate::llama::{Model, PauseGate};
 
-/// A loaded engine and its requests, in whatever process it is.
-pub trait LoadedEngine: PollSource + Send + Sync {
+/// A loaded engine, in whatever process it is.
+pub trait LoadedEngine: Send + Sync {
     /// The engine in this process. `None`: it is in another one.
     fn local(&self) -> Option<&LocalEngine> {
         None
@@ -37,26 +35,39 @@ pub trait LoadedEngine: PollSource + Send + Sync {
     /// Ends all running requests, and waits until no thread uses the engine any more.
     fn stop(&self);
 
-    /// Closes a stopped engine: the updates of its requests are no longer polled from it. Waits for running calls.
-    fn close(&self);
-
     /// `foredraft_status`.
     fn status(&self) -> Value;
 
-    /// Calls a function of a loaded engine. `arguments`: those of a completion request. `announce` gets the id of a request that it queues.
+    /// Begins a completion request. `is_awaited`: the caller waits for the final response. `announce` gets the record before the engine has
+    /// the request.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    fn begin(
+        &self,
+        request: &[u8],
+        arguments: RequestArguments,
+        is_awaited: bool,
+        announce: &dyn Fn(&Arc<RequestRecord>),
+    ) -> Result<Arc<RequestRecord>>;
+
+    /// Calls another function of a loaded engine.
     ///
     /// # Errors
     /// Those of the function.
-    fn call(
-        &self,
-        function: Function,
-        request: &[u8],
-        arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value>;
+    fn call(&self, function: Function, request: &[u8]) -> Result<Value>;
 
-    /// Takes updates; `None`: the engine is closed.
-    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>>;
+    /// Ends a request. Returns whether it had not finished.
+    ///
+    /// # Errors
+    /// The model generates no text.
+    fn cancel(&self, record: &RequestRecord) -> Result<bool>;
+
+    /// Lets the reasoning of a request end with the next token.
+    ///
+    /// # Errors
+    /// The model generates no text.
+    fn end_reasoning(&self, record: &RequestRecord) -> Result<()>;
 
     /// The values that a request gets for absent fields.
     fn defaults(&self) -> &RequestDefaults;
@@ -75,13 +86,11 @@ pub struct LocalEngine {
     pub cache_files: CacheFiles,
     pub preparer: Preparer,
     _large_stacks: Arc<KeptThreads>,
-    pub requests: RequestRegistry,
-    pub updates: Arc<UpdateSignal>,
     logits_hook: Arc<Hook<LogitsCallback>>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
     stopping: Arc<AtomicBool>,
-    /// Whether the engine is closed. Read-locked inside [`LocalEngine::during`].
-    closed: RwLock<bool>,
+    /// Read-locked inside [`LocalEngine::during`].
+    running: RwLock<()>,
 }
 
 impl LocalEngine {
@@ -99,8 +108,7 @@ impl LocalEngine {
         progress: impl FnMut(f32) -> bool + Send,
         is_aborted: &StopSignal,
     ) -> Result<LocalEngine> {
-        let updates = Arc::default();
-        let (models, worker) = engine::load(&load.config, pauses, notify_and_signal(&updates, notify), progress)?;
+        let (models, worker) = engine::load(&load.config, pauses, notify, progress)?;
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
         load.warn_about_models(&models);
@@ -116,11 +124,9 @@ impl LocalEngine {
             cache_files: CacheFiles::default(),
             preparer: Preparer::new(Arc::clone(pauses)),
             _large_stacks: KeptThreads::keep(),
-            requests: RequestRegistry::default(),
-            updates,
             logits_hook,
             stopping: Arc::default(),
-            closed: RwLock::new(false),
+            running: RwLock::default(),
         };
         engine.target().find_templates(is_aborted)?;
         Ok(engine)
@@ -129,7 +135,7 @@ impl LocalEngine {
     /// Runs `call`. [`LoadedEngine::stop`] waits for it.
     pub fn during<R>(&self, call: impl FnOnce(&LocalEngine) -> Result<R>) -> Result<R> {
         // Recursive, because a callback inside a call can call again while `stop` waits for the write lock.
-        let _closed = self.closed.read_recursive();
+        let _running = self.running.read_recursive();
         call(self)
     }
 
@@ -174,13 +180,6 @@ impl LocalEngine {
 
     pub fn engine_status(&self) -> engine::WorkerStatus {
         self.worker.as_ref().map(WorkerHandle::status).unwrap_or_default()
-    }
-
-    /// Adds a request to the registry.
-    pub fn register(&self, record: RequestRecord) -> Arc<RequestRecord> {
-        let record = Arc::new(record);
-        self.requests.add(Arc::clone(&record));
-        record
     }
 
     /// Refuses a slot number that does not exist.
@@ -234,25 +233,6 @@ impl LocalEngine {
     }
 }
 
-impl PollSource for LocalEngine {
-    fn requests(&self) -> &RequestRegistry {
-        &self.requests
-    }
-
-    fn signal(&self) -> &UpdateSignal {
-        &self.updates
-    }
-
-    fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
-        self.during(|engine| Ok(engine.worker()?.cancel(&record.handle)))
-    }
-
-    fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
-        self.worker()?.end_reasoning(&record.handle);
-        Ok(())
-    }
-}
-
 impl LoadedEngine for LocalEngine {
     fn local(&self) -> Option<&LocalEngine> {
         Some(self)
@@ -271,38 +251,25 @@ impl LoadedEngine for LocalEngine {
             worker.stop();
         }
         self.preparer.stop();
-        drop(self.closed.write());
-    }
-
-    fn close(&self) {
-        *self.closed.write() = true;
+        drop(self.running.write());
     }
 
     fn status(&self) -> Value {
         self.status.now(&self.models, &self.engine_status()).to_json()
     }
 
-    fn call(
+    fn begin(
         &self,
-        function: Function,
         request: &[u8],
-        mut arguments: RequestArguments,
-        announce: &dyn Fn(u64),
-    ) -> Result<Value> {
+        arguments: RequestArguments,
+        is_awaited: bool,
+        announce: &dyn Fn(&Arc<RequestRecord>),
+    ) -> Result<Arc<RequestRecord>> {
+        self.during(|_| self.enqueue(request, arguments, is_awaited, announce))
+    }
+
+    fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
         self.during(|_| match function {
-            Function::Complete | Function::Decide if host::inside() => Err(Error::would_deadlock(function.name())),
-            Function::Complete | Function::Decide => {
-                arguments.translation.is_decision = function == Function::Decide;
-                wait_for_response(&self.requests, &*self.enqueue(request, arguments, true, |_| ())?)
-            }
-            Function::Submit => {
-                let mut stats = Value::Null;
-                let record = self.enqueue(request, arguments, false, |record| {
-                    stats = submit_stats(record, |completion| self.expected_prompt_stats(record, completion));
-                    announce(record.handle.id());
-                })?;
-                Ok(submitted(&record, stats))
-            }
             Function::Tokenize => self.tokenize(request),
             Function::Detokenize => self.detokenize(request),
             Function::ApplyTemplate => self.apply_template(request),
@@ -313,15 +280,24 @@ impl LoadedEngine for LocalEngine {
             Function::SessionLoad => self.session_load(request),
             Function::SessionErase => self.session_erase(request),
             Function::LookupCache => self.lookup_cache(request),
-            Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
-                Err(Error::invalid(format!("{}: does not belong to a loaded engine", function.name())))
+            Function::Complete
+            | Function::Decide
+            | Function::Submit
+            | Function::LookupCreate
+            | Function::LookupMerge
+            | Function::LookupStats => {
+                Err(Error::invalid(format!("{}: is no function of a loaded engine alone", function.name())))
             }
         })
     }
 
-    fn poll_while_open(&self, command: PollCommand) -> Option<Result<Value>> {
-        let closed = self.closed.read_recursive();
-        (!*closed).then(|| self.poll(command))
+    fn cancel(&self, record: &RequestRecord) -> Result<bool> {
+        self.during(|engine| Ok(engine.worker()?.cancel(&record.handle)))
+    }
+
+    fn end_reasoning(&self, record: &RequestRecord) -> Result<()> {
+        self.worker()?.end_reasoning(&record.handle);
+        Ok(())
     }
 
     fn defaults(&self) -> &RequestDefaults {

@@ -1,33 +1,34 @@
 //! The requests of an engine by id: running ones, and finished ones that have not been polled to their end. Each has the data that its
 //! answers need besides the engine's events. A signal wakes polls of several requests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::api::prompts::PreparedPrompt;
 use crate::api::prompts::chat_format::MessageStream;
-use crate::api::wire::request::{AskedQuestion, CompletionRequest, ReasoningFormat, Reply};
+use crate::api::prompts::{PreparedPrompt, ServedModel};
+use crate::api::wire::request::CompletionRequest;
 use crate::api::wire::usage::EndedUsage;
-use crate::engine::{Generated, Notify, Phase, RequestHandle};
+use crate::engine::{Generated, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Token, TokenPieces};
-use crate::speculative;
+use crate::llama::Token;
 
 /// The maximum number of finished requests whose results wait to be polled. Beyond it, those that finished first are dropped.
 pub const MAX_UNPOLLED: usize = 256;
 /// The maximum number of requests that were polled to their end and are still reported as `finished`, without results.
 pub const MAX_ENDED: usize = 4096;
 
-/// All requests of an engine.
+/// The requests of an engine, also those of models that were loaded before and have not been polled to their ends.
 #[derive(Default)]
 pub struct RequestRegistry {
     entries: Mutex<RegistryEntries>,
+    /// Signals updates of any request.
+    pub updates: UpdateSignal,
 }
 
 #[derive(Default)]
@@ -36,14 +37,10 @@ struct RegistryEntries {
     records: BTreeMap<u64, Arc<RequestRecord>>,
     /// Ids of requests that were polled to their end.
     ended: VecDeque<u64>,
-}
-
-/// The result of looking up a request.
-pub enum FoundRequest {
-    /// Its updates can be taken.
-    Live(Arc<RequestRecord>),
-    /// It was polled to its end.
-    Ended,
+    /// Requests that stay known when later models are unloaded.
+    kept: BTreeSet<u64>,
+    /// The requests of the loaded models have no ids below this one.
+    first: u64,
 }
 
 impl RequestRegistry {
@@ -68,25 +65,18 @@ impl RequestRegistry {
         self.entries.lock().records.iter().rev().filter(is_unfinished).map(|(id, _)| *id).collect()
     }
 
-    /// The ids of the requests whose updates polls can take.
-    pub fn pollable(&self) -> Vec<u64> {
-        let entries = self.entries.lock();
-        entries.records.iter().filter(|(_, record)| !record.is_awaited).map(|(id, _)| *id).collect()
-    }
-
-    /// Finds a request.
+    /// Finds a request. `None`: it was polled to its end.
     ///
     /// # Errors
     /// [`Code::NotFound`].
-    pub fn find(&self, id: u64) -> Result<FoundRequest> {
+    pub fn find(&self, id: u64) -> Result<Option<Arc<RequestRecord>>> {
         let entries = self.entries.lock();
-        if let Some(record) = entries.records.get(&id) {
-            return Ok(FoundRequest::Live(Arc::clone(record)));
+        match entries.records.get(&id) {
+            None if !entries.ended.contains(&id) => {
+                Err(Error::new(Code::NotFound, format!("id: there is no request {id}")))
+            }
+            record => Ok(record.cloned()),
         }
-        if entries.ended.contains(&id) {
-            return Ok(FoundRequest::Ended);
-        }
-        Err(no_such_request(id))
     }
 
     /// Marks a request as polled to its end and drops its results.
@@ -99,11 +89,27 @@ impl RequestRegistry {
             entries.ended.pop_front();
         }
     }
-}
 
-/// The error for an id that no request of this engine has, or no longer has.
-pub fn no_such_request(id: u64) -> Error {
-    Error::new(Code::NotFound, format!("id: there is no request {id}"))
+    /// Whether a request came after the newest unload.
+    pub fn is_served(&self, id: u64) -> bool {
+        self.find(id).is_ok() && id >= self.entries.lock().first
+    }
+
+    /// Keeps a request known after any number of loads and unloads. `released`: the request that was kept until now.
+    pub fn keep(&self, id: u64, released: Option<u64>) {
+        let kept = &mut self.entries.lock().kept;
+        kept.insert(id);
+        released.map(|released| kept.remove(&released));
+    }
+
+    /// The loaded models are unloaded, which has ended their requests. Those of the models before them are forgotten.
+    pub fn unloaded(&self) {
+        let RegistryEntries { records, ended, kept, first } = &mut *self.entries.lock();
+        let stays = |id: &u64| *id >= *first || kept.contains(id);
+        records.retain(|id, _| stays(id));
+        ended.retain(stays);
+        *first = records.keys().chain(ended.iter()).max().map_or(0, |newest| newest + 1).max(*first);
+    }
 }
 
 /// The error for a request with `logits_callback` whose host has set none.
@@ -116,41 +122,19 @@ pub struct RequestRecord {
     pub handle: Arc<RequestHandle>,
     /// Its caller waits for the final response, so polls take no updates.
     pub is_awaited: bool,
+    /// The request, without its prompts.
+    pub request: CompletionRequest,
+    /// The model that generates.
+    pub model: ServedModel,
     pub completions: Vec<CompletionRecord>,
+    /// The message of each completion of a chat, as far as polls have taken its text.
+    pub messages: Vec<Mutex<MessageStream>>,
     /// The findings of the engine's process, where that is another one.
     pub accepted: OnceCell<AcceptedRequest>,
+    /// Why that process has refused the request.
+    pub refusal: OnceCell<Error>,
     /// Warnings that come while it runs.
     pub late_warnings: Mutex<Vec<String>>,
-    /// The tokens of the model that generates.
-    pub pieces: Arc<TokenPieces>,
-    /// Its prompts were tokenized before it was queued.
-    pub is_prepared: bool,
-    /// The answer has `results`, and updates have an `index`.
-    pub has_results: bool,
-    pub model: String,
-    pub n_ctx: usize,
-    /// Draft-only mode: the draft model generates.
-    pub draft_only: bool,
-    /// The choices of a decision, as they are given back.
-    pub choices: Vec<Map<String, Value>>,
-    /// The questions of a decision, which have the answers.
-    pub questions: Arc<[AskedQuestion]>,
-    pub n_keep: Option<usize>,
-    pub with_probs: bool,
-    /// The probabilities are taken after the sampler chain.
-    pub post_sampling_probs: bool,
-    pub reply: Reply,
-    /// The final response has the prompt.
-    pub shows_prompt: bool,
-    /// The `type` that it speculates with, and its verification rule.
-    pub speculation: Option<(Value, speculative::Verify)>,
-    /// Why the request does not speculate, if its answer has to say so.
-    pub not_speculating: Option<String>,
-    /// Its completions are compared with those without speculation.
-    pub compare: bool,
-    /// How the messages of a chat's answer are read.
-    pub chat: Option<ChatRecord>,
-    pub warnings: Vec<String>,
     /// The tokens that polls have taken, with `n_probs`.
     pub polled: PolledTokens,
     /// The usage of the completions whose ends polls have taken.
@@ -165,43 +149,18 @@ pub struct AcceptedRequest {
     pub warnings: Vec<String>,
 }
 
-/// Where a request runs, and which model generates it.
-pub struct RecordPlace {
-    pub handle: Arc<RequestHandle>,
-    pub is_awaited: bool,
-    pub is_prepared: bool,
-    pub model: String,
-    pub n_ctx: usize,
-    pub pieces: Arc<TokenPieces>,
-}
-
 /// One completion of a request.
 pub struct CompletionRecord {
     /// Another completion of the prompt of the one before it (`n_cmpl`).
     pub is_copy: bool,
     /// Set when the prompt is tokenized.
     pub prompt: OnceCell<Arc<PreparedPrompt>>,
+    /// How many of the prompt's tokens were expected to be cached when the request was queued, if they were known then.
+    pub expected_cached: Option<usize>,
     /// The prompt as given in the request; null for messages and infill.
     pub given: Arc<Value>,
-    /// The LoRA scales. A cached prompt must have been decoded with the same ones.
-    pub lora: Vec<f32>,
-    /// It may reuse a slot's cached prompt.
-    pub reuses_cache: bool,
-    /// `id_slot`, if given.
-    pub slot: Option<usize>,
     /// `generation_settings`.
     pub settings: Value,
-}
-
-/// The data for the answers to a request with messages.
-pub struct ChatRecord {
-    pub reasoning_format: ReasoningFormat,
-    /// The answers have log-probabilities in OpenAI's form, with this number of alternatives.
-    pub logprobs: Option<usize>,
-    /// The answers have OpenAI's older `function_call`.
-    pub with_function_call: bool,
-    /// The message of each completion, as far as polls have taken its text.
-    pub messages: Vec<Mutex<MessageStream>>,
 }
 
 /// The tokens that polls have taken of each completion. The last update needs them, because it has the probabilities of all tokens.
@@ -221,47 +180,39 @@ impl PolledTokens {
 }
 
 impl RequestRecord {
-    /// The record of a request whose prompts are not known yet.
+    /// The record of a request that is to be queued.
     pub fn new(
+        handle: Arc<RequestHandle>,
+        is_awaited: bool,
         request: CompletionRequest,
-        place: RecordPlace,
+        model: ServedModel,
         completions: Vec<CompletionRecord>,
-        chat: Option<ChatRecord>,
+        messages: Vec<Mutex<MessageStream>>,
     ) -> RequestRecord {
-        let RecordPlace { handle, is_awaited, is_prepared, model, n_ctx, pieces } = place;
-        let reply = &request.reply;
         RequestRecord {
             handle,
             is_awaited,
-            completions,
-            accepted: OnceCell::new(),
-            late_warnings: Mutex::default(),
-            pieces,
-            is_prepared,
-            has_results: request.has_results(),
+            request,
             model,
-            n_ctx,
-            draft_only: request.speculative.draft_only,
-            n_keep: request.options.n_keep,
-            with_probs: request.sampling.n_probs > 0,
-            post_sampling_probs: request.options.post_sampling_probs,
-            shows_prompt: request.translation.shows_prompt
-                || reply.response_fields.iter().any(|field| field == "prompt"),
-            speculation: request
-                .speculative
-                .settings
-                .as_ref()
-                .map(|settings| (request.speculative.kind(), settings.verify)),
-            compare: request.speculative.compare,
-            chat,
-            choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
-            questions: request.questions,
-            not_speculating: request.speculative.disabled.map(str::to_owned),
-            reply: request.reply,
-            warnings: request.warnings,
+            completions,
+            messages,
+            accepted: OnceCell::new(),
+            refusal: OnceCell::new(),
+            late_warnings: Mutex::default(),
             polled: PolledTokens::default(),
             ended_usage: EndedUsage::default(),
         }
+    }
+
+    /// Whether the answers have the probabilities of tokens.
+    pub fn with_probs(&self) -> bool {
+        self.request.sampling.n_probs > 0
+    }
+
+    /// Whether the final response has the prompt.
+    pub fn shows_prompt(&self) -> bool {
+        let CompletionRequest { translation, reply, .. } = &self.request;
+        translation.shows_prompt || reply.response_fields.iter().any(|field| field == "prompt")
     }
 
     /// Sets the prompts of all completions.
@@ -281,7 +232,7 @@ impl RequestRecord {
     /// The warnings known so far.
     pub fn warnings(&self) -> Vec<String> {
         let prompts = self.completions.iter().filter_map(|completion| completion.prompt.get());
-        let mut warnings = self.accepted.get().map_or(&self.warnings, |accepted| &accepted.warnings).clone();
+        let mut warnings = self.accepted.get().map_or(&self.request.warnings, |accepted| &accepted.warnings).clone();
         warnings.extend(self.late_warnings.lock().iter().cloned());
         for warning in prompts.flat_map(|prompt| prompt.warnings.iter()) {
             // Several completions can share a prompt.
@@ -314,7 +265,8 @@ pub struct UpdateSignal {
 }
 
 impl UpdateSignal {
-    fn signal(&self) {
+    /// There is an update.
+    pub fn signal(&self) {
         *self.count.lock() += 1;
         self.changed.notify_all();
     }
@@ -336,13 +288,4 @@ impl UpdateSignal {
             }
         }
     }
-}
-
-/// A callback for the engine that signals, and then calls `notify`.
-pub fn notify_and_signal(signal: &Arc<UpdateSignal>, notify: Arc<Notify>) -> Arc<Notify> {
-    let signal = Arc::clone(signal);
-    Arc::new(move |id| {
-        signal.signal();
-        notify(id);
-    })
 }

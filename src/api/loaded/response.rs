@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use foredraft_chat::ChatMessage;
 
-use super::registry::{CompletionRecord, RequestRecord, RequestRegistry};
+use super::registry::{CompletionRecord, RequestRecord};
 use crate::api::loaded::chat_answer;
 use crate::api::wire::answer::{error_json, success};
 use crate::api::wire::request::Reply;
@@ -24,24 +24,25 @@ use foredraft_base::prompt_fit;
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
 
-/// `prompt_stats` in the answer of a submit. `of` returns those of a completion.
-pub fn submit_stats(record: &RequestRecord, of: impl Fn(&CompletionRecord) -> Value) -> Value {
-    let mut all = record.completions.iter().map(of);
-    if record.has_results { all.collect() } else { all.next().unwrap_or_default() }
-}
-
 /// The answer of a submit.
-pub fn submitted(record: &RequestRecord, prompt_stats: Value) -> Value {
-    success(json!({"id": record.handle.id(), "prompt_stats": prompt_stats}), record.warnings())
+pub fn submitted(record: &RequestRecord) -> Value {
+    let mut all = record.completions.iter().map(|completion| match completion.expected_cached {
+        Some(n_cached) => prompt_stats(record, completion, n_cached),
+        None => pending_prompt_stats(record),
+    });
+    let stats = if record.request.has_results() { all.collect() } else { all.next().unwrap_or_default() };
+    success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings())
 }
 
 /// Waits until a request has finished, and returns the final response.
 ///
 /// # Errors
-/// A bug in the library.
-pub fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> Result<Value> {
+/// The process of an isolated engine has refused the request; or a bug in the library.
+pub fn wait_for_response(record: &RequestRecord) -> Result<Value> {
     let events = record.handle.wait();
-    requests.end(record.handle.id());
+    if let Some(error) = record.refusal.get() {
+        return Err(error.clone());
+    }
     let answer = final_response(record, events)
         .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
     log_answer(record, &answer);
@@ -50,7 +51,7 @@ pub fn wait_for_response(requests: &RequestRegistry, record: &RequestRecord) -> 
 
 /// Logs an answer if the request has `__debug`.
 pub fn log_answer(record: &RequestRecord, answer: &Value) {
-    if record.reply.debug {
+    if record.request.reply.debug {
         log::always(Level::Info, &format!("answer: {answer}"));
     }
 }
@@ -76,7 +77,7 @@ pub fn event_updates(record: &RequestRecord, index: usize, event: Event) -> Vec<
                 tokens: std::mem::take(&mut outcome.tokens),
                 timings: outcome.timings,
             };
-            let shows_tokens = record.with_probs || record.reply.return_tokens;
+            let shows_tokens = record.with_probs() || record.request.reply.return_tokens;
             let has_content = !rest.text.is_empty() || (shows_tokens && !rest.tokens.is_empty());
             let end = shown_end(&outcome);
             let (delta, message) = chat_answer::finish_message(record, index, &rest.text).unzip();
@@ -88,7 +89,7 @@ pub fn event_updates(record: &RequestRecord, index: usize, event: Event) -> Vec<
             let polled = record.polled.take(index);
             let is_copy = record.completions.get(index).is_some_and(|completion| completion.is_copy);
             let of_request = record.ended_usage.add(&outcome, is_copy, record.completions.len());
-            let usage = if record.reply.include_usage { of_request } else { Some(TokenUsage::of(&outcome)) };
+            let usage = if record.request.reply.include_usage { of_request } else { Some(TokenUsage::of(&outcome)) };
             let ended = EndedCompletion { index, outcome: &outcome, updates: &[], polled: &polled, message, usage };
             let end = completion_response(record, &ended);
             rest.into_iter().chain(end).collect()
@@ -109,14 +110,14 @@ fn new_update(record: &RequestRecord, index: usize, text: &str) -> Map<String, V
     answer.insert("stop".into(), false.into());
     answer.insert("id".into(), record.handle.id().into());
     add_index(&mut answer, record, index);
-    if record.reply.include_usage {
+    if record.request.reply.include_usage {
         answer.insert("usage".into(), Value::Null);
     }
     answer
 }
 
 fn add_index(answer: &mut Map<String, Value>, record: &RequestRecord, index: usize) {
-    if record.has_results {
+    if record.request.has_results() {
         answer.insert("index".into(), index.into());
     }
 }
@@ -128,11 +129,11 @@ fn partial(record: &RequestRecord, index: usize, update: Update, end: usize) -> 
     add_probabilities(&mut answer, record, shown.clone());
     chat_answer::add_logprobs(&mut answer, record, shown);
     add_token_ids(&mut answer, record, update.tokens.iter());
-    if record.reply.timings_per_token {
+    if record.request.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
     }
     add_tag(&mut answer, record);
-    if record.with_probs {
+    if record.with_probs() {
         record.polled.add(index, update.tokens);
     }
     Value::Object(answer)
@@ -178,7 +179,7 @@ pub fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>) -> Op
         completion_response(record, &ended)
     });
     let results: Vec<Value> = results.collect::<Option<_>>()?;
-    if !record.has_results {
+    if !record.request.has_results() {
         return results.into_iter().next();
     }
     let failed = results.iter().find(|result| result.get("success") != Some(&Value::Bool(true)));
@@ -240,7 +241,11 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         // Loading a session can change it.
         settings.insert("seed_position".into(), outcome.seed_position.into());
         if completion.prompt.get().is_some() {
-            let n_keep = prompt_fit::effective_n_keep(record.n_keep, completion.tokens().len(), record.n_ctx);
+            let n_keep = prompt_fit::effective_n_keep(
+                record.request.options.n_keep,
+                completion.tokens().len(),
+                record.model.n_ctx,
+            );
             settings.insert("n_keep".into(), n_keep.into());
         }
     }
@@ -249,7 +254,7 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         "stop": true,
         "id": record.handle.id(),
         "id_slot": outcome.slot,
-        "model": record.model,
+        "model": record.model.name,
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
         "generation_settings": settings,
@@ -267,21 +272,21 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         answer.extend(rest);
     }
     add_index(&mut answer, record, index);
-    if record.shows_prompt {
+    if record.shows_prompt() {
         answer.insert("prompt".into(), completion.shown_prompt());
     }
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));
-    } else if let Some(reason) = &record.not_speculating {
-        let stats = SpeculationStats { disabled: Some(reason.clone()), ..SpeculationStats::default() };
+    } else if let Some(reason) = record.request.speculative.disabled {
+        let stats = SpeculationStats { disabled: Some(reason.to_owned()), ..SpeculationStats::default() };
         answer.insert("speculative".into(), speculative(record, outcome, &stats));
     }
-    if let (Some(scores), true) = (outcome.decisions.first(), record.questions.is_empty()) {
+    if let (Some(scores), true) = (outcome.decisions.first(), record.request.questions.is_empty()) {
         answer.insert("choice".into(), scores.choice.into());
         answer.insert("choices".into(), scored_choices(record, scores));
     }
-    if !record.questions.is_empty() {
-        let answers = record.questions.iter().zip(&outcome.decisions);
+    if !record.request.questions.is_empty() {
+        let answers = record.request.questions.iter().zip(&outcome.decisions);
         let answers = answers.map(|(asked, scores)| (asked.id.clone(), asked.answer(&scores.probs)));
         answer.insert("answers".into(), answers.collect::<Map<_, _>>().into());
     }
@@ -294,17 +299,19 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
     let end = shown_end(outcome);
     let shown = polled.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
     add_probabilities(&mut answer, record, shown.clone());
-    let with_function_call = record.chat.as_ref().is_some_and(|chat| chat.with_function_call);
+    let with_function_call = record.request.chat.as_ref().is_some_and(|chat| chat.with_function_call);
     answer.insert("finish_reason".into(), finish_reason(&outcome.stop, message.as_ref(), with_function_call));
-    let usage = usage
-        .map_or(Value::Null, |usage| if record.questions.is_empty() { usage.to_json() } else { usage.of_decision() });
+    let usage = usage.map_or(Value::Null, |usage| match record.request.questions.is_empty() {
+        true => usage.to_json(),
+        false => usage.of_decision(),
+    });
     answer.insert("usage".into(), usage);
-    if let (Some(chat), Some(message)) = (&record.chat, message) {
+    if let (Some(chat), Some(message)) = (&record.request.chat, message) {
         chat_answer::add_message(&mut answer, chat, message);
         chat_answer::add_logprobs(&mut answer, record, shown);
     }
     if let Some(probs) = &outcome.prompt_probs {
-        answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, &record.pieces));
+        answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, &record.model.pieces));
     }
     add_token_ids(&mut answer, record, tokens.iter().copied());
     let mut warnings = record.warnings();
@@ -313,14 +320,16 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         answer.insert("warnings".into(), warnings.into());
     }
     add_tag(&mut answer, record);
-    let answer = if record.reply.response_fields.is_empty() { answer } else { selected(answer, &record.reply) };
+    let answer =
+        if record.request.reply.response_fields.is_empty() { answer } else { selected(answer, &record.request.reply) };
     Some(Value::Object(answer))
 }
 
 /// The choices of a request, each with its log-probability under the model, and its probability among all of them. Minus infinity, of a
 /// banned token, is `null`.
 fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
-    let scored = record.choices.iter().zip(scores.logprobs.iter().zip(&scores.probs));
+    let scored =
+        record.request.choices.iter().flat_map(|choices| &choices.given).zip(scores.logprobs.iter().zip(&scores.probs));
     scored
         .map(|(choice, (logprob, prob))| {
             let mut choice = choice.clone();
@@ -350,7 +359,7 @@ fn selected(answer: Map<String, Value>, reply: &Reply) -> Map<String, Value> {
 }
 
 fn add_tag(answer: &mut Map<String, Value>, record: &RequestRecord) {
-    if let Some(tag) = &record.reply.tag {
+    if let Some(tag) = &record.request.reply.tag {
         answer.insert("tag".into(), tag.clone());
     }
 }
@@ -360,7 +369,7 @@ fn add_token_ids<'a>(
     record: &RequestRecord,
     tokens: impl Iterator<Item = &'a Generated> + Clone,
 ) {
-    if record.reply.return_tokens {
+    if record.request.reply.return_tokens {
         answer.insert("tokens".into(), tokens.clone().map(|token| token.token).collect());
         answer.insert("sources".into(), tokens.map(|token| token.source.as_str()).collect());
     }
@@ -371,9 +380,15 @@ fn add_probabilities<'a>(
     record: &RequestRecord,
     tokens: impl Iterator<Item = &'a Generated>,
 ) {
-    if record.with_probs {
+    if record.with_probs() {
         let probs: Vec<Value> = tokens
-            .filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, &record.pieces)))
+            .filter_map(|token| {
+                Some(probabilities(
+                    token.probs.as_ref()?,
+                    record.request.options.post_sampling_probs,
+                    &record.model.pieces,
+                ))
+            })
             .collect();
         answer.insert("completion_probabilities".into(), probs.into());
     }
@@ -416,8 +431,9 @@ fn speculative(record: &RequestRecord, outcome: &Outcome, stats: &SpeculationSta
             (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
         })
         .collect();
-    let kind = record.speculation.as_ref().map_or("none".into(), |(kind, _)| kind.clone());
-    let verify = record.speculation.as_ref().map(|(_, verify)| verify.as_str());
+    let requested = &record.request.speculative;
+    let kind = requested.settings.as_ref().map_or("none".into(), |_| requested.kind());
+    let verify = requested.settings.as_ref().map(|settings| settings.verify.as_str());
     let mut answer = json!({
         "type": kind,
         "verify": verify,
@@ -435,7 +451,7 @@ fn speculative(record: &RequestRecord, outcome: &Outcome, stats: &SpeculationSta
     if let (Some(reason), Value::Object(answer)) = (&stats.disabled, &mut answer) {
         answer.insert("disabled".into(), reason.as_str().into());
     }
-    if let (true, Value::Object(answer)) = (record.compare, &mut answer) {
+    if let (true, Value::Object(answer)) = (requested.compare, &mut answer) {
         answer.extend(comparison(record, outcome, stats.comparison.as_ref()));
     }
     answer
@@ -450,7 +466,7 @@ fn comparison(record: &RequestRecord, outcome: &Outcome, comparison: Option<&Com
             json!({"first_difference": index, "first_difference_logit_gap": logit_gap})
         }
         Some(Comparison::Skipped(reason)) => json!({"compare_skipped": reason}),
-        None if aborted && record.speculation.is_some() => {
+        None if aborted && record.request.speculative.settings.is_some() => {
             json!({"compare_skipped": "the request was ended before it was complete"})
         }
         None => json!({"compare_skipped": "the request did not speculate"}),
@@ -464,10 +480,10 @@ fn comparison(record: &RequestRecord, outcome: &Outcome, comparison: Option<&Com
 /// `prompt_stats`: how much of the prompt is cached, and how much remains to be decoded. The beginnings of both parts are
 /// included if `response_fields` allows them.
 pub fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cached: usize) -> Value {
-    let (prompt, n_ctx) = (completion.tokens(), record.n_ctx);
+    let (prompt, n_ctx) = (completion.tokens(), record.model.n_ctx);
     let dropped = prompt_fit::prompt_truncation(
         prompt.len(),
-        prompt_fit::effective_n_keep(record.n_keep, prompt.len(), n_ctx),
+        prompt_fit::effective_n_keep(record.request.options.n_keep, prompt.len(), n_ctx),
         n_ctx,
     );
     let gap = dropped.clone().unwrap_or(prompt.len()..prompt.len());
@@ -483,11 +499,11 @@ pub fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cac
     });
     if let Value::Object(stats) = &mut stats {
         let kept = || head.iter().chain(tail);
-        if record.reply.wants("prompt_stats", "cached") {
-            stats.insert("cached".into(), beginning(&record.pieces, kept().take(n_cached)).into());
+        if record.request.reply.wants("prompt_stats", "cached") {
+            stats.insert("cached".into(), beginning(&record.model.pieces, kept().take(n_cached)).into());
         }
-        if record.reply.wants("prompt_stats", "to_eval") {
-            stats.insert("to_eval".into(), beginning(&record.pieces, kept().skip(n_cached)).into());
+        if record.request.reply.wants("prompt_stats", "to_eval") {
+            stats.insert("to_eval".into(), beginning(&record.model.pieces, kept().skip(n_cached)).into());
         }
     }
     stats
@@ -495,7 +511,7 @@ pub fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cac
 
 /// `prompt_stats` of a prompt that is not tokenized yet.
 pub fn pending_prompt_stats(record: &RequestRecord) -> Value {
-    json!({"n_ctx": record.n_ctx, "pending": true})
+    json!({"n_ctx": record.model.n_ctx, "pending": true})
 }
 
 /// The text of the tokens, up to [`MAX_STATS_TEXT`] characters.

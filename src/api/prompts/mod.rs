@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
 use self::serving_model::QuestionFrame;
-pub use self::serving_model::{ChatTemplates, QuestionTokens, ServingModel, TemplatesByTools};
+pub use self::serving_model::{ChatTemplates, QuestionTokens, ServedModel, ServingModel, TemplatesByTools};
 use crate::api::prompts::chat::{
     ChatTemplate, FittedChat, RenderInput, Rendered, add_to_system, drop_turns, without_dropped,
 };

@@ -11,7 +11,7 @@ use crate::api::prompts::chat_format::{KnownTemplate, RequestTemplates};
 use crate::api::wire::fields::show;
 use crate::api::wire::request::{AskedQuestion, BiasTarget, Choices, CompletionRequest, Piece};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Model, Token, Vocab};
+use crate::llama::{Model, Token, TokenPieces, Vocab};
 use foredraft_base::prompt_fit;
 
 /// The chat template of models that have none, as in llama-server.
@@ -64,7 +64,22 @@ pub struct TemplatesByTools {
     of_requests: RequestTemplates,
 }
 
+/// A model that generates, as its answers need to know it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServedModel {
+    /// Its name in answers.
+    pub name: String,
+    /// The context length of one request, in tokens.
+    pub n_ctx: usize,
+    pub pieces: Arc<TokenPieces>,
+}
+
 impl ServingModel {
+    /// The model, as answers need to know it.
+    pub fn served(&self) -> ServedModel {
+        ServedModel { name: self.name.clone(), n_ctx: self.n_ctx, pieces: Arc::clone(self.vocab().pieces()) }
+    }
+
     pub fn vocab(&self) -> &Vocab {
         self.model.vocab()
     }

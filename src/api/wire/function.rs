@@ -93,11 +93,6 @@ impl Function {
                 | Function::LookupStats
         )
     }
-
-    /// Whether the function works without a loaded engine.
-    pub fn needs_no_engine(self) -> bool {
-        matches!(self, Function::LookupCreate | Function::LookupMerge | Function::LookupStats)
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use crate::api::isolation::connection::Connection;
 use crate::api::isolation::protocol::LogitsRow;
 use crate::api::isolation::shared::HostNotice;
 use crate::api::loaded::calls::PollCommand;
+use crate::api::loaded::registry::RequestRegistry;
+use crate::api::prompts::ServedModel;
 use crate::api::tests::mutations::{Mutator, run};
 use crate::llama::TokenPieces;
 
@@ -19,6 +21,7 @@ const N_VOCAB: usize = 5;
 /// An engine whose process is this test, and has sent its model.
 struct Host {
     engine: RemoteEngine,
+    requests: RequestRegistry,
     supervisor: Supervisor,
     connection: Arc<Connection>,
     sent: Receiver<Frame>,
@@ -30,14 +33,13 @@ impl Host {
         let (notices, noticed) = crossbeam_channel::unbounded();
         let (wake, _) = crossbeam_channel::bounded(1);
         let load = LoadRequest::parse(br#"{"model": "m.gguf", "isolate": true}"#).expect("valid");
-        let shared = Arc::new(RemoteShared::new(Arc::default(), notices, wake, load));
+        let shared = Arc::new(RemoteShared::new(notices, wake, load));
         let logits = Arc::<Hook<LogitsCallback>>::default();
         logits.set(Some(Box::new(|_, _, _| Ok(()))));
         let engine = RemoteEngine {
             shared: Arc::clone(&shared),
             logits,
             threads: Mutex::default(),
-            is_closed: AtomicBool::new(false),
             asked_status: Mutex::default(),
             _following: Arc::<HostPauses>::default().follow(Arc::default()),
         };
@@ -50,7 +52,8 @@ impl Host {
         let mut pieces = TokenPieces::default();
         (0..N_VOCAB).for_each(|token| assert!(pieces.push(&[b'a' + token as u8])));
         let model = ServedModel { name: "m".to_owned(), n_ctx: 64, pieces: Arc::new(pieces) };
-        let mut host = Host { engine, supervisor, connection, sent, notices: noticed };
+        let mut host =
+            Host { engine, requests: RequestRegistry::default(), supervisor, connection, sent, notices: noticed };
         host.serve(&bytes(&model.frame(0))).expect("a model");
         host
     }
@@ -65,13 +68,15 @@ impl Host {
 
     fn submit(&self, request: &Value) -> u64 {
         let text = request.to_string();
-        let answer = self.engine.call(Function::Submit, text.as_bytes(), RequestArguments::default(), &|_| ());
-        answer.expect("valid")["id"].as_u64().expect("an id")
+        let announce = |record: &Arc<RequestRecord>| self.requests.add(Arc::clone(record));
+        let record = self.engine.begin(text.as_bytes(), RequestArguments::default(), false, &announce);
+        record.expect("valid").handle.id()
     }
 
     fn poll(&self, id: u64) -> Value {
         let command = json!({"id": id}).as_object().cloned().expect("an object");
-        self.engine.poll(PollCommand::read(&command, Vec::new()).expect("valid")).expect("it is known")
+        let command = PollCommand::read(&command, Vec::new()).expect("valid");
+        self.requests.poll(command, |_| Ok(())).expect("it is known")
     }
 
     /// The rows for the host's callback.

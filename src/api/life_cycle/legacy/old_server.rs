@@ -82,7 +82,7 @@ impl OldServer {
     /// No model is loaded; that of `request`; or those of [`Function::Complete`].
     pub fn complete(&self, endpoint: Endpoint, request: Result<&[u8]>) -> Result<Value> {
         let (request, arguments) = self.translated(endpoint, true, request)?;
-        self.engine.call_announcing(Function::Complete, Ok(request.as_bytes()), arguments, &|_| ())
+        self.engine.complete(Ok(request.as_bytes()), arguments)
     }
 
     /// `async_completion_init`, `speculative_completion_init`: queues a request, which becomes the endpoint's newest one, also if it is
@@ -93,7 +93,7 @@ impl OldServer {
     pub fn submit(&self, endpoint: Endpoint, request: Result<&[u8]>) -> Result<Value> {
         let requests = self.requests(endpoint);
         let answer = self.translated(endpoint, false, request).and_then(|(request, arguments)| {
-            self.engine.call_announcing(Function::Submit, Ok(request.as_bytes()), arguments, &|id| {
+            self.engine.submit(Ok(request.as_bytes()), arguments, &|id| {
                 let mut requests = requests.lock();
                 // Two threads that submit at the same time can arrive here in the reverse order.
                 if requests.newest < Some(id) {

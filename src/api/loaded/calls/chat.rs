@@ -7,12 +7,9 @@ use foredraft_base::work::Work;
 use foredraft_chat::MessageReader;
 use parking_lot::Mutex;
 
-use crate::api::loaded::registry::ChatRecord;
 use crate::api::prompts::chat_format::{AnswerFormat, FormatRequest, MessageStream, seen_messages, text_of};
 use crate::api::prompts::{self, PromptInterrupt, ServingModel};
-use crate::api::wire::request::{
-    ChatInput, ChatOptions, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, draw_id_seed,
-};
+use crate::api::wire::request::{ChatInput, CompletionRequest, ContinuedTurn, Prompt, RequestGrammar, draw_id_seed};
 use crate::error::{Code, Error, Result};
 
 /// The parts of the answer to a request with messages.
@@ -153,16 +150,16 @@ fn continue_last_message(chat: &mut ChatInput, format: &AnswerFormat, is_begun: 
     chat.continued = Some(ContinuedTurn { text: turn, data });
 }
 
-/// The record for the answers to a request with messages. `reader`: of the completions; `None`: another process reads them.
-pub fn record(options: &ChatOptions, reader: Option<&Arc<MessageReader>>, n_completions: usize) -> ChatRecord {
+/// The messages of a request's completions, none if it is no chat. `reader`: how they are read; absent if another process reads them.
+pub fn messages(
+    request: &CompletionRequest,
+    reader: Option<&Arc<MessageReader>>,
+    n_completions: usize,
+) -> Vec<Mutex<MessageStream>> {
+    let Some(options) = &request.chat else { return Vec::new() };
     let id_seed = draw_id_seed();
     let message = |index: usize| {
         Mutex::new(MessageStream::new(reader, options.with_function_call, id_seed.wrapping_add(index as u64)))
     };
-    ChatRecord {
-        reasoning_format: options.reasoning_format,
-        logprobs: options.logprobs,
-        with_function_call: options.with_function_call,
-        messages: (0..n_completions).map(message).collect(),
-    }
+    (0..n_completions).map(message).collect()
 }

@@ -8,12 +8,14 @@ use foredraft_base::work::Work;
 use once_cell::sync::OnceCell;
 use serde_json::Value;
 
+use super::chat::messages;
 use super::{chat, constraint, decision};
 use crate::api::loaded::local_engine::LoadedEngine as _;
 use crate::api::loaded::local_engine::LocalEngine;
-use crate::api::loaded::registry::{CompletionRecord, RecordPlace, RequestRecord};
-use crate::api::loaded::response;
-use crate::api::prompts::{InfillBudget, PreparedPrompt, PreparedTexts, PromptInterrupt, PromptSource, ServingModel};
+use crate::api::loaded::registry::{CompletionRecord, RequestRecord};
+use crate::api::prompts::{
+    InfillBudget, PreparedPrompt, PreparedTexts, PromptInterrupt, PromptSource, ServedModel, ServingModel,
+};
 use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings, parse_request};
 use crate::engine::{self, Phase, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
@@ -24,8 +26,8 @@ use foredraft_base::prompt_fit;
 
 impl LocalEngine {
     /// Parses a request and submits it to the engine. `is_awaited`: the caller waits for the final response. `announce` gets the record
-    /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the request asks for the
-    /// tokens first.
+    /// before the engine has the request. A long prompt is tokenized afterwards, on another thread, unless the caller waits, or the
+    /// request asks for the tokens first.
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
@@ -34,7 +36,7 @@ impl LocalEngine {
         request: &[u8],
         arguments: RequestArguments,
         is_awaited: bool,
-        announce: impl FnOnce(&RequestRecord),
+        announce: &dyn Fn(&Arc<RequestRecord>),
     ) -> Result<Arc<RequestRecord>> {
         let worker = self.worker()?;
         let object = parse_request(request)?;
@@ -73,42 +75,31 @@ impl LocalEngine {
         };
         // Checked first, because `n_cmpl` can be large.
         worker.check_room(request.n_completions())?;
-        let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
-            split_completions(&mut request, &serving, &common, used).into_iter().unzip();
+        let model = serving.served();
+        let mut completions = completion_records(&mut request, &common.sampling, used, &model);
         let source = self.prompt_source(&mut request, &serving, &common, interrupt);
+        let mut requests = engine_requests(&request, &serving, &common, completions.len());
         let chat_len = chat.as_ref().map_or(0, |chat| chat.prompt_len);
         let is_prepared = is_awaited || request.translation.is_prepared_first || source.is_short(chat_len);
         let n_cmpl = request.n_cmpl;
-        let n_completions = completions.len();
-        let prompts = if is_prepared {
+        if is_prepared {
             let PreparedTexts { prompts, questions, prediction } = source.prepare()?;
             let prompts = for_each_completion(prompts, n_cmpl);
             let questions = decision::questions(&request.questions, questions, &serving);
-            for (request, prompt) in requests.iter_mut().zip(&prompts) {
+            for ((completion, request), prompt) in completions.iter_mut().zip(&mut requests).zip(prompts) {
                 request.prompt = Arc::clone(&prompt.tokens);
                 request.questions = request.questions.take().or(questions.clone());
                 if let Some(settings) = &mut request.speculative {
                     settings.prediction.clone_from(&prediction);
                 }
+                completion.expected_cached = (!is_awaited).then(|| self.expected_cached(request, serving.n_ctx));
+                completion.prompt = OnceCell::with_value(prompt);
             }
-            prompts
-        } else {
-            Vec::new()
-        };
+        }
         let reservation = worker.reserve(requests, is_prepared)?;
-        let place = RecordPlace {
-            handle: Arc::clone(reservation.handle()),
-            is_awaited,
-            is_prepared,
-            model: serving.name.clone(),
-            n_ctx: serving.n_ctx,
-            pieces: Arc::clone(serving.vocab().pieces()),
-        };
-        let chat = request.chat.as_ref().zip(chat.as_ref());
-        let chat = chat.map(|(options, chat)| chat::record(options, Some(&chat.reader), n_completions));
-        let record = RequestRecord::new(request, place, completions, chat);
-        record.set_prompts(prompts);
-        let record = self.register(record);
+        let messages = messages(&request, chat.as_ref().map(|chat| &chat.reader), completions.len());
+        let handle = Arc::clone(reservation.handle());
+        let record = Arc::new(RequestRecord::new(handle, is_awaited, request, model, completions, messages));
         announce(&record);
         reservation.send()?;
         if !is_prepared {
@@ -154,33 +145,28 @@ impl LocalEngine {
         }
     }
 
-    /// `prompt_stats` before the request has a slot: an estimate from the free slot with the longest common prefix.
-    pub fn expected_prompt_stats(&self, record: &RequestRecord, completion: &CompletionRecord) -> Value {
-        if !record.is_prepared {
-            return response::pending_prompt_stats(record);
-        }
-        let n_prompt = completion.tokens().len();
-        let dropped = prompt_fit::prompt_truncation(
-            n_prompt,
-            prompt_fit::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
-            record.n_ctx,
-        );
-        let mut prompt = completion.tokens().to_vec();
+    /// How many tokens of a request's prompt are cached before it has a slot: an estimate from the free slot with the longest common
+    /// prefix.
+    fn expected_cached(&self, request: &Request, n_ctx: usize) -> usize {
+        let Request { prompt, options, lora, draft_only, .. } = request;
+        let n_keep = prompt_fit::effective_n_keep(options.n_keep, prompt.len(), n_ctx);
+        let dropped = prompt_fit::prompt_truncation(prompt.len(), n_keep, n_ctx);
+        let mut prompt = prompt.to_vec();
         if let Some(range) = dropped {
             prompt.drain(range);
         }
         let is_usable = |(index, slot): &(usize, engine::SlotStatus)| {
-            completion.reuses_cache
-                && completion.slot.is_none_or(|only| only == *index)
-                && slot.lora == completion.lora
+            options.cache_prompt
+                && options.n_beams <= 1
+                && options.slot.is_none_or(|only| only == *index)
+                && slot.lora == *lora
                 // The status does not include the draft model's slots.
-                && !record.draft_only
+                && !draft_only
         };
         let slots = self.engine_status().slots.into_iter().enumerate().filter(is_usable);
         let caches = slots.filter_map(|(_, slot)| slot.cache);
         let common = caches.map(|cache| prompt_fit::common_prefix(&cache, &prompt)).max().unwrap_or(0);
-        let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(record, completion, cached)
+        common.min(prompt.len().saturating_sub(1))
     }
 
     /// The engine's request, as far as all completions share it: without prompt and seed. `work` counts the steps.
@@ -245,50 +231,50 @@ fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Resu
     Ok(Prepared { prompts: tokens, questions, prediction })
 }
 
-/// The prompt of each completion, in the order of [`split_completions`].
+/// The prompt of each completion, in the order of [`completion_records`].
 fn for_each_completion(prompts: Vec<PreparedPrompt>, n_cmpl: usize) -> Vec<Arc<PreparedPrompt>> {
     let copies = |prompt| std::iter::repeat_n(Arc::new(prompt), n_cmpl);
     prompts.into_iter().flat_map(copies).collect()
 }
 
-/// The completions of a request, `n_cmpl` of each prompt: a record for the answers, and a request for the engine without its prompt.
-fn split_completions(
+/// The completions of a request, `n_cmpl` of each prompt, without their prompts. Each has `sampling` with a seed of its own.
+pub fn completion_records(
     request: &mut CompletionRequest,
-    serving: &ServingModel,
-    common: &Request,
+    sampling: &SamplingSettings,
     used: UsedValues,
-) -> Vec<(CompletionRecord, Request)> {
-    let n_ctx = u32::try_from(serving.n_ctx).unwrap_or(0);
-    let mut completions = Vec::new();
-    for index in 0..request.inputs.all.len() {
-        let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
-        for copy in 0..request.n_cmpl {
-            let sampling = SamplingSettings { seed: request.seed(index, copy), ..common.sampling.clone() };
-            // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
-            let is_first = copy == 0;
-            let options = RequestOptions {
-                slot: common.options.slot.filter(|_| is_first),
-                session_load: common.options.session_load.clone().filter(|_| is_first),
-                ..common.options.clone()
-            };
-            let record = CompletionRecord {
-                is_copy: !is_first,
-                prompt: OnceCell::new(),
-                given: Arc::clone(&given),
-                lora: common.lora.clone(),
-                reuses_cache: options.cache_prompt && options.n_beams <= 1,
-                slot: options.slot,
-                settings: generation_settings(request, &sampling, used, n_ctx, &serving.name),
-            };
-            // A token that is not in the vocabulary is of another model.
-            let prefix = request
-                .isolated
-                .prefixes
-                .get(completions.len())
-                .filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));
-            let prefix = prefix.map_or_else(Arc::default, |tokens| Arc::from(tokens.as_slice()));
-            completions.push((record, Request { prefix, sampling, options, ..common.clone() }));
+    model: &ServedModel,
+) -> Vec<CompletionRecord> {
+    let n_ctx = u32::try_from(model.n_ctx).unwrap_or(u32::MAX);
+    let given: Vec<Arc<Value>> = request.inputs.all.iter_mut().map(|input| Arc::new(input.given.take())).collect();
+    let record = |number: usize| {
+        let sampling = SamplingSettings { seed: request.seed(number), ..sampling.clone() };
+        CompletionRecord {
+            is_copy: !number.is_multiple_of(request.n_cmpl),
+            prompt: OnceCell::new(),
+            expected_cached: None,
+            given: given.get(number / request.n_cmpl).map(Arc::clone).unwrap_or_default(),
+            settings: generation_settings(request, &sampling, used, n_ctx, &model.name),
         }
-    }
-    completions
+    };
+    (0..request.n_completions()).map(record).collect()
+}
+
+/// The engine's requests for the `n` completions of a request, without their prompts.
+fn engine_requests(request: &CompletionRequest, serving: &ServingModel, common: &Request, n: usize) -> Vec<Request> {
+    let of_completion = |number: usize| {
+        // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
+        let is_first = number.is_multiple_of(request.n_cmpl);
+        let options = RequestOptions {
+            slot: common.options.slot.filter(|_| is_first),
+            session_load: common.options.session_load.clone().filter(|_| is_first),
+            ..common.options.clone()
+        };
+        let sampling = SamplingSettings { seed: request.seed(number), ..common.sampling.clone() };
+        // A token that is not in the vocabulary is of another model.
+        let prefix = request.isolated.prefixes.get(number);
+        let prefix = prefix.filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));
+        let prefix = prefix.map_or_else(Arc::default, |tokens| Arc::from(tokens.as_slice()));
+        Request { prefix, sampling, options, ..common.clone() }
+    };
+    (0..n).map(of_completion).collect()
 }

@@ -10,8 +10,6 @@ mod poll;
 mod session;
 mod text;
 
-pub use self::chat::record as chat_record;
-pub use self::poll::{
-    PollCommand, PollSource, cancel_left, cancel_without_models, cancelled, found_elsewhere, poll_left,
-    poll_without_models,
-};
+pub use self::chat::messages;
+pub use self::completion::completion_records;
+pub use self::poll::{PollCommand, cancelled};

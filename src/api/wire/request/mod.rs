@@ -237,10 +237,10 @@ impl CompletionRequest {
         self.inputs.all.len().saturating_mul(self.n_cmpl)
     }
 
-    /// The seed of completion `copy` of prompt `prompt`, both from 0. As in llama-server, a given seed is used for the first
-    /// completion of each prompt and incremented for its further ones. With a drawn seed, the seeds of all completions differ.
-    pub fn seed(&self, prompt: usize, copy: usize) -> u32 {
-        let offset = if self.seed_is_drawn { prompt * self.n_cmpl + copy } else { copy };
+    /// The seed of a completion; `number` counts the `n_cmpl` completions of all prompts from 0. As in llama-server, a given seed is used for
+    /// the first completion of each prompt and incremented for its further ones. With a drawn seed, the seeds of all completions differ.
+    pub fn seed(&self, number: usize) -> u32 {
+        let offset = if self.seed_is_drawn { number } else { number % self.n_cmpl };
         // 4294967295 is not a seed: it means "draw one".
         let seed = (u64::from(self.sampling.seed) + offset as u64) % u64::from(u32::MAX);
         u32::try_from(seed).unwrap_or(0)

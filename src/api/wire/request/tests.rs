@@ -365,7 +365,7 @@ fn several_completions_get_consecutive_seeds() {
     check_error(json!({"n_cmpl": "two"}), "n_cmpl: expected a whole number");
     let seeds = |document: Value| {
         let request = request(document);
-        let seeds: Vec<u32> = (0..2).flat_map(|prompt| [0, 1].map(|copy| request.seed(prompt, copy))).collect();
+        let seeds: Vec<u32> = (0..4).map(|number| request.seed(number)).collect();
         (request.sampling.seed, seeds)
     };
     assert_eq!(seeds(json!({"n_cmpl": 2, "seed": 7})).1, [7, 8, 7, 8]);
