@@ -183,8 +183,7 @@ pub(super) fn choose(
         let q = TokenDistribution::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
         // Decided before drawing, because a drawn token must not be dropped for its small probability.
         let (_, best) = q.best();
-        let token =
-            if best < f64::from(request.p_min) { None } else { drawn.draw(depth, q, 1, random).first().copied() }?;
+        let token = if best < f64::from(request.p_min) { None } else { drawn.draw(depth, q, 1, random).next() }?;
         return Some((token, sampling::probability(logits, token)));
     }
     let token = sampler.sample(logits, history, position).ok()?;

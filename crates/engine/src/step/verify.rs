@@ -184,7 +184,9 @@ impl Walk<'_, '_> {
             listed,
             error: None,
         };
-        let verdict = drafts.sampled(self.plan.draft.tokens.len()).verify(&mut target, &mut random, residual);
+        let drawn = drafts.sampled(self.plan.draft.tokens.len());
+        let rule = if drawn.is_block() { verify::block::verify } else { verify::rejection::verify };
+        let verdict = rule(drawn, &mut target, &mut random, residual);
         let error = target.error;
         self.tokens.truncate(n_context);
         if let Err(error) = self.follow(verdict, listed, error) {

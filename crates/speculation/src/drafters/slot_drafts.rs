@@ -5,10 +5,11 @@ use super::registered::RegisteredDrafter;
 use crate::controller::DraftOptions;
 use crate::drafter::Draft;
 use crate::verify::SampledDraft;
-use crate::{DrafterKind, MAX_DRAFT, Verify};
+use crate::{DrafterKind, MAX_DRAFT};
 use foredraft_base::Token;
 
 /// The drafts of a slot in one step. Steps reuse it for its allocations.
+#[derive(Default)]
 pub struct SlotDrafts {
     /// The draft of each registered drafter that the request uses.
     pub(super) proposals: Vec<Draft>,
@@ -55,17 +56,6 @@ pub struct DraftOutcome {
     pub n_accepted: usize,
 }
 
-impl Default for SlotDrafts {
-    fn default() -> SlotDrafts {
-        SlotDrafts {
-            proposals: Vec::new(),
-            choice: None,
-            sampled: SampledDraft::new(Verify::Coupled, 1),
-            drawn_by: None,
-        }
-    }
-}
-
 impl SlotDrafts {
     /// The draft that is verified.
     pub fn chosen(&self) -> Option<ChosenDraft<'_>> {
@@ -91,7 +81,7 @@ impl SlotDrafts {
         self.proposals.resize_with(drafters.len(), Draft::default);
         let used = self.proposals.iter_mut().zip(drafters).filter(|(_, drafter)| drafter.is_some());
         used.for_each(|(draft, _)| draft.clear());
-        self.sampled.begin_as(settings.verify, settings.n_branches);
+        self.sampled.begin_as(settings.verify);
     }
 
     /// `n` tokens of a drafter's draft are verified.
@@ -107,7 +97,7 @@ impl SlotDrafts {
         };
         let Some(draft) = self.proposals.get(drafter) else { return };
         self.sampled.begin(n);
-        draft.tokens.iter().all(|token| self.sampled.push_deterministic(*token));
+        draft.tokens.iter().all(|token| self.sampled.push_deterministic(self.sampled.len(), *token));
     }
 }
 

@@ -58,7 +58,7 @@ impl Drafter for Scripted {
                 if let Some(Drawing { drawn, random }) = &mut ask.drawing {
                     let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
                     let last = drawn.len();
-                    assert_eq!(drawn.draw(last, TokenDistribution::new(&only).unwrap(), 1, random), [*token]);
+                    assert!(drawn.draw(last, TokenDistribution::new(&only).unwrap(), 1, random).eq([*token]));
                 }
                 ask.draft.push(*token, *confidence);
                 NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
@@ -395,8 +395,7 @@ fn what_was_drawn_is_checked_whole() {
         assert_eq!(table.step(&[9]), (2, Some(DrafterKind::Draft), 0), "shorter than n_min, and improbable");
         table.text.proposes(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(DrafterKind::Draft), 2), "another draft is longer");
-        let SampledDraft::Chain(drawn) = table.sampled() else { panic!("a chain") };
-        assert_eq!(drawn.tokens(), [7, 8]);
+        assert_eq!((table.sampled().tokens(), table.sampled().is_block()), (vec![7, 8], false));
     }
 }
 
@@ -419,6 +418,6 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let (n, source, _) = table.step(&[8]);
     assert_eq!((n, source), (16, Some(DrafterKind::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
-    let SampledDraft::Block(drawn) = table.sampled() else { panic!("a chain for block") };
-    assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
+    assert_eq!(table.sampled().tokens(), (10..26).collect::<Vec<_>>());
+    assert!(table.sampled().is_block(), "it is checked by the same rule");
 }

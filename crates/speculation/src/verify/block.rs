@@ -23,15 +23,15 @@
 //! Later tokens determine whether earlier ones are kept, so the rule reads the distributions of the whole draft. It draws
 //! the next token for every candidate τ on the way, so it reads each distribution once.
 
-use super::proposal::ChainProposal;
 use super::random::{RandomSource, RandomUse};
 use super::residual::Residual;
+use super::sampled_draft::SampledDraft;
 use super::{TargetDistributions, Verdict};
 
 /// Verifies a chain. Reads distributions as long as the draft can still be accepted: up to a token with p = 0. The draft
 /// ends at a node where the target has no distribution.
 pub fn verify(
-    draft: &ChainProposal,
+    draft: &SampledDraft,
     target: &mut impl TargetDistributions,
     random: &mut impl RandomSource,
     residual: &mut Residual,
@@ -39,7 +39,7 @@ pub fn verify(
     let mut verdict = Verdict { node: 0, next: None };
     let mut c = 1.0;
     for node in 0.. {
-        let drawn = draft.get(node);
+        let drawn = draft.drawn(node + 1);
         if drawn.is_none() && !random.is_below(RandomUse::Accept(node), c) {
             break;
         }
@@ -49,19 +49,19 @@ pub fn verify(
             }
             break;
         };
-        let Some(drawn) = drawn else {
+        let Some((token, q)) = drawn else {
             residual.load(row, 1.0);
             verdict = Verdict { node, next: residual.draw(row, node, random) };
             break;
         };
-        let z = c - residual.overlap(row, c, drawn.q().iter());
+        let z = c - residual.overlap(row, c, q.iter());
         // Node 0 always qualifies: its h is 1, apart from rounding.
         if node == 0 || (z > 0.0 && random.is_below(RandomUse::Accept(node), z / (z + 1.0 - c))) {
             residual.load(row, c);
-            residual.subtract(drawn.q().iter());
+            residual.subtract(q.iter());
             verdict = Verdict { node, next: residual.draw(row, node, random) };
         }
-        c = (c * row.p(drawn.token()) / drawn.q().p(drawn.token())).min(1.0);
+        c = (c * row.p(token) / q.p(token)).min(1.0);
         if c.is_nan() || c <= 0.0 {
             break;
         }

@@ -11,19 +11,17 @@
 //! | [`rejection`] of a tree | draws siblings from q without replacement | more: several candidates |
 //!
 //! `accept_matching` preserves the exact output for a seed; the other rules preserve the output distribution. For those, a
-//! drafter may stop for any reason known before a draw, and must keep every drawn token. [`ChainProposal`] and
-//! [`TreeProposal`] enforce that.
+//! drafter may stop for any reason known before a draw, and must keep every drawn token. [`SampledDraft`] enforces that.
 //!
-//! One step: create the [`StepRandom`]; the drafter fills the proposal with it; decode all drafted tokens on the target;
+//! One step: create the [`StepRandom`]; the drafter fills the draft with it; decode all drafted tokens on the target;
 //! call the rule, which reads [`TargetDistributions`] in order; commit the accepted tokens and the next one. Once the
-//! [`Residual`] and the proposal have grown, a step allocates nothing.
+//! [`Residual`] and the draft have grown, a step allocates nothing.
 //!
 //! Nodes: node 0 is the committed prefix; nodes 1, 2, ... are the drafted tokens. "The distribution at a node" is that of
 //! the token after it.
 
 pub mod block;
 mod distribution;
-mod proposal;
 mod random;
 pub mod rejection;
 mod residual;
@@ -32,7 +30,6 @@ mod sampled_draft;
 use foredraft_base::Token;
 
 pub use distribution::TokenDistribution;
-pub use proposal::{ChainProposal, DrawnToken, TreeProposal};
 pub use random::{RandomSource, RandomUse, StepRandom};
 pub use residual::Residual;
 pub use sampled_draft::SampledDraft;

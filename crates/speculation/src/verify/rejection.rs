@@ -17,53 +17,25 @@
 //! Drawing with replacement, or verifying in another order, would be wrong.
 //!
 //! Deterministic children are removed one by one: each is accepted with its p, so a set of them with Σ p(x). `coupled`
-//! needs none of this: [`super::accept_matching`] with [`TreeProposal::child`] is enough.
+//! needs none of this: [`super::accept_matching`] is enough.
 
 use super::distribution::TokenDistribution;
-use super::proposal::{ChainProposal, TreeProposal};
 use super::random::{RandomSource, RandomUse};
 use super::residual::Residual;
+use super::sampled_draft::SampledDraft;
 use super::{TargetDistributions, Verdict};
-use foredraft_base::Token;
 
-/// Verifies a chain. Reads the distribution at a node only once that node is accepted.
+/// Verifies a draft. Reads the distribution at a node only once that node is accepted.
 pub fn verify(
-    draft: &ChainProposal,
+    draft: &SampledDraft,
     target: &mut impl TargetDistributions,
     random: &mut impl RandomSource,
     residual: &mut Residual,
 ) -> Verdict {
-    let child = |node| draft.get(node).map(|drawn| (node + 1, drawn.token(), drawn.q().iter())).into_iter();
-    walk(child, target, random, residual)
-}
-
-/// Verifies a tree by recursive rejection. Reads the distribution at a node only once that node is accepted.
-pub fn verify_tree(
-    draft: &TreeProposal,
-    target: &mut impl TargetDistributions,
-    random: &mut impl RandomSource,
-    residual: &mut Residual,
-) -> Verdict {
-    let children = |node| draft.children(node).map(|(child, token)| (child, token, draft.drawn_from(child)));
-    walk(children, target, random, residual)
-}
-
-/// Descends as long as a child is accepted. `children` of a node: node number, token, and the q that the child was drawn
-/// from, without its earlier siblings.
-fn walk<I, Q>(
-    children: impl Fn(usize) -> I,
-    target: &mut impl TargetDistributions,
-    random: &mut impl RandomSource,
-    residual: &mut Residual,
-) -> Verdict
-where
-    I: Iterator<Item = (usize, Token, Q)>,
-    Q: Iterator<Item = (Token, f64)> + Clone,
-{
     let mut node = 0;
     loop {
         let Some(row) = target.distribution(node) else { return Verdict { node, next: None } };
-        match accepted_of(row, children(node), random, residual) {
+        match accepted_child(draft, node, row, random, residual) {
             Some(child) => node = child,
             None => return Verdict { node, next: residual.draw(row, node, random) },
         }
@@ -72,18 +44,16 @@ where
 
 /// The first accepted child of a node whose target distribution is `row`. If none is accepted, returns `None` and leaves
 /// the residual distribution in `residual`.
-fn accepted_of<I, Q>(
+fn accepted_child(
+    draft: &SampledDraft,
+    node: usize,
     row: TokenDistribution<'_>,
-    children: I,
     random: &mut impl RandomSource,
     residual: &mut Residual,
-) -> Option<usize>
-where
-    I: Iterator<Item = (usize, Token, Q)>,
-    Q: Iterator<Item = (Token, f64)> + Clone,
-{
+) -> Option<usize> {
     let mut is_loaded = false;
-    for (child, token, q) in children {
+    for (child, token) in draft.children(node) {
+        let q = draft.drawn_from(child)?;
         // Most first children are accepted, so the distribution is copied only after a rejection.
         let p = if is_loaded { residual.weight(token) } else { row.p(token) };
         let drawn_with = q.clone().find(|(id, _)| *id == token).map_or(0.0, |(_, q)| q);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::{RandomSource, RandomUse, TokenDistribution, TreeProposal, accept_matching};
+use super::super::{RandomSource, RandomUse, SampledDraft, TokenDistribution, accept_matching};
 use super::acceptance::{self, propose};
 use super::enumeration::{EnumeratedRandom, distance, distinct, enumerate};
 use super::rules::EXACT;
@@ -282,7 +282,7 @@ fn drafts_do_not_change_the_output() {
                 draft.push(if rng.below(3) == 0 { rng.below(3) as Token } else { choose(Side::Draft, &draft) });
             }
             let drafted = &draft[prefix.len()..];
-            let mut tree = TreeProposal::default();
+            let mut tree = SampledDraft::default();
             tree.begin(20);
             let mut node = 0;
             for token in drafted {

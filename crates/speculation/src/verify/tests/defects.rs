@@ -3,7 +3,7 @@
 //! The rules are implemented a second time, over dense rows and without any of the product's code, with an optional
 //! defect.
 
-use super::super::{ChainProposal, NextToken, RandomSource, RandomUse, TokenDistribution, TreeProposal, Verdict};
+use super::super::{NextToken, RandomSource, RandomUse, SampledDraft, TokenDistribution, Verdict};
 use super::enumeration::{EnumeratedRandom, Key, distance, distinct};
 use super::rules::EXACT;
 use super::steps::*;
@@ -67,18 +67,18 @@ fn next(node: usize, (weights, total): (Vec<f64>, f64), p: &[f64], random: &mut 
 }
 
 /// (p, q) at the n-th node of a chain; `None` after the end of the output.
-fn rows(models: &ToyModels, prefix: &[Token], draft: &ChainProposal, n: usize) -> Option<(Vec<f64>, Vec<f64>)> {
-    let here = at(prefix, draft.tokens(), n);
+fn rows(models: &ToyModels, prefix: &[Token], draft: &SampledDraft, n: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+    let here = at(prefix, &draft.tokens(), n);
     if models.is_over(&here) {
         return None;
     }
     let p = models.dense(Side::Target, &here);
-    let q: Vec<f64> = draft.get(n).map_or(vec![], |drawn| (0..=77).map(|token| drawn.q().p(token)).collect());
+    let q: Vec<f64> = draft.drawn(n + 1).map_or(vec![], |(_, q)| (0..=77).map(|token| q.p(token)).collect());
     Some((p, q))
 }
 
 pub(super) fn rejection(
-    draft: &ChainProposal,
+    draft: &SampledDraft,
     target: &ToyTarget<'_>,
     random: &mut EnumeratedRandom,
     defect: Defect,
@@ -100,7 +100,7 @@ pub(super) fn rejection(
 }
 
 pub(super) fn block(
-    draft: &ChainProposal,
+    draft: &SampledDraft,
     target: &ToyTarget<'_>,
     random: &mut EnumeratedRandom,
     defect: Defect,
@@ -143,7 +143,7 @@ pub(super) fn block(
 }
 
 pub(super) fn recursive(
-    draft: &TreeProposal,
+    draft: &SampledDraft,
     target: &ToyTarget<'_>,
     random: &mut EnumeratedRandom,
     defect: Defect,
@@ -203,7 +203,7 @@ fn assert_wrong(what: &str, by: f64, margin: f64) {
 
 fn faulty_chain(
     rule: fn(
-        &super::super::ChainProposal,
+        &super::super::SampledDraft,
         &ToyTarget<'_>,
         &mut super::enumeration::EnumeratedRandom,
         Defect,
@@ -236,8 +236,8 @@ fn second_implementation_agrees_with_the_product() {
                 }
             }
         }
-        let second: TreeRule<'_> = &|draft, target, random, _| recursive(draft, target, random, Defect::None);
-        let (distribution, accepted) = tree_step(&models, &[2, 2], (BRANCHES, RECURSIVE));
+        let second: Rule<'_> = &|draft, target, random, _| recursive(draft, target, random, Defect::None);
+        let (distribution, accepted) = tree_step(&models, &[2, 2], (BRANCHES, REJECTION));
         let (other, others) = tree_step(&models, &[2, 2], (BRANCHES, second));
         assert!(distance(&distribution, &other).1 < EXACT && (accepted - others).abs() < EXACT, "{models:?}");
     }
@@ -313,10 +313,10 @@ const OTHER_ROW: Drafter = |models, prefix, draft, random| {
         let mut cut = q.clone();
         cut.sort_by(|a, b| b.p.total_cmp(&a.p));
         cut.truncate(1 + q.len() / 2);
-        let mut drawn = super::super::ChainProposal::default();
+        let mut drawn = super::super::SampledDraft::default();
         drawn.begin(usize::MAX);
-        draft.tokens().iter().for_each(|token| assert!(drawn.push_deterministic(*token)));
-        let token = drawn.draw(TokenDistribution::new(&cut).unwrap(), random).unwrap();
+        draft.tokens().iter().for_each(|token| assert!(drawn.push_next(*token)));
+        let token = drawn.draw_next(TokenDistribution::new(&cut).unwrap(), random).unwrap();
         prefix.push(token);
         draft.forge(token, TokenDistribution::new(&q).unwrap());
     }
@@ -325,7 +325,7 @@ const OTHER_ROW: Drafter = |models, prefix, draft, random| {
 /// Removes drawn tokens from the first one with a low q on.
 const DROPS_IMPROBABLE: Drafter = |models, prefix, draft, random| {
     SAMPLED(models, prefix, draft, random);
-    let low = (0..draft.tokens().len()).find(|n| draft.get(*n).is_some_and(|drawn| drawn.q().p(drawn.token()) < 0.5));
+    let low = (0..draft.tokens().len()).find(|n| draft.drawn(n + 1).is_some_and(|(token, q)| q.p(token) < 0.5));
     draft.drop_drawn(low.unwrap_or(usize::MAX));
 };
 

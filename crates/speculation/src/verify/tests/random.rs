@@ -1,6 +1,6 @@
 //! The product's random numbers: uniform, independent, and consistent between comparisons.
 
-use super::super::{ChainProposal, RandomSource, RandomUse, Residual, StepRandom, TokenDistribution, block, rejection};
+use super::super::{RandomSource, RandomUse, Residual, SampledDraft, StepRandom, TokenDistribution, block, rejection};
 use super::rules::{Constant, row};
 
 /// The index of the cell, out of `cells` equal ones, that contains the number.
@@ -67,13 +67,13 @@ fn outputs_with_the_products_random_numbers_follow_the_target() {
     let (p, q) = ([0.6, 0.3, 0.1], row(&[0.2, 0.3, 0.5]));
     for is_block in [false, true] {
         let mut counts = [0; 9];
-        let (mut draft, mut residual, mut target) = (ChainProposal::default(), Residual::default(), Constant(row(&p)));
+        let (mut draft, mut residual, mut target) = (SampledDraft::default(), Residual::default(), Constant(row(&p)));
         for seed in 0..40_000 {
             let mut text = Vec::new();
             while text.len() < 2 {
                 let mut random = StepRandom::new(seed, text.len());
                 draft.begin(2);
-                while draft.draw(TokenDistribution::new(&q).unwrap(), &mut random).is_some() {}
+                while draft.draw_next(TokenDistribution::new(&q).unwrap(), &mut random).is_some() {}
                 let verify = if is_block { block::verify } else { rejection::verify };
                 let verdict = verify(&draft, &mut target, &mut random, &mut residual);
                 text.extend_from_slice(&draft.tokens()[..verdict.node]);

@@ -2,9 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{
-    ChainProposal, Residual, TargetDistributions, TokenDistribution, TreeProposal, Verdict, block, rejection,
-};
+use super::super::{Residual, SampledDraft, TargetDistributions, TokenDistribution, Verdict, block, rejection};
 use super::acceptance;
 use super::enumeration::{distance, distinct, enumerate};
 use super::steps::*;
@@ -76,7 +74,7 @@ fn trees_are_exact_for_random_models() {
             for (kind, drafter) in
                 [("drawn", BRANCHES), ("adaptive", ADAPTIVE_BRANCHES), ("deterministic", DETERMINISTIC_BRANCHES)]
             {
-                let (distribution, _) = tree_step(&models, widths, (drafter, RECURSIVE));
+                let (distribution, _) = tree_step(&models, widths, (drafter, REJECTION));
                 assert_exact(&distribution, &models, widths.len() + 1, &format!("{kind} {widths:?}, seed {seed}"));
             }
         }
@@ -157,13 +155,13 @@ fn acceptance_matches_the_formulas_and_block_accepts_more() {
 fn block_matches_the_papers_example() {
     let check =
         |name: &str,
-         verify: &dyn Fn(&ChainProposal, &mut Constant, &mut super::enumeration::EnumeratedRandom) -> Verdict,
+         verify: &dyn Fn(&SampledDraft, &mut Constant, &mut super::enumeration::EnumeratedRandom) -> Verdict,
          expected: f64| {
             let q = row(&[2.0, 1.0]);
             let accepted: f64 = enumerate(distinct, |random| {
-                let mut draft = ChainProposal::default();
+                let mut draft = SampledDraft::default();
                 draft.begin(2);
-                while draft.draw(TokenDistribution::new(&q).unwrap(), random).is_some() {}
+                while draft.draw_next(TokenDistribution::new(&q).unwrap(), random).is_some() {}
                 verify(&draft, &mut Constant(row(&[1.0, 2.0])), random).node
             })
             .iter()
@@ -199,12 +197,12 @@ fn more_children_accept_more() {
         let (p, q) = (TokenDistribution::new(&p).unwrap(), TokenDistribution::new(&q).unwrap());
         let mut before = 0.0;
         for width in 1..=q.iter().count() {
-            let (_, accepted) = tree_step(&models, &[width], (BRANCHES, RECURSIVE));
+            let (_, accepted) = tree_step(&models, &[width], (BRANCHES, REJECTION));
             assert!(accepted > before - EXACT, "{width}: {accepted} < {before} in {models:?}");
             if width == 1 {
                 assert!((accepted - acceptance::rejection(p, q)).abs() < EXACT);
             }
-            let (_, fixed) = tree_step(&models, &[width], (DETERMINISTIC_BRANCHES, RECURSIVE));
+            let (_, fixed) = tree_step(&models, &[width], (DETERMINISTIC_BRANCHES, REJECTION));
             let mut best: Vec<(Token, f64)> = q.iter().collect();
             best.sort_by(|a, b| b.1.total_cmp(&a.1));
             let reach: f64 = best.iter().take(width).map(|(token, _)| p.p(*token)).sum();
@@ -221,7 +219,7 @@ fn tree_with_one_branch_equals_a_chain() {
     for seed in 0..100 {
         let models = ToyModels::any(seed);
         let chain = one_step(&models, 2, (SAMPLED, REJECTION), distinct);
-        let tree = tree_step(&models, &[1, 1], (BRANCHES, RECURSIVE));
+        let tree = tree_step(&models, &[1, 1], (BRANCHES, REJECTION));
         assert!(distance(&chain.0, &tree.0).1 < EXACT && (chain.1 - tree.1).abs() < EXACT, "{models:?}");
     }
 }
@@ -237,10 +235,10 @@ fn distributions_are_read_lazily() {
             TokenDistribution::new(self.0.get(node)?)
         }
     }
-    let mut draft = ChainProposal::default();
+    let mut draft = SampledDraft::default();
     draft.begin(4);
     for token in [0, 0, 1, 0] {
-        draft.push_deterministic(token);
+        draft.push_next(token);
     }
     let rows = || Counting(vec![row(&[1.0, 0.0]); 5], 0);
     let asked = enumerate(distinct, |random| {
@@ -281,16 +279,16 @@ fn proposals_reject_misuse() {
     let q = row(&[1.0, 1.0, 0.0]);
     let q = TokenDistribution::new(&q).unwrap();
     enumerate(distinct, |random| {
-        let mut draft = ChainProposal::default();
-        assert_eq!(draft.draw(q, random), None);
+        let mut draft = SampledDraft::default();
+        assert_eq!(draft.draw_next(q, random), None);
         draft.begin(1);
-        assert!(draft.push_deterministic(5) && !draft.push_deterministic(6) && draft.draw(q, random).is_none());
-        assert_eq!((draft.tokens(), draft.get(0).unwrap().token()), (&[5][..], 5));
-        assert_eq!(draft.get(0).unwrap().q().p(5), 1.0);
-        let mut tree = TreeProposal::default();
+        assert!(draft.push_next(5) && !draft.push_next(6) && draft.draw_next(q, random).is_none());
+        let (token, q5) = draft.drawn(1).unwrap();
+        assert_eq!((draft.tokens(), token, q5.p(5)), (vec![5], 5, 1.0));
+        let mut tree = SampledDraft::default();
         tree.begin(4);
-        assert_eq!(tree.draw(0, q, 3, random), 2, "q has only two tokens");
-        assert_eq!((tree.draw(0, q, 1, random), tree.draw(9, q, 1, random)), (0, 0));
+        assert_eq!(tree.draw(0, q, 3, random).count(), 2, "q has only two tokens");
+        assert!([0, 9].iter().all(|parent| tree.draw(*parent, q, 1, random).next().is_none()));
         assert!(!tree.push_deterministic(0, 7), "node 0 has drawn children");
         assert!(
             tree.push_deterministic(1, 7)
@@ -300,7 +298,7 @@ fn proposals_reject_misuse() {
         );
         assert_eq!((tree.child(1, 8), tree.parent(4), tree.token(4)), (Some(4), Some(1), Some(8)));
         tree.begin(0);
-        assert!(tree.is_empty() && tree.draw(0, q, 1, random) == 0);
+        assert!(tree.is_empty() && tree.draw(0, q, 1, random).next().is_none());
     });
     for none in [&[][..], &[0.0, 0.0], &[f32::NAN], &[-1.0], &[f32::INFINITY, 1.0]] {
         assert!(TokenDistribution::new(&row(none)).is_none(), "{none:?}");
@@ -321,17 +319,17 @@ proptest! {
         let (Some(p_row), Some(q_row)) = (TokenDistribution::new(&p), TokenDistribution::new(&q)) else { return Ok(()) };
         for rule in 0..3 {
             let distribution = enumerate(distinct, |random| {
-                let (mut chain, mut branches) = (ChainProposal::default(), TreeProposal::default());
+                let (mut chain, mut branches) = (SampledDraft::default(), SampledDraft::default());
                 let mut target = Constant(p.clone());
                 let mut residual = Residual::default();
                 chain.begin(2);
                 branches.begin(9);
                 let (verdict, first) = if rule == 2 {
-                    branches.draw(0, q_row, width, random);
-                    let verdict = rejection::verify_tree(&branches, &mut target, random, &mut residual);
+                    branches.draw(0, q_row, width, random).for_each(drop);
+                    let verdict = rejection::verify(&branches, &mut target, random, &mut residual);
                     (verdict, branches.token(verdict.node))
                 } else {
-                    while chain.draw(q_row, random).is_some() {}
+                    while chain.draw_next(q_row, random).is_some() {}
                     let verify = [rejection::verify, block::verify][rule];
                     let verdict = verify(&chain, &mut target, random, &mut residual);
                     (verdict, chain.tokens().get(..verdict.node).and_then(|tokens| tokens.first().copied()))

@@ -2,7 +2,7 @@
 //! different truncation on both sides. The steps show how an engine uses the rules.
 
 use super::super::{
-    ChainProposal, RandomSource, Residual, StepRandom, TargetDistributions, TokenDistribution, block, rejection,
+    RandomSource, Residual, SampledDraft, StepRandom, TargetDistributions, TokenDistribution, block, rejection,
 };
 use super::enumeration::{EnumeratedRandom, distance, distinct, enumerate};
 use super::rules::EXACT;
@@ -109,23 +109,24 @@ impl ModelPair {
 
     /// Drafts up to `limit` tokens, verifies them and commits the result.
     fn step(&self, completion: &mut Completion, limit: usize, is_block: bool, random: &mut impl RandomSource) {
-        let mut draft = ChainProposal::default();
+        let mut draft = SampledDraft::default();
         draft.begin(limit);
         let mut history = completion.tokens.clone();
         let mut drafting = completion.draft.for_draft(false);
         while draft.has_space() {
             let mut logits = self.logits(1, &history);
             let q = drafting.constrained_distribution(&mut logits, &history, history.len()).unwrap();
-            let token = draft.draw(TokenDistribution::new(q).unwrap(), random).unwrap();
+            let token = draft.draw_next(TokenDistribution::new(q).unwrap(), random).unwrap();
             drafting.accept(token).unwrap();
             history.push(token);
         }
+        let drafted = draft.tokens();
         completion.ahead.sync_from(&completion.own);
         let mut target = Lookahead {
             pair: self,
             sampler: &mut completion.ahead,
             history: completion.tokens.clone(),
-            draft: draft.tokens(),
+            draft: &drafted,
             listed: Vec::new(),
         };
         let mut residual = Residual::default();
@@ -136,7 +137,7 @@ impl ModelPair {
         };
         let listed = target.listed;
         let next = verdict.next.unwrap();
-        let accepted = draft.tokens().iter().copied().zip(listed).take(verdict.node);
+        let accepted = drafted.iter().copied().zip(listed).take(verdict.node);
         for (token, p) in accepted.chain([(next.token, next.p)]) {
             completion.own.accept_with(token, p).unwrap();
             completion.draft.accept(token).unwrap();

@@ -1,8 +1,8 @@
 //! A step as in the engine: draft, verify, commit.
 
 use super::super::{
-    ChainProposal, NextToken, RandomSource, RandomUse, Residual, TargetDistributions, TokenDistribution, TreeProposal,
-    Verdict, block, rejection,
+    NextToken, RandomSource, RandomUse, Residual, SampledDraft, TargetDistributions, TokenDistribution, Verdict, block,
+    rejection,
 };
 use super::enumeration::{EnumeratedRandom, Key, distinct, enumerate};
 use super::toy_models::{OutputDistribution, Side, ToyModels};
@@ -50,9 +50,9 @@ impl TargetDistributions for ToyTarget<'_> {
     }
 }
 
-/// A rule for chains.
+/// A rule.
 pub(super) type Rule<'r> =
-    &'r dyn Fn(&ChainProposal, &mut ToyTarget<'_>, &mut EnumeratedRandom, &mut Residual) -> Verdict;
+    &'r dyn Fn(&SampledDraft, &mut ToyTarget<'_>, &mut EnumeratedRandom, &mut Residual) -> Verdict;
 
 pub(super) const REJECTION: Rule<'static> =
     &|draft, target, random, residual| rejection::verify(draft, target, random, residual);
@@ -60,14 +60,14 @@ pub(super) const BLOCK: Rule<'static> =
     &|draft, target, random, residual| block::verify(draft, target, random, residual);
 
 /// A drafter of chains.
-pub(super) type Drafter = fn(&ToyModels, &[Token], &mut ChainProposal, &mut EnumeratedRandom);
+pub(super) type Drafter = fn(&ToyModels, &[Token], &mut SampledDraft, &mut EnumeratedRandom);
 
 /// Draws from q up to the limit or until the drafter stops, as in the product.
 pub(super) const SAMPLED: Drafter = |models, prefix, draft, random| {
     let mut prefix = prefix.to_vec();
     while draft.has_space() && !models.draft_stops(&prefix) {
         let q = models.row(Side::Draft, &prefix);
-        prefix.push(draft.draw(TokenDistribution::new(&q).unwrap(), random).unwrap());
+        prefix.push(draft.draw_next(TokenDistribution::new(&q).unwrap(), random).unwrap());
     }
 };
 
@@ -76,7 +76,7 @@ pub(super) const DETERMINISTIC: Drafter = |models, prefix, draft, _| {
     let mut prefix = prefix.to_vec();
     while draft.has_space() && !models.draft_stops(&prefix) {
         prefix.push(TokenDistribution::new(&models.row(Side::Draft, &prefix)).unwrap().best().0);
-        assert!(draft.push_deterministic(prefix[prefix.len() - 1]));
+        assert!(draft.push_next(prefix[prefix.len() - 1]));
     }
 };
 
@@ -87,10 +87,10 @@ pub(super) const MIXED: Drafter = |models, prefix, draft, random| {
         let q = models.row(Side::Draft, &prefix);
         let q = TokenDistribution::new(&q).unwrap();
         if (prefix.len() + models.seed as usize).is_multiple_of(2) {
-            prefix.push(draft.draw(q, random).unwrap());
+            prefix.push(draft.draw_next(q, random).unwrap());
         } else {
             prefix.push(q.best().0);
-            draft.push_deterministic(q.best().0);
+            draft.push_next(q.best().0);
         }
     }
 };
@@ -104,15 +104,15 @@ pub(super) fn step(
     random: &mut EnumeratedRandom,
 ) -> (Vec<Token>, usize) {
     random.begin(prefix.len());
-    let mut draft = ChainProposal::default();
+    let mut draft = SampledDraft::default();
     draft.begin(limit);
     drafter(models, prefix, &mut draft, random);
-    let node = |node: usize| Some((node - 1, *draft.tokens().get(node - 1)?));
+    let node = |node| Some((draft.parent(node)?, draft.token(node)?));
     let mut target = ToyTarget::new(models, prefix, &node);
     let verdict = rule(&draft, &mut target, random, &mut Residual::default());
     prefix.extend_from_slice(&draft.tokens()[..verdict.node]);
     commit(models, prefix, verdict.next);
-    (draft.tokens().to_vec(), verdict.node)
+    (draft.tokens(), verdict.node)
 }
 
 fn commit(models: &ToyModels, prefix: &mut Vec<Token>, next: Option<NextToken>) {
@@ -138,17 +138,11 @@ pub(super) fn one_step(
     finish(models, outcomes, limit + 1)
 }
 
-/// A rule for trees.
-pub(super) type TreeRule<'r> =
-    &'r dyn Fn(&TreeProposal, &mut ToyTarget<'_>, &mut EnumeratedRandom, &mut Residual) -> Verdict;
 /// A drafter of trees.
-pub(super) type TreeDrafter = fn(&ToyModels, &[Token], &[usize], &mut TreeProposal, &mut EnumeratedRandom);
-
-pub(super) const RECURSIVE: TreeRule<'static> =
-    &|draft, target, random, residual| rejection::verify_tree(draft, target, random, residual);
+pub(super) type TreeDrafter = fn(&ToyModels, &[Token], &[usize], &mut SampledDraft, &mut EnumeratedRandom);
 
 /// The tokens from `prefix` up to a node.
-pub(super) fn tokens_at(tree: &TreeProposal, mut node: usize, prefix: &[Token]) -> Vec<Token> {
+pub(super) fn tokens_at(tree: &SampledDraft, mut node: usize, prefix: &[Token]) -> Vec<Token> {
     let mut tokens = Vec::new();
     while let (Some(token), Some(parent)) = (tree.token(node), tree.parent(node)) {
         tokens.insert(0, token);
@@ -161,8 +155,8 @@ fn grow(
     models: &ToyModels,
     prefix: &[Token],
     widths: &[usize],
-    tree: &mut TreeProposal,
-    mut children: impl FnMut(&mut TreeProposal, usize, TokenDistribution<'_>, usize),
+    tree: &mut SampledDraft,
+    mut children: impl FnMut(&mut SampledDraft, usize, TokenDistribution<'_>, usize),
 ) {
     let mut node = 0;
     while node <= tree.len() {
@@ -178,7 +172,7 @@ fn grow(
 /// `widths[depth]` children for every node of a level, drawn without replacement.
 pub(super) const BRANCHES: TreeDrafter = |models, prefix, widths, tree, random| {
     grow(models, prefix, widths, tree, |tree, node, q, width| {
-        tree.draw(node, q, width, random);
+        tree.draw(node, q, width, random).for_each(drop);
     });
 };
 
@@ -189,7 +183,7 @@ pub(super) const ADAPTIVE_BRANCHES: TreeDrafter = |models, prefix, widths, tree,
         while let Some(drawn) = tree.token(wild + 1) {
             wild += 1 + usize::from(drawn == 1);
         }
-        tree.draw(node, q, (width + wild) % (width + 1), random);
+        tree.draw(node, q, (width + wild) % (width + 1), random).for_each(drop);
     });
 };
 
@@ -205,10 +199,10 @@ pub(super) const DETERMINISTIC_BRANCHES: TreeDrafter = |models, prefix, widths, 
 pub(super) fn tree_step(
     models: &ToyModels,
     widths: &[usize],
-    how: (TreeDrafter, TreeRule<'_>),
+    how: (TreeDrafter, Rule<'_>),
 ) -> (OutputDistribution, f64) {
     let outcomes = enumerate(distinct, |random| {
-        let mut draft = TreeProposal::default();
+        let mut draft = SampledDraft::default();
         draft.begin(usize::MAX);
         how.0(models, &[], widths, &mut draft, random);
         let node = |node| Some((draft.parent(node)?, draft.token(node)?));
