@@ -119,6 +119,7 @@ export interface Config {
   draft_vocab?: number;
   draft_weights?: 'file' | 'q8_0' | 'q4_0';
   max_queue?: number;
+  cache_ram_mb?: number;
   warmup?: boolean;
   log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';
 }
@@ -247,6 +248,7 @@ export interface Request {
   preserved_tokens?: string[];
   generation_prompt?: string;
   timeout_ms?: number;
+  conversation?: string | null;
   /** From -10 to 10; 0 is the default. */
   priority?: number;
   deadline_ms?: number | null;
@@ -500,6 +502,7 @@ export interface Status {
   slots: Array<{ id: number; state: string; request_id: number | null; n_past: number }>;
   queue: number;
   queue_order: number[];
+  conversations: { n: number; bytes: number };
   vocab_only: boolean;
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;

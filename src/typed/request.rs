@@ -42,6 +42,12 @@ impl HostRequest {
         self.set("seed", seed)
     }
 
+    /// The conversation whose state the request continues and leaves.
+    #[must_use]
+    pub fn conversation(self, name: impl Into<String>) -> HostRequest {
+        self.set("conversation", name.into())
+    }
+
     /// From -10 to 10: requests of a higher priority get slots first, and preempt others.
     #[must_use]
     pub fn priority(self, priority: i8) -> HostRequest {

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod conversations;
 mod distribution;
 mod long_context;
 mod lossless;

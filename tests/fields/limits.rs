@@ -59,6 +59,18 @@ pub fn rows() -> Vec<Row> {
             stopped(&unlimited, "limit", "");
             assert_eq!(unlimited.setting("timeout_ms"), 0);
         }),
+        row(&["conversation"], json!({"conversation": "Mia", "n_predict": 10}), |response| {
+            assert_eq!(response.setting("conversation"), "Mia");
+            let again = response.ask(json!({"conversation": "Mia"}));
+            assert_eq!(again.content(), response.content());
+            assert!(
+                response
+                    .refused(json!({"conversation": "a\nb"}))
+                    .starts_with("conversation: expected a string of 1 to 256")
+            );
+            assert!(response.refused(json!({"n_beams": 2})).starts_with("conversation: not available with n_beams"));
+            assert!(response.refused(json!({"n_cmpl": 2})).starts_with("conversation: expected one completion, got 2"));
+        }),
         row(&["priority", "deadline_ms"], json!({"priority": 3, "deadline_ms": 1, "n_predict": 40}), |response| {
             assert_eq!((response.setting("priority"), response.setting("deadline_ms")), (&json!(3), &json!(1)));
             let timings = &response.answer["timings"];

@@ -22,7 +22,7 @@ const FIELDS: &str = "
     dry_sequence_breakers repeat_last_n repeat_penalty presence_penalty frequency_penalty penalize_nl mirostat
     mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar
     logits_callback cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
-    stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag priority deadline_ms
+    stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag priority deadline_ms conversation
     n_beams session_load session_save prediction json_schema choices speculative.model speculative.compare
     speculative.verify speculative.n_branches speculative.p_split speculative.type speculative.n_max speculative.n_min
     speculative.p_min speculative.adaptive speculative.lookup_cache_static speculative.lookup_cache_dynamic

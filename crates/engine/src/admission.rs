@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::beams::Beams;
 use super::compare::Compare;
 use super::completion::Completion;
+use super::conversations;
 use super::decision::ChoiceDecision;
 use super::edited_rows::EditedRows;
 use super::event::{PromptProbs, PromptStats, Restored};
@@ -14,7 +15,7 @@ use super::prefixes::{self, SlotPrefix};
 use super::priority::to_preempt;
 use super::request::{PromptState, Request, Submission};
 use super::sessions::load_from;
-use super::slots::{DroppedTokens, RequestSpeculation, SlotPool, Task};
+use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};
 use super::step::input::SlotState;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::prompt_fit;
@@ -115,7 +116,13 @@ impl AdmissionPass {
 
     /// The place of the next waiting request; `None`: it has to wait.
     pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
-        self.place_applicant(&Applicant::of(submission), || SlotPrefix::in_slots(pool, submission))
+        let mut applicant = Applicant::of(submission);
+        if let (Some(name), None) = (&submission.request.options.conversation, applicant.slot) {
+            let holds_it = |slot: &Slot| slot.task.is_none() && slot.conversation.as_ref() == Some(name);
+            applicant.slot = pool.slots.iter().position(holds_it);
+            applicant.loads_session |= applicant.slot.is_none() && pool.conversations.has(name);
+        }
+        self.place_applicant(&applicant, || SlotPrefix::in_slots(pool, submission))
     }
 
     /// The slot of a preempted request that goes on; `None`: it has to wait.
@@ -282,6 +289,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let biases = || request.sampling.logit_bias.clone();
     let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
     let decision = request.questions.map(decide).transpose()?;
+    conversations::switch(pool, index, options.conversation.as_ref());
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
         prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);

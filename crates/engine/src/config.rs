@@ -41,6 +41,8 @@ pub struct Config {
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.
     pub max_queue: usize,
+    /// The most bytes of conversations in memory.
+    pub cache_ram: usize,
     /// Whether both models decode before the first request, so that it is not slower than others, and batches of all sizes are measured.
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.

@@ -107,7 +107,8 @@ impl DraftOnly {
         let context = Context::new(&self.model, &self.config.context, &self.threads, &self.interrupt)?;
         let beams = Beams::new(&self.model, &self.config.context, &self.threads, &self.interrupt);
         let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-        let config = Config { self_extend: extend, ..self.config.clone() };
+        // Conversations are those of the target.
+        let config = Config { self_extend: extend, cache_ram: 0, ..self.config.clone() };
         Ok(BatchScheduler::new(context, beams, &config))
     }
 

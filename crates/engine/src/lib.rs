@@ -18,6 +18,8 @@ mod builder;
 mod compare;
 mod completion;
 mod config;
+mod conversation_store;
+mod conversations;
 #[cfg(test)]
 #[allow(unsafe_code)]
 #[path = "../../../tests/counting_allocator/mod.rs"]
@@ -75,6 +77,7 @@ use foredraft_speculation::Caches;
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, DeviceFit, FitReport, FitSettings, Models};
+pub use self::conversation_store::ConversationMemory;
 pub use self::decision::{Question, Questions};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
@@ -129,6 +132,7 @@ struct Shared {
     slots: Mutex<Vec<SlotStatus>>,
     /// See [`WorkerStatus::queue_order`].
     queue_order: Mutex<Vec<u64>>,
+    conversations: Mutex<ConversationMemory>,
 }
 
 impl Shared {
@@ -150,6 +154,8 @@ pub struct WorkerStatus {
     pub queue: usize,
     /// The requests that wait for a slot or were preempted, in the order in which they get slots, as of the engine's last step.
     pub queue_order: Vec<u64>,
+    /// The conversations in memory, as of the engine's last step.
+    pub conversations: ConversationMemory,
     /// Threads that decode now; 0: there is no engine.
     pub n_threads_now: usize,
 }
@@ -344,6 +350,7 @@ impl WorkerHandle {
             slots: self.shared.slots.lock().clone(),
             queue: self.counts.queued(),
             queue_order: self.shared.queue_order.lock().clone(),
+            conversations: *self.shared.conversations.lock(),
             n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
         }
     }

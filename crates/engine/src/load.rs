@@ -157,6 +157,7 @@ fn start(
         is_measuring: Mutex::new(false),
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
         queue_order: Mutex::default(),
+        conversations: Mutex::default(),
     });
     let embedding_limits = embedder.as_ref().map(Embedder::limits);
     let (sender, commands) = crossbeam_channel::unbounded();

@@ -2,10 +2,12 @@
 //!
 //! Where memory allows, a request takes the state of its cells along. Otherwise its tokens are decoded again.
 
+use std::sync::Arc;
+
+use super::conversations::{make_room, put_away};
 use super::event::{Outcome, Stop};
 use super::prefixes::beginning;
 use super::request_handle::CompletionSink;
-use super::sessions::make_room;
 use super::slots::{SlotPool, Task};
 use foredraft_base::Snapshot;
 
@@ -16,6 +18,8 @@ pub(super) struct PreemptedTask {
     lora: Vec<f32>,
     /// The slot that it had.
     slot: usize,
+    /// The conversation to which it belongs.
+    conversation: Option<Arc<str>>,
     /// Its cells; `None`: its tokens are decoded again.
     pub(super) state: Option<Snapshot>,
 }
@@ -36,17 +40,25 @@ pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> O
     drafters.end(index, &[], 0);
     task.is_preempted = false;
     task.n_preempted += 1;
-    Some(PreemptedTask { task: Box::new(task), lora: slot.lora.clone(), slot: index, state })
+    Some(PreemptedTask {
+        task: Box::new(task),
+        lora: slot.lora.clone(),
+        slot: index,
+        conversation: slot.conversation.take(),
+        state,
+    })
 }
 
 /// Lets a preempted request go on in the slot `index`, which is free.
 pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask) {
-    let PreemptedTask { mut task, lora, state, .. } = preempted;
+    let PreemptedTask { mut task, lora, conversation, state, .. } = preempted;
+    put_away(pool, index, None);
     let n_tokens = state.as_ref().map_or(0, |state| state.tokens.len());
     // Without room the state is not put back, and its tokens are decoded again.
     let has_room = make_room(pool, index, n_tokens).is_ok();
     let reuses = pool.reuses_prompts && task.options.cache_prompt && task.options.prompt_probs.is_none();
     let last_used = pool.count_admission();
+    let is_taken = pool.slots.iter().any(|slot| slot.conversation.is_some() && slot.conversation == conversation);
     let SlotPool { context, slots, drafters, .. } = pool;
     let Some(slot) = slots.get_mut(index) else { return };
     match state {
@@ -60,6 +72,7 @@ pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask
         speculation.drafting = drafters.begin(index, &task.sampler, speculation.drafting.settings());
     }
     (slot.lora, slot.last_used, slot.loaded) = (lora, last_used, None);
+    slot.conversation = conversation.filter(|_| !is_taken);
     slot.task = Some(*task);
 }
 

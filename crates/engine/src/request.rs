@@ -135,6 +135,8 @@ pub struct RequestOptions {
     pub n_beams: usize,
     /// The slot to run in; `None`: the one whose cache fits best.
     pub slot: Option<usize>,
+    /// The conversation whose state the request continues and leaves.
+    pub conversation: Option<Arc<str>>,
     /// Whether the cached beginning of an earlier request may be reused.
     pub cache_prompt: bool,
     /// Least tokens of a part of the prompt that is moved to its position from a later one in the cache; 0: nothing is moved.

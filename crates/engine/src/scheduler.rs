@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
 use super::config::Config;
+use super::conversation_store::ConversationStore;
 use super::ending::end;
 use super::event::{Event, Stop};
 use super::follow_up::follow_up;
@@ -107,6 +108,7 @@ impl BatchScheduler {
                 context,
                 slots,
                 drafters,
+                conversations: ConversationStore::new(config.cache_ram),
                 shared_cells,
                 ctx_shift: config.ctx_shift,
                 reuses_prompts: true,

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crossbeam_channel::Sender;
 
+use super::conversations::{make_room, put_away};
 use super::event::{Erased, Restored, Saved};
 use super::request::{SessionJob, SessionWork};
 use super::slots::SlotPool;
@@ -90,6 +91,7 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
     if n_tokens > n_ctx {
         return Err(Error::new(Code::ContextFull, format!("{n_tokens} tokens, where n_ctx is {n_ctx}")));
     }
+    put_away(pool, index, None);
     make_room(pool, index, n_tokens)?;
     // Restoring decodes a token, with the scales that the session was saved with.
     let scales = pool.context.model().lora_scales();
@@ -115,25 +117,9 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
 fn erase(pool: &mut SlotPool, index: usize) -> Result<Erased> {
     let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     let n_tokens = slot.cache.len();
-    (slot.seed, slot.loaded) = (None, None);
+    (slot.seed, slot.loaded, slot.conversation) = (None, None, None);
     pool.clear_cache(index);
     Ok(Erased { n_tokens, n_draft: pool.drafters.erase(index) })
-}
-
-/// Where slots share their cells, empties the caches of free slots until a session fits.
-pub(super) fn make_room(pool: &mut SlotPool, index: usize, n_tokens: usize) -> Result<()> {
-    let Some(cells) = pool.shared_cells else { return Ok(()) };
-    loop {
-        let others = pool.slots.iter().filter(|slot| slot.index != index && !slot.cache.is_empty());
-        let used: usize = others.clone().map(|slot| slot.cache.len()).sum();
-        if used + n_tokens <= cells {
-            return Ok(());
-        }
-        let idle = others.filter(|slot| slot.task.is_none()).min_by_key(|slot| slot.last_used);
-        let full = || format!("{n_tokens} tokens do not fit beside the {used} of running requests into {cells}");
-        let idle = idle.map(|slot| slot.index).ok_or_else(|| Error::new(Code::ContextFull, full()))?;
-        pool.clear_cache(idle);
-    }
 }
 
 fn no_slot(index: usize) -> Error {

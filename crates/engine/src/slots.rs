@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::completion::Completion;
+use super::conversation_store::ConversationStore;
 use super::decision::ChoiceDecision;
 use super::edited_rows::EditedRows;
 use super::event::{
@@ -30,6 +32,8 @@ pub(super) struct Slot {
     /// The LoRA scales that the cache was decoded with, which are those of the task.
     pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
+    /// The conversation whose state the cache has.
+    pub(super) conversation: Option<Arc<str>>,
     /// The seed of the last request, or of the loaded session, and its RNG counter.
     pub(super) seed: Option<SeedOrigin>,
     /// The tokens of the session that was loaded, until a request begins.
@@ -49,6 +53,7 @@ impl Slot {
             cache: Sequence::new(index, extend),
             lora: Vec::new(),
             task: None,
+            conversation: None,
             seed: None,
             loaded: None,
             last_used: 0,
@@ -93,6 +98,8 @@ pub(super) struct SlotPool {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) drafters: Drafters,
+    /// The conversations that no slot holds.
+    pub(super) conversations: ConversationStore,
     /// Cells that all slots share; `None`: each slot has its own.
     pub(super) shared_cells: Option<usize>,
     /// Whether a full context drops its middle and goes on.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::conversations::put_away;
 use super::ending;
 use super::event::Stop;
 use super::report::StepReport;
@@ -107,6 +108,9 @@ fn next_to_resume(states: &[SlotState], cells: usize) -> Option<usize> {
 /// Carries out a change.
 pub(super) fn apply(pool: &mut SlotPool, change: CellChange) {
     let (CellChange::Resume(index) | CellChange::Evict(index) | CellChange::Preempt(index)) = change;
+    if matches!(change, CellChange::Evict(_)) {
+        put_away(pool, index, None);
+    }
     if !matches!(change, CellChange::Resume(_)) {
         pool.clear_cache(index);
     }

@@ -285,6 +285,7 @@ impl Worker {
     fn publish(&self) {
         let Some(scheduler) = &self.scheduler else { return };
         self.shared.queue_order.lock().clone_from(&scheduler.queue_order);
+        *self.shared.conversations.lock() = scheduler.pool.conversations.memory();
         for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.pool.slots) {
             let busy = slot.task.as_ref();
             status.request = busy.map(|task| task.sink.id());

@@ -40,6 +40,12 @@ pub trait Drafter {
         None
     }
 
+    /// The bytes of what [`Drafter::save`] saves, at most.
+    fn state_size(&mut self, slot: usize) -> usize {
+        let _ = slot;
+        0
+    }
+
     /// Restores a result of [`Drafter::save`]. Returns false if it does not fit or on failure; the drafter then catches up as usual.
     fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         let _ = (slot, snapshot);

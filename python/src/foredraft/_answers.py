@@ -260,6 +260,7 @@ class Status(IsolationStatus):
     slots: List[SlotStatus]
     queue: int
     queue_order: List[int]
+    conversations: Mapping[str, int]
     vocab_only: bool
     draft: Optional[Mapping[str, Any]]
     attention: Optional[Mapping[str, Any]]

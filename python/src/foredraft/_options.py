@@ -138,6 +138,7 @@ class EngineOptions(TypedDict, total=False):
     draft_vocab: int
     draft_weights: Literal["file", "q8_0", "q4_0"]
     max_queue: int
+    cache_ram_mb: int
     isolate: bool
     isolate_path: Path
     isolate_cpus: str
@@ -186,6 +187,7 @@ class RequestOptions(TypedDict, total=False):
     preserved_tokens: Sequence[str]
     generation_prompt: str
     timeout_ms: int
+    conversation: str
     priority: int
     deadline_ms: int
     t_max_predict_ms: int

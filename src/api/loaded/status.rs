@@ -63,6 +63,7 @@ pub struct EngineStatus {
     slots: Vec<Value>,
     queue: usize,
     queue_order: Vec<u64>,
+    conversations: Value,
     vocab_only: bool,
     model_description: Option<String>,
     model_size: u64,
@@ -165,6 +166,7 @@ impl EngineStatus {
             slots,
             queue: engine.queue,
             queue_order: engine.queue_order.clone(),
+            conversations: json!({"n": engine.conversations.n, "bytes": engine.conversations.n_bytes}),
             n_threads_now: engine.n_threads_now,
             pending_panel_bytes: pending(&models.target) + models.draft.as_ref().map_or(0, pending),
             ..self.clone()

@@ -207,6 +207,7 @@ fn words() -> Vec<&'static str> {
         "scale",
         "timeout_ms",
         "priority",
+        "conversation",
         "deadline_ms",
         "t_max_predict_ms",
         "tag",

@@ -137,6 +137,10 @@ impl Drafter for CrossVocabulary {
         self.model.save(slot)
     }
 
+    fn state_size(&mut self, slot: usize) -> usize {
+        self.model.state_size(slot)
+    }
+
     fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         self.model.load(slot, snapshot)
     }

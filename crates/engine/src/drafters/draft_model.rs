@@ -381,6 +381,12 @@ impl Drafter for DraftModel {
         if cache.is_empty() { None } else { cache.save(&mut self.context).ok() }
     }
 
+    fn state_size(&mut self, slot: usize) -> usize {
+        let Some(slot) = self.slots.get(slot).filter(|slot| !slot.cache.is_empty()) else { return 0 };
+        let size = slot.cache.state_size(&mut self.context).unwrap_or(0);
+        size + slot.cache.len() * size_of::<Token>()
+    }
+
     fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         let Some(cache) = self.slots.get_mut(slot).map(|slot| &mut slot.cache) else { return false };
         if snapshot.tokens.len() > self.context.n_ctx() || cache.mismatch(&self.context, snapshot).is_some() {

@@ -289,6 +289,19 @@ impl Sequence {
             .collect()
     }
 
+    /// The bytes of what [`Sequence::save`] saves beside the tokens.
+    ///
+    /// # Errors
+    /// As [`Context::state`].
+    pub fn state_size(&self, context: &mut Context) -> Result<usize> {
+        Ok(context.state_size(self.id, Part::Whole)? + self.checkpoints.bytes())
+    }
+
+    /// Whether cells may depend on tokens that are not in the sequence.
+    pub fn is_moved(&self) -> bool {
+        self.moved.is_some()
+    }
+
     /// Saves the sequence.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ impl IdleEngine {
             is_measuring: Mutex::new(false),
             slots: Mutex::new(vec![SlotStatus::default(); setup.n_parallel]),
             queue_order: Mutex::default(),
+            conversations: Mutex::default(),
         };
         let worker = Worker {
             commands,

@@ -5,6 +5,7 @@
 //! - `distribution`: every verification rule preserves the output distribution through the whole engine.
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
+//! - `conversations`: conversations change slots and go to memory, and their outputs stay the same.
 //! - `decisions`: choices are as probable as each of them alone.
 //! - `delivery`: the scheduler alone delivers the changes of steps, after the step.
 //! - `instructions`: steps whose instructions a script counts.
@@ -18,6 +19,7 @@
 
 mod allocations;
 mod batches;
+mod conversations;
 mod decisions;
 mod delivery;
 mod distribution;
@@ -101,6 +103,8 @@ struct Setup {
     draft_vocab: Option<usize>,
     /// The tokens that the draft scores, beside those of the context. `None`: all.
     draft_scores: Option<usize>,
+    /// The most bytes of conversations in memory.
+    cache_ram: usize,
 }
 
 impl Setup {
@@ -122,6 +126,7 @@ impl Setup {
             draft_cost: 0,
             draft_vocab: None,
             draft_scores: None,
+            cache_ram: 1 << 20,
         }
     }
 
@@ -188,6 +193,7 @@ impl TestEngine {
             self_extend: None,
             embedding: false,
             max_queue: usize::MAX,
+            cache_ram: setup.cache_ram,
             warmup: false,
             numa: None,
             frame_budget: None,
@@ -282,6 +288,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             t_max_predict: None,
             n_beams: 1,
             slot: None,
+            conversation: None,
             cache_prompt: true,
             n_cache_reuse: 0,
             session_load: None,

@@ -208,28 +208,43 @@ impl Context {
     /// As [`Context::state`]; the buffer has no state then.
     pub fn state_into(&mut self, sequence: SeqId, part: Part, state: &mut Vec<u8>) -> Result<()> {
         state.clear();
-        self.apply_pending_moves(sequence)?;
+        let size = self.state_size(sequence, part)?;
         faked!(fake = &self.fake => {
             *state = fake.state(sequence);
             Ok(())
         });
         let mut why = ErrorBuffer::new();
-        // SAFETY: the context is alive, and the sequence exists. The guard catches exceptions.
-        let size =
-            unsafe { foredraft_state_size(self.ptr.as_ptr(), sequence, part.is_partial(), why.ptr(), why.size()) };
-        if size == 0 || state.try_reserve_exact(size).is_err() {
-            return Err(Error::model(format!("cannot copy a state of {size} bytes: {}", why.message())));
+        if state.try_reserve_exact(size).is_err() {
+            return Err(Error::model(format!("cannot copy a state of {size} bytes")));
         }
-        state.resize(size, 0);
-        // SAFETY: as above, and the buffer has `size` bytes.
+        // SAFETY: as in `state_size`, and the buffer has room for `size` bytes.
         let copied = unsafe {
-            let to = state.as_mut_ptr();
+            let to = state.spare_capacity_mut().as_mut_ptr().cast();
             foredraft_state_get(self.ptr.as_ptr(), to, size, sequence, part.is_partial(), why.ptr(), why.size())
         };
         if let Some(loss) = self.loss() {
             return Err(Error::model(loss));
         }
-        if copied == size { Ok(()) } else { Err(Error::model(format!("cannot copy the state: {}", why.message()))) }
+        if copied != size {
+            return Err(Error::model(format!("cannot copy the state: {}", why.message())));
+        }
+        // SAFETY: llama.cpp has written so many bytes.
+        unsafe { state.set_len(size) };
+        Ok(())
+    }
+
+    /// Returns the number of bytes of the state of `sequence`.
+    ///
+    /// # Errors
+    /// As [`Context::state`].
+    pub fn state_size(&mut self, sequence: SeqId, part: Part) -> Result<usize> {
+        self.apply_pending_moves(sequence)?;
+        faked!(fake = &self.fake => Ok(fake.state(sequence).len()));
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the context is alive, and the sequence exists. The guard catches exceptions.
+        let size =
+            unsafe { foredraft_state_size(self.ptr.as_ptr(), sequence, part.is_partial(), why.ptr(), why.size()) };
+        if size == 0 { Err(Error::model(format!("a state has no size: {}", why.message()))) } else { Ok(size) }
     }
 
     /// Replaces `sequence` by a state from [`Context::state`].

@@ -205,6 +205,11 @@ impl Drafters {
         self.registered.iter_mut().rev().find_map(|registered| registered.drafter.save(slot))
     }
 
+    /// As [`Drafter::state_size`]; the largest one.
+    pub fn state_size(&mut self, slot: usize) -> usize {
+        self.registered.iter_mut().map(|registered| registered.drafter.state_size(slot)).max().unwrap_or(0)
+    }
+
     /// As [`Drafter::load`].
     pub fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         self.registered.iter_mut().any(|registered| registered.drafter.load(slot, snapshot))

@@ -40,6 +40,9 @@ const MAX_CTX: i64 = 1 << 26;
 const MAX_DRAFT_VOCAB: i64 = i32::MAX as i64;
 /// The memory that `fit` leaves free on each device, in MiB: llama.cpp's default.
 const FIT_MARGIN_MB: u64 = 1024;
+/// The default and the maximum of `cache_ram_mb`.
+const CACHE_RAM_MB: usize = 256;
+const MAX_CACHE_RAM_MB: i64 = 1 << 24;
 /// The default of `max_queue`.
 const MAX_QUEUE: usize = 64;
 
@@ -271,6 +274,7 @@ impl LoadRequest {
             self_extend: self_extend(fields)?,
             embedding,
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
+            cache_ram: fields.int("cache_ram_mb", 0..=MAX_CACHE_RAM_MB)?.unwrap_or(CACHE_RAM_MB) << 20,
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
             frame_budget,

@@ -81,6 +81,7 @@ fn missing_keys_have_their_defaults() {
             self_extend: None,
             embedding: false,
             max_queue: 64,
+            cache_ram: 256 << 20,
             warmup: true,
             numa: None,
             frame_budget: None,
@@ -458,7 +459,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 97] = [
+const KEYS: [&str; 98] = [
     "model",
     "model_alias",
     "model_draft",
@@ -548,6 +549,7 @@ const KEYS: [&str; 97] = [
     "draft_vocab",
     "draft_weights",
     "max_queue",
+    "cache_ram_mb",
     "log_level",
     "seed",
     "warmup",

@@ -52,6 +52,8 @@ const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 const PRIORITIES: RangeInclusive<i64> = -10..=10;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
+/// The most bytes of the name of a conversation.
+const MAX_CONVERSATION: usize = 256;
 /// The maximum `prompt_logprobs`, as of `n_probs`.
 const MAX_PROMPT_LOGPROBS: i64 = 1 << 20;
 /// The maximum scale of a LoRA adapter, as in a load.
@@ -380,23 +382,28 @@ impl CompletionRequest {
         Ok(self)
     }
 
-    /// Refuses `session_load` and `session_save` where they are impossible.
+    /// Refuses `session_load`, `session_save` and `conversation` where they are impossible.
     ///
     /// # Errors
-    /// The request uses draft-only mode or beams, or would save several completions to one file.
+    /// The request uses draft-only mode or beams, or would keep the states of several completions under one name.
     pub fn validate_sessions(&self) -> Result<()> {
         let completions = self.n_completions();
-        let paths = [("session_load", &self.options.session_load), ("session_save", &self.options.session_save)];
-        for (name, _) in paths.into_iter().filter(|(_, path)| path.is_some()) {
+        let RequestOptions { session_load, session_save, conversation, .. } = &self.options;
+        let all = [
+            ("session_load", session_load.is_some()),
+            ("session_save", session_save.is_some()),
+            ("conversation", conversation.is_some()),
+        ];
+        for (name, _) in all.into_iter().filter(|(_, is_given)| *is_given) {
             if self.speculative.draft_only {
                 return Err(Error::invalid(format!("{name}: not available with speculative.model \"draft\"")));
             }
             if self.options.n_beams > 1 {
                 return Err(Error::invalid(format!("{name}: not available with n_beams")));
             }
-            if name == "session_save" && completions > 1 {
+            if name != "session_load" && completions > 1 {
                 return Err(Error::invalid(format!(
-                    "session_save: expected one completion, got {completions} for one file"
+                    "{name}: expected one completion, got {completions} for one state"
                 )));
             }
         }
@@ -436,6 +443,7 @@ fn options(
         t_max_predict: duration(fields, "t_max_predict_ms")?,
         n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
         slot: count_or_all(fields, "id_slot")?.flatten(),
+        conversation: conversation(fields)?,
         cache_prompt: flag(fields, "cache_prompt", true)?,
         n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
         session_load: fields.c_text("session_load")?.map(PathBuf::from),
@@ -446,6 +454,15 @@ fn options(
         preserved_tokens: Arc::default(),
         prompt_probs: fields.int("prompt_logprobs", 0..=MAX_PROMPT_LOGPROBS)?,
     })
+}
+
+/// Reads the name of a conversation.
+fn conversation(fields: &mut Fields) -> Result<Option<Arc<str>>> {
+    let Some(value) = fields.get("conversation") else { return Ok(None) };
+    let text = value.as_str().filter(|text| (1..=MAX_CONVERSATION).contains(&text.len()));
+    let expected = format!("a string of 1 to {MAX_CONVERSATION} bytes without control characters");
+    let text = text.filter(|text| !text.contains(char::is_control));
+    text.map(|text| Some(Arc::from(text))).ok_or_else(|| unexpected("conversation", &expected, value))
 }
 
 fn reply(fields: &mut Fields, is_decision: bool) -> Result<Reply> {

@@ -72,6 +72,7 @@ pub fn generation_settings(
         ("cache_prompt", json!(options.cache_prompt)),
         ("n_cache_reuse", json!(options.n_cache_reuse)),
         ("id_slot", count(options.slot)),
+        ("conversation", json!(options.conversation.as_deref())),
         ("timeout_ms", milliseconds(options.timeout)),
         ("priority", json!(options.priority)),
         ("deadline_ms", options.deadline.map_or(Value::Null, |deadline| milliseconds(Some(deadline)))),

@@ -117,6 +117,7 @@ fn other_fields_are_parsed() {
         (r.options.n_cache_reuse, r.options.seed_position) = (256, Some(7))
     });
     check(json!({"timeout_ms": 1500}), |r| r.options.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"conversation": "Mia"}), |r| r.options.conversation = Some("Mia".into()));
     check(json!({"priority": -10, "deadline_ms": 250}), |r| {
         (r.options.priority, r.options.deadline) = (-10, Some(Duration::from_millis(250)))
     });
@@ -158,6 +159,10 @@ fn other_fields_are_parsed() {
     check_error(json!({"n_cache_reuse": -1}), "n_cache_reuse: expected a whole number from 0 to 2147483647, got -1");
     check_error(json!({"seed_position": -1}), "seed_position");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    let name = "conversation: expected a string of 1 to 256 bytes without control characters, got";
+    for wrong in [json!(""), json!("a".repeat(257)), json!("a\nb"), json!(7), json!([])] {
+        check_error(json!({"conversation": wrong}), name);
+    }
     check_error(json!({"priority": "high"}), "priority: expected a whole number from -10 to 10, got \"high\"");
     check_error(json!({"priority": 11}), "priority: expected a whole number from -10 to 10, got 11");
     check_error(json!({"deadline_ms": 0}), "deadline_ms: expected a whole number from 1 to 31536000000, got 0");
@@ -392,7 +397,7 @@ fn generation_settings_report_every_field() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "choices": null, "json_schema": null, "property_order": "schema", "additional_properties": false, "grammar": "root ::= \"a\"",
-        "logits_callback": false, "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0, "priority": 0, "deadline_ms": null,
+        "logits_callback": false, "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "conversation": null, "timeout_ms": 0, "priority": 0, "deadline_ms": null,
         "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "prompt_logprobs": null, "response_fields": [], "lora": [],
@@ -405,7 +410,7 @@ fn generation_settings_report_every_field() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 103] = [
+const KEYS: [&str; 104] = [
     "logits_callback",
     "choices",
     "functions",
@@ -505,6 +510,7 @@ const KEYS: [&str; 103] = [
     "speculative.type",
     "prediction",
     "timeout_ms",
+    "conversation",
     "priority",
     "deadline_ms",
     "tag",

@@ -124,7 +124,7 @@ impl Simulator {
 #[test]
 fn no_request_is_lost_or_starves_in_random_arrivals() {
     let mut n_preempted = 0;
-    for seed in 0..40_u64 {
+    for seed in 0..10_u64 {
         let mut random = seed;
         let mut draw = |n: u64| {
             random = mix(random.wrapping_add(1));
@@ -133,7 +133,7 @@ fn no_request_is_lost_or_starves_in_random_arrivals() {
         let n_slots = 1 + draw(4) as usize;
         let mut simulator = Simulator::new(n_slots);
         let mut most_waiting = 0;
-        for _ in 0..1500 {
+        for _ in 0..500 {
             // As much as the slots can do, in bursts.
             for _ in 0..if draw(40) == 0 { 20 } else { draw(2) } {
                 let deadline = (draw(2) == 0).then(|| draw(200));
@@ -150,7 +150,7 @@ fn no_request_is_lost_or_starves_in_random_arrivals() {
             n_preempted += job.n_preempted;
         }
     }
-    assert!(n_preempted > 1000, "the test needs preemptions: {n_preempted}");
+    assert!(n_preempted > 300, "the test needs preemptions: {n_preempted}");
 }
 
 #[test]
