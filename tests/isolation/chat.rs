@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::common::chat::{PLAIN, TOOLS, sum_of_deltas};
 use crate::common::{Endpoint, complete, start as start_local, with};
@@ -39,6 +39,26 @@ pub fn chats() -> Vec<(&'static str, Value)> {
     ]
     .map(|(name, more)| (name, with(&chat, more)))
     .into()
+}
+
+#[test]
+fn decisions_have_the_answers_of_an_engine_in_this_process() {
+    let config = json!({"n_ctx": 1024});
+    let question = |number: usize| json!({"type": "noul", "instructions": format!("Number {number} is in the story.")});
+    let questions: Map<String, Value> = (0..20).map(|number| (number.to_string(), question(number))).collect();
+    let request = json!({"state": "Tom had a red kite.", "questions": questions});
+    let decide = |engine: &JsonEngine| call(engine, Function::Decide, &request);
+    let (local, isolated) = (decide(&start_local(config.clone())), start(config));
+    let answer = decide(&isolated);
+    assert_eq!((&local["answers"], &local["usage"]), (&answer["answers"], &answer["usage"]));
+    assert!(answer.get("content").is_none(), "{answer}");
+    // The process dies, and its successor answers.
+    let id = submit(&isolated, &request);
+    kill(pid(&isolated), "KILL");
+    let updates = drain(&isolated, id);
+    assert_eq!(updates.last().expect("an end")["answers"], local["answers"]);
+    let refused = isolated.call(Function::Decide, Ok(br#"{"state": "a", "questions": {"": {}}}"#)).expect_err("no id");
+    assert!(refused.message().contains("questions: expected an id"), "{refused}");
 }
 
 /// A message without the ids of its calls, which are drawn.

@@ -176,6 +176,31 @@ fn temperatures_count_by_type() {
 }
 
 #[test]
+fn temperatures_in_a_file_count_and_decision_models_are_refused() {
+    let with_key = |key: &str, text: &str| {
+        let model = tiny_models::with_seed(9, || tiny_models::with_template(key, text));
+        start(json!({"model": model, "n_ctx": 512}))
+    };
+    let request = json!({"state": STORY, "questions": questions(3)});
+    let plain = decide(&with_key("gemma3.unused", "0"), &request)["answers"].clone();
+    let hot = with_key("gemma3.decision.temperature.choice.3_5", "4");
+    let answers = decide(&hot, &request)["answers"].clone();
+    assert_eq!((&plain["q1"], &plain["q2"]), (&answers["q1"], &answers["q2"]));
+    let same = decide(&with_key("gemma3.unused", "0"), &with(&request, json!({"temperatures": {"choice": 4}})));
+    assert_eq!(bits(&same), answers.to_string(), "as given by the host");
+    assert_ne!(plain["q0"], answers["q0"]);
+    assert_eq!(
+        decide(&hot, &with(&request, json!({"temperatures": {"choice": 1}})))["answers"],
+        plain,
+        "the host's count"
+    );
+    let native = with_key("gemma3.decision.type", "kev");
+    let error = try_decide(&native, &request.to_string()).expect_err("it is refused");
+    assert!(error.code() == Code::InvalidRequest && error.message().contains("type kev"), "{error}");
+    complete(&native, Plain, &json!({"prompt": STORY, "n_predict": 1}));
+}
+
+#[test]
 fn cancelled_and_late_decisions_have_no_answers_and_disturb_none() {
     let engine = start(json!({"n_ctx": 4096, "n_parallel": 2}));
     let story = json!({"prompt": "Once upon a time there was a child named", "n_predict": 60, "temperature": 0});
