@@ -321,7 +321,7 @@ impl ChatInput {
         let shown_schema = ShownSchema::read(fields, messages.is_some())?;
         let Some(messages) = messages else {
             let given = [
-                ("tools", tools.is_some()),
+                ("tools", fields.is_given("tools")),
                 ("chat_template", chat_template.is_some()),
                 ("chat_template_kwargs", kwargs.is_some()),
                 ("add_generation_prompt", add_generation_prompt.is_some()),
