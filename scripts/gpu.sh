@@ -10,17 +10,12 @@
 # FOREDRAFT_SETUP=none is not. What cannot be had is a line that begins with "skipped:"; with CI set it is a failure.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-cd "$root"
+platform=GPU
+# shellcheck source=scripts/cross.sh
+. "$(dirname "$0")/cross.sh"
 work=$root/target/gpu
 module=$work/libforedraft-vulkan.so
 library=${CARGO_TARGET_DIR:-$root/target}/release/libforedraft.so
-platform=GPU
-# shellcheck source=scripts/cross.sh
-. scripts/cross.sh
-
-# shellcheck disable=SC1090 # the path of what it writes
-. "$(scripts/setup.sh)"
 
 # The folder of llama.cpp's sources, as cargo has them.
 sources() {
@@ -39,7 +34,6 @@ build() {
     local llama version
     read -r llama version <<<"$(sources)"
     begin "building the Vulkan backend of llama-cpp-sys-2 $version (5 minutes or more on two cores)"
-    mkdir -p "$work"
     # A header of ours makes up for what Debian's lack.
     CPATH=$root/scripts/gpu cmake -S "$llama" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DGGML_VULKAN=ON -DGGML_CPU=OFF -DGGML_OPENMP=OFF \
         -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DLLAMA_BUILD_{COMMON,TESTS,TOOLS,EXAMPLES,SERVER,APP}=OFF -DLLAMA_OPENSSL=OFF \
@@ -65,9 +59,10 @@ test_device() {
     begin "tests/gpu/devices.py"
     # lavapipe counts as a CPU, which ggml takes only if it is named.
     GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} FOREDRAFT_MODULE=$module FOREDRAFT_LIB=$library PYTHONPATH=$root/python/src \
-        python3 tests/gpu/devices.py models/stories-target.gguf models/stories-draft.gguf
+        python3 tests/gpu/devices.py "${models[@]}"
 }
 
 choose "${1:-all}" build test
+enter "$work"
 ! wants build || build
 ! wants test || test_device

@@ -12,21 +12,15 @@
 # "skipped:"; with CI set that is a failure.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-cd "$root"
-triple=aarch64-apple-darwin
-work=$root/target/macos
-here=${CARGO_TARGET_DIR:-$root/target}
 platform=macOS
+triple=aarch64-apple-darwin
 zig_version=0.17.1
 # shellcheck source=scripts/cross.sh
-. scripts/cross.sh
-
-# shellcheck disable=SC1090 # the path of what it writes
-. "$(scripts/setup.sh)"
-export CPATH=$root/scripts/gcc
+. "$(dirname "$0")/cross.sh"
+work=$root/target/macos
+here=${CARGO_TARGET_DIR:-$root/target}
+enter "$work/bin"
 add_target
-mkdir -p "$work/bin"
 
 set_up_zig() {
     if ! [ -x "$work/zig/bin/python" ] || ! "$work/zig/bin/python" -m ziglang version >/dev/null 2>&1; then

@@ -20,12 +20,11 @@
 # where CI runs (CI=1) that is a failure.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-out=${FOREDRAFT_PACKAGES:-$root/target/packages}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 platform=release
 # shellcheck source=scripts/cross.sh
-. "$root/scripts/cross.sh"
+. "$(dirname "$0")/cross.sh"
+out=${FOREDRAFT_PACKAGES:-$root/target/packages}
 
 with_c=1 tag=''
 for argument in "$@"; do
@@ -89,7 +88,7 @@ done
 
 # Each in an empty environment, on this processor and on the oldest one that the library is for.
 unset FOREDRAFT_LIB
-models=$root/models
+shipped=$root/models
 on_haswell() { # what, command...
     local what=$1 said
     shift
@@ -108,7 +107,7 @@ cat >"$work/run.py" <<PROGRAM
 from foredraft import Engine
 import os
 isolate = os.environ.get("ISOLATE") == "1"
-with Engine("$models/stories-target.gguf", warmup=False, n_threads=1, isolate=isolate) as engine:
+with Engine("$shipped/stories-target.gguf", warmup=False, n_threads=1, isolate=isolate) as engine:
     print(engine.complete("Once upon a time", n_predict=8, temperature=0).text)
 PROGRAM
 expected=$(cd "$work" && "$work/python/bin/python" run.py)
@@ -127,7 +126,7 @@ same() { # what, command...: an engine in a process of its own gives the same
 mkdir "$work/node"
 cat >"$work/node/run.mjs" <<PROGRAM
 import { Engine } from 'foredraft';
-const engine = await Engine.load({ model: '$models/stories-target.gguf', warmup: false, n_threads: 1, isolate: process.env.ISOLATE === '1' });
+const engine = await Engine.load({ model: '$shipped/stories-target.gguf', warmup: false, n_threads: 1, isolate: process.env.ISOLATE === '1' });
 console.log((await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 })).content);
 await engine.close();
 PROGRAM
@@ -151,7 +150,7 @@ static class Program
         using (var engine = new Engine())
         {
             var isolate = Environment.GetEnvironmentVariable("ISOLATE") == "1";
-            engine.Load(new Json { ["model"] = "$models/stories-target.gguf", ["warmup"] = false, ["n_threads"] = 1, ["isolate"] = isolate });
+            engine.Load(new Json { ["model"] = "$shipped/stories-target.gguf", ["warmup"] = false, ["n_threads"] = 1, ["isolate"] = isolate });
             Console.WriteLine(engine.Complete(new Json { ["prompt"] = "Once upon a time", ["n_predict"] = 8, ["temperature"] = 0 })["content"].Text);
         }
     }
@@ -176,8 +175,8 @@ if [ -n "$with_c" ]; then
 int main(void) {
     foredraft_engine *engine = foredraft_engine_new();
     const char *config = getenv("ISOLATE") != NULL
-        ? "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1, \"isolate\": true}"
-        : "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1}";
+        ? "{\"model\": \"$shipped/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1, \"isolate\": true}"
+        : "{\"model\": \"$shipped/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1}";
     if (foredraft_load(engine, config) != 0) return 1;
     char *answer = foredraft_complete(engine, "{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"temperature\": 0, \"response_fields\": [\"content\"]}");
     puts(answer);
@@ -203,7 +202,7 @@ PROGRAM
         . "$("$root/scripts/setup.sh")"
         cmake -S "$root/examples/cmake" -B "$work/cmake" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/c" && cmake --build "$work/cmake"
     ) >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log" >&2; die "examples/cmake cannot be built with the C archive"; }
-    question=("$models/stories-target.gguf" "Tell me a story about a fox.")
+    question=("$shipped/stories-target.gguf" "Tell me a story about a fox.")
     expected=$("$work/cmake/ask" "${question[@]}" 2>/dev/null)
     [ -n "$expected" ] || die "the CMake package gives no completion"
     echo "CMake:$expected"

