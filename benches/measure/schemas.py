@@ -4,7 +4,8 @@
 
 DATA is the folder `maskbench/data` of https://github.com/guidance-ai/jsonschemabench, or the repository's. Both sides have the tokens of the model's vocabulary,
 the longest ones first, the same texts, and one thread whose processor time is counted. A mask of all tokens is made before each token of a text, and before its
-end; a text is refused at the first token that the mask lacks. `right` are the schemas of which all instances are judged as the benchmark says. Builds
+end; a text is refused at the first token that the mask lacks. `foredraft` has the defaults of a request: properties in the schema's order, and no others than
+the listed ones where the schema says nothing. `foredraft, open` has `"property_order": "any"` and `"additional_properties": true`. `right` are the schemas of which all instances are judged as the benchmark says. Builds
 `benches/schemas`.
 """
 import collections
@@ -71,14 +72,14 @@ def jobs(folder, every):
         yield {"id": name, "set": re.match(r"(.+?)(---|_\d*\.json|_\d+_)", name)[1], "schema": job["schema"], "texts": texts, "valid": [test["valid"] for test in tests]}
 
 
-def ours(tokens, all_jobs):
+def ours(tokens, all_jobs, *more):
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in ("vocabulary", "jobs")]
         with open(paths[0], "wb") as file:
             file.writelines(struct.pack("<H", len(token)) + token for token in tokens)
         with open(paths[1], "w", encoding="utf-8") as file:
             file.writelines(json.dumps(job) + "\n" for job in all_jobs)
-        command = ["cargo", "bench", "--quiet", "-p", "foredraft-schema", "--bench", "schemas", "--", paths[0]]
+        command = ["cargo", "bench", "--quiet", "-p", "foredraft-schema", "--bench", "schemas", "--", paths[0], *more]
         with open(paths[1], encoding="utf-8") as file:
             program = subprocess.Popen(command, cwd=ROOT, stdin=file, stdout=subprocess.PIPE)
         yield from map(json.loads, program.stdout)
@@ -160,7 +161,7 @@ def row(name, program, judged):
 def run(args):
     tokens, all_jobs = vocabulary(args.model), list(jobs(args.data, args.every))
     print(f"{len(tokens)} tokens\n\n{COLUMNS}\n| --- | ---: | --- | " + " | ".join(["---:"] * 6) + " |")
-    results = {"foredraft": list(ours(tokens, all_jobs)), "llguidance": list(theirs(tokens, all_jobs))}
+    results = {"foredraft": list(ours(tokens, all_jobs)), "foredraft, open": list(ours(tokens, all_jobs, "--open")), "llguidance": list(theirs(tokens, all_jobs))}
     sets = collections.defaultdict(list)
     for index, job in enumerate(all_jobs):
         sets["all"].append(index)

@@ -1,11 +1,12 @@
 //! Compiles schemas and follows texts token by token, with a mask of the whole vocabulary before each. `python3 benches/measure schemas` gives it the schemas
 //! and prints its figures.
 //!
-//!     cargo bench -p foredraft-schema --bench schemas -- VOCABULARY [--check] < JOBS > RESULTS
+//!     cargo bench -p foredraft-schema --bench schemas -- VOCABULARY [--open] [--check] < JOBS > RESULTS
 //!
 //! VOCABULARY has the bytes of each token behind their number, a little-endian `u16`; none for control tokens. A job is a line of JSON:
 //! `{"id": ..., "schema": ..., "texts": [...]}`. A result is a line, too: microseconds until a grammar of the schema stands, the first error, which texts the
 //! grammar accepts whole, and microseconds for each mask. All are times of the CPU.
+//! Schemas are compiled as a request does by default; with `--open` with `"property_order": "any"` and `"additional_properties": true`.
 //! `--check` compares the masks with what each token by itself is allowed, before every tenth token.
 #![allow(
     unsafe_code,
@@ -108,14 +109,14 @@ fn main() {
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let job: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
-        let checks = arguments.iter().any(|argument| argument == "--check");
-        writeln!(output, "{}", result(&vocabulary, &job, checks)).expect("somebody reads");
+        let has = |name: &str| arguments.iter().any(|argument| argument == name);
+        writeln!(output, "{}", result(&vocabulary, &job, has("--open"), has("--check"))).expect("somebody reads");
     }
 }
 
-fn result(vocabulary: &Arc<FileVocabulary>, job: &Value, checks: bool) -> Value {
+fn result(vocabulary: &Arc<FileVocabulary>, job: &Value, is_open: bool, checks: bool) -> Value {
     let started = cpu_micros();
-    let grammar = compile(vocabulary, &job["schema"]);
+    let grammar = compile(vocabulary, &job["schema"], is_open);
     let compile_us = cpu_micros() - started;
     let grammar = match grammar {
         Ok(grammar) => grammar,
@@ -125,16 +126,21 @@ fn result(vocabulary: &Arc<FileVocabulary>, job: &Value, checks: bool) -> Value 
     for text in job["texts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         accepted.push(follow(vocabulary, grammar.clone(), text, &mut masks));
         if checks {
-            check(vocabulary, [grammar.clone(), compile(vocabulary, &job["schema"]).expect("it compiled")], text);
+            check(
+                vocabulary,
+                [grammar.clone(), compile(vocabulary, &job["schema"], is_open).expect("it compiled")],
+                text,
+            );
         }
     }
     json!({"id": job["id"], "compile_us": compile_us, "accepted": accepted, "mask_us": masks})
 }
 
-fn compile(vocabulary: &Arc<FileVocabulary>, schema: &Value) -> Result<Grammar> {
+fn compile(vocabulary: &Arc<FileVocabulary>, schema: &Value, is_open: bool) -> Result<Grammar> {
     let work = Work::new(STEPS, None);
     let mut tree = Tree::new();
-    let compiled = Schema::new(schema, &work)?.compile(&CompileOptions::default(), &mut tree)?;
+    let options = CompileOptions { drop_unenforceable: true, is_open, any_order: is_open, is_lenient: false };
+    let compiled = Schema::new(schema, &work)?.compile(&options, &mut tree)?;
     Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node, &work)
 }
 

@@ -397,6 +397,19 @@ fn a_schema_in_the_prompt_is_data() {
 }
 
 #[test]
+fn a_schema_of_ten_megabytes_in_the_prompt_ends_with_its_request() {
+    let engine = engine();
+    let schema = json!({"description": "word ".repeat(2 << 20), "enum": [1]});
+    let request = json!({"messages": user("Hi"), "n_predict": 4, "response_format": {"type": "json_object", "schema": schema}, "timeout_ms": 60_000});
+    let answer = complete(&engine, Endpoint::Foredraft, &request);
+    assert_eq!(answer["message"]["content"].as_str().map(str::trim), Some("1"));
+    assert!(answer["warnings"][0].as_str().unwrap().starts_with("schema_in_prompt: the schema has 104857"), "{answer}");
+    let shown = with(&request, json!({"schema_in_prompt": true})).to_string();
+    let error = engine.complete_as(Endpoint::Foredraft, shown.as_bytes()).unwrap_err();
+    assert!(["context_full", "invalid_request"].contains(&error.code().as_str()), "{error}");
+}
+
+#[test]
 fn schema_in_prompt_says_where_it_is_ignored() {
     let engine = engine();
     let ask = |more: Value| {
