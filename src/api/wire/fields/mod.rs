@@ -36,8 +36,13 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>> {
     // serde_json ends its messages with the line and column.
     let parsed = serde_json::from_str(text).map_err(|error| {
         let message = error.to_string();
-        let is_escape = message.starts_with("invalid escape");
-        let hint = if is_escape { " (a backslash in a string is written \\\\; paths can have / instead)" } else { "" };
+        let hint = if message.starts_with("invalid escape") {
+            " (a backslash in a string is written \\\\; paths can have / instead)"
+        } else if text.trim_start().starts_with('{') {
+            ""
+        } else {
+            " (expected a JSON object, for a completion such as {\"prompt\": \"Hello\"})"
+        };
         invalid(format!("not JSON: {message}{hint}"))
     });
     match parsed? {

@@ -43,6 +43,9 @@ fn malformed_documents_are_refused() {
     check("[".repeat(1_000_000).as_bytes(), "recursion limit exceeded");
     assert_eq!(parse_object(b" {\"a\": {\"b\": [1]}} ").unwrap(), *json!({"a": {"b": [1]}}).as_object().unwrap());
     assert_eq!(parse_object("\u{FEFF}{}".as_bytes()).unwrap().len(), 0);
+    let message = |text: &str| parse_object(text.as_bytes()).unwrap_err().message().to_owned();
+    assert!(message("Hello").ends_with("(expected a JSON object, for a completion such as {\"prompt\": \"Hello\"})"));
+    assert!(!message("{\"prompt\": Hello}").contains("expected a JSON object"));
 }
 
 #[test]
