@@ -12,9 +12,9 @@ mod typed;
 pub use self::api::{Function, devices};
 pub use self::engine::LogitsCallback;
 pub use self::typed::{
-    CompletionStream, DecisionAnswer, Engine, EnginePause, FinalResponse, FunctionCall, HostConfig as Config,
-    HostQuestion as Question, HostRequest as Request, Message, SpeculationReport, StopType, StreamUpdate, ToolFunction,
-    Usage,
+    CompletionStream, DecisionAnswer, Engine, EngineLoad, EnginePause, FinalResponse, FunctionCall,
+    HostConfig as Config, HostQuestion as Question, HostRequest as Request, Message, RankedDocument, SpeculationReport,
+    StopType, StreamUpdate, ToolFunction, Usage,
 };
 pub use foredraft_base::error::{Code, Error, Result};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use foredraft::{Code, Config, DecisionAnswer, Engine, Error, Message, Question, Request, StopType};
+use foredraft::{Code, Config, DecisionAnswer, Engine, EngineLoad, Error, Message, Question, Request, StopType};
 use futures_core::Stream;
 use serde_json::json;
 
@@ -74,6 +74,44 @@ fn completions_and_streams_have_the_same_text() {
 
     let plain = engine.complete(&story().speculative(false)).expect("a completion");
     assert_eq!((plain.content, plain.tokens_predicted), (whole.content, 40));
+}
+
+#[test]
+fn loads_can_be_waited_for_by_threads_and_tasks_or_dropped() {
+    let mut load = EngineLoad::begin(&config()).expect("it begins");
+    assert!((0.0..=1.0).contains(&load.progress()));
+    let engine = block_on(&mut load).expect("it loads");
+    drop(load);
+    let expected = engine.complete(&story()).expect("a completion").content;
+    let other = EngineLoad::begin(&config()).expect("it begins");
+    while !other.is_finished() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(other.progress(), 1.0);
+    let other = other.finish().expect("it loads");
+    assert_eq!(other.complete(&story()).expect("a completion").content, expected);
+    other.reload(&Config::new(model("draft")).n_ctx(256)).expect("it loads");
+    assert_ne!(other.complete(&story()).expect("a completion").content, expected);
+    let missing = block_on(EngineLoad::begin(&Config::new("nowhere.gguf")).expect("it begins"));
+    assert_eq!(missing.err().map(|error| error.code()), Some(Code::ModelError));
+    drop(EngineLoad::begin(&config()).expect("it begins"));
+}
+
+#[test]
+fn tokens_and_sessions_go_there_and_back() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let tokens = engine.tokenize("Tom had a red hat.").expect("tokens");
+    assert!(engine.detokenize(&tokens).expect("a text").ends_with("Tom had a red hat."));
+    let whole = engine.complete(&story().set("id_slot", 0)).expect("a completion");
+    let path = std::env::temp_dir().join(format!("foredraft-typed-{}.session", std::process::id()));
+    let path = path.to_str().expect("a path");
+    let n_saved = engine.save_session(path, 0).expect("it is saved");
+    assert!(n_saved >= whole.tokens_predicted);
+    engine.erase_session(0).expect("it is erased");
+    assert_eq!(engine.load_session(path, 0).expect("it is loaded"), n_saved);
+    std::fs::remove_file(path).expect("it is removed");
+    let error = engine.rerank("Who has a hat?", ["Tom."]).expect_err("it has no classifier");
+    assert_eq!(error.code(), Code::InvalidRequest);
 }
 
 #[test]

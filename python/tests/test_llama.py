@@ -170,7 +170,6 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
     (lambda llm: llm.scores, "keeps no logits"),
     (lambda llm: Llama(str(TARGET), chat_handler=print), "chat_format"),
     (lambda llm: Llama(str(TARGET), tokenizer=print), "the model's own"),
-    (lambda llm: Llama(str(TARGET), embedding=True, pooling_type=LLAMA_POOLING_TYPE_NONE), "one vector"),
 ])
 def test_a_refusal_says_its_reason(llm, call, reason):
     with pytest.raises(NotImplementedError, match=reason):
@@ -471,5 +470,11 @@ def test_a_formatter_renders_and_is_a_chat_handler(tmp_path):
 def test_the_poolings_have_their_numbers():
     with Llama(str(TARGET), embedding=True, pooling_type=LLAMA_POOLING_TYPE_CLS, verbose=False, warmup=False) as llm:
         assert llm.pooling_type() == LLAMA_POOLING_TYPE_CLS
+    with Llama(str(TARGET), embedding=True, pooling_type=LLAMA_POOLING_TYPE_NONE, verbose=False, warmup=False) as llm:
+        vectors, count = llm.embed(["Hello", "Good bye, fox"], return_count=True)
+        assert [len(each) for each in vectors] == [len(llm.tokenize(text)) for text in (b"Hello", b"Good bye, fox")]
+        assert count == sum(map(len, vectors)) and {len(vector) for each in vectors for vector in each} == {llm.n_embd()}
+        assert vectors[0][-1] == llm.engine.embed("Hello", embd_normalize=-1)
+        assert llm.create_embedding("Hello")["data"][0]["embedding"] == vectors[0]
     with pytest.raises(foredraft.ForedraftError, match="classifier"):
         Llama(str(TARGET), pooling_type=LLAMA_POOLING_TYPE_RANK, verbose=False, warmup=False)

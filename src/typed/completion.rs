@@ -103,6 +103,15 @@ pub struct Usage {
     pub completion_tokens: usize,
 }
 
+/// A document of [`rerank`](super::Engine::rerank).
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct RankedDocument {
+    /// Its index among the given ones.
+    pub index: usize,
+    /// Its score, which is larger for a better answer.
+    pub relevance_score: f64,
+}
+
 /// How a completion was speculated.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct SpeculationReport {

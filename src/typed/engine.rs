@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::completion::{FinalResponse, error_of, unexpected};
+use super::completion::{FinalResponse, RankedDocument, error_of, unexpected};
 use super::config::HostConfig;
 use super::decision::{DecisionAnswer, HostQuestion};
 use super::loaded::LoadedModel;
@@ -28,19 +28,25 @@ use foredraft_base::error::Result;
 /// # Ok::<(), foredraft::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Engine(Arc<LoadedModel>);
+pub struct Engine(pub(super) Arc<LoadedModel>);
 
 impl Engine {
-    /// Loads the models of a configuration, and waits for that. With the feature `hub` it downloads models such as `hf:owner/name:Q4_K_M`.
+    /// Loads the models of a configuration, and waits for that, which [`crate::EngineLoad`] does not. With the feature `hub` it downloads models such as `hf:owner/name:Q4_K_M`.
     ///
     /// # Errors
     /// The configuration is invalid, or a model cannot be loaded or downloaded.
     pub fn load(config: &HostConfig) -> Result<Engine> {
-        #[cfg(feature = "hub")]
-        let config = &config.downloaded()?;
         let loaded = LoadedModel::new();
-        loaded.engine.load(json!(config).to_string().as_bytes())?;
+        loaded.load(config)?;
         Ok(Engine(Arc::new(loaded)))
+    }
+
+    /// Loads other models in the place of those that are loaded, and waits for that. Requests that run end.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or a model cannot be loaded. Then none is loaded.
+    pub fn reload(&self, config: &HostConfig) -> Result<()> {
+        self.0.load(config)
     }
 
     /// Generates a completion, and waits for its end.
@@ -92,9 +98,15 @@ impl Engine {
     /// # Errors
     /// The engine failed.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
-        let mut answer = self.call(Function::Tokenize, &json!({"text": text}))?;
-        let ids = answer.get_mut("ids").map(Value::take).unwrap_or_default();
-        serde_json::from_value(ids).map_err(unexpected)
+        self.read(Function::Tokenize, &json!({"text": text}), "ids")
+    }
+
+    /// The text of tokens, with that of control tokens.
+    ///
+    /// # Errors
+    /// A token is not in the vocabulary, or the engine failed.
+    pub fn detokenize(&self, tokens: &[Token]) -> Result<String> {
+        self.read(Function::Detokenize, &json!({"tokens": tokens}), "content")
     }
 
     /// The embedding of a text, from an engine that was loaded with `embedding`.
@@ -102,9 +114,46 @@ impl Engine {
     /// # Errors
     /// The engine makes no embeddings, or failed.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
-        let mut answer = self.call(Function::Embed, &json!({"content": text}))?;
-        let embedding = answer.get_mut("embedding").map(Value::take).unwrap_or_default();
-        serde_json::from_value(embedding).map_err(unexpected)
+        self.read(Function::Embed, &json!({"content": text}), "embedding")
+    }
+
+    /// How well each document answers a query, the best first, from an engine that was loaded with `reranking`.
+    ///
+    /// # Errors
+    /// The model has no classifier, a document is too long, or the engine failed.
+    pub fn rerank<'a>(&self, query: &str, documents: impl IntoIterator<Item = &'a str>) -> Result<Vec<RankedDocument>> {
+        let documents: Vec<&str> = documents.into_iter().collect();
+        self.read(Function::Rerank, &json!({"query": query, "documents": documents}), "results")
+    }
+
+    /// Saves what a slot has read to a file, and returns its number of tokens. Waits for the request that runs there.
+    ///
+    /// # Errors
+    /// The slot is empty, or the file cannot be written.
+    pub fn save_session(&self, path: &str, slot: usize) -> Result<usize> {
+        self.read(Function::SessionSave, &json!({"filename": path, "id_slot": slot}), "n_saved")
+    }
+
+    /// Puts a saved session into a slot, and returns its number of tokens. Waits for the request that runs there.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, or of another model.
+    pub fn load_session(&self, path: &str, slot: usize) -> Result<usize> {
+        self.read(Function::SessionLoad, &json!({"filename": path, "id_slot": slot}), "n_restored")
+    }
+
+    /// Empties a slot. Waits for the request that runs there.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn erase_session(&self, slot: usize) -> Result<()> {
+        self.call(Function::SessionErase, &json!({"id_slot": slot})).map(|_| ())
+    }
+
+    /// A field of a function's answer.
+    fn read<T: serde::de::DeserializeOwned>(&self, function: Function, request: &Value, field: &str) -> Result<T> {
+        let mut answer = self.call(function, request)?;
+        serde_json::from_value(answer.get_mut(field).map(Value::take).unwrap_or_default()).map_err(unexpected)
     }
 
     /// Any function of the C interface that takes a JSON document and returns one.

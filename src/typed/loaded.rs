@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use parking_lot::Mutex;
+use serde_json::json;
 
+use super::config::HostConfig;
 use crate::api::JsonEngine;
+use foredraft_base::error::Result;
 
 /// The state that clones of an engine and its streams share.
 pub(super) struct LoadedModel {
@@ -22,6 +25,13 @@ impl LoadedModel {
         let woken = Arc::clone(&wakers);
         engine.set_update_hook(Some(Box::new(move |id| woken.wake(id))));
         LoadedModel { engine, wakers }
+    }
+
+    /// Loads the models of a configuration, and downloads them before if that is needed.
+    pub(super) fn load(&self, config: &HostConfig) -> Result<()> {
+        #[cfg(feature = "hub")]
+        let config = &config.downloaded()?;
+        self.engine.load(json!(config).to_string().as_bytes())
     }
 }
 

@@ -7,15 +7,18 @@ mod completion;
 mod config;
 mod decision;
 mod engine;
+mod load;
 mod loaded;
 mod request;
 mod stream;
 
 pub use self::completion::{
-    FinalResponse, FunctionCall, Message, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
+    FinalResponse, FunctionCall, Message, RankedDocument, SpeculationReport, StopType, StreamUpdate, ToolFunction,
+    Usage,
 };
 pub use self::config::HostConfig;
 pub use self::decision::{DecisionAnswer, HostQuestion};
 pub use self::engine::{Engine, EnginePause};
+pub use self::load::EngineLoad;
 pub use self::request::HostRequest;
 pub use self::stream::CompletionStream;

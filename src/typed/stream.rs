@@ -15,7 +15,8 @@ use foredraft_base::error::{Code, Error, Result};
 /// How long a poll of the iterator waits. Then it polls again, so the number does not matter.
 const WAIT_MS: u64 = 10_000;
 
-/// The updates of a completion as they come: an iterator that waits, and a [`Stream`] that does not. Dropping it cancels the request.
+/// The updates of a completion as they come: an iterator that waits, and a [`Stream`] that does not (`futures::StreamExt` gives it `next`).
+/// Dropping it cancels the request.
 pub struct CompletionStream {
     loaded: Arc<LoadedModel>,
     id: u64,

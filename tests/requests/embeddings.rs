@@ -80,6 +80,43 @@ fn texts_of_a_batch_have_the_bits_of_texts_alone() {
 }
 
 #[test]
+fn tokens_of_a_text_have_vectors_of_their_own() {
+    let texts = many_texts();
+    for init in [json!({"pooling": "last"}), json!({"pooling": "mean"}), json!({"model": encoder()})] {
+        let engine = start(with(&json!({"n_ctx": 128, "model_draft": null, "embedding": true}), init.clone()));
+        let request = json!({"input": texts, "embd_normalize": -1});
+        let pooled = embed(&engine, &request).expect("embeddings");
+        let each = embed(&engine, &with(&request, json!({"of_tokens": true}))).expect("embeddings");
+        assert_eq!(pooled["usage"], each["usage"]);
+        let mut n_tokens = 0;
+        for index in 0..texts.len() {
+            let numbers = |value: &Value| serde_json::from_value::<Vec<f64>>(value.clone()).expect("numbers");
+            let vectors = each["data"][index]["embedding"].as_array().expect("an array");
+            let vectors: Vec<Vec<f64>> = vectors.iter().map(numbers).collect();
+            let text = numbers(&pooled["data"][index]["embedding"]);
+            n_tokens += vectors.len();
+            assert!(vectors.iter().all(|vector| vector.len() == text.len()));
+            if init["pooling"] == "last" {
+                assert_eq!(vectors.last(), Some(&text));
+                continue;
+            }
+            for (at, found) in text.iter().enumerate() {
+                let sum: f64 = vectors.iter().map(|vector| vector[at]).sum();
+                let mean = sum / vectors.len() as f64;
+                assert!((mean - found).abs() < 1e-4 * (1.0 + found.abs()), "{init}: {mean} {found}");
+            }
+        }
+        assert_eq!(n(&each["usage"]["prompt_tokens"]), n_tokens);
+        let one = embed(&engine, &json!({"content": "Mia", "of_tokens": true})).expect("an embedding");
+        for vector in one["embedding"].as_array().expect("an array") {
+            let squares: f64 =
+                vector.as_array().expect("numbers").iter().map(|x| x.as_f64().unwrap_or(0.0).powi(2)).sum();
+            assert!((squares - 1.0).abs() < 1e-3, "{squares}");
+        }
+    }
+}
+
+#[test]
 fn empty_text_has_the_embedding_of_the_tokens_that_the_model_adds() {
     let engine = start(json!({"n_ctx": 64, "model_draft": null, "embedding": true}));
     let all = embed(&engine, &json!({"input": ["", "Mia"]})).expect("embeddings");

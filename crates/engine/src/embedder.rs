@@ -41,12 +41,17 @@ impl Embedder {
         }
     }
 
-    /// The embeddings of the first texts, as many as one decode computes and at least one, not normalised; or their scores. A text has 1 to
+    /// The embeddings of the first texts, or those of their tokens, as many as one decode computes and at least one, not normalised; or their scores. A text has 1 to
     /// [`EmbeddingLimits::n_tokens`] tokens. `None`: the decode was interrupted because another request has to end.
     ///
     /// # Errors
     /// The decode fails, or the engine stops.
-    pub(super) fn embed(&mut self, texts: &[Vec<Token>], shared: &Shared) -> Result<Option<Vec<EmbeddingValues>>> {
+    pub(super) fn embed(
+        &mut self,
+        texts: &[Vec<Token>],
+        of_tokens: bool,
+        shared: &Shared,
+    ) -> Result<Option<Vec<EmbeddingValues>>> {
         let texts = self.first_batch(texts);
         self.batch.clear();
         for (sequence, tokens) in (0..).zip(texts) {
@@ -66,7 +71,11 @@ impl Embedder {
         let values = (0..).zip(texts).map(|(sequence, tokens): (SeqId, _)| {
             let rows = row..row + tokens.len();
             row = rows.end;
-            self.context.embedding(rows, sequence).ok_or_else(|| Error::model("the model gave no embedding"))
+            let values = match of_tokens {
+                true => self.context.token_embeddings(rows),
+                false => self.context.embedding(rows, sequence),
+            };
+            values.ok_or_else(|| Error::model("the model gave no embedding"))
         });
         let values: Result<Vec<EmbeddingValues>> = values.collect();
         // The cells are free for texts of any number.

@@ -253,12 +253,12 @@ impl WorkerHandle {
         self.embedding_limits
     }
 
-    /// The embedding of each text, or its scores. Short texts are decoded together. Other requests have a step between two decodes.
+    /// The embedding of each text, or those of its tokens, or its scores. Short texts are decoded together. Other requests have a step between two decodes.
     /// Waits for the engine.
     ///
     /// # Errors
     /// The engine was not loaded for embeddings, or stops; a text has no tokens or too many, or they cannot be decoded.
-    pub fn embed(&self, texts: Vec<Vec<Token>>) -> Result<Vec<EmbeddingValues>> {
+    pub fn embed(&self, texts: Vec<Vec<Token>>, of_tokens: bool) -> Result<Vec<EmbeddingValues>> {
         let most = self.embedding_limits.map_or(0, |limits| limits.n_tokens);
         if let Some(n) = texts.iter().map(Vec::len).find(|n| !(1..=most).contains(n)) {
             return Err(Error::invalid(format!("expected texts of 1 to {most} tokens, got one of {n}")));
@@ -267,7 +267,8 @@ impl WorkerHandle {
         let mut done = Vec::with_capacity(texts.len());
         while done.len() < texts.len() {
             let (reply, answer) = crossbeam_channel::bounded(1);
-            self.send(Command::Embed(EmbeddingJob { texts: Arc::clone(&texts), first: done.len(), reply }))?;
+            let job = EmbeddingJob { texts: Arc::clone(&texts), first: done.len(), of_tokens, reply };
+            self.send(Command::Embed(job))?;
             done.extend(answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))??);
         }
         Ok(done)

@@ -158,7 +158,8 @@ pub struct RequestOptions {
     pub prompt_probs: Option<usize>,
 }
 
-/// The numbers of an embedding, not normalised; or the scores of a text, with [`TextPooling::Rank`].
+/// The numbers of an embedding, not normalised, or of those of all tokens, one after the other; or the scores of a text, with
+/// [`TextPooling::Rank`].
 pub type EmbeddingValues = Vec<f32>;
 
 /// The texts that an engine embeds.
@@ -174,6 +175,8 @@ pub struct EmbeddingLimits {
 pub(super) struct EmbeddingJob {
     pub(super) texts: Arc<[Vec<Token>]>,
     pub(super) first: usize,
+    /// The tokens' embeddings are wanted, not the text's.
+    pub(super) of_tokens: bool,
     pub(super) reply: Sender<Result<Vec<EmbeddingValues>>>,
 }
 

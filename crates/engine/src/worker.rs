@@ -12,7 +12,7 @@ use super::embedder::Embedder;
 use super::event::Stop;
 use super::measure::IdleMeasuring;
 use super::report::StepReport;
-use super::request::{Command, EmbeddingJob, Prepared, Submission};
+use super::request::{Command, Prepared, Submission};
 use super::scheduler::{BatchScheduler, NextWork};
 use super::slots::Task;
 use super::{Notify, Shared};
@@ -233,15 +233,16 @@ impl Worker {
                     scheduler.serve_sessions();
                 }
             }
-            Command::Embed(EmbeddingJob { texts, first, reply }) => {
+            Command::Embed(job) => {
+                let texts = job.texts.get(job.first..).unwrap_or(&[]);
                 let result = match &mut self.embedder {
-                    Some(embedder) => embedder.embed(texts.get(first..).unwrap_or(&[]), &self.shared),
+                    Some(embedder) => embedder.embed(texts, job.of_tokens, &self.shared),
                     None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
                 match result.transpose() {
                     // The caller may be gone.
-                    Some(result) => _ = reply.send(result),
-                    None => self.postponed.push_front(Command::Embed(EmbeddingJob { texts, first, reply })),
+                    Some(result) => _ = job.reply.send(result),
+                    None => self.postponed.push_front(Command::Embed(job)),
                 }
             }
             Command::ForgetAnswers => {

@@ -382,8 +382,13 @@ class Engine:
         """The embedding of each text, as `embed` would give it alone. They are computed together, which takes less time."""
         return self._embed_many(texts, embd_normalize, truncate)[0]
 
+    def embed_tokens(self, text: Prompt, *, embd_normalize: int = 2, truncate: bool = False) -> list[list[float]]:
+        """The embedding of each token of a text."""
+        request = {"content": text, "of_tokens": True, "embd_normalize": embd_normalize, "truncate": truncate}
+        return [[float(x) for x in vector] for vector in self._wait("embed", request)["embedding"]]
+
     def _embed_many(self, texts: Iterable[str], embd_normalize: int, truncate: bool) -> tuple[list[list[float]], int]:
-        """The same, and of how many tokens all were made."""
+        """The same as `embed_many`, and of how many tokens all were made."""
         given = list(texts)
         if not given:
             return [], 0

@@ -262,6 +262,15 @@ impl Context {
         (n > 0).then(|| sums.into_iter().map(|sum| (sum / n as f64) as f32).collect())
     }
 
+    /// The embeddings of the tokens `rows` of the last batch, one after the other.
+    pub fn token_embeddings(&mut self, rows: Range<usize>) -> Option<Vec<f32>> {
+        let mut values = Vec::with_capacity(rows.len() * self.n_embd);
+        for row in rows {
+            values.extend_from_slice(self.token_embedding(row)?);
+        }
+        Some(values)
+    }
+
     /// The embedding of the token at `index` of the last batch.
     fn token_embedding(&mut self, index: usize) -> Option<&[f32]> {
         if !self.has_logits.get(index).copied().unwrap_or(false) {

@@ -45,7 +45,7 @@ _RENAMED = {
 #: Numbers of llama.cpp's enums, which the engine knows by name.
 _SPLIT_MODES = {numbers.LLAMA_SPLIT_MODE_NONE: "none", numbers.LLAMA_SPLIT_MODE_LAYER: "layer", numbers.LLAMA_SPLIT_MODE_ROW: "row"}
 _POOLING = {
-    numbers.LLAMA_POOLING_TYPE_MEAN: "mean", numbers.LLAMA_POOLING_TYPE_CLS: "cls",
+    numbers.LLAMA_POOLING_TYPE_NONE: "none", numbers.LLAMA_POOLING_TYPE_MEAN: "mean", numbers.LLAMA_POOLING_TYPE_CLS: "cls",
     numbers.LLAMA_POOLING_TYPE_LAST: "last", numbers.LLAMA_POOLING_TYPE_RANK: "rank",
 }
 _ROPE_SCALING = {
@@ -65,7 +65,6 @@ _CACHE_TYPES = {
 _REASONS = {
     "scores": "the engine keeps no logits: ask for logprobs",
     "chat_handler": "the engine renders messages itself: use chat_format, or the engine's chat_template",
-    "pooling_type": "LLAMA_POOLING_TYPE_NONE has a vector for each token, and the engine makes one vector of a text",
     "tokenizer": "the engine tokenizes by the model's own vocabulary",
 }
 #: The engine's own keys, passed on as they are.
@@ -134,7 +133,7 @@ class Llama:
     ) -> None:
         # A handler of a template is that template. Others are functions that the engine does not call.
         handled = getattr(chat_handler, "template", None)
-        _refuse(chat_handler=None if isinstance(handled, str) else chat_handler, tokenizer=tokenizer, pooling_type=0 if pooling_type == numbers.LLAMA_POOLING_TYPE_NONE else None)
+        _refuse(chat_handler=None if isinstance(handled, str) else chat_handler, tokenizer=tokenizer)
         # As there, a completion without max_tokens ends with the context.
         config: Dict[str, Any] = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "seed": _seed(seed), "ctx_shift": False}
         named = {
@@ -505,23 +504,26 @@ class Llama:
         before = token if self._bos == -1 else self._bos
         return self.engine.detokenize_bytes([before, token], special=special)[len(self.engine.detokenize_bytes([before], special=special)):]
 
-    def _check_embeds(self) -> None:
+    def _embedded(self, texts: Sequence[str], normalize: int, truncate: bool) -> tuple[list[Any], int]:
+        """The embedding of each text, and the number of tokens of all."""
         if not self._embeds:
             raise RuntimeError("embeddings need a Llama that was made with embedding=True")
+        if self.pooling_type() != numbers.LLAMA_POOLING_TYPE_NONE:
+            return self.engine._embed_many(texts, normalize, truncate)
+        vectors = [self.engine.embed_tokens(text, embd_normalize=normalize, truncate=truncate) for text in texts]
+        return vectors, sum(map(len, vectors))
 
     def embed(self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """The embedding of a text, or of each of several. A text that is too long loses its end, or is a ValueError. With `return_count`
-        also how many tokens that were."""
-        self._check_embeds()
+        also how many tokens that were. With the pooling none a text has a list with the vector of each token."""
         texts = [input] if isinstance(input, str) else input
-        numbers, n_tokens = self.engine._embed_many(texts, 2 if normalize else -1, truncate)
-        found = numbers[0] if isinstance(input, str) else numbers
+        vectors, n_tokens = self._embedded(texts, 2 if normalize else -1, truncate)
+        found = vectors[0] if isinstance(input, str) else vectors
         return (found, n_tokens) if return_count else found
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Response:
         """The same in OpenAI's shape."""
-        self._check_embeds()
-        embedded, n_tokens = self.engine._embed_many([input] if isinstance(input, str) else input, -1, True)
+        embedded, n_tokens = self._embedded([input] if isinstance(input, str) else input, -1, True)
         return {
             "object": "list",
             "data": [{"object": "embedding", "embedding": numbers, "index": i} for i, numbers in enumerate(embedded)],

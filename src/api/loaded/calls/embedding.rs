@@ -16,7 +16,7 @@ use crate::llama::{TextPooling, Token, Vocab};
 
 impl LocalEngine {
     /// `embed`: the embedding of `content` (or `prompt`, or `input`), which can contain token ids; or those of all texts of an array
-    /// `input`. Waits for the engine.
+    /// `input`. With `of_tokens` those of each token of a text. Waits for the engine.
     ///
     /// # Errors
     /// The request is invalid, a text is empty or too long, or the engine was not loaded with `embedding`.
@@ -29,6 +29,7 @@ impl LocalEngine {
         let inputs = embedded(&mut fields)?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
         let truncate = fields.flag("truncate")?.unwrap_or(false);
+        let of_tokens = fields.flag("of_tokens")?.unwrap_or(false);
         let (worker, limits) = self.embedder("embed")?;
         if limits.pooling == TextPooling::Rank {
             return Err(Error::invalid(
@@ -45,11 +46,17 @@ impl LocalEngine {
             Ok(tokens)
         });
         let tokenized: Vec<Vec<Token>> = tokenized.collect::<Result<_>>()?;
-        let n_all: usize = tokenized.iter().map(Vec::len).sum();
-        let embeddings = worker.embed(tokenized).map_err(|error| error.within("embed"))?;
-        let mut data = embeddings.into_iter().map(|mut values| {
-            normalize_embedding(&mut values, normalize);
-            values.into_iter().map(f64::from).collect::<Vec<f64>>()
+        let lengths: Vec<usize> = tokenized.iter().map(Vec::len).collect();
+        let n_all: usize = lengths.iter().sum();
+        let embeddings = worker.embed(tokenized, of_tokens).map_err(|error| error.within("embed"))?;
+        let mut data = embeddings.into_iter().zip(lengths).map(|(mut values, n_tokens)| {
+            let n_vectors = if of_tokens { n_tokens.max(1) } else { 1 };
+            let n_embd = (values.len() / n_vectors).max(1);
+            let mut vectors = values.chunks_mut(n_embd).map(|vector| {
+                normalize_embedding(vector, normalize);
+                vector.iter().copied().map(f64::from).collect::<Vec<f64>>()
+            });
+            if of_tokens { json!(vectors.collect::<Vec<_>>()) } else { json!(vectors.next().unwrap_or_default()) }
         });
         let answer = if inputs.is_list {
             let data: Vec<Value> =
@@ -95,7 +102,7 @@ impl LocalEngine {
         });
         let tokenized: Vec<Vec<Token>> = tokenized.collect::<Result<_>>()?;
         let n_all: usize = tokenized.iter().map(Vec::len).sum();
-        let scores = worker.embed(tokenized).map_err(|error| error.within("rerank"))?;
+        let scores = worker.embed(tokenized, false).map_err(|error| error.within("rerank"))?;
         let scores = scores.into_iter().map(|scores| scores.first().copied().unwrap_or(f32::NAN));
         let mut ranked: Vec<(usize, f32)> = scores.enumerate().collect();
         // Equal ones stay in their order, and a NaN score is the worst.
