@@ -11,6 +11,7 @@ use crate::session::SelfExtend;
 use foredraft_llama::{
     ContextParams, DevicePlacement, FrameBudget, Model, ModelParams, Numa, Rollback, ThreadPriority, ThreadSettings,
 };
+use serde::Serialize;
 
 /// A validated load.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,12 +82,12 @@ pub struct FitSettings {
     pub least_n_ctx: Option<u32>,
 }
 
-/// What `fit` knows of a device, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The bytes of a device that `fit` counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceFit {
     /// Its name.
     pub name: String,
-    /// What may be used.
+    /// The most that may be used.
     pub limit: u64,
     /// The estimate of what was asked for. `None`: llama.cpp refuses a context of it.
     pub asked: Option<u64>,
@@ -95,7 +96,7 @@ pub struct DeviceFit {
 }
 
 /// The choice of `fit`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FitReport {
     /// Why.
     pub devices: Vec<DeviceFit>,
@@ -108,6 +109,7 @@ pub struct FitReport {
     /// The context length, as `n_ctx`.
     pub n_ctx: u32,
     /// Whether the choice is less than requested.
+    #[serde(rename = "reduced")]
     pub is_reduced: bool,
     /// Whether everything fits, by the estimate. False: even without layers, the rest does not.
     pub fits: bool,

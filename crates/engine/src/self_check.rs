@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::session::Sequence;
 use foredraft_llama::{Batch, Context, Token};
+use serde::Serialize;
 
 /// The architectures with which `scripts/check.sh architectures` has found no difference, sorted.
 const KNOWN: &[&str] = &[
@@ -143,13 +144,16 @@ const DRAFT: usize = 3;
 const ROUNDING: f64 = 0.02;
 
 /// The result of the check of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SelfCheck {
     /// The architecture is known, so nothing was tested.
+    #[serde(rename = "known")]
     pub is_known: bool,
     /// A prompt that is partly in the cache gives the logits of the whole one.
+    #[serde(rename = "cache_prompt")]
     pub reuses_prompts: bool,
     /// A rejected draft leaves no traces.
+    #[serde(rename = "speculative")]
     pub verifies_drafts: bool,
 }
 

@@ -51,7 +51,7 @@ pub struct CompletionReader {
     end: usize,
     /// The open marks, the innermost last.
     open: Vec<Mark>,
-    /// What was passed before the first byte, until the first call.
+    /// The marks passed before the first byte, until the first call.
     passed_at_start: Vec<(usize, Passed)>,
     is_lost: bool,
     is_cut: bool,

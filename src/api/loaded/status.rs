@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::devices::{device_fields, level_names};
 use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
-use crate::engine::{self, AttentionCost, AttentionReport, DeviceFit, FitReport, Models, SelfCheck, SlotStatus};
+use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
 use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
 
@@ -70,13 +70,13 @@ pub struct EngineStatus {
     model_n_params: u64,
     draft: Option<Value>,
     attention: Option<Value>,
-    self_check: Option<Value>,
+    self_check: Option<SelfCheck>,
     cpu: Option<Value>,
     n_threads_now: usize,
     /// The bytes of weights that will be in panels, but are in the mapped file yet.
     pending_panel_bytes: u64,
     devices: Vec<Value>,
-    fit: Option<Value>,
+    fit: Option<FitReport>,
     system_info: Option<String>,
     warnings: Vec<String>,
     llama_cpp: String,
@@ -146,10 +146,10 @@ impl EngineStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
-            self_check: Some(self_check(models.self_check)),
+            self_check: Some(models.self_check),
             cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
             devices: llama::devices().iter().map(|on| device(on, models)).collect(),
-            fit: models.fit.as_ref().map(fit),
+            fit: models.fit.clone(),
             system_info: Some(llama::system_info()),
             warnings: load.warnings.clone(),
             llama_cpp: llama::llama_version(),
@@ -178,11 +178,6 @@ impl EngineStatus {
         // Serialization fails only for maps with keys that are not strings, and there are none.
         serde_json::to_value(self).unwrap_or_default()
     }
-}
-
-/// The result of the check of the target's architecture.
-fn self_check(of: SelfCheck) -> Value {
-    json!({"known": of.is_known, "cache_prompt": of.reuses_prompts, "speculative": of.verifies_drafts})
 }
 
 /// The attention kernel of a context, and how it was chosen.
@@ -264,20 +259,6 @@ fn device_use(of: &DeviceUse) -> Value {
         "weights": of.weights,
         "kv_cache": of.kv_cache,
         "compute": of.compute,
-    })
-}
-
-/// The choice of `fit`.
-fn fit(report: &FitReport) -> Value {
-    let device = |of: &DeviceFit| json!({"name": of.name, "limit": of.limit, "asked": of.asked, "needed": of.needed});
-    json!({
-        "devices": report.devices.iter().map(device).collect::<Vec<_>>(),
-        "n_cpu_moe": report.n_cpu_moe,
-        "n_gpu_layers": report.n_gpu_layers,
-        "n_gpu_layers_draft": report.n_gpu_layers_draft,
-        "n_ctx": report.n_ctx,
-        "reduced": report.is_reduced,
-        "fits": report.fits,
     })
 }
 

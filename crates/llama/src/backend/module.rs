@@ -1,4 +1,4 @@
-//! What is known about a module of a GPU's backend.
+//! The facts about a module of a GPU's backend.
 
 use std::path::PathBuf;
 

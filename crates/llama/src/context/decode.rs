@@ -16,7 +16,7 @@ use foredraft_native::{foredraft_decode, foredraft_set_reference};
 /// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
 const THREW: i32 = -1000;
 const NO_MEMORY: i32 = -1001;
-/// What llama.cpp returns where it cannot allocate.
+/// The result of llama.cpp where it cannot allocate.
 const OUT_OF_MEMORY: i32 = -2;
 /// The times of larger batches are grouped by powers of two.
 const MAX_EXACT_SIZE: usize = 16;

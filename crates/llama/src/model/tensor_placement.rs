@@ -19,7 +19,7 @@ const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 pub(super) struct TensorPlacement {
     /// Ends with an empty one.
     list: Vec<sys::llama_model_tensor_buft_override>,
-    /// What the list points to.
+    /// The texts that the list points to.
     _patterns: Vec<CString>,
 }
 

@@ -139,13 +139,13 @@ pub struct ChatInput {
     pub chat_template_kwargs: Map<String, Value>,
     /// The prompt ends with the beginning of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// What the model sees of the schema of its answer.
+    /// The form in which the model sees the schema of its answer.
     pub shown_schema: Option<ShownSchema>,
     /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
     pub continued: Option<ContinuedTurn>,
 }
 
-/// What the model sees of the schema of its answer.
+/// The form in which the model sees the schema of its answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ShownSchema {
     /// The schema, in the template's own place for it, or in the system message.
@@ -209,7 +209,7 @@ impl Overflow {
 
 /// The end of the last message of a request with questions, where a question is put.
 pub const QUESTION_MARK: &str = "[[foredraft: question]]";
-/// What the model reads before it, once for all questions.
+/// The text before it, once for all questions.
 const HOW_TO_ANSWER: &str = "Answer this question only with the letter of the best option, with the number of the best level, or with Yes or No:";
 
 /// Reads `prompt`, `prompts` or `messages`, and the infill fields. If all are absent the prompt is empty, as in the old server.
