@@ -141,3 +141,18 @@ fn repeated_tags_of_reasoning_are_content_only_with_reasoning_in_it() {
         assert_eq!((message.reasoning.as_str(), &message.content), ("", text));
     }
 }
+
+/// Also where nothing constrained the completion.
+#[test]
+fn calls_in_reasoning_without_their_last_tag_are_reasoning() {
+    let tools = tools(&one_tool());
+    let begun = "<think>I call it.\n<tool_call>\n{\"name\": \"get_it\", \"arguments\": {\"t\": \"x\"}}";
+    let format = ChatFormat { reasoning: Some(Block::new("<think>", "</think>")), ..templates::format("JSON in tags") };
+    for is_enforced in [false, true] {
+        let options = ReaderOptions { is_enforced, ..ReaderOptions::default() };
+        let work = foredraft_base::work::Work::unlimited();
+        let reader = Arc::new(MessageReader::new(format.clone(), tools.clone(), options, &work).unwrap());
+        let n_calls = |text: &str| read(&reader, text).unwrap().calls.len();
+        assert_eq!((n_calls(begun), n_calls(&format!("{begun}\n</tool_call>"))), (0, 1), "{is_enforced}");
+    }
+}

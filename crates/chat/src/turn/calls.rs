@@ -66,13 +66,23 @@ impl TurnBuilder<'_> {
             Some((CallPart::Text(text), rest)) if !core(text).is_empty() => (text.as_str(), rest),
             _ => ("", calls.call.as_slice()),
         };
+        let is_anchored = calls.is_anchored && head.is_empty() && core(&calls.begin).is_empty();
+        // The last tag of a call, which models leave out. Another name may begin like its own, unless that has an end.
+        let tail = match parts {
+            [.., CallPart::Text(tail)]
+                if self.is_lenient && !is_anchored && core(tail).starts_with('<') && has_end(parts) =>
+            {
+                tail
+            }
+            _ => "",
+        };
+        let n_parts = parts.len() - usize::from(!tail.is_empty());
         let mut ways = Vec::with_capacity(tools.len());
         for tool in tools {
             let is_line = !head.is_empty() && !core(head).starts_with(['<', '[']);
-            ways.push(self.call_parts(parts, is_line, calls.is_anchored, tool)?);
+            ways.push(self.call_parts((parts, n_parts), is_line, calls.is_anchored, tool)?);
         }
         let (shared, rests) = self.without_shared(&ways);
-        let is_anchored = calls.is_anchored && head.is_empty() && core(&calls.begin).is_empty();
         let (gap, nothing) = (self.gap(), self.tree.empty());
         let separator = self.words(&calls.separator);
         let separator = self.tree.seq(&[gap, separator, gap]);
@@ -94,11 +104,17 @@ impl TurnBuilder<'_> {
             });
             return Ok(());
         }
-        let one = self.joined(&shared, &[rests]);
-        let one = self.tree.mark(Mark::Call, one);
         let whole_head = self.words(head);
-        let another = self.tree.seq(&[separator, whole_head, one]);
-        let more = if several { self.tree.repeat(another, 0, None) } else { nothing };
+        let several_calls = |builder: &mut Self, tail: NodeId| {
+            let one = builder.joined(&shared, &[rests, tail]);
+            let one = builder.tree.mark(Mark::Call, one);
+            let another = builder.tree.seq(&[separator, whole_head, one]);
+            (one, if several { builder.tree.repeat(another, 0, None) } else { nothing })
+        };
+        let (tail, optional_tail) = (self.words(tail), self.optional_words(tail));
+        let (one, more) = several_calls(self, optional_tail);
+        // A call inside of reasoning is whole.
+        let (one_inside, more_inside) = if optional_tail == nothing { (one, more) } else { several_calls(self, tail) };
         let end = self.words(&calls.end);
         let end = self.tree.seq(&[gap, end]);
         let optional_end = self.optional_words(&calls.end);
@@ -109,14 +125,14 @@ impl TurnBuilder<'_> {
             }
             _ => None,
         };
-        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId], end: NodeId, end_inside: NodeId| {
+        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId], inside: &[NodeId]| {
             let (word, behind) = builder.first_tag(text);
             let mut behind_word = builder.spaced(behind);
             if word.starts_with(['<', '[']) && word.ends_with(['>', ']']) {
                 behind_word.insert(0, gap);
             }
-            let (tag, calls) = (builder.tree.text(word), builder.joined(&behind_word, parts));
-            let (rest, rest_inside) = (builder.tree.seq(&[calls, end]), builder.tree.seq(&[calls, end_inside]));
+            let tag = builder.tree.text(word);
+            let (rest, rest_inside) = (builder.joined(&behind_word, parts), builder.joined(&behind_word, inside));
             let around_name = around_name.clone().map(|after| (behind.to_owned(), after));
             let word = word.to_owned();
             forms.push(CallForm {
@@ -133,14 +149,15 @@ impl TurnBuilder<'_> {
         if is_section {
             let end_inside = if calls.end_is_optional { optional_end } else { end };
             let end = if self.is_lenient { optional_end } else { end_inside };
-            add(self, &calls.begin, &[whole_head, one, more], end, end_inside);
+            add(self, &calls.begin, &[whole_head, one, more, end], &[whole_head, one_inside, more_inside, end_inside]);
             // Models leave out the texts around all calls.
             if core(head).contains('<') {
-                add(self, head, &[one, more], optional_end, optional_end);
+                add(self, head, &[one, more, optional_end], &[one_inside, more_inside, optional_end]);
             }
         } else {
-            let more = if core(&calls.separator).is_empty() { nothing } else { more };
-            add(self, head, &[one, more], nothing, nothing);
+            let has_separator = !core(&calls.separator).is_empty();
+            let ends = |more| if has_separator { more } else { nothing };
+            add(self, head, &[one, ends(more)], &[one_inside, ends(more_inside)]);
         }
         Ok(())
     }
@@ -199,17 +216,17 @@ impl TurnBuilder<'_> {
         self.tree.seq(&[space, form.tag, begun, form.rest, more, end])
     }
 
-    /// The parts of a call of one tool. `is_line`: no tag begins it, so white space ends its name.
-    fn call_parts(&mut self, parts: &[CallPart], is_line: bool, is_anchored: bool, tool: &Tool) -> Result<Vec<NodeId>> {
+    /// The first `n` parts of a call of one tool. `is_line`: no tag begins it, so white space ends its name.
+    fn call_parts(
+        &mut self,
+        (parts, n): (&[CallPart], usize),
+        is_line: bool,
+        is_anchored: bool,
+        tool: &Tool,
+    ) -> Result<Vec<NodeId>> {
         let mut nodes = Vec::new();
-        for (index, part) in parts.iter().enumerate() {
+        for (index, part) in parts.iter().enumerate().take(n) {
             match part {
-                // Another name may begin like this one.
-                CallPart::Text(text)
-                    if self.is_lenient && index + 1 == parts.len() && core(text).starts_with('<') && has_end(parts) =>
-                {
-                    nodes.push(self.optional_words(text));
-                }
                 CallPart::Text(text) if is_line && core(text).is_empty() => nodes.push(self.tree.text(text)),
                 CallPart::Text(text) => nodes.extend(self.spaced(text)),
                 CallPart::AnyText(texts) => {
