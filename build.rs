@@ -18,9 +18,6 @@ use std::path::{Path, PathBuf};
 
 use link::LinkerOptions;
 
-/// Replaces functions of the C library in the shared library and the programs alone.
-const ALLOCATION: &str = "crates/native/allocation.cpp";
-
 fn main() {
     for file in ["build.rs", "cbindgen.toml"] {
         println!("cargo:rerun-if-changed={file}");
@@ -30,7 +27,6 @@ fn main() {
     {
         watch_files(Path::new(folder), endings);
     }
-    println!("cargo:rerun-if-changed={ALLOCATION}");
     checks::check_environment();
     let installed = native("INSTALLED").map(PathBuf::from).expect("foredraft-native sets it");
     let sources = native("SOURCES").map(PathBuf::from).expect("foredraft-native sets it");
@@ -46,7 +42,10 @@ fn main() {
     let mut linker = LinkerOptions::default();
     if is("OS", "linux") && is("ENV", "gnu") {
         linker.keep_globals("__cxa_atexit");
-        linker.wrap_allocation(ALLOCATION);
+        // Replaces functions of the C library in the shared library and the programs alone.
+        let allocation = native("ALLOCATION").expect("foredraft-native sets it");
+        println!("cargo:rerun-if-changed={allocation}");
+        linker.wrap_allocation(&allocation);
     }
     if is_mingw {
         linker.keep_globals("atexit");

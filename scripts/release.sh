@@ -214,6 +214,7 @@ PROGRAM
 fi
 
 mv "$work"/csharp-packages/* "$out"
+"$root/scripts/publish.sh" check "$out"
 (cd "$out" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
 say "made in $out:"
 ls -l "$out" >&2

@@ -15,9 +15,7 @@ fn main() {
     // Not the folders: an edit of another file in them compiles nothing here.
     watch_files(Path::new("."), &["c", "cpp", "h"]);
     watch_files(Path::new("build"), &["rs"]);
-    for file in ["build.rs", "../../Cargo.toml"] {
-        println!("cargo:rerun-if-changed={file}");
-    }
+    println!("cargo:rerun-if-changed=build.rs");
     // llama-cpp-sys-2 passes the folder of ggml's CMake package to its dependents; llama.cpp's headers are installed next to it.
     let package =
         PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 sets the folder of ggml"));
@@ -26,9 +24,12 @@ fn main() {
     println!("cargo:installed={}", installed.display());
     println!("cargo:sources={}", sources.display());
     // Modules of backends must be built for the same version.
-    let manifest = fs::read_to_string("../../Cargo.toml").expect("the crate is in the workspace's folder");
-    let version = manifest.split_once("llama-cpp-sys-2 = \"=").and_then(|(_, rest)| rest.split_once('"'));
-    println!("cargo:rustc-env=LLAMA_CPP_SYS_VERSION={}", version.expect("the version is pinned").0);
+    let manifest = sources.parent().map(|folder| folder.join("Cargo.toml")).expect("the crate's folder");
+    let manifest = fs::read_to_string(manifest).expect("llama.cpp's sources are in the folder of llama-cpp-sys-2");
+    let version = manifest.split_once("\nversion = \"").and_then(|(_, rest)| rest.split_once('"'));
+    println!("cargo:rustc-env=LLAMA_CPP_SYS_VERSION={}", version.expect("a package has a version").0);
+    // Compiled by the library's build script, for the shared library and the programs.
+    println!("cargo:allocation={}", env::current_dir().expect("the package's folder").join("allocation.cpp").display());
     bindings::make_bindings(sources);
     // Calls the host's callbacks.
     kernels::compile_archive(cc::Build::new().file("call.c"), "foredraft_call");

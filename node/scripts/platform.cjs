@@ -39,7 +39,7 @@ function make() {
   const about = {
     name, version, description: `The library of foredraft for ${name.split('/')[1]}`, license, repository: origin, engines,
     os: [system], cpu: [arch], ...(system === 'linux' && libc() && { libc: [libc() === 'gnu' ? 'glibc' : 'musl'] }),
-    preferUnplugged: true,
+    preferUnplugged: true, publishConfig: { access: 'public' },
   };
   fs.writeFileSync(path.join(target, 'package.json'), `${JSON.stringify(about, undefined, 2)}\n`);
   fs.writeFileSync(path.join(target, 'README.md'), `The library of [foredraft](https://www.npmjs.com/package/foredraft). That package installs this one where it fits.\n`);

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Publishes what scripts/release.sh has made, or checks it as the registries do.
+#
+#   scripts/publish.sh check FOLDER             nothing is uploaded: cargo's and npm's dry runs, twine's check, and our own of the packages for C#
+#   scripts/publish.sh crates | npm FOLDER | nuget FOLDER     uploads, for .github/workflows/release.yml, which has the accounts; the wheels and the
+#                                               source archives are uploaded there
+#
+# Cargo finds the order of the crates, each of which has the version of the workspace. A platform's package is uploaded before the one that names it.
+# twine is installed in target/checks.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+what=${1:-} folder=${2:-}
+checks=$root/target/checks
+
+npm_packages() { ls "$folder"/foredraft-*-[0-9]*.tgz "$folder"/foredraft-[0-9]*.tgz; }
+
+case $what in
+check)
+    # Without --no-verify llama.cpp would be compiled again.
+    cargo publish --workspace --dry-run --no-verify --allow-dirty --quiet --target-dir "$root/target/publish"
+    echo "passed: cargo publish --dry-run"
+    "$checks/bin/python" -c 'import twine' 2>/dev/null || { python3 -m venv "$checks" && "$checks/bin/pip" install --quiet --disable-pip-version-check twine; }
+    mapfile -t python < <(find "$folder" -name '*.whl' -o -name 'foredraft*.tar.gz' ! -name '*-c-*')
+    "$checks/bin/python" -m twine check --strict "${python[@]}"
+    for package in $(npm_packages); do
+        npm publish --dry-run --loglevel=error "$package"
+    done
+    echo "passed: npm publish --dry-run"
+    python3 scripts/csharp_packages.py check "$folder"/*.nupkg "$folder"/com.foredraft.*.tgz "$folder"/*-godot.zip
+    ;;
+crates) cargo publish --workspace ;;
+npm)
+    for package in $(npm_packages); do
+        npm publish "$package"
+    done
+    ;;
+nuget) dotnet nuget push "$folder"/*.nupkg --source https://api.nuget.org/v3/index.json --api-key "$NUGET_API_KEY" ;;
+*)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
+    exit 2
+    ;;
+esac
