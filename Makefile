@@ -66,8 +66,8 @@ docs:
 
 demo:
 	$(SETUP)
-	$(ENV) cargo build --release --lib --example demo
-	@$(if $(strip $(ARGS)),:,scripts/models.sh --optional --enlarged=Q8_0)
+	@# The models are fetched and made while the library is compiled.
+	@$(ENV) { $(if $(strip $(ARGS)),:,scripts/models.sh --optional --enlarged=Q8_0) & } && cargo build --release --lib --example demo && wait $$!
 	@target/release/examples/demo $(ARGS)
 
 window: setup

@@ -13,7 +13,7 @@ cd "$root"
 what=${1:-} folder=${2:-}
 checks=$root/target/checks
 
-npm_packages() { ls "$folder"/foredraft-*-[0-9]*.tgz "$folder"/foredraft-[0-9]*.tgz; }
+npm_packages() { printf '%s\n' "$folder"/foredraft-*-[0-9]*.tgz "$folder"/foredraft-[0-9]*.tgz; }
 
 case $what in
 check)

@@ -76,7 +76,7 @@ fi
 
 "$root/scripts/check-packages.sh" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
 keep_promise "$out" "Linux x86-64" "${tag:+tag}"
-keep_sizes "$out" "${tag:+tag}"
+keep_sizes "$out" "$FOREDRAFT_LIB" "${tag:+tag}"
 for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl "$work"/csharp-packages/*; do
     # Text that names a folder of this machine: a search path, above all.
     mkdir "$work/unpacked"
