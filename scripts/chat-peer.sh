@@ -10,15 +10,13 @@ sed '/^static void test_reasoning_budget_tokens_per_request/,$d' "$peer/tests/te
 mkdir -p "$peer/tools/server" "$peer/models"
 : >"$peer/tools/server/server-chat.h"
 ln -sfn ../.. "$peer/models/templates"
-libraries=$(dirname "$(ls -t "${CARGO_TARGET_DIR:-target}"/release/build/llama-cpp-sys-2-*/out/lib/libllama-common.a | head -n 1)")
+libraries=$(dirname "$(ls -t "${CARGO_TARGET_DIR:-target}"/release/build/llama-cpp-sys-2-*/out/lib/libllama.a | head -n 1)")
 manifest=$(cargo metadata --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/host: //p')" |
     python3 -c 'import json, sys; print(next(p["manifest_path"] for p in json.load(sys.stdin)["packages"] if p["name"] == "llama-cpp-sys-2"))')
-sources=$(dirname "$manifest")/llama.cpp
 program=$peer/chat_peer
-if [ ! -e "$program" ] || [ tests/hosts/chat_peer.cpp -nt "$program" ] || [ "$libraries/libllama-common.a" -nt "$program" ]; then
-    ${CXX:-c++} -std=c++17 -O0 -w -I"$peer/tests" -I"$sources/common" -I"$sources/include" -I"$sources/ggml/include" -I"$sources/vendor" \
-        tests/hosts/chat_peer.cpp -o "$program" \
-        -L"$libraries" -Wl,--start-group "$libraries"/*.a -Wl,--end-group -fopenmp -lpthread -ldl
+if [ ! -e "$program" ] || [ tests/hosts/chat_peer.cpp -nt "$program" ] || [ "$libraries/libllama.a" -nt "$program" ]; then
+    # shellcheck disable=SC2046 # arguments are words
+    ${CXX:-c++} -std=c++17 -O0 -w -I"$peer/tests" tests/hosts/chat_peer.cpp -o "$program" $(scripts/llama-common.sh "$(dirname "$manifest")/llama.cpp" "$libraries")
 fi
 (cd "$peer" && ./chat_peer "$out" 2>"$out.log" >&2) || { tail -n 5 "$out.log"; exit 1; }
 wc -l "$out"

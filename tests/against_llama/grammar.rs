@@ -92,7 +92,7 @@ impl LlamaGrammar {
     fn new(vocab: *const sys::llama_vocab, gbnf: &str) -> Option<LlamaGrammar> {
         let text = CString::new(gbnf).expect("no NUL");
         // SAFETY: NUL-terminated strings, and the vocabulary is never freed.
-        let ptr = unsafe { sys::llama_rs_sampler_init_grammar(vocab, text.as_ptr(), c"root".as_ptr()) };
+        let ptr = unsafe { sys::llama_sampler_init_grammar(vocab, text.as_ptr(), c"root".as_ptr()) };
         (!ptr.is_null()).then_some(LlamaGrammar(ptr))
     }
 
@@ -105,8 +105,7 @@ impl LlamaGrammar {
 
     fn accept(&mut self, token: Token) {
         // SAFETY: the token was allowed.
-        let status = unsafe { sys::llama_rs_sampler_accept(self.0, token) };
-        assert_eq!(status, sys::LLAMA_RS_STATUS_OK, "{token}");
+        unsafe { sys::llama_sampler_accept(self.0, token) }
     }
 }
 

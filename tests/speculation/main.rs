@@ -17,6 +17,8 @@ mod heads;
 mod lookup_cache;
 mod many_runs;
 mod mtp;
+#[path = "../toolchain/mod.rs"]
+mod toolchain;
 #[path = "../common/vocabulary.rs"]
 mod vocabulary;
 mod vocabulary_map;

@@ -69,5 +69,11 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// The compiler's arguments for a program with llama.cpp's folder `common`, which is compiled first.
+pub fn llama_common() -> Vec<String> {
+    let mut command = Command::new("scripts/llama-common.sh");
+    run(command.args([env!("LLAMA_CPP_SOURCES"), env!("LLAMA_CPP_LIBRARIES")]), "").lines().map(str::to_owned).collect()
+}
+
 /// Compiler flags that turn every warning into an error.
 pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];

@@ -190,20 +190,17 @@ fn program() -> Option<PathBuf> {
         return None;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (sources, libraries) = (Path::new(env!("LLAMA_CPP_SOURCES")), Path::new(env!("LLAMA_CPP_LIBRARIES")));
+    let mut common = Command::new(root.join("scripts/llama-common.sh"));
+    let common = common.args([env!("LLAMA_CPP_SOURCES"), env!("LLAMA_CPP_LIBRARIES")]).output().unwrap();
+    assert!(common.status.success(), "{}", String::from_utf8_lossy(&common.stderr));
     // Tests run at the same time.
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let program = std::env::temp_dir().join(format!("foredraft-chat-peer-{}-{run}", std::process::id()));
     let mut command = Command::new(compiler);
     command.args(["-std=c++17", "-O0", "-w", "-DCOMPLETIONS_ONLY"]);
-    for include in ["common", "include", "ggml/include", "vendor"] {
-        command.arg("-I").arg(sources.join(include));
-    }
-    command.arg(root.join("tests/hosts/chat_peer.cpp")).arg("-o").arg(&program).arg("-Wl,--start-group");
-    let archives = std::fs::read_dir(libraries).unwrap().map(|entry| entry.unwrap().path());
-    command.args(archives.filter(|path| path.extension().is_some_and(|extension| extension == "a")));
-    command.args(["-Wl,--end-group", "-fopenmp", "-lpthread", "-ldl"]);
+    command.arg(root.join("tests/hosts/chat_peer.cpp")).arg("-o").arg(&program);
+    command.args(String::from_utf8_lossy(&common.stdout).lines());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(program)
