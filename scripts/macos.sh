@@ -59,7 +59,7 @@ stand_in() {
     out=$(find "$here/release/build" -path '*llama-cpp-sys-2-*/out/bindings.rs' -printf '%T@ %h\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
     [ -n "$out" ] || die "there is no build of llama-cpp-sys-2 in $here"
     local version
-    version=$(sed -n 's/^llama-cpp-sys-2 = "=\(.*\)"/\1/p' Cargo.toml)
+    version=$(sed -n 's/^llama-cpp-sys-2 = .*"=\([^"]*\)".*/\1/p' Cargo.toml)
     rm -rf "$work/llama" && mkdir -p "$work/llama/src"
     cat >"$work/llama/Cargo.toml" <<MANIFEST
 [package]
