@@ -14,7 +14,7 @@ use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 use toolchain::{folder, root, run};
 
-const FILE: &str = include_str!("../benches/texts/inventory.py");
+const FILE: &str = include_str!("data/inventory.py");
 
 /// A file that scripts/models.sh makes. `None`, with a line on stderr past the test runner's capture, if there is none.
 fn made(path: &str) -> Option<PathBuf> {
