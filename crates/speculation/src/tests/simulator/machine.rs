@@ -202,7 +202,7 @@ pub(super) fn pairs() -> Vec<Machine> {
 
 /// The same pair on two cores of Zen 3 with AVX2 and memory of 12 to 16 GB/s: the points for 1, 4 and 8 tokens and the draft's are from there, the
 /// larger ones extrapolated. The memory's bandwidth falls by a third for the middle third of the tokens, as beside other programs.
-const PAIR_ON_ZEN3: &[(usize, f64)] = &[(1, 1.0), (4, 1.89), (8, 3.14), (16, 5.7), (64, 21.0), (128, 42.0)];
+const PAIR_ON_ZEN3: &[(usize, f64)] = &[(1, 1.0), (4, 1.89), (8, 3.143), (16, 5.7), (64, 21.0), (128, 42.0)];
 
 /// The pair where several tokens cost much, and costs change after they were measured.
 pub(super) fn pair_on_busy_memory() -> Machine {
