@@ -158,7 +158,7 @@ impl Reader {
             self.context.decode(&self.batch)?;
             self.n_past = end;
         }
-        self.context.logits(row).ok_or_else(|| DecodeError::Failed("no logits".into()))
+        self.context.logits(row).ok_or_else(|| DecodeError::Failed(foredraft::Error::model("no logits")))
     }
 
     /// Keeps the first `n` tokens.

@@ -23,8 +23,8 @@ fn request(number: usize) -> Value {
     json!({
         "prompt": tokens(number, 5 + random % 60), "n_predict": 4 + random % 40, "temperature": temperature, "top_k": 0, "top_p": 1,
         "seed": number, "ignore_eos": true, "return_tokens": true, "speculative": drafting[random % 4],
-        "priority": random as i64 % 21 - 10, "deadline_ms": if random % 2 == 0 { json!(1 + random) } else { Value::Null },
-        "id_slot": if random % 11 == 0 { random as i64 % 4 } else { -1 },
+        "priority": random as i64 % 21 - 10, "deadline_ms": if random.is_multiple_of(2) { json!(1 + random) } else { Value::Null },
+        "id_slot": if random.is_multiple_of(11) { random as i64 % 4 } else { -1 },
     })
 }
 

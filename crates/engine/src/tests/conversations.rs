@@ -25,7 +25,7 @@ fn turn(name: &str, tokens: &[Token], seed: u64) -> Request {
     request.options.conversation = Some(Arc::from(name));
     let sources = vec![DrafterKind::Draft, DrafterKind::Suffix];
     let settings = Settings { sources, adaptive: Adaptive::Fixed, n_max: 3, ..Settings::default() };
-    Request { speculative: (seed % 2 == 0).then_some(settings), ..request }
+    Request { speculative: seed.is_multiple_of(2).then_some(settings), ..request }
 }
 
 /// Its tokens, and how many of its prompt were cached.
@@ -60,7 +60,7 @@ fn run(setup: &Setup, n_turns: usize) -> f64 {
             conversations[name].extend(words(round + 50, 3));
             let mut turn = turn(&format!("character {name}"), &conversations[name], round);
             // Now and then, one begins in the slot of the other, or preempts it.
-            turn.options.slot = (mix(round + 900) % 7 == 0).then_some(0);
+            turn.options.slot = mix(round + 900).is_multiple_of(7).then_some(0);
             turn.options.priority = i32::try_from(name % 2).unwrap();
             (name, engine.submit(vec![turn.clone()]), turn)
         });

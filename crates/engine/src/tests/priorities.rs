@@ -16,7 +16,7 @@ const FAKE_MODEL: FakeModel =
 
 fn at_priority(priority: i32, seed: u64, length: usize, n_predict: usize) -> Request {
     let prompt = (0..length as u64).map(|at| FakeModel::FIRST + (mix(seed * 1000 + at) % 5) as Token).collect();
-    let temperature = if seed % 2 == 0 { 0.0 } else { 0.9 };
+    let temperature = if seed.is_multiple_of(2) { 0.0 } else { 0.9 };
     let sampling =
         sampling::SamplingSettings { temperature, seed: seed as u32, ..sampling::SamplingSettings::default() };
     let mut request = request(prompt, n_predict, sampling);
@@ -83,9 +83,9 @@ fn a_storm_of_500_requests_has_the_outputs_of_requests_alone() {
                 let priority = (random % 21) as i32 - 10;
                 let mut next = at_priority(priority, seed, 3 + random / 32 % 20, 1 + random / 1024 % 30);
                 let deadline = Duration::from_millis(random as u64 / 8192 % 500 + 1);
-                next.options.deadline = (random / 4096 % 2 == 0).then_some(deadline);
-                next.options.slot = (random / 16384 % 20 == 0).then_some(random / 512 % 4);
-                let next = if random / 65536 % 2 == 0 { drafting(next) } else { next };
+                next.options.deadline = (random / 4096).is_multiple_of(2).then_some(deadline);
+                next.options.slot = (random / 16384).is_multiple_of(20).then_some(random / 512 % 4);
+                let next = if (random / 65536).is_multiple_of(2) { drafting(next) } else { next };
                 all.push((next.clone(), engine.submit(vec![next])));
             }
             if all.len() as u64 == *n_requests && engine.scheduler.is_idle() {
