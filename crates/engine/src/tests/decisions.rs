@@ -252,7 +252,7 @@ fn questions_have_the_bits_of_each_alone_and_of_its_tokens_in_the_prompt() {
         reversed.reverse();
         assert_eq!(together, reversed, "setup {number}");
         for (asked, scores) in all.iter().zip(&together) {
-            assert_eq!(run(prompt(31, 5), vec![asked.clone()]), [scores.clone()], "setup {number}");
+            assert_eq!(run(prompt(31, 5), vec![asked.clone()]), std::slice::from_ref(scores), "setup {number}");
             let whole = [prompt(31, 5), asked.tokens.clone()].concat();
             let plain = run(whole, vec![Question { tokens: Vec::new(), ..asked.clone() }]);
             let same = DecisionScores { n_tokens: 0, ..scores.clone() };
