@@ -180,9 +180,9 @@ namespace Foredraft
         public async Task LoadAsync(Json config, IProgress<double> progress = null, CancellationToken cancel = default(CancellationToken))
         {
             cancel.ThrowIfCancellationRequested();
-            BeginLoad(await Task.Run(() => Hub.Downloaded(config, progress, cancel), cancel).ConfigureAwait(false));
             try
             {
+                BeginLoad(await Task.Run(() => Hub.Downloaded(config, progress, cancel), cancel).ConfigureAwait(false));
                 while (!IsLoaded(progress)) await Task.Delay(Look, cancel).ConfigureAwait(false);
             }
             catch (OperationCanceledException)

@@ -163,7 +163,7 @@ def test_the_types_of_answers_have_the_fields_that_answers_have(engine):
     same(status["devices"][0]["target"], types.DeviceUse)
     same(engine.model_info(), types.ModelInfo)
     answer = engine.chat([{"role": "user", "content": "Hi"}], n_predict=8, speculative={"compare": True})
-    same(answer.timings, types.Timings, ["draft_n", "draft_n_accepted"])
+    same(answer.timings, types.Timings, ["draft_n", "draft_n_accepted", "deadline_missed_ms"])
     same(answer.usage, types.Usage)
     same(answer.speculation, types.SpeculationStatistics, ["disabled", "compare_skipped", "first_difference_logit_gap"])
     same(answer["prompt_stats"], types.PromptStats, ["pending"])

@@ -149,7 +149,14 @@ fn score_confidence(best: usize, probs: &[f64]) -> f64 {
 pub(super) fn read(fields: &mut Fields) -> Result<Vec<AskedQuestion>> {
     const NAME: &str = "questions";
     let questions = match fields.get(NAME) {
-        None => return Ok(Vec::new()),
+        None => {
+            for key in ["state", "temperatures"] {
+                if fields.get(key).is_some() {
+                    fields.warn(format!("{key}: ignored without questions"));
+                }
+            }
+            return Ok(Vec::new());
+        }
         Some(Value::Object(questions)) => questions,
         Some(other) => return Err(unexpected(NAME, "an object of questions by id", other)),
     };
