@@ -72,6 +72,9 @@ fn source_roots() -> Vec<(PathBuf, ModulePath)> {
     let mut roots = vec![(root.join("src"), ModulePath::new())];
     for entry in std::fs::read_dir(root.join("crates")).expect("crates is readable") {
         let entry = entry.expect("an entry");
+        if !entry.path().is_dir() {
+            continue;
+        }
         roots.push((entry.path().join("src"), vec![entry.file_name().to_string_lossy().into_owned()]));
     }
     roots
