@@ -137,7 +137,7 @@ fn end(index: u64) -> Value {
         "prompt": {"n_total": 1, "n_prompt": 1, "n_cached": 0, "truncated": false},
         "prompt_probs": {"first": 0, "others": [{"token": 1, "logprob": -1.0, "top": [[1, -1.0]]}]},
         "n_predicted": 2, "n_cached": 2, "truncated": false, "timings": timings(), "speculation": speculation,
-        "seed_position": 0, "decision": {"choice": 0, "logprobs": [0, 0], "probs": [0.5, 0.5]},
+        "seed_position": 0, "decisions": [{"choice": 0, "logprobs": [0, 0], "probs": [0.5, 0.5], "n_tokens": 0}],
         "session_load": {"n_tokens": 1, "n_draft": 0, "seed": {"seed": 1, "origin": -1}},
         "session_save": {"Ok": {"n_tokens": 1, "n_draft": 0, "n_bytes": 9}}});
     json!({"Completion": {"index": index, "event": {"Finished": outcome}, "message": null}})
