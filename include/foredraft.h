@@ -266,7 +266,7 @@ FOREDRAFT_API int32_t foredraft_resume(foredraft_engine *engine);
 FOREDRAFT_API char *foredraft_status(foredraft_engine *engine);
 
 /**
- * What a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
+ * Lists what a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
  * bytes), `modules` with backends of GPUs (`path`, `found`, `loaded`, and the `error` of one that is found and not used), and `cpu`
  * (`level`, `levels`, `cores` that this process may use, `memory_total`, `memory_free`).
  *

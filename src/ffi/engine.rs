@@ -96,7 +96,7 @@ pub extern "C" fn foredraft_status(engine: *mut foredraft_engine) -> *mut c_char
     answer_or(JsonEngine::status_when_cut_off, || Ok(engines::find(engine)?.status()))
 }
 
-/// What a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
+/// Lists what a load can use, as JSON: `devices` (`name`, as a load's `devices` takes it, `description`, `type`, `memory_total`, `memory_free` in
 /// bytes), `modules` with backends of GPUs (`path`, `found`, `loaded`, and the `error` of one that is found and not used), and `cpu`
 /// (`level`, `levels`, `cores` that this process may use, `memory_total`, `memory_free`).
 ///

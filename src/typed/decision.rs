@@ -44,7 +44,7 @@ pub enum DecisionAnswer {
     Choice {
         /// The most probable option.
         choice: String,
-        /// Of each option; their sum is 1.
+        /// The probability of each option; their sum is 1.
         probabilities: BTreeMap<String, f64>,
         /// 0: as good as a guess; 1: certain.
         confidence: f64,
@@ -53,7 +53,7 @@ pub enum DecisionAnswer {
     Score {
         /// The expected level, from 0; it can be between two.
         score: f64,
-        /// Of each level by its number; their sum is 1.
+        /// The probability of each level, by its number; their sum is 1.
         probabilities: BTreeMap<String, f64>,
         /// 0: as good as a guess; 1: certain.
         confidence: f64,

@@ -148,7 +148,7 @@ mod tests {
     fn nothing_passes_the_limit() {
         let mut full = store(30_000, &["a", "b", "c"]);
         assert!(!full.make_room(30_001, None) && !full.make_room(20_001, Some("a")));
-        assert_eq!(left(&full), ["a", "b", "c"], "nothing is dropped in vain");
+        assert_eq!(left(&full), ["a", "b", "c"], "nothing is dropped without need");
         full.keep("d".into(), state(10_000));
         assert!(!full.has("d") && full.memory().n_bytes == 30_000);
         full.keep("a".into(), state(9_000));

@@ -1,4 +1,4 @@
-//! What a reference names, and where the cache is.
+//! The places of a model: in the hub, by what a reference names, and in the cache.
 
 use std::env;
 use std::path::PathBuf;

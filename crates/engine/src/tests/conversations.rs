@@ -1,11 +1,10 @@
 //! Conversations: more than there are slots, in random order. Each output is that of a fresh engine.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::reference::reference_output;
-use super::{Setup, TestEngine, request};
-use crate::{Event, Phase, Request, RequestHandle};
+use super::{Setup, TestEngine, output, request};
+use crate::Request;
 use foredraft_llama::fake::{FakeModel, mix};
 use foredraft_llama::{Rollback, Token};
 use foredraft_sampling as sampling;
@@ -26,23 +25,6 @@ fn turn(name: &str, tokens: &[Token], seed: u64) -> Request {
     let sources = vec![DrafterKind::Draft, DrafterKind::Suffix];
     let settings = Settings { sources, adaptive: Adaptive::Fixed, n_max: 3, ..Settings::default() };
     Request { speculative: seed.is_multiple_of(2).then_some(settings), ..request }
-}
-
-/// Its tokens, and how many of its prompt were cached.
-fn output(handle: &RequestHandle) -> (Vec<Token>, usize) {
-    assert_eq!(handle.phase(), Phase::Finished);
-    let mut tokens = Vec::new();
-    for (_, event) in handle.take(Duration::ZERO).0 {
-        match event {
-            Event::Update(update) => tokens.extend(update.tokens.iter().map(|token| token.token)),
-            Event::Finished(outcome) => {
-                tokens.extend(outcome.tokens.iter().map(|token| token.token));
-                return (tokens, outcome.prompt.n_cached);
-            }
-            Event::Progress(_) | Event::Restarted { .. } => {}
-        }
-    }
-    unreachable!("each request ends with its outcome");
 }
 
 fn two_slots() -> Setup {
@@ -69,7 +51,8 @@ fn run(setup: &Setup, n_turns: usize) -> f64 {
             assert!(engine.scheduler.pool.conversations.memory().n_bytes <= setup.cache_ram, "the limit is passed");
         }
         for (name, handle, turn) in turns {
-            let (tokens, cached) = output(&handle);
+            let (tokens, outcome) = output(&handle);
+            let cached = outcome.prompt.n_cached;
             assert_eq!(tokens, reference_output(setup, &turn).tokens, "round {round}, conversation {name}");
             (n_cached, n_prompt) = (n_cached + cached, n_prompt + turn.prompt.len());
             conversations[name].extend(tokens);
@@ -113,7 +96,7 @@ fn a_conversation_goes_on_in_its_slot_or_from_memory() {
         while !engine.scheduler.is_idle() {
             engine.step();
         }
-        let (_, cached) = output(&handle);
+        let cached = output(&handle).1.prompt.n_cached;
         assert_eq!(cached == 59, is_cached, "conversation {name}: {cached}");
         engine.scheduler.pool.conversations.memory().n
     };

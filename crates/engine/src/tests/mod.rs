@@ -46,7 +46,7 @@ use super::request::Submission;
 use super::request_handle::Expected;
 use super::scheduler::BatchScheduler;
 use super::step::input::StepLimits;
-use super::{Config, Request, RequestHandle, RequestOptions, builder};
+use super::{Config, Event, Outcome, Phase, Request, RequestHandle, RequestOptions, builder};
 use crate::drafters::DraftModel;
 use foredraft_llama::fake::{self, FakeBackend, FakeModel, Fault};
 use foredraft_llama::{
@@ -259,6 +259,23 @@ impl TestEngine {
         let faults = self.scheduler.pool.context.fake().faults();
         faults.filter(|fault| !matches!(fault, Fault::Aborted(_))).count()
     }
+}
+
+/// The tokens of a request that has ended, and its outcome.
+pub(super) fn output(handle: &RequestHandle) -> (Vec<Token>, Outcome) {
+    assert_eq!(handle.phase(), Phase::Finished);
+    let mut tokens = Vec::new();
+    for (_, event) in handle.take(Duration::ZERO).0 {
+        match event {
+            Event::Update(update) => tokens.extend(update.tokens.iter().map(|token| token.token)),
+            Event::Finished(outcome) => {
+                tokens.extend(outcome.tokens.iter().map(|token| token.token));
+                return (tokens, *outcome);
+            }
+            Event::Progress(_) | Event::Restarted { .. } => {}
+        }
+    }
+    unreachable!("each request ends with its outcome");
 }
 
 /// A request to continue `prompt`, with default options.

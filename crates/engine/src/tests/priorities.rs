@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reference::reference_output;
-use super::{Setup, TestEngine, request};
-use crate::{Event, Outcome, Phase, Request, RequestHandle, Stop};
+use super::{Setup, TestEngine, output, request};
+use crate::{Phase, Request, RequestHandle, Stop};
 use foredraft_llama::fake::{FakeModel, mix};
 use foredraft_llama::{Rollback, Token};
 use foredraft_sampling as sampling;
@@ -30,23 +30,6 @@ fn drafting(request: Request) -> Request {
         speculative: Some(Settings { sources, adaptive: Adaptive::Fixed, n_max: 4, ..Settings::default() }),
         ..request
     }
-}
-
-/// The tokens of a request that has ended, and its outcome.
-fn output(handle: &RequestHandle) -> (Vec<Token>, Outcome) {
-    assert_eq!(handle.phase(), Phase::Finished);
-    let mut tokens = Vec::new();
-    for (_, event) in handle.take(Duration::ZERO).0 {
-        match event {
-            Event::Update(update) => tokens.extend(update.tokens.iter().map(|token| token.token)),
-            Event::Finished(outcome) => {
-                tokens.extend(outcome.tokens.iter().map(|token| token.token));
-                return (tokens, *outcome);
-            }
-            Event::Progress(_) | Event::Restarted { .. } => {}
-        }
-    }
-    unreachable!("each request ends with its outcome");
 }
 
 fn run_until_idle(engine: &mut TestEngine) {
