@@ -26,7 +26,7 @@ const LAYERS: [&[&str]; 30] = [
     &["jinja", "schema"],
     &["grammar"],
     &["llama"],
-    &["llama/context"],
+    &["llama/context", "llama/pictures"],
     &["llama/model"],
     &["llama/params"],
     &["llama/sources"],

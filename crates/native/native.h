@@ -21,7 +21,7 @@ extern "C" {
 // -- sources/head.cpp
 
 // The host's purpose for a file.
-enum foredraft_role { FOREDRAFT_ROLE_TARGET, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_ADAPTER };
+enum foredraft_role { FOREDRAFT_ROLE_TARGET, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_PROJECTOR };
 
 // How a file drafts.
 enum foredraft_draft_kind {
@@ -67,6 +67,32 @@ enum foredraft_rpc_version {
 // length. Returns NULL on failure, with the reason in `why`, and with an empty `why` if no weights are larger or the platform has no such streams.
 void * foredraft_requantized_open(const char * const * paths, size_t n_paths, void * stream, uint64_t start, enum ggml_type type, uint64_t * length,
     char * why, size_t why_size);
+
+// -- pictures.cpp
+
+struct mtmd_context;
+struct mtmd_bitmap;
+struct mtmd_input_chunk;
+struct mtmd_input_chunks;
+
+// Asked by an encoder with its `user` every few nodes of its graph, on the thread that encodes. True: stop.
+typedef bool (*foredraft_stops)(void * user);
+
+// Loads the encoder of an mmproj file for the model that it was made for, or returns NULL. Numbers of tokens of a picture below 1 are those of the file.
+struct mtmd_context * foredraft_projector_load(const char * path, const struct llama_model * model, int32_t n_threads, int32_t min_tokens,
+    int32_t max_tokens, char * why, size_t why_size);
+
+// Reads an encoded picture, whose size the caller has bounded, or returns NULL.
+struct mtmd_bitmap * foredraft_picture_read(const uint8_t * file, size_t size, char * why, size_t why_size);
+// Copies a picture of width * height * 3 bytes, or returns NULL.
+struct mtmd_bitmap * foredraft_picture_new(uint32_t width, uint32_t height, const uint8_t * rgb, char * why, size_t why_size);
+
+// Scales and cuts a picture, and puts the model's own tokens around its pieces. Returns NULL on failure.
+struct mtmd_input_chunks * foredraft_picture_chunks(
+    const struct mtmd_context * projector, const struct mtmd_bitmap * picture, char * why, size_t why_size);
+// Returns the rows of a piece, valid until the next call, or NULL. `*stopped` is set to whether `stops` was true.
+const float * foredraft_picture_encode(struct mtmd_context * projector, const struct mtmd_input_chunk * piece, foredraft_stops stops, void * user,
+    bool * stopped, char * why, size_t why_size);
 
 // -- guard.cpp
 

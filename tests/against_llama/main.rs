@@ -11,6 +11,7 @@
 mod common;
 mod embeddings;
 mod grammar;
+mod pictures;
 mod sampling;
 mod templates;
 mod vocabularies;

@@ -2,6 +2,7 @@
 //! Their output is nonsense, but it depends on every number in their KV cache or recurrent state.
 
 pub mod heads;
+pub mod projectors;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -58,8 +59,7 @@ impl Writer {
 
     /// A writer that does not copy the vocabulary's entry `key`.
     fn without(architecture: &'static str, key: &str) -> Writer {
-        let mut writer =
-            Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: SEED.get() };
+        let mut writer = Writer::empty(architecture);
         let vocabulary = Gguf::read(&super::model("draft"));
         for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.") && entry.key != key) {
             put_string(&mut writer.entries, &entry.key);
@@ -76,6 +76,10 @@ impl Writer {
         writer.random("token_embd.weight", &[n, N_VOCAB], 1.0);
         writer.random("output.weight", &[n, N_VOCAB], 0.8);
         writer
+    }
+
+    fn empty(architecture: &'static str) -> Writer {
+        Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: SEED.get() }
     }
 
     fn entry(&mut self, key: &str, kind: u32, value: impl FnOnce(&mut Vec<u8>)) {

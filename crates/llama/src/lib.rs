@@ -7,6 +7,7 @@
 //!
 //! | folder | has |
 //! | --- | --- |
+//! | `pictures` | the encoder of an mmproj file, and pictures as its input |
 //! | `context` | the KV cache and decodes of a model, what both have on each device, heads and MTP layers, batch invariance |
 //! | `model` | weights, vocabulary, adapters |
 //! | `sources` | the files, descriptors and memory that a model is read from, and the checks of its head |
@@ -31,6 +32,7 @@ mod kernels;
 pub mod log;
 mod model;
 mod params;
+mod pictures;
 mod platform;
 mod sources;
 mod threads;
@@ -48,7 +50,7 @@ pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_in
 pub use builtin_templates::{apply_template, template_names};
 pub use context::Context;
 pub use context::attention::attention_cost;
-pub use context::batch::{Batch, DecodeError, SeqId};
+pub use context::batch::{Batch, BatchInput, DecodeError, SeqId};
 pub use context::heads::DraftBlock;
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
@@ -67,6 +69,8 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
+pub use pictures::bitmap::Bitmap;
+pub use pictures::projector::{Picture, PicturePiece, Projector, ProjectorParams};
 pub use platform::cpus::{CpuSet, ThreadPriority};
 pub use platform::keep_loaded;
 #[cfg(target_os = "linux")]
@@ -81,6 +85,7 @@ pub use threads::pause::PauseGate;
 pub use threads::placement::{KeepPlacement, ThreadSettings, run_when_idle};
 pub use unrecoverable::end_process_on_loss;
 
+pub use foredraft_base::work::StopSignal;
 pub use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 
 // A `TokenData` is passed to llama.cpp as it is.

@@ -81,10 +81,10 @@ pub fn compile_archive(build: &mut cc::Build, name: &str) {
 /// Uses llama.cpp's private headers.
 pub fn compile_guard(source: &Path) {
     let mut build = kernel_compiler(source);
-    for folder in ["include", "src"] {
+    for folder in ["include", "src", "tools/mtmd"] {
         build.flag("-isystem").flag(source.join(folder));
     }
-    let files = ["guard", "placement", "sources/head", "sources/requantized", "kernels/attention_cost"]
+    let files = ["guard", "pictures", "placement", "sources/head", "sources/requantized", "kernels/attention_cost"]
         .map(|part| format!("{part}.cpp"));
     compile_archive(build.cpp(true).std("c++17").files(files), "foredraft_guard");
 }

@@ -121,6 +121,9 @@ const std::vector<divisor> & divisors() {
         { "attention.output_group_count", true, { "deepseek4" } },
         { "attention.indexer.block_size", true, { "minimax-m3" } },
         { "attention.sliding_window", true, { "afmoe" } },
+        { "vision.attention.head_count", false, { "clip" } },
+        { "vision.image_size", false, { "clip" } },
+        { "audio.attention.head_count", false, { "clip" } },
     };
     return all;
 }
@@ -344,6 +347,9 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, fored
     const std::string architecture = values.text("general.architecture"), type = values.text("general.type");
     if (role == FOREDRAFT_ROLE_ADAPTER) {
         return type == "adapter" || architecture.empty() ? "" : "is a whole model of the architecture " + architecture + ", not a LoRA adapter";
+    }
+    if (role == FOREDRAFT_ROLE_PROJECTOR) {
+        return architecture == "clip" ? "" : "is not a multimodal projector (mmproj): its architecture is " + architecture;
     }
     if (type == "adapter") {
         return "is a LoRA adapter, not a model: load the model that it was made for, and name the adapter in `lora`";

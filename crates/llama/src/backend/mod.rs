@@ -23,7 +23,10 @@ static NUMA: Once = Once::new();
 pub fn start() {
     START.call_once(|| {
         // SAFETY: `from_llama` is a function of this library, which is never unloaded.
-        unsafe { sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut()) };
+        unsafe {
+            sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut());
+            sys::mtmd_helper_log_set(Some(log::from_llama), std::ptr::null_mut());
+        }
         if levels::choose_default_level().is_ok() {
             // SAFETY: the processor has the instructions that ggml is compiled for. `Once` keeps other threads out of llama.cpp until this
             // is done.

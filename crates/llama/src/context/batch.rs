@@ -6,6 +6,18 @@ use foredraft_base::error::Error;
 /// A sequence's number in a context.
 pub type SeqId = i32;
 
+/// The input of a batch.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum BatchInput {
+    /// Tokens.
+    #[default]
+    Tokens,
+    /// Rows of embeddings in place of tokens: those of a picture. The tokens of the batch only stand for them.
+    Rows,
+    /// Rows that also attend to the rows after them.
+    NonCausalRows,
+}
+
 /// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -15,8 +27,9 @@ pub struct Batch {
     pub(crate) sequences: Vec<SeqId>,
     pub(crate) n_sequences: Vec<i32>,
     pub(crate) outputs: Vec<i8>,
-    /// The hidden states of all tokens, concatenated; or empty.
+    /// The hidden states of all tokens, or the rows, concatenated; or empty.
     pub(crate) hidden: Vec<f32>,
+    pub(crate) input: BatchInput,
 }
 
 impl Batch {
@@ -45,6 +58,15 @@ impl Batch {
         self.hidden.extend_from_slice(state);
     }
 
+    /// Adds rows of embeddings, for which `tokens` stand, from `position` of `sequence` on. A batch of rows has nothing else.
+    pub fn push_rows(&mut self, input: BatchInput, tokens: &[Token], rows: &[f32], position: usize, sequence: SeqId) {
+        for (at, token) in tokens.iter().enumerate() {
+            self.push(*token, position + at, sequence, false);
+        }
+        self.hidden.extend_from_slice(rows);
+        self.input = input;
+    }
+
     /// Copies `other`, reusing the buffers.
     pub(crate) fn assign(&mut self, other: &Batch) {
         self.tokens.clone_from(&other.tokens);
@@ -53,6 +75,7 @@ impl Batch {
         self.n_sequences.clone_from(&other.n_sequences);
         self.outputs.clone_from(&other.outputs);
         self.hidden.clone_from(&other.hidden);
+        self.input = other.input;
     }
 
     /// Removes all tokens.
@@ -63,6 +86,7 @@ impl Batch {
         self.n_sequences.clear();
         self.outputs.clear();
         self.hidden.clear();
+        self.input = BatchInput::Tokens;
     }
 
     /// The number of tokens.

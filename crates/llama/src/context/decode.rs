@@ -9,7 +9,7 @@ use crate::context::faked;
 use crate::guard::ErrorBuffer;
 use crate::platform::thread_cpu_time;
 use crate::threads::pacing;
-use crate::{Batch, Context, DecodeError, SeqId, TextPooling, log, unrecoverable};
+use crate::{Batch, BatchInput, Context, DecodeError, SeqId, TextPooling, log, unrecoverable};
 use foredraft_base::error::Error;
 use foredraft_native::{foredraft_decode, foredraft_set_reference};
 
@@ -57,7 +57,10 @@ impl Context {
         self.validate(batch).map_err(DecodeError::failed)?;
         (self.has_pending_moves, self.has_pending_rotations) = (false, false);
         self.removable.clear();
-        self.decode_padded(batch, !is_interruptible)?;
+        match batch.input {
+            BatchInput::Tokens => self.decode_padded(batch, !is_interruptible)?,
+            input => self.decode_rows(batch, !is_interruptible, input == BatchInput::NonCausalRows)?,
+        }
         self.removable.decoded(batch, self.n_ubatch());
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.decoded();
@@ -89,6 +92,16 @@ impl Context {
         result
     }
 
+    /// Decodes a batch of rows.
+    fn decode_rows(&mut self, batch: &Batch, whole: bool, is_non_causal: bool) -> std::result::Result<(), DecodeError> {
+        // SAFETY: the context is alive, and no decode is running.
+        unsafe { sys::llama_set_causal_attn(self.ptr.as_ptr(), !is_non_causal) };
+        let result = self.decode_raw(batch, whole, (self.n_threads.1, self.thread_settings.1));
+        // SAFETY: as above.
+        unsafe { sys::llama_set_causal_attn(self.ptr.as_ptr(), true) };
+        result
+    }
+
     fn use_reference(&mut self, reference: bool) {
         // SAFETY: the context is alive, and no decode is running.
         unsafe { foredraft_set_reference(self.ptr.as_ptr(), reference) };
@@ -111,7 +124,10 @@ impl Context {
         }
         let raw = sys::llama_batch {
             n_tokens: i32::try_from(batch.len()).unwrap_or(0),
-            token: batch.tokens.as_ptr().cast_mut(),
+            token: match batch.input {
+                BatchInput::Tokens => batch.tokens.as_ptr().cast_mut(),
+                _ => std::ptr::null_mut(),
+            },
             embd: self.hidden.of(batch),
             pos: batch.positions.as_ptr().cast_mut(),
             n_seq_id: batch.n_sequences.as_ptr().cast_mut(),
@@ -215,8 +231,12 @@ impl Context {
             return Err(format!("batch: expected 1 to {} tokens, got {}", self.n_batch, batch.len()));
         }
         self.validate_hidden(batch)?;
+        if batch.input == BatchInput::NonCausalRows && batch.len() > self.n_ubatch() {
+            return Err(format!("n_ubatch: expected at least {}, the rows that are decoded together", batch.len()));
+        }
         let vocab = self.model.vocab();
-        if let Some(token) = batch.tokens.iter().find(|token| !vocab.contains(**token)) {
+        let tokens = if batch.input == BatchInput::Tokens { batch.tokens.as_slice() } else { &[] };
+        if let Some(token) = tokens.iter().find(|token| !vocab.contains(**token)) {
             return Err(format!("token {token} is not in the vocabulary"));
         }
         if let Some(sequence) = batch.sequences.iter().find(|sequence| !self.has_sequence(**sequence)) {

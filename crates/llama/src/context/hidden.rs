@@ -1,6 +1,6 @@
 //! A context's use of hidden states: those of its tokens, which a target keeps for drafters, and those that a head's tokens need.
 
-use crate::{Batch, DraftKind};
+use crate::{Batch, BatchInput, DraftKind};
 
 /// A context's use of hidden states.
 #[derive(Debug, Default, Clone)]
@@ -50,9 +50,13 @@ impl Hidden {
         self.head == DraftKind::Assistant
     }
 
-    /// The hidden states of `batch` for llama.cpp, which only reads them.
+    /// The hidden states or rows of `batch` for llama.cpp, which only reads them.
     pub(crate) fn of(&self, batch: &Batch) -> *mut f32 {
-        if self.is_input() { batch.hidden.as_ptr().cast_mut() } else { std::ptr::null_mut() }
+        if self.is_input() || batch.input != BatchInput::Tokens {
+            batch.hidden.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        }
     }
 
     /// Records a successful decode.

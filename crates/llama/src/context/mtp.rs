@@ -12,7 +12,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::context::hidden::Hidden;
 use crate::context::without_memory;
-use crate::{Batch, Context, ContextParams, DraftKind, Interrupt, Model, ThreadPool};
+use crate::{Batch, BatchInput, Context, ContextParams, DraftKind, Interrupt, Model, ThreadPool};
 use foredraft_base::error::{Error, Result};
 use foredraft_native::{foredraft_keep_hidden, foredraft_set_mtp_layer};
 
@@ -137,7 +137,18 @@ impl Context {
 
     /// Validates the length of the hidden states, beyond which llama.cpp would read.
     pub(crate) fn validate_hidden(&self, batch: &Batch) -> std::result::Result<(), String> {
-        let expected = if self.hidden.is_input() { batch.len() * self.n_embd } else { 0 };
+        let width = match batch.input {
+            BatchInput::Tokens => {
+                if self.hidden.is_input() {
+                    self.n_embd
+                } else {
+                    0
+                }
+            }
+            _ if self.hidden.is_head() => return Err("a head decodes no rows".into()),
+            _ => self.model.n_embd_input(),
+        };
+        let expected = batch.len() * width;
         match batch.hidden.len() {
             len if len == expected => Ok(()),
             len => Err(format!("hidden states: expected {expected} numbers, got {len}")),

@@ -361,6 +361,12 @@ impl Model {
         usize::try_from(unsafe { sys::llama_model_n_embd_out(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
+    /// The numbers of a row that is decoded in place of a token.
+    pub(crate) fn n_embd_input(&self) -> usize {
+        // SAFETY: see `n_ctx_train`.
+        usize::try_from(unsafe { sys::llama_model_n_embd_inp(self.ptr.as_ptr()) }).unwrap_or(0)
+    }
+
     /// The number of parameters.
     pub fn n_params(&self) -> u64 {
         // SAFETY: see `n_ctx_train`.

@@ -20,8 +20,9 @@ use foredraft_base::error::{Code, Error, Result};
 use foredraft_native::{
     FOREDRAFT_DRAFT_KIND_ASSISTANT, FOREDRAFT_DRAFT_KIND_DFLASH, FOREDRAFT_DRAFT_KIND_DSPARK,
     FOREDRAFT_DRAFT_KIND_EAGLE3, FOREDRAFT_DRAFT_KIND_MODEL, FOREDRAFT_DRAFT_KIND_MTP, FOREDRAFT_N_FORMATS,
-    FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_TARGET, foredraft_check_head, foredraft_draft_kind,
-    foredraft_requantized_open, foredraft_role, foredraft_stream_close, foredraft_stream_open, foredraft_stream_read,
+    FOREDRAFT_ROLE_ADAPTER, FOREDRAFT_ROLE_DRAFT, FOREDRAFT_ROLE_PROJECTOR, FOREDRAFT_ROLE_TARGET,
+    foredraft_check_head, foredraft_draft_kind, foredraft_requantized_open, foredraft_role, foredraft_stream_close,
+    foredraft_stream_open, foredraft_stream_read,
 };
 use llama_cpp_sys_2 as sys;
 
@@ -110,6 +111,7 @@ pub(crate) enum Role {
     Target = FOREDRAFT_ROLE_TARGET as i32,
     Draft = FOREDRAFT_ROLE_DRAFT as i32,
     Adapter = FOREDRAFT_ROLE_ADAPTER as i32,
+    Projector = FOREDRAFT_ROLE_PROJECTOR as i32,
 }
 
 /// How a model file drafts.

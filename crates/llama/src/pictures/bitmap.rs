@@ -1,0 +1,112 @@
+//! The pixels of a picture.
+
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use super::header;
+use crate::guard::ErrorBuffer;
+use crate::{backend, log};
+use foredraft_base::error::{Error, Result};
+use foredraft_native::{foredraft_picture_new, foredraft_picture_read};
+
+/// The most pixels of a picture.
+pub const MAX_PIXELS: u64 = 64_000_000;
+/// The most that one side may be longer than the other. Encoders scale the longer one to a few hundred pixels, and the other must not vanish.
+const MAX_RATIO: u64 = 200;
+
+/// A picture of red, green and blue bytes.
+#[derive(Debug)]
+pub struct Bitmap(NonNull<sys::mtmd_bitmap>);
+
+// SAFETY: a bitmap is plain memory, and does not change.
+unsafe impl Send for Bitmap {}
+// SAFETY: as above.
+unsafe impl Sync for Bitmap {}
+
+impl Bitmap {
+    /// Copies the rows of a picture, from the top, 3 bytes for each pixel.
+    ///
+    /// # Errors
+    /// The size is out of range, `rgb` has another length, or there is no memory.
+    pub fn from_rgb(width: u32, height: u32, rgb: &[u8]) -> Result<Bitmap> {
+        check_size(width, height)?;
+        let expected = u64::from(width) * u64::from(height) * 3;
+        if rgb.len() as u64 != expected {
+            let got = rgb.len();
+            return Err(Error::invalid(format!("expected {expected} bytes for {width} x {height} pixels, got {got}")));
+        }
+        let mut why = ErrorBuffer::new();
+        // SAFETY: `rgb` has the length that the size says, and is read during the call. The guard catches exceptions.
+        let ptr = unsafe { foredraft_picture_new(width, height, rgb.as_ptr(), why.ptr(), why.size()) };
+        NonNull::new(ptr).map(Bitmap).ok_or_else(|| why.error("the picture cannot be copied"))
+    }
+
+    /// Reads a PNG, JPEG, GIF (its first picture) or BMP file.
+    ///
+    /// # Errors
+    /// It is none of these, damaged or too large, or there is no memory.
+    pub fn from_file(file: &[u8]) -> Result<Bitmap> {
+        backend::start();
+        let size = header::size(file);
+        let (width, height) = size.ok_or_else(|| Error::invalid("expected a PNG, JPEG, GIF or BMP file"))?;
+        check_size(width, height)?;
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the file is read during the call. The guard catches exceptions.
+        let read = || unsafe { foredraft_picture_read(file.as_ptr(), file.len(), why.ptr(), why.size()) };
+        let bitmap = NonNull::new(log::collecting(read).0).map(Bitmap);
+        let bitmap =
+            bitmap.ok_or_else(|| Error::invalid(format!("the picture is damaged {}", why.message()).trim_end()));
+        bitmap.and_then(|bitmap| check_size(bitmap.width(), bitmap.height()).map(|()| bitmap))
+    }
+
+    /// The width in pixels.
+    pub fn width(&self) -> u32 {
+        // SAFETY: the bitmap is alive, also below.
+        unsafe { sys::mtmd_bitmap_get_nx(self.0.as_ptr()) }
+    }
+
+    /// The height in pixels.
+    pub fn height(&self) -> u32 {
+        // SAFETY: see above.
+        unsafe { sys::mtmd_bitmap_get_ny(self.0.as_ptr()) }
+    }
+
+    /// The pixels, 3 bytes each.
+    pub fn rgb(&self) -> &[u8] {
+        // SAFETY: the bitmap is alive, and its bytes do not change while it is.
+        unsafe {
+            let (data, len) =
+                (sys::mtmd_bitmap_get_data(self.0.as_ptr()), sys::mtmd_bitmap_get_n_bytes(self.0.as_ptr()));
+            if data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *const sys::mtmd_bitmap {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Bitmap {
+    fn drop(&mut self) {
+        // SAFETY: the bitmap is alive, and only freed here.
+        unsafe { sys::mtmd_bitmap_free(self.0.as_ptr()) }
+    }
+}
+
+/// Refuses a size that no picture has, or that needs too much memory.
+///
+/// # Errors
+/// It is out of range.
+fn check_size(width: u32, height: u32) -> Result<()> {
+    let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
+    if short == 0 || short * long > MAX_PIXELS {
+        return Err(Error::invalid(format!("{width} x {height} pixels: expected 1 to {MAX_PIXELS} pixels")));
+    }
+    if long > short * MAX_RATIO {
+        let message =
+            format!("{width} x {height} pixels: expected sides of which none is over {MAX_RATIO} times the other");
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The encoder of an mmproj file, and what it makes of a picture.
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+use parking_lot::Mutex;
+
+use super::bitmap::Bitmap;
+use crate::guard::ErrorBuffer;
+use crate::sources::gguf_source::{GgufFile, GgufSource, Role};
+use crate::{Model, Token, log};
+use foredraft_base::error::{Code, Error, Result};
+use foredraft_base::work::StopSignal;
+use foredraft_native::{foredraft_picture_chunks, foredraft_picture_encode, foredraft_projector_load};
+
+/// The settings of a [`Projector`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectorParams {
+    /// The mmproj file.
+    pub path: PathBuf,
+    /// The threads of an encode.
+    pub n_threads: i32,
+    /// The fewest tokens of a picture, for encoders whose number depends on its size. `None`: as the file says.
+    pub min_tokens: Option<i32>,
+    /// The most tokens of a picture.
+    pub max_tokens: Option<i32>,
+}
+
+/// The encoder of an mmproj file, for the model that it was made for.
+#[derive(Debug)]
+pub struct Projector {
+    ptr: NonNull<sys::mtmd_context>,
+    /// An encode uses the memory of the context.
+    encoding: Mutex<()>,
+    model: Arc<Model>,
+}
+
+// SAFETY: only an encode changes the context, and `encoding` lets one run at a time. mtmd's other functions that are called here only read it.
+unsafe impl Send for Projector {}
+// SAFETY: as above.
+unsafe impl Sync for Projector {}
+
+/// A piece of a picture in a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PicturePiece {
+    /// Tokens of the model's own tags around pictures.
+    Tokens(Vec<Token>),
+    /// This many rows of embeddings.
+    Rows(usize),
+}
+
+/// A picture that is scaled and cut for an encoder.
+#[derive(Debug)]
+pub struct Picture {
+    chunks: NonNull<sys::mtmd_input_chunks>,
+    pieces: Vec<PicturePiece>,
+}
+
+// SAFETY: the chunks do not change.
+unsafe impl Send for Picture {}
+// SAFETY: as above.
+unsafe impl Sync for Picture {}
+
+impl Projector {
+    /// Loads an mmproj file for `model`.
+    ///
+    /// # Errors
+    /// The file does not exist, is no mmproj, cannot be loaded, or belongs to another model.
+    pub fn load(model: &Arc<Model>, params: &ProjectorParams) -> Result<Projector> {
+        let file = GgufFile::open("mmproj", &GgufSource::Path(params.path.clone()), false, Role::Projector, &[])?;
+        let (min_tokens, max_tokens) = (params.min_tokens.unwrap_or(0), params.max_tokens.unwrap_or(0));
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the path ends with NUL, and the model outlives the context. The guard catches exceptions.
+        let (ptr, errors) = log::collecting(|| unsafe {
+            let (path, model, n_threads) = (file.path(), model.as_ptr(), params.n_threads);
+            foredraft_projector_load(path, model, n_threads, min_tokens, max_tokens, why.ptr(), why.size())
+        });
+        let refused = || {
+            let reasons: Vec<&str> = errors.iter().map(|error| reason(error)).collect();
+            let reasons = format!("{} {}", reasons.join("; "), why.message());
+            Error::model(format!("mmproj: {}: {}", params.path.display(), reasons.trim()))
+        };
+        let ptr = NonNull::new(ptr).ok_or_else(refused)?;
+        Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model) })
+    }
+
+    /// Whether it encodes pictures.
+    pub fn has_vision(&self) -> bool {
+        // SAFETY: the context is alive, also below.
+        unsafe { sys::mtmd_support_vision(self.ptr.as_ptr()) }
+    }
+
+    /// Whether it encodes sounds.
+    pub fn has_audio(&self) -> bool {
+        // SAFETY: see above.
+        unsafe { sys::mtmd_support_audio(self.ptr.as_ptr()) }
+    }
+
+    /// Whether rows have positions of four numbers (M-RoPE), which decodes here do not have.
+    pub fn uses_mrope(&self) -> bool {
+        // SAFETY: see above.
+        unsafe { sys::mtmd_decode_use_mrope(self.ptr.as_ptr()) }
+    }
+
+    /// Whether each row of a piece attends to all rows of the piece, so that they are decoded together.
+    pub fn is_non_causal(&self) -> bool {
+        // SAFETY: see above. Without a chunk, the answer is that for pictures.
+        unsafe { sys::mtmd_decode_use_non_causal(self.ptr.as_ptr(), std::ptr::null()) }
+    }
+
+    /// The numbers of a row.
+    pub fn n_embd(&self) -> usize {
+        self.model.n_embd_input()
+    }
+
+    /// Scales and cuts a picture. Any number of threads may do so at a time.
+    ///
+    /// # Errors
+    /// The encoder has no vision, cannot take the picture, or there is no memory.
+    pub fn cut(&self, bitmap: &Bitmap) -> Result<Picture> {
+        if !self.has_vision() {
+            return Err(Error::invalid("the mmproj file has no encoder of pictures"));
+        }
+        let mut why = ErrorBuffer::new();
+        // SAFETY: both are alive during the call, which only reads them. The guard catches exceptions.
+        let (chunks, errors) = log::collecting(|| unsafe {
+            foredraft_picture_chunks(self.ptr.as_ptr(), bitmap.as_ptr(), why.ptr(), why.size())
+        });
+        let refused = || why.error(&format!("the picture cannot be prepared: {}", errors.join("; ")));
+        let chunks = NonNull::new(chunks).ok_or_else(refused)?;
+        let mut picture = Picture { chunks, pieces: Vec::new() };
+        for chunk in picture.chunks() {
+            picture.pieces.push(self.piece(chunk)?);
+        }
+        Ok(picture)
+    }
+
+    /// What a chunk is.
+    fn piece(&self, chunk: *const sys::mtmd_input_chunk) -> Result<PicturePiece> {
+        let mut n = 0;
+        // SAFETY: the chunk is alive. Its tokens belong to it, and are copied at once.
+        let tokens = unsafe {
+            if sys::mtmd_input_chunk_get_type(chunk) != sys::MTMD_INPUT_CHUNK_TYPE_TEXT {
+                return Ok(PicturePiece::Rows(sys::mtmd_input_chunk_get_n_tokens(chunk)));
+            }
+            let tokens = sys::mtmd_input_chunk_get_tokens_text(chunk, &raw mut n);
+            if n == 0 { &[] } else { std::slice::from_raw_parts(tokens, n) }
+        };
+        // mtmd puts -1 where the vocabulary lacks a tag.
+        if tokens.iter().any(|token| !self.model.vocab().contains(*token)) {
+            return Err(Error::model(
+                "the model's vocabulary lacks the tags that the mmproj file's encoder puts around pictures",
+            ));
+        }
+        Ok(PicturePiece::Tokens(tokens.to_vec()))
+    }
+
+    /// Encodes a picture: the rows of all its pieces, one after the other. Another encode is waited for. `stops` is asked every few operations.
+    ///
+    /// # Errors
+    /// [`Code::Cancelled`]: `stops` was true. The encoder fails, or there is no memory.
+    pub fn encode(&self, picture: &Picture, stops: &StopSignal) -> Result<Vec<f32>> {
+        unsafe extern "C" fn ask(user: *mut c_void) -> bool {
+            // SAFETY: `user` is the signal of `encode`, which lives during the call.
+            unsafe { (*user.cast::<StopSignal>())() }
+        }
+        let mut rows = Vec::new();
+        for (chunk, piece) in picture.chunks().zip(&picture.pieces) {
+            let PicturePiece::Rows(n) = piece else { continue };
+            let _alone = self.encoding.lock();
+            let (mut why, mut is_stopped) = (ErrorBuffer::new(), stops());
+            // SAFETY: the projector and the chunk are alive, no other thread encodes, and the rows are copied before the next encode. Their
+            // number is that of the chunk's tokens, with the numbers of an input of the model each. The guard catches exceptions.
+            let (encoded, errors) = log::collecting(|| unsafe {
+                if is_stopped {
+                    return None;
+                }
+                let user = std::ptr::from_ref(stops).cast_mut().cast();
+                let (ptr, is_stopped) = (self.ptr.as_ptr(), &raw mut is_stopped);
+                let encoded = foredraft_picture_encode(ptr, chunk, Some(ask), user, is_stopped, why.ptr(), why.size());
+                (!encoded.is_null()).then(|| std::slice::from_raw_parts(encoded, n * self.n_embd()))
+            });
+            if is_stopped {
+                return Err(Error::new(Code::Cancelled, "the encoding of a picture was interrupted"));
+            }
+            rows.extend_from_slice(
+                encoded.ok_or_else(|| why.error(&format!("the encoder failed: {}", errors.join("; "))))?,
+            );
+        }
+        Ok(rows)
+    }
+}
+
+impl Drop for Projector {
+    fn drop(&mut self) {
+        // SAFETY: the context is alive, only freed here, and freed before the model.
+        unsafe { sys::mtmd_free(self.ptr.as_ptr()) }
+    }
+}
+
+impl Picture {
+    /// The pieces in the order of the prompt.
+    pub fn pieces(&self) -> &[PicturePiece] {
+        &self.pieces
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = *const sys::mtmd_input_chunk> + use<> {
+        let chunks = self.chunks;
+        // SAFETY: the chunks are alive while the picture is, whose methods use the iterator.
+        (0..unsafe { sys::mtmd_input_chunks_size(chunks.as_ptr()) })
+            .map(move |at| unsafe { sys::mtmd_input_chunks_get(chunks.as_ptr(), at) })
+    }
+}
+
+impl Drop for Picture {
+    fn drop(&mut self) {
+        // SAFETY: the chunks are alive, and only freed here.
+        unsafe { sys::mtmd_input_chunks_free(self.chunks.as_ptr()) }
+    }
+}
+
+/// A line of mtmd's log without the names of its functions and its hint.
+fn reason(line: &str) -> &str {
+    let line = line.rsplit_once("error: ").map_or(line, |(_, reason)| reason);
+    line.split_once('\n').map_or(line, |(first, _)| first)
+}

@@ -1,0 +1,86 @@
+// Wrappers of mtmd, llama.cpp's encoders of pictures. See guard.cpp.
+#include "guard.h"
+#include "mtmd-helper.h"
+#include "mtmd.h"
+#include "native.h"
+
+#include <cstdio>
+#include <memory>
+
+namespace {
+
+using guard::guarded;
+
+// The nodes between two questions to the caller of an encoder. Each question begins another graph, with its own threads.
+constexpr unsigned NODES_PER_QUESTION = 64;
+
+// The encode that runs on this thread.
+struct Encode {
+    foredraft_stops stops;
+    void * user;
+    unsigned n_nodes;
+    bool is_stopped;
+};
+thread_local Encode * current = nullptr;
+
+// ggml's callback: with `asks`, whether to end the graph at this node; then, whether to go on.
+bool on_node(ggml_tensor *, bool asks, void *) {
+    if (current == nullptr) {
+        return !asks;
+    }
+    if (asks) {
+        return ++current->n_nodes % NODES_PER_QUESTION == 0;
+    }
+    current->is_stopped = current->is_stopped || current->stops(current->user);
+    return !current->is_stopped;
+}
+
+}  // namespace
+
+extern "C" {
+
+mtmd_context * foredraft_projector_load(const char * path, const llama_model * model, int32_t n_threads, int32_t min_tokens, int32_t max_tokens,
+                                        char * why, size_t why_size) {
+    return guarded<mtmd_context *>(nullptr, why, why_size, [&] {
+        mtmd_context_params params = mtmd_context_params_default();
+        params.print_timings = false;
+        params.n_threads = n_threads;
+        params.image_min_tokens = min_tokens > 0 ? min_tokens : -1;
+        params.image_max_tokens = max_tokens > 0 ? max_tokens : -1;
+        params.cb_eval = on_node;
+        return mtmd_init_from_file(path, model, params);
+    });
+}
+
+mtmd_bitmap * foredraft_picture_read(const uint8_t * file, size_t size, char * why, size_t why_size) {
+    return guarded<mtmd_bitmap *>(nullptr, why, why_size, [&] {
+        return mtmd_helper_bitmap_init_from_buf(nullptr, file, size, false, mtmd_helper_init_opt_default()).bitmap;
+    });
+}
+
+mtmd_bitmap * foredraft_picture_new(uint32_t width, uint32_t height, const uint8_t * rgb, char * why, size_t why_size) {
+    return guarded<mtmd_bitmap *>(nullptr, why, why_size, [&] { return mtmd_bitmap_init(width, height, rgb); });
+}
+
+mtmd_input_chunks * foredraft_picture_chunks(const mtmd_context * projector, const mtmd_bitmap * picture, char * why, size_t why_size) {
+    return guarded<mtmd_input_chunks *>(nullptr, why, why_size, [&]() -> mtmd_input_chunks * {
+        std::unique_ptr<mtmd_input_chunks, decltype(&mtmd_input_chunks_free)> chunks(mtmd_input_chunks_init(), mtmd_input_chunks_free);
+        const mtmd_input_part part = { nullptr, picture };
+        const mtmd_input_part * const parts[] = { &part };
+        return mtmd_tokenize_from_parts(projector, chunks.get(), parts, 1, false) == 0 ? chunks.release() : nullptr;
+    });
+}
+
+const float * foredraft_picture_encode(mtmd_context * projector, const mtmd_input_chunk * piece, foredraft_stops stops, void * user,
+                                       bool * stopped, char * why, size_t why_size) {
+    Encode encode = { stops, user, 0, false };
+    current = &encode;
+    const float * rows = guarded<const float *>(nullptr, why, why_size, [&] {
+        return mtmd_encode_chunk(projector, piece) == 0 ? mtmd_get_output_embd(projector) : nullptr;
+    });
+    current = nullptr;
+    *stopped = encode.is_stopped;
+    return rows;
+}
+
+}

@@ -1,0 +1,94 @@
+//! Projectors (mmproj files) with random weights, for models whose embeddings have `N_EMBD` numbers.
+
+use super::{N_EMBD, Writer, put_string};
+
+const WIDTH: u64 = 16;
+const PATCH: u64 = 4;
+const IMAGE: u64 = 16;
+/// The rows of a picture: each is made of the patches of a square of this side.
+const MERGE: u64 = 2;
+
+fn vision(projector: &str, n_layer: u64) -> Writer {
+    let mut model = Writer::empty("clip");
+    model.entry("general.architecture", 8, |bytes| put_string(bytes, "clip"));
+    model.entry("clip.has_vision_encoder", 7, |bytes| bytes.push(1));
+    model.entry("clip.use_gelu", 7, |bytes| bytes.push(1));
+    model.entry("clip.projector_type", 8, |bytes| put_string(bytes, projector));
+    for (key, value) in [
+        ("embedding_length", WIDTH),
+        ("attention.head_count", 2),
+        ("feed_forward_length", 2 * WIDTH),
+        ("block_count", n_layer),
+        ("projection_dim", N_EMBD),
+        ("image_size", IMAGE),
+        ("patch_size", PATCH),
+        ("projector.scale_factor", MERGE),
+    ] {
+        model.number(&format!("vision.{key}"), value);
+    }
+    model.float("vision.attention.layer_norm_epsilon", 1e-6);
+    for key in ["clip.vision.image_mean", "clip.vision.image_std"] {
+        model.entry(key, 9, |bytes| {
+            bytes.extend(6_u32.to_le_bytes());
+            bytes.extend(3_u64.to_le_bytes());
+            (0..3).for_each(|_| bytes.extend(0.5_f32.to_le_bytes()));
+        });
+    }
+    let norm = |model: &mut Writer, name: &str| {
+        model.ones(&format!("{name}.weight"), WIDTH);
+        model.random(&format!("{name}.bias"), &[WIDTH], 0.1);
+    };
+    model.random("v.patch_embd.weight", &[PATCH, PATCH, 3, WIDTH], 0.3);
+    model.random("v.patch_embd.bias", &[WIDTH], 0.1);
+    model.random("v.position_embd.weight", &[WIDTH, (IMAGE / PATCH) * (IMAGE / PATCH)], 0.3);
+    norm(&mut model, "v.post_ln");
+    for layer in 0..n_layer {
+        for (name, shape) in [
+            ("attn_q", [WIDTH, WIDTH]),
+            ("attn_k", [WIDTH, WIDTH]),
+            ("attn_v", [WIDTH, WIDTH]),
+            ("attn_out", [WIDTH, WIDTH]),
+            ("ffn_up", [WIDTH, 2 * WIDTH]),
+            ("ffn_down", [2 * WIDTH, WIDTH]),
+        ] {
+            model.random(&format!("v.blk.{layer}.{name}.weight"), &shape, 0.4);
+            model.random(&format!("v.blk.{layer}.{name}.bias"), &[shape[1]], 0.1);
+        }
+        norm(&mut model, &format!("v.blk.{layer}.ln1"));
+        norm(&mut model, &format!("v.blk.{layer}.ln2"));
+    }
+    model
+}
+
+/// That of Gemma 3: one piece of 4 rows, which attend to each other, between tags in text.
+pub fn gemma3() -> String {
+    let mut model = vision("gemma3", 2);
+    model.random("mm.input_projection.weight", &[N_EMBD, WIDTH], 0.5);
+    model.ones("mm.soft_emb_norm.weight", WIDTH);
+    model.write("projector-gemma3")
+}
+
+/// That of LFM2: causal rows, whose number depends on the size of the picture.
+pub fn lfm2() -> String {
+    let mut model = vision("lfm2", 2);
+    let merged = WIDTH * MERGE * MERGE;
+    for (name, shape) in [("mm.1", [merged, WIDTH]), ("mm.2", [WIDTH, N_EMBD])] {
+        model.random(&format!("{name}.weight"), &shape, 0.3);
+        model.random(&format!("{name}.bias"), &[shape[1]], 0.1);
+    }
+    model.write("projector-lfm2")
+}
+
+/// That of Idefics 3 with rows of `n_embd` numbers: pieces of 4 rows, and tags that a vocabulary has to have.
+pub fn idefics3(n_embd: u64) -> String {
+    let mut model = vision("idefics3", 2);
+    model.random("mm.model.fc.weight", &[WIDTH * MERGE * MERGE, n_embd], 0.3);
+    model.write(&format!("projector-idefics3-{n_embd}"))
+}
+
+/// One whose encoder has no heads.
+pub fn without_heads() -> String {
+    let mut model = vision("gemma3", 1);
+    model.renumber("vision.attention.head_count", 0);
+    model.write("projector-without-heads")
+}
