@@ -29,10 +29,10 @@ export LD_LIBRARY_PATH
 
 echo "under $(mono --version | head -n 1):"
 "${compile[@]}" -out:tests.exe "$root"/csharp/src/*.cs "$root"/csharp/tests/*.cs
-timeout 600 mono tests.exe "$@"
+timeout 1800 mono tests.exe "$@"
 # The chat client for Microsoft.Extensions.AI, against the interface as it is documented, because Mono's compiler cannot get the package.
 "${compile[@]}" -out:chat_client.exe "$root"/csharp/src/*.cs "$root"/csharp/tests/*.cs "$root"/csharp/tests/extensions_ai/*.cs "$root"/examples/adapters/*.cs
-timeout 600 mono chat_client.exe a_chat_client
+timeout 1800 mono chat_client.exe a_chat_client
 
 # The packages, and that the checks find what is missing.
 if [ -n "${FOREDRAFT_PACKAGES:-}" ]; then
@@ -65,7 +65,7 @@ for editor in Unity Godot; do
         sources=(Godot/nupkg/contentFiles/cs/any/Foredraft/*.cs Godot/storyteller/*.cs) ;;
     esac
     "${compile[@]}" -out:"$editor.exe" "$root/csharp/tests/editors/$editor.cs" "${sources[@]}"
-    shown=$(timeout 120 mono "$editor.exe")
+    shown=$(timeout 600 mono "$editor.exe")
     [[ $shown == "Once upon a time"?????????????????????????????????????????* ]] || { echo "$editor's sample shows: $shown"; exit 1; }
     echo "$editor's sample shows: $shown"
 done
@@ -87,4 +87,4 @@ dotnet build dotnet --nologo --verbosity quiet --output dotnet/built -p:TargetFr
 # The library of the package, not the one beside which this runs.
 export LD_LIBRARY_PATH=$libraries
 echo "under .NET's SDK $sdk:"
-timeout 600 dotnet dotnet/built/Tests.dll "$@"
+timeout 1800 dotnet dotnet/built/Tests.dll "$@"

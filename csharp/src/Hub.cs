@@ -425,6 +425,7 @@ namespace Foredraft
             catch (IOException)
             {
                 if (!File.Exists(to)) throw;
+                File.Delete(from);
             }
         }
 

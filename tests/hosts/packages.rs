@@ -27,7 +27,36 @@ fn output(command: &mut Command) -> Result<String, String> {
     let output = command.env("FOREDRAFT_LIB", built().join("libforedraft.so")).output();
     let output = output.map_err(|error| format!("{command:?}: {error}"))?;
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    if output.status.success() { Ok(out) } else { Err(format!("{command:?}: {}\n{out}\n{err}", output.status)) }
+    if output.status.success() {
+        return Ok(out);
+    }
+    let all = format!("its output:\n{out}\nits errors:\n{err}");
+    Err(format!("{command:?}: {}\n{}\n{all}", output.status, what_failed(&out, &err)))
+}
+
+/// The lines of failures and the last lines of both streams. They begin a message, because of a long message only the beginning may be shown.
+fn what_failed(out: &str, err: &str) -> String {
+    let is_failure = |line: &&str| {
+        let line = line.trim_start();
+        ["FAILED", "not ok", "E   ", "Traceback", "panicked"].iter().any(|begin| line.starts_with(begin))
+            || ["AssertionError", "error:", "error[", "Error:", "Exception:"].iter().any(|part| line.contains(part))
+    };
+    let failures: Vec<_> = out.lines().chain(err.lines()).filter(is_failure).take(20).collect();
+    let last = |text: &str| {
+        let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    };
+    [&failures.join("\n"), "its last lines:", &last(err), &last(out)].join("\n")
+}
+
+/// CI shows the first lines of a message alone.
+#[test]
+fn messages_of_failed_scripts_begin_with_the_failures() {
+    let script = "for i in $(seq 99); do echo ok $i; done; echo 'FAILED one: 3'; echo 'not ok 7 - two'; echo last; echo why >&2; exit 3";
+    let error = output(Command::new("bash").args(["-c", script])).expect_err("it fails");
+    let lines: Vec<_> = error.lines().skip(1).take(9).collect();
+    assert_eq!(lines[..6], ["FAILED one: 3", "not ok 7 - two", "its last lines:", "why", "ok 98", "ok 99"], "{error}");
+    assert!(error.contains("\nok 1\n"), "{error}");
 }
 
 /// The packages of a release, made and checked once: the tests of each language install these. (The C archive is the tree that the tests of the

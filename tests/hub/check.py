@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(HERE))
 from server import COMMIT, TOKEN, content  # noqa: E402
 
 #: Ends a program that hangs; no check asserts how long anything takes.
-HANG = 120
+HANG = 600
 PROGRAM = sys.argv[1:]
 BROKEN = "tiny-Q4_K_M.gguf"
 
@@ -208,14 +209,15 @@ def two_at_once(case: Case) -> None:
 
 def killed(case: Case) -> None:
     """What a killed process has received is not received again."""
-    process = case.start("slow/model")
-    partial = case.repository("slow/model") / "blobs" / (sha256(content(BROKEN)) + ".foredraft.incomplete")
+    process = case.start("held/model")
+    partial = case.repository("held/model") / "blobs" / (sha256(content(BROKEN)) + ".foredraft.incomplete")
     while not partial.exists() or not partial.stat().st_size:
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
     process.kill()
     process.communicate()
     case.requests()
-    case.holds("slow/model", BROKEN, case.get("slow/model")["model"])
+    case.holds("held/model", BROKEN, case.get("held/model")["model"])
     ranges = [asked for _, path, asked, _ in case.requests() if path.startswith("/cdn/")]
     assert len(ranges) == 1 and int(ranges[0][6:-1]) > 0, ranges
 

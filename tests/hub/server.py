@@ -34,6 +34,7 @@ REPOSITORIES = {
     "norange/model": PLAIN,    # Range is ignored
     "busy/model": PLAIN,       # the first answer to each question is 503
     "slow/model": PLAIN,       # a file takes a while
+    "held/model": PLAIN,       # CUT bytes of a file come, and no more before the client has gone
     "private/model": PLAIN,    # needs the token, and is on another host that must not get it
     "gated/model": PLAIN,      # 403 with every token
     "old/model": PLAIN,        # renamed to tiny/model: relative redirects
@@ -159,6 +160,11 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         end = len(data)
+        if repository == "held/model" and begin == 0:
+            self.wfile.write(data[:CUT])
+            self.connection.recv(1)
+            self.close_connection = True
+            return
         if repository in ("cut/model", "dead/model"):
             end = min(end, begin + CUT) if repository == "cut/model" else begin
         for at in range(begin, end, 10_000):
