@@ -31,6 +31,9 @@ const FITS_CACHES: u64 = 16 << 20;
 /// The file's layout is chosen where one token takes less than this part of the time that panels take: several tokens take longer with it.
 /// Prefetches of panels are left out where one token takes less than this part of the time that it takes with them.
 const MARGIN: f64 = 0.9;
+/// A choice is close where one of the two times would change it by this part of itself. It is measured again, at most so many times in all.
+const CLOSE: f64 = 0.1;
+const MOST_MEASUREMENTS: usize = 4;
 /// Panels of a model may take this part of the available memory.
 const MOST_OF_MEMORY: f64 = 0.9;
 
@@ -96,6 +99,29 @@ impl LayoutCost {
     pub fn panels(&self) -> f64 {
         if self.prefetches() { self.prefetched } else { self.foreseen }
     }
+
+    /// Whether slightly other times would change a choice.
+    fn is_close(&self) -> bool {
+        let is_close = |ratio: f64| (ratio / MARGIN - 1.0).abs() < CLOSE;
+        is_close(self.file / self.panels()) || is_close(self.foreseen / self.prefetched)
+    }
+
+    /// Measures until the choices are clear. The least times count, because other programs only add to them.
+    fn measured(mut measure: impl FnMut() -> Option<LayoutCost>) -> Option<LayoutCost> {
+        let mut least = measure()?;
+        for _ in 1..MOST_MEASUREMENTS {
+            if !least.is_close() {
+                break;
+            }
+            let LayoutCost { prefetched, foreseen, file } = measure()?;
+            least = LayoutCost {
+                prefetched: least.prefetched.min(prefetched),
+                foreseen: least.foreseen.min(foreseen),
+                file: least.file.min(file),
+            };
+        }
+        Some(least)
+    }
 }
 
 /// The weights of a type in a model's files.
@@ -156,14 +182,16 @@ fn known_cost(format: u32) -> Option<LayoutCost> {
     let level = level()?.index();
     // Locked while it is measured, so that two loads do not disturb each other.
     *KNOWN.lock().entry((level, format)).or_insert_with(|| {
-        let mut costs = native::foredraft_layout_costs { prefetched: 0.0, foreseen: 0.0, file: 0.0 };
-        let mut why = ErrorBuffer::new();
-        // SAFETY: the costs and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
-        // the level.
-        let is_known =
-            unsafe { native::foredraft_layout_cost(format.cast_signed(), &raw mut costs, why.ptr(), why.size()) };
-        let native::foredraft_layout_costs { prefetched, foreseen, file } = costs;
-        is_known.then_some(LayoutCost { prefetched, foreseen, file })
+        LayoutCost::measured(|| {
+            let mut costs = native::foredraft_layout_costs { prefetched: 0.0, foreseen: 0.0, file: 0.0 };
+            let mut why = ErrorBuffer::new();
+            // SAFETY: the costs and the buffer outlive the call, and the function catches exceptions. The model that is being loaded keeps
+            // the level.
+            let is_known =
+                unsafe { native::foredraft_layout_cost(format.cast_signed(), &raw mut costs, why.ptr(), why.size()) };
+            let native::foredraft_layout_costs { prefetched, foreseen, file } = costs;
+            is_known.then_some(LayoutCost { prefetched, foreseen, file })
+        })
     })
 }
 #[cfg(not(own_kernels))]
@@ -340,6 +368,51 @@ mod tests {
         {
             assert_eq!((cost.prefetches(), cost.panels()), (prefetches, panels), "{cost:?}");
         }
+    }
+
+    /// The part of 1,000 processes that choose otherwise than without noise, if each measures with `measured`.
+    fn wrong_choices(
+        exact: LayoutCost,
+        measured: impl Fn(&mut dyn FnMut() -> Option<LayoutCost>) -> Option<LayoutCost>,
+    ) -> f64 {
+        let mut state = 1_u64;
+        // Other programs add up to a seventh to the fastest of a few products.
+        let mut slower = |micros: f64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            micros * (1.0 + (state >> 40) as f64 / f64::from(1 << 24) / 7.0)
+        };
+        let choice = |cost| (decide(None, false, Some(cost)).0, cost.prefetches());
+        let mut measure = || {
+            let LayoutCost { prefetched, foreseen, file } = exact;
+            Some(LayoutCost { prefetched: slower(prefetched), foreseen: slower(foreseen), file: slower(file) })
+        };
+        (0..1000).filter(|_| measured(&mut measure).map(choice) != Some(choice(exact))).count() as f64 / 1000.0
+    }
+
+    #[test]
+    fn processes_choose_the_same_layout_where_times_are_close() {
+        for file in [85.0, 95.0] {
+            let exact = LayoutCost { prefetched: 100.0, foreseen: 150.0, file };
+            let once = wrong_choices(exact, |measure| measure());
+            let now = wrong_choices(exact, |measure| LayoutCost::measured(measure));
+            eprintln!("{file}: {once} of processes choose otherwise with one measurement, {now} now");
+            assert!(once > 0.1 && now < once / 2.0, "{file}: {once} {now}");
+        }
+    }
+
+    #[test]
+    fn a_clear_choice_is_measured_once() {
+        let mut n_measured = 0;
+        let mut measure = |cost: LayoutCost| {
+            n_measured = 0;
+            LayoutCost::measured(|| {
+                n_measured += 1;
+                Some(cost)
+            });
+            n_measured
+        };
+        assert_eq!((measure(FASTER_IN_PANELS), measure(FORESEEN), measure(ABOUT_EQUAL)), (1, 1, MOST_MEASUREMENTS));
+        assert_eq!(LayoutCost::measured(|| None), None);
     }
 
     #[test]
