@@ -23,6 +23,7 @@ mod measuring;
 #[cfg(target_os = "linux")]
 mod pauses;
 mod polling;
+mod scripted;
 mod sharing;
 #[cfg(target_os = "linux")]
 mod threads;

@@ -215,7 +215,8 @@ fn cost_of_calls_beside_a_large_request() {
                 }
             }
             let answer = sender.join().expect("a call").expect("an answer");
-            cancel(&engine, answer["id"].as_u64().expect("an id"));
+            // The request may have ended, and the ends of the small ones that nobody polls have taken its place.
+            let _ = engine.cancel(Some(json!({"id": answer["id"]}).to_string().as_bytes()));
             worst
         });
         for (call, (cpu, wall)) in ["poll", "status", "submit and cancel"].into_iter().zip(worst) {

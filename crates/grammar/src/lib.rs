@@ -125,8 +125,6 @@ impl Grammar {
     }
 
     fn start(vocabulary: Arc<dyn Vocabulary>, tree: Arc<Tree>, root: NodeId, work: &Work) -> Result<Grammar> {
-        // Made on the thread that submits a request, so that the engine's thread never waits for it.
-        vocabulary.token_tree();
         let mut automaton = Automaton::new(tree, root);
         automaton.meter(Some(work.clone()));
         let state = automaton.start().map_err(|why| refused(why, work))?;

@@ -24,7 +24,7 @@ use crate::api::wire::request::{
     AskedQuestion, ChatInput, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
 };
 use crate::error::{Error, Result};
-use crate::llama::{Token, Vocab};
+use crate::llama::{Token, Vocab, Vocabulary as _};
 use crate::speculative::Predicted;
 use foredraft_base::prompt_fit;
 
@@ -76,24 +76,29 @@ pub struct PromptSource {
     /// When to stop rendering.
     pub interrupt: PromptInterrupt,
     pub n_keep: Option<usize>,
+    /// The completions have a grammar, which needs the tree of the vocabulary's tokens.
+    pub has_grammar: bool,
     /// The request has several completions. If the engine would refuse one, all are refused.
     pub has_results: bool,
 }
 
 impl PromptSource {
-    /// Whether the prompts are short enough for the caller's thread. `chat_len`: the length of a chat's prompt in bytes.
+    /// Whether the prompts are short enough for the caller's thread, and the tree of tokens is not missing. `chat_len`: the length of a chat's prompt in bytes.
     pub fn is_short(&self, chat_len: usize) -> bool {
         let prediction = self.prediction.as_ref().map_or(0, String::len);
         let questions = self.questions.iter().map(AskedQuestion::len_estimate);
         let inputs = self.inputs.all.iter().map(|input| input.prompt.text_len());
-        inputs.chain(questions).fold(prediction, usize::saturating_add) <= MAX_INLINE && chat_len <= MAX_INLINE_CHAT
+        let is_short = inputs.chain(questions).fold(prediction, usize::saturating_add) <= MAX_INLINE;
+        is_short && chat_len <= MAX_INLINE_CHAT && (!self.has_grammar || self.serving.model.has_token_tree())
     }
 
-    /// Renders and tokenizes the prompts, one for each input, and the predicted output.
+    /// Renders and tokenizes the prompts, one for each input, and the predicted output, and makes the tree of tokens for a grammar, for which
+    /// the engine's thread would wait.
     ///
     /// # Errors
     /// The template rejects the messages, a token is not in the vocabulary, or a prompt is empty or does not fit.
     pub fn prepare(&self) -> Result<PreparedTexts> {
+        let _tree = self.has_grammar.then(|| self.serving.model.token_tree());
         let mut frame = QuestionFrame { before: "\n\n", text: "\n".to_owned(), marks: Vec::new() };
         let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
             let name = if self.inputs.listed { format!("prompts[{index}]") } else { "prompt".to_owned() };

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
-use super::round_trip::{assistant, completion, read, request_tools, start_of, tools};
+use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
 use super::templates;
-use crate::{Block, Calls, ChatFormat, MessageReader, ReaderOptions, TurnStart};
+use crate::{Block, Calls, ChatFormat, MessageReader, ReaderOptions, TurnRequest, TurnStart};
 
 const THOUGHT: &str = "I call it.";
 
@@ -40,6 +40,15 @@ fn faults(template: &TestTemplate) -> Option<Vec<String>> {
     let tools = tools(&one_tool());
     let mut wrong = Vec::new();
     let end = format.reasoning_ends().into_iter().next()?;
+    for is_required in [false, true] {
+        let turn = TurnRequest { tools: &tools, is_required, ..TurnRequest::default() };
+        wrong.extend(refused(constraint(&format, &turn, &start), &text).map(|why| format!("{why} of {text:?}")));
+        // Reasoning alone is no call.
+        let cut = format!("{}{THOUGHT}\n{end}", text.split(THOUGHT).next()?);
+        if is_required && refused(constraint(&format, &turn, &start), &cut).is_none() {
+            wrong.push(format!("{cut:?} is let through"));
+        }
+    }
     for is_enforced in [false, true] {
         let options = ReaderOptions { opened: start.opened.clone(), is_enforced, ..ReaderOptions::default() };
         let reader = Arc::new(
@@ -62,6 +71,7 @@ fn faults(template: &TestTemplate) -> Option<Vec<String>> {
     Some(wrong)
 }
 
+/// Also where a call is required: the grammar allows it, and the end behind it.
 #[test]
 fn call_at_the_end_of_a_turn_ends_reasoning() {
     let checked: Vec<&str> = templates::ALL

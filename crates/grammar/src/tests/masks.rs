@@ -130,13 +130,6 @@ pub(crate) fn compare_along(tree: Tree, root: NodeId, texts: &[&str]) {
 }
 
 #[test]
-fn grammar_makes_the_tree_of_its_vocabulary() {
-    let vocabulary = Arc::new(Pieces::with_tree(pieces()));
-    Grammar::new(&vocabulary, "root ::= .*", &foredraft_base::work::Work::unlimited()).unwrap();
-    assert!(vocabulary.tree.as_ref().unwrap().get().is_some());
-}
-
-#[test]
 fn masks_of_chats_are_those_of_tokens() {
     for (name, build) in FORMATS {
         let answers = answers(name);

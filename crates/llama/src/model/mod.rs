@@ -61,7 +61,7 @@ pub struct Model {
     fallback_weights: Vec<(String, u32)>,
     weight_layouts: Vec<WeightLayout>,
     pending_panels: PendingPanels,
-    /// Made when a grammar first looks at all tokens.
+    /// Made before the first request with a grammar begins.
     token_tree: OnceLock<TokenTree>,
     /// Lets the thread that makes panels sleep while the host pauses the engine that loaded the model, and wakes it.
     panel_interrupt: Arc<Interrupt>,
@@ -338,6 +338,11 @@ impl Model {
     /// The vocabulary.
     pub fn vocab(&self) -> &Vocab {
         &self.vocab
+    }
+
+    /// Whether the tree of its tokens is made.
+    pub fn has_token_tree(&self) -> bool {
+        self.token_tree.get().is_some()
     }
 
     /// Whether only the vocabulary was loaded, so the model cannot be decoded.

@@ -138,6 +138,7 @@ impl LocalEngine {
             },
             interrupt,
             n_keep: request.options.n_keep,
+            has_grammar: request.grammar.is_some(),
             questions: Arc::clone(&request.questions),
             prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
             inputs: request.take_inputs(),
