@@ -386,6 +386,15 @@ FOREDRAFT_API char *foredraft_session_load(foredraft_engine *engine, const char 
 FOREDRAFT_API char *foredraft_session_erase(foredraft_engine *engine, const char *request);
 
 /**
+ * Does something with the conversations that requests have by name. Request: `action`, and the name in `conversation`. `list`: all, in
+ * `conversations`, or that one. `drop`: forgets its state. `fork`: gives the conversation `to` a copy of the state. `pin`, `unpin`: its
+ * state makes no room for others, or may again. `rewind`: cuts the state back to the end of a `turn` or to so many tokens (`token`).
+ * Answer: `place` (`slot`, `memory`, `preempted`), `id_slot`, `n_tokens`, `n_turns`, `bytes`, `pinned`, `running`. Waits for one step of
+ * the engine at most, and for no request.
+ */
+FOREDRAFT_API char *foredraft_conversation(foredraft_engine *engine, const char *request);
+
+/**
  * Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
  * `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
  * Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`
@@ -430,7 +439,7 @@ FOREDRAFT_API void foredraft_set_log_callback(foredraft_log_callback cb, void *u
 /**
  * Sets the callback for updates. The engine's thread calls it when the request `id` has a new update or has finished, so an event
  * loop can sleep until then. NULL removes the callback. The callback can call every function of the library that does not wait
- * for an engine. Not allowed are `foredraft_complete`, `_decide`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase` and a
+ * for an engine. Not allowed are `foredraft_complete`, `_decide`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase`, `_conversation` and a
  * poll with `timeout_ms`, which return the error `would_deadlock`, and `foredraft_load`, which returns
  * FOREDRAFT_WOULD_DEADLOCK. When this function returns, the previous callback no longer runs (unless this function was called
  * from inside a callback).

@@ -556,6 +556,8 @@ public:
     json session_load(const document &request) { return try_session_load(request).value(); }
     result<json> try_session_erase(const document &request) { return detail::call(foredraft_session_erase, handle_, request); }
     json session_erase(const document &request) { return try_session_erase(request).value(); }
+    result<json> try_conversation(const document &request) { return detail::call(foredraft_conversation, handle_, request); }
+    json conversation(const document &request) { return try_conversation(request).value(); }
     result<json> try_lookup_cache(const document &request) { return detail::call(foredraft_lookup_cache, handle_, request); }
     json lookup_cache(const document &request) { return try_lookup_cache(request).value(); }
     result<json> try_lookup_create(const document &request) { return detail::call(foredraft_lookup_create, handle_, request); }

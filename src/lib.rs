@@ -12,7 +12,7 @@ mod typed;
 pub use self::api::{Function, devices};
 pub use self::engine::LogitsCallback;
 pub use self::typed::{
-    CompletionStream, DecisionAnswer, Engine, EngineLoad, EnginePause, FinalResponse, FunctionCall,
+    CompletionStream, ConversationInfo, DecisionAnswer, Engine, EngineLoad, EnginePause, FinalResponse, FunctionCall,
     HostConfig as Config, HostQuestion as Question, HostRequest as Request, Message, RankedDocument, SpeculationReport,
     StopType, StreamUpdate, ToolFunction, Usage,
 };

@@ -348,6 +348,10 @@ namespace Foredraft
         /// <summary>Empties a slot's cache. Waits for the engine.</summary>
         public Json SessionErase(int slot = 0) { return Call(Native.foredraft_session_erase, new Json { ["id_slot"] = slot }); }
 
+        /// <summary>Does something with the conversations that requests have by name: `action` (`list`, `drop`, `fork`, `pin`, `unpin`,
+        /// `rewind`), `conversation`, `to`, `turn` or `token`. Waits for a step of the engine, and for no request.</summary>
+        public Json Conversation(Json request) { return Call(Native.foredraft_conversation, request); }
+
         /// <summary>Calls a function of <see cref="Native"/>: <c>engine.Call(Native.foredraft_lookup_stats, request)</c>. An error is thrown.</summary>
         public Json Call(Func<IntPtr, byte[], NativeString> function, Json request)
         {

@@ -53,6 +53,7 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_save(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_load(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_erase(IntPtr engine, byte[] request);
+        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_conversation(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_cache(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_create(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_lookup_merge(IntPtr engine, byte[] request);

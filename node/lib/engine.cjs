@@ -212,6 +212,14 @@ class Engine {
     return this.#call('session_erase', options);
   }
 
+  async conversations() {
+    return (await this.#call('conversation', { action: 'list' })).conversations;
+  }
+
+  conversation(action, conversation, options = {}) {
+    return this.#call('conversation', { ...options, action, conversation });
+  }
+
   lookupCache(request) {
     return this.#call('lookup_cache', request);
   }

@@ -606,6 +606,18 @@ export interface TemplateOptions {
   tools?: object[];
 }
 
+/** A conversation of an engine: where its state is, and how long it is. */
+export interface ConversationInfo {
+  conversation: string;
+  place: 'slot' | 'preempted' | 'memory';
+  id_slot: number | null;
+  n_tokens: number;
+  n_turns: number;
+  bytes: number;
+  pinned: boolean;
+  running: boolean;
+}
+
 export interface LookupCacheRequest {
   action: 'load' | 'save' | 'merge' | 'clear' | 'stats' | 'update' | 'draft';
   cache?: 'static' | 'dynamic';
@@ -693,6 +705,11 @@ export class Engine {
   sessionSave(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   sessionLoad(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   sessionErase(options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
+  /** The conversations that requests have by name, in the order of their names. */
+  conversations(): Promise<ConversationInfo[]>;
+  /** Does something with a conversation; `fork` needs `to`, `rewind` either `turn` or `token`. What it, or the fork, is afterwards. */
+  conversation(action: 'drop' | 'fork' | 'pin' | 'unpin' | 'rewind', conversation: string, options?: { to?: string; turn?: number; token?: number }):
+    Promise<ConversationInfo>;
   lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
   lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;

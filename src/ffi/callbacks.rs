@@ -37,7 +37,7 @@ pub extern "C" fn foredraft_set_log_callback(cb: foredraft_log_callback, user: *
 
 /// Sets the callback for updates. The engine's thread calls it when the request `id` has a new update or has finished, so an event
 /// loop can sleep until then. NULL removes the callback. The callback can call every function of the library that does not wait
-/// for an engine. Not allowed are `foredraft_complete`, `_decide`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase` and a
+/// for an engine. Not allowed are `foredraft_complete`, `_decide`, `_embed`, `_rerank`, `_session_save`, `_session_load`, `_session_erase`, `_conversation` and a
 /// poll with `timeout_ms`, which return the error `would_deadlock`, and `foredraft_load`, which returns
 /// FOREDRAFT_WOULD_DEADLOCK. When this function returns, the previous callback no longer runs (unless this function was called
 /// from inside a callback).

@@ -147,6 +147,17 @@ pub extern "C" fn foredraft_session_erase(engine: *mut foredraft_engine, request
     unsafe { call(engine, request, Function::SessionErase) }
 }
 
+/// Does something with the conversations that requests have by name. Request: `action`, and the name in `conversation`. `list`: all, in
+/// `conversations`, or that one. `drop`: forgets its state. `fork`: gives the conversation `to` a copy of the state. `pin`, `unpin`: its
+/// state makes no room for others, or may again. `rewind`: cuts the state back to the end of a `turn` or to so many tokens (`token`).
+/// Answer: `place` (`slot`, `memory`, `preempted`), `id_slot`, `n_tokens`, `n_turns`, `bytes`, `pinned`, `running`. Waits for one step of
+/// the engine at most, and for no request.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_conversation(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { call(engine, request, Function::Conversation) }
+}
+
 /// Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
 /// `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
 /// Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`

@@ -103,6 +103,27 @@ pub struct Usage {
     pub completion_tokens: usize,
 }
 
+/// A conversation of an engine, from [`conversations`](super::Engine::conversations).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ConversationInfo {
+    /// Its name.
+    pub conversation: String,
+    /// Where its state is: `slot`, `preempted` or `memory`.
+    pub place: String,
+    /// The slot that has its state.
+    pub id_slot: Option<usize>,
+    /// The tokens of its state.
+    pub n_tokens: usize,
+    /// Its turns.
+    pub n_turns: usize,
+    /// The bytes of its state in memory.
+    pub bytes: usize,
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Whether a request of it runs.
+    pub running: bool,
+}
+
 /// A document of [`rerank`](super::Engine::rerank).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct RankedDocument {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::completion::{FinalResponse, RankedDocument, error_of, unexpected};
+use super::completion::{ConversationInfo, FinalResponse, RankedDocument, error_of, unexpected};
 use super::config::HostConfig;
 use super::decision::{DecisionAnswer, HostQuestion};
 use super::loaded::LoadedModel;
@@ -148,6 +148,50 @@ impl Engine {
     /// The engine failed.
     pub fn erase_session(&self, slot: usize) -> Result<()> {
         self.call(Function::SessionErase, &json!({"id_slot": slot})).map(|_| ())
+    }
+
+    /// The conversations that requests have by name, in the order of their names.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn conversations(&self) -> Result<Vec<ConversationInfo>> {
+        self.read(Function::Conversation, &json!({"action": "list"}), "conversations")
+    }
+
+    /// Forgets the state of a conversation.
+    ///
+    /// # Errors
+    /// There is no such conversation.
+    pub fn drop_conversation(&self, name: &str) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": "drop", "conversation": name}))
+    }
+
+    /// Gives the conversation `to` a copy of the state of `name`.
+    ///
+    /// # Errors
+    /// There is no such conversation, no room for the copy, or a request of `to` runs.
+    pub fn fork_conversation(&self, name: &str, to: &str) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": "fork", "conversation": name, "to": to}))
+    }
+
+    /// Pins a conversation, so that its state makes no room for others, or not.
+    ///
+    /// # Errors
+    /// There is no such conversation.
+    pub fn pin_conversation(&self, name: &str, is_pinned: bool) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": if is_pinned { "pin" } else { "unpin" }, "conversation": name}))
+    }
+
+    /// Cuts the state of a conversation back to the end of a turn, counted from 1; 0: to the beginning.
+    ///
+    /// # Errors
+    /// There is no such conversation or turn, or a request of the conversation runs.
+    pub fn rewind_conversation(&self, name: &str, turn: usize) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": "rewind", "conversation": name, "turn": turn}))
+    }
+
+    fn conversation(&self, request: Value) -> Result<ConversationInfo> {
+        serde_json::from_value(self.call(Function::Conversation, &request)?).map_err(unexpected)
     }
 
     /// A field of a function's answer.

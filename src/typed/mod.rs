@@ -13,8 +13,8 @@ mod request;
 mod stream;
 
 pub use self::completion::{
-    FinalResponse, FunctionCall, Message, RankedDocument, SpeculationReport, StopType, StreamUpdate, ToolFunction,
-    Usage,
+    ConversationInfo, FinalResponse, FunctionCall, Message, RankedDocument, SpeculationReport, StopType, StreamUpdate,
+    ToolFunction, Usage,
 };
 pub use self::config::HostConfig;
 pub use self::decision::{DecisionAnswer, HostQuestion};

@@ -44,7 +44,7 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 18] = [
+pub const ENGINE_FUNCTIONS: [&str; 19] = [
     "foredraft_complete",
     "foredraft_decide",
     "foredraft_submit",
@@ -59,6 +59,7 @@ pub const ENGINE_FUNCTIONS: [&str; 18] = [
     "foredraft_session_save",
     "foredraft_session_load",
     "foredraft_session_erase",
+    "foredraft_conversation",
     "foredraft_lookup_cache",
     "foredraft_lookup_create",
     "foredraft_lookup_merge",

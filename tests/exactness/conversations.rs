@@ -2,6 +2,8 @@
 
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
+use foredraft::api::JsonEngine;
+use foredraft::{Code, Function, Result};
 use serde_json::{Value, json};
 
 fn drafting(number: usize) -> Value {
@@ -9,6 +11,37 @@ fn drafting(number: usize) -> Value {
         0 => json!(false),
         1 => json!({"type": "draft", "adaptive": false, "n_max": 3}),
         _ => json!({"type": "auto"}),
+    }
+}
+
+fn call(engine: &JsonEngine, request: &Value) -> Result<Value> {
+    engine.call(Function::Conversation, Ok(request.to_string().as_bytes()))
+}
+
+/// Forks, rewinds, pins or drops a conversation, as the host's prompts.
+fn change(engine: &JsonEngine, prompts: &mut [Vec<usize>], random: usize) {
+    let (from, to) = (random % prompts.len(), random / 100 % prompts.len());
+    let (name, other) = (format!("character {from}"), format!("character {to}"));
+    let action = match random / 10_000 % 6 {
+        0 | 1 => json!({"action": "fork", "to": other}),
+        2 => json!({"action": "rewind", "token": random / 60_000 % 70}),
+        3 => json!({"action": "rewind", "turn": random / 60_000 % 4}),
+        4 => json!({"action": if random / 60_000 % 2 == 0 { "pin" } else { "unpin" }}),
+        _ => json!({"action": "drop"}),
+    };
+    match call(engine, &with(&action, json!({"conversation": name}))) {
+        Ok(after) if action["action"] == "rewind" => {
+            let n_tokens = n(&after["n_tokens"]);
+            assert!(n_tokens <= prompts[from].len(), "{after}");
+            prompts[from].truncate(n_tokens.max(50));
+        }
+        Ok(_) if action["action"] == "fork" => prompts[to] = prompts[from].clone(),
+        Ok(_) => {}
+        // It was not there, had fewer turns, was itself, or memory has no room.
+        Err(error) => assert!(
+            matches!(error.code(), Code::NotFound | Code::InvalidRequest | Code::ResourceExhausted),
+            "{action}: {error}"
+        ),
     }
 }
 
@@ -51,6 +84,7 @@ fn talk(kind: &str, init: &Value, n_conversations: usize, n_turns: usize) -> (f6
             assert!(bytes <= limit, "{kind}: {bytes} of {limit} bytes");
             most = most.max(bytes);
         }
+        change(&engine, &mut prompts, random >> 20);
     }
     (n_cached as f64 / n_prompt as f64, most)
 }
@@ -74,6 +108,77 @@ fn conversations_on_other_memories_have_the_outputs_of_a_fresh_engine() {
         let (cached, most) = talk(kind, &init, 8, 40);
         assert!(cached > 0.4 && most > 0, "{kind}: {cached} of the prompts was cached, {most} bytes");
     }
+}
+
+#[test]
+fn conversations_are_listed_and_bad_input_is_an_error() {
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 2, "cache_ram_mb": 1}));
+    let ask = |name: &str| {
+        complete(&engine, Plain, &json!({"prompt": tokens(name.len(), 40), "n_predict": 4, "conversation": name}))
+    };
+    for name in ["a", "bb", "ccc"] {
+        ask(name);
+    }
+    let all = call(&engine, &json!({"action": "list"})).expect("a list")["conversations"].clone();
+    let shown = |name: &str| all.as_array().expect("a list").iter().find(|one| one["conversation"] == name).cloned();
+    assert_eq!(shown("a").expect("listed")["place"], "memory", "{all}");
+    assert_eq!(shown("ccc").expect("listed")["n_turns"], 1, "{all}");
+    let one = call(&engine, &json!({"action": "list", "conversation": "a"})).expect("one");
+    assert_eq!(one["conversations"].as_array().map(Vec::len), Some(1), "{one}");
+    let long = "a".repeat(1 << 20);
+    for (request, part) in [
+        (json!({}), "action: expected list"),
+        (json!({"action": "lists"}), "action: expected list"),
+        (json!({"action": 5}), "action"),
+        (json!({"action": "drop"}), "conversation: expected a name"),
+        (json!({"action": "drop", "conversation": long}), "conversation: expected a string of 1 to 256 bytes"),
+        (json!({"action": "drop", "conversation": "a\nb"}), "conversation: expected a string"),
+        (json!({"action": "drop", "conversation": ""}), "conversation: expected a string"),
+        (json!({"action": "fork", "conversation": "a"}), "to: expected a name"),
+        (json!({"action": "fork", "conversation": "a", "to": long}), "to: expected a string"),
+        (json!({"action": "fork", "conversation": "a", "to": "a"}), "to: expected another name"),
+        (json!({"action": "rewind", "conversation": "a"}), "either turn or token"),
+        (json!({"action": "rewind", "conversation": "a", "turn": 1, "token": 1}), "either turn or token"),
+        (json!({"action": "rewind", "conversation": "a", "turn": -1}), "turn"),
+        (json!({"action": "rewind", "conversation": "a", "turn": 2}), "turn: expected 0 to 1, got 2"),
+        (json!({"action": "rewind", "conversation": "a", "token": 1000}), "token: expected 0 to 43, got 1000"),
+    ] {
+        let error = call(&engine, &request).expect_err("it is wrong");
+        assert_eq!(error.code(), Code::InvalidRequest, "{error}");
+        assert!(error.message().contains(part), "{part}: {error}");
+    }
+    let missing = call(&engine, &json!({"action": "pin", "conversation": "nobody"})).expect_err("nobody");
+    assert_eq!(missing.code(), Code::NotFound, "{missing}");
+    let answer = call(&engine, &json!({"action": "drop", "conversation": "a", "tturn": 5})).expect("dropped");
+    assert!(answer["warnings"][0].as_str().is_some_and(|text| text.contains("tturn")), "{answer}");
+}
+
+#[test]
+fn actions_wait_for_no_request() {
+    let engine = start(json!({"n_ctx": 512, "n_parallel": 1}));
+    let endless =
+        json!({"prompt": tokens(1, 40), "n_predict": -1, "ignore_eos": true, "conversation": "a", "ctx_shift": true});
+    let id = submit(&engine, Foredraft, &endless);
+    let running = loop {
+        let all = call(&engine, &json!({"action": "list"})).expect("a list");
+        if all["conversations"][0]["n_tokens"].as_u64() > Some(40) {
+            break all;
+        }
+    };
+    assert_eq!(running["conversations"][0]["running"], true, "{running}");
+    let fork = call(&engine, &json!({"action": "fork", "conversation": "a", "to": "b"})).expect("a fork");
+    assert!(fork["n_tokens"].as_u64() > Some(40), "{fork}");
+    call(&engine, &json!({"action": "rewind", "conversation": "a", "token": 1})).expect_err("it runs");
+    // A pause stops steps, and no action.
+    engine.pause().expect("paused");
+    call(&engine, &json!({"action": "rewind", "conversation": "b", "token": 41})).expect("rewound");
+    call(&engine, &json!({"action": "drop", "conversation": "a"})).expect("dropped");
+    engine.resume().expect("resumed");
+    engine.cancel(Some(json!({"id": id}).to_string().as_bytes())).expect("cancelled");
+    drain(&engine, Foredraft, id);
+    let request = json!({"prompt": tokens(1, 60), "n_predict": 4, "seed": 3, "conversation": "b"});
+    let answer = complete(&engine, Plain, &request);
+    assert_eq!(answer["timings"]["cache_n"], 40, "{answer}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::{Number, Value, json};
 
 use crate::common::{model, root, tiny_models};
 
-const FUNCTIONS: [Function; 16] = [
+const FUNCTIONS: [Function; 17] = [
     Function::Complete,
     Function::Decide,
     Function::Submit,
@@ -26,6 +26,7 @@ const FUNCTIONS: [Function; 16] = [
     Function::SessionSave,
     Function::SessionLoad,
     Function::SessionErase,
+    Function::Conversation,
     Function::LookupCache,
     Function::LookupCreate,
     Function::LookupMerge,

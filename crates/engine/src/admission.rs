@@ -118,7 +118,7 @@ impl AdmissionPass {
     pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
         let mut applicant = Applicant::of(submission);
         if let (Some(name), None) = (&submission.request.options.conversation, applicant.slot) {
-            let holds_it = |slot: &Slot| slot.task.is_none() && slot.conversation.as_ref() == Some(name);
+            let holds_it = |slot: &Slot| slot.task.is_none() && slot.has_conversation(name);
             applicant.slot = pool.slots.iter().position(holds_it);
             applicant.loads_session |= applicant.slot.is_none() && pool.conversations.has(name);
         }
@@ -289,7 +289,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let biases = || request.sampling.logit_bias.clone();
     let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
     let decision = request.questions.map(decide).transpose()?;
-    conversations::switch(pool, index, options.conversation.as_ref());
+    conversations::switch(pool, index, options.conversation.as_deref(), &tokens);
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
         prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);

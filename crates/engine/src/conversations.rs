@@ -1,59 +1,134 @@
 //! Conversations: a slot holds the state of the one whose request ran there last. When another request needs the slot, the state goes to
 //! memory, and comes back with the conversation's next request.
 
-use std::sync::Arc;
-
-use super::conversation_store::{ConversationState, sequence_bytes};
+use super::conversation_store::{ConversationState, name_bytes, sequence_bytes};
 use super::slots::SlotPool;
+use crate::session::{Conversation, Session};
 use foredraft_base::error::{Code, Error, Result};
+use foredraft_base::prompt_fit::common_prefix;
+use foredraft_llama::Token;
+use foredraft_llama::log::{self, Level};
 
-/// Prepares a free slot for a request of the conversation `name`, or of none.
-pub(super) fn switch(pool: &mut SlotPool, index: usize, name: Option<&Arc<str>>) {
-    let Some(slot) = pool.slots.get(index) else { return };
-    if name.is_some() && slot.conversation.as_ref() == name {
-        return;
+/// Prepares a free slot for a request of the conversation `name`, or of none, with this prompt.
+pub(super) fn switch(pool: &mut SlotPool, index: usize, name: Option<&str>, prompt: &[Token]) {
+    let Some(name) = name else { return put_away(pool, index, None) };
+    if !pool.slots.get(index).is_some_and(|slot| slot.has_conversation(name)) {
+        put_away(pool, index, Some(name));
+        // The newest request of a conversation has its name.
+        let others = pool.slots.iter_mut().filter(|slot| slot.has_conversation(name));
+        others.for_each(|slot| slot.conversation = None);
+        if let Some(state) = pool.conversations.take(name) {
+            put_back(pool, index, state);
+        }
     }
-    put_away(pool, index, name.map(|name| &**name));
-    let Some(name) = name else { return };
-    // The newest request of a conversation has its name.
-    let others = pool.slots.iter_mut().filter(|slot| slot.conversation.as_ref() == Some(name));
-    others.for_each(|slot| slot.conversation = None);
-    if let Some(state) = pool.conversations.take(name) {
-        put_back(pool, index, &state);
-    }
-    if let Some(slot) = pool.slots.get_mut(index) {
-        slot.conversation = Some(Arc::clone(name));
-    }
+    let Some(slot) = pool.slots.get_mut(index) else { return };
+    let new = || Conversation { name: name.to_owned(), ..Conversation::default() };
+    slot.conversation.get_or_insert_with(new).keep_turns(common_prefix(&slot.cache, prompt));
 }
 
 /// Moves the state of the conversation in a slot to memory, if there is room. `needed`: a conversation that stays there.
 pub(super) fn put_away(pool: &mut SlotPool, index: usize, needed: Option<&str>) {
-    let SlotPool { context, slots, drafters, conversations, .. } = pool;
-    let Some(slot) = slots.get_mut(index) else { return };
-    let Some(name) = slot.conversation.take().filter(|_| !slot.cache.is_empty()) else { return };
-    let Ok(n_bytes) = slot.cache.state_size(context) else { return };
-    let n_bytes = sequence_bytes(n_bytes, slot.cache.len()) + sequence_bytes(drafters.state_size(index), 0);
-    if !conversations.make_room(n_bytes, needed) {
-        return;
-    }
-    if let Ok(target) = slot.cache.save(context) {
-        let (draft, lora, is_moved) = (drafters.save(index), slot.lora.clone(), slot.cache.is_moved());
-        conversations.keep(name, ConversationState { target, draft, seed: slot.seed, lora, is_moved });
+    let Some(conversation) = pool.slots.get_mut(index).and_then(|slot| slot.conversation.take()) else { return };
+    // Without room, its tokens are decoded again.
+    if let Ok(Some(state)) = copy_out(pool, index, conversation, needed) {
+        pool.conversations.keep(state);
     }
 }
 
-fn put_back(pool: &mut SlotPool, index: usize, state: &ConversationState) {
-    if make_room(pool, index, state.target.tokens.len()).is_err() {
-        return;
+/// Copies the state of a slot, for a conversation. `None`: there is no room in memory, or the slot is empty. `needed`: a conversation that
+/// stays in memory.
+///
+/// # Errors
+/// The state cannot be copied.
+pub(super) fn copy_out(
+    pool: &mut SlotPool,
+    index: usize,
+    mut conversation: Conversation,
+    needed: Option<&str>,
+) -> Result<Option<ConversationState>> {
+    let SlotPool { context, slots, drafters, conversations, .. } = pool;
+    let Some(slot) = slots.get_mut(index).filter(|slot| !slot.cache.is_empty()) else { return Ok(None) };
+    let n_state = slot.cache.state_size(context)?;
+    let n_draft = sequence_bytes(drafters.state_size(index), 0);
+    if !conversations.make_room(sequence_bytes(n_state, slot.cache.len()) + n_draft + name_bytes(&conversation), needed)
+    {
+        return Ok(None);
     }
-    let SlotPool { context, slots, drafters, .. } = pool;
-    let Some(slot) = slots.get_mut(index) else { return };
-    slot.cache.put_back(context, &state.target, state.is_moved);
-    slot.lora.clone_from(&state.lora);
-    (slot.seed, slot.loaded) = (state.seed, None);
-    if let Some(draft) = &state.draft {
-        drafters.load(index, draft);
+    (conversation.is_moved, conversation.n_tokens) = (slot.cache.is_moved(), slot.cache.len());
+    let target = slot.cache.save(context)?;
+    let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone() };
+    Ok(Some(ConversationState { conversation, session, is_from_file: false }))
+}
+
+/// Puts a conversation into a slot. Without success the slot is empty.
+fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
+    let ConversationState { conversation, session, is_from_file } = state;
+    if is_from_file {
+        if let Err(error) = put_session(pool, index, &session) {
+            log::write(Level::Warn, &format!("conversation: {}: {error}; it is decoded again", conversation.name));
+        }
+    } else if make_room(pool, index, session.target.tokens.len()).is_ok() {
+        let SlotPool { context, slots, drafters, .. } = pool;
+        let Some(slot) = slots.get_mut(index) else { return };
+        slot.cache.put_back(context, &session.target, conversation.is_moved);
+        (slot.seed, slot.lora) = (session.seed, session.lora);
+        if let Some(draft) = &session.draft {
+            drafters.load(index, draft);
+        }
     }
+    let Some(slot) = pool.slots.get_mut(index) else { return };
+    slot.loaded = None;
+    if conversation.n_tokens < slot.cache.len() {
+        slot.cache.cut(&mut pool.context, conversation.n_tokens);
+    }
+    slot.conversation = Some(conversation);
+}
+
+/// Puts the sequences of a file into a slot. Everything is checked before anything is changed. Returns the tokens of the draft's sequence.
+///
+/// # Errors
+/// They are another model's, do not fit, or are invalid.
+pub(super) fn put_session(pool: &mut SlotPool, index: usize, session: &Session) -> Result<usize> {
+    check_session(pool, index, session)?;
+    put_away(pool, index, None);
+    make_room(pool, index, session.target.tokens.len())?;
+    // Restoring decodes a token, with the scales that the session was saved with.
+    let scales = pool.context.model().lora_scales();
+    pool.context.set_adapters(if session.lora.len() == scales.len() { &session.lora } else { &scales });
+    let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
+    let before = slot.cache.save_before_load(&mut pool.context)?;
+    if let Err(error) = slot.cache.load(&mut pool.context, &session.target, before) {
+        // The other slots' requests are decoded again.
+        (0..pool.slots.len()).filter(|other| *other != index).for_each(|other| pool.clear_cache(other));
+        return Err(error);
+    }
+    slot.seed = session.seed;
+    slot.lora.clone_from(&session.lora);
+    let draft = session.draft.as_ref().filter(|draft| pool.drafters.load(index, draft));
+    Ok(draft.map_or(0, |draft| draft.tokens.len()))
+}
+
+/// Whether a slot can have the sequences of a file.
+///
+/// # Errors
+/// They are another model's or context's, or longer than this one.
+pub(super) fn check_session(pool: &SlotPool, index: usize, session: &Session) -> Result<()> {
+    let n_ctx = pool.context.n_ctx();
+    let slot = pool.slots.get(index).ok_or_else(|| no_slot(index))?;
+    if let Some(difference) = slot.cache.mismatch(&pool.context, &session.target) {
+        return Err(Error::invalid(format!("was saved with another model or context: {difference}")));
+    }
+    match session.target.tokens.len() {
+        n_tokens if n_tokens > n_ctx => {
+            Err(Error::new(Code::ContextFull, format!("{n_tokens} tokens, where n_ctx is {n_ctx}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error for a slot that does not exist.
+pub(super) fn no_slot(index: usize) -> Error {
+    Error::invalid(format!("id_slot: there is no slot {index}"))
 }
 
 /// Where slots share their cells, empties the caches of free slots until a state fits into the slot `index`.

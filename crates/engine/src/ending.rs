@@ -20,6 +20,13 @@ pub(super) fn end(pool: &mut SlotPool, index: usize, stop: Stop, truncated: bool
     // The last generated token is decoded if it was drafted, and not otherwise: nothing may depend on that.
     let generated = usize::from(task.completion.n_predicted() > 0);
     slot.cache.cut(context, task.tokens.len().saturating_sub(generated));
+    if let Some(conversation) = &mut slot.conversation {
+        // The ends of earlier turns are unknown where the context has lost tokens.
+        if task.truncated {
+            conversation.turns.clear();
+        }
+        conversation.end_turn(slot.cache.len());
+    }
     let session_save = task.options.session_save.take().filter(|_| !matches!(stop, Stop::Error(_)));
     let (compare, deadline) = (task.completion.compare.take(), task.deadline);
     let (sink, outcome) = task.finish(stop, index, slot.cache.len(), truncated);

@@ -18,6 +18,7 @@ mod builder;
 mod compare;
 mod completion;
 mod config;
+mod conversation_calls;
 mod conversation_store;
 mod conversations;
 #[cfg(test)]
@@ -66,6 +67,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
+use self::conversation_store::{ConversationAnswer, ConversationJob};
 use self::request::{Command, EmbeddingJob, JobClaim, PromptState, SessionJob, SessionWork, Submission};
 use self::request_handle::Expected;
 use crate::session::Session;
@@ -77,7 +79,9 @@ use foredraft_speculation::Caches;
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, DeviceFit, FitReport, FitSettings, Models};
-pub use self::conversation_store::ConversationMemory;
+pub use self::conversation_store::{
+    ConversationAction, ConversationEntry, ConversationMemory, ConversationPlace, Rewind,
+};
 pub use self::decision::{Question, Questions};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
@@ -92,6 +96,9 @@ pub use self::self_check::SelfCheck;
 
 /// Called with the number of each request that has an event, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
+
+/// How long a call about conversations waits before it looks whether the engine is paused.
+const PAUSE_LOOK: Duration = Duration::from_millis(10);
 
 /// Request numbers are unique in the process, so that a number from before a second load never means another request.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -299,6 +306,30 @@ impl WorkerHandle {
     /// The slot stays busy.
     pub fn erase_session(&self, slot: usize, timeout: Option<Duration>) -> Result<Erased> {
         self.run_session_job(slot, timeout, SessionWork::Erase)?
+    }
+
+    /// Does something with conversations, between two steps of the engine. Waits for no request. `name`: the conversation; `None`: all.
+    ///
+    /// # Errors
+    /// There is no such conversation, or those of the action.
+    pub fn conversations(&self, name: Option<&str>, action: ConversationAction) -> Result<Vec<ConversationEntry>> {
+        Ok(self.run_conversation_job(name, action)?.conversations)
+    }
+
+    fn run_conversation_job(&self, name: Option<&str>, action: ConversationAction) -> Result<ConversationAnswer> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(Command::Conversation(ConversationJob { name: name.map(str::to_owned), action, reply }))?;
+        loop {
+            match answer.recv_timeout(PAUSE_LOOK) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.stopped()),
+                // The host has paused the engine, perhaps within a decode, and may be the caller: the decode ends, and is repeated.
+                Err(RecvTimeoutError::Timeout) if self.shared.interrupt.gate().is_closed() => {
+                    self.shared.interrupt.raise();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Lets the engine's thread do a job, and waits for its answer. After `timeout` it gives up, unless the job has begun.

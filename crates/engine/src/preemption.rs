@@ -2,13 +2,12 @@
 //!
 //! Where memory allows, a request takes the state of its cells along. Otherwise its tokens are decoded again.
 
-use std::sync::Arc;
-
 use super::conversations::{make_room, put_away};
 use super::event::{Outcome, Stop};
 use super::prefixes::beginning;
 use super::request_handle::CompletionSink;
 use super::slots::{SlotPool, Task};
+use crate::session::Conversation;
 use foredraft_base::Snapshot;
 
 /// A request that was preempted.
@@ -19,7 +18,7 @@ pub(super) struct PreemptedTask {
     /// The slot that it had.
     slot: usize,
     /// The conversation to which it belongs.
-    conversation: Option<Arc<str>>,
+    pub(super) conversation: Option<Conversation>,
     /// Its cells; `None`: its tokens are decoded again.
     pub(super) state: Option<Snapshot>,
 }
@@ -58,7 +57,8 @@ pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask
     let has_room = make_room(pool, index, n_tokens).is_ok();
     let reuses = pool.reuses_prompts && task.options.cache_prompt && task.options.prompt_probs.is_none();
     let last_used = pool.count_admission();
-    let is_taken = pool.slots.iter().any(|slot| slot.conversation.is_some() && slot.conversation == conversation);
+    let is_taken = |name: &str| pool.slots.iter().any(|slot| slot.has_conversation(name));
+    let conversation = conversation.filter(|conversation| !is_taken(&conversation.name));
     let SlotPool { context, slots, drafters, .. } = pool;
     let Some(slot) = slots.get_mut(index) else { return };
     match state {
@@ -72,7 +72,7 @@ pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask
         speculation.drafting = drafters.begin(index, &task.sampler, speculation.drafting.settings());
     }
     (slot.lora, slot.last_used, slot.loaded) = (lora, last_used, None);
-    slot.conversation = conversation.filter(|_| !is_taken);
+    slot.conversation = conversation;
     slot.task = Some(*task);
 }
 

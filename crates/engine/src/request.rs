@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
+use super::conversation_store::ConversationJob;
 use super::decision::Questions;
 use super::event::{Erased, Restored};
 use super::priority::Rank;
@@ -188,6 +189,8 @@ pub(super) enum Command {
     Prepare(u64, Result<Prepared>),
     /// Copies a slot's sequences out, or in, or erases them, as soon as no request runs in it.
     Session(SessionJob),
+    /// Does something with conversations.
+    Conversation(ConversationJob),
     /// Computes the embeddings of the job's first texts, as many as one decode computes, and sends them back.
     Embed(EmbeddingJob),
     /// Lets drafters forget earlier outputs.
@@ -206,7 +209,7 @@ impl Command {
 
     /// Whether the command uses the slots and their contexts.
     pub(super) fn uses_slots(&self) -> bool {
-        matches!(self, Command::Submit(_) | Command::Session(_))
+        matches!(self, Command::Submit(_) | Command::Session(_) | Command::Conversation(_))
     }
 }
 

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use crossbeam_channel::Sender;
 
-use super::conversations::{make_room, put_away};
+use super::conversations::{no_slot, put_session};
 use super::event::{Erased, Restored, Saved};
 use super::request::{SessionJob, SessionWork};
 use super::slots::SlotPool;
 use crate::session::Session;
-use foredraft_base::error::{Code, Error, Result};
+use foredraft_base::error::{Error, Result};
 
 pub(super) fn of_file(path: &Path, error: Error) -> Error {
     error.within(&path.display().to_string())
@@ -82,35 +82,12 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
 
 /// Puts a session into a slot. Everything is checked before anything is changed.
 fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restored> {
-    let n_ctx = pool.context.n_ctx();
-    let slot = pool.slots.get(index).ok_or_else(|| no_slot(index))?;
-    if let Some(difference) = slot.cache.mismatch(&pool.context, &session.target) {
-        return Err(Error::invalid(format!("was saved with another model or context: {difference}")));
-    }
-    let n_tokens = session.target.tokens.len();
-    if n_tokens > n_ctx {
-        return Err(Error::new(Code::ContextFull, format!("{n_tokens} tokens, where n_ctx is {n_ctx}")));
-    }
-    put_away(pool, index, None);
-    make_room(pool, index, n_tokens)?;
-    // Restoring decodes a token, with the scales that the session was saved with.
-    let scales = pool.context.model().lora_scales();
-    pool.context.set_adapters(&scales);
-    let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
-    let before = slot.cache.save_before_load(&mut pool.context)?;
-    if let Err(error) = slot.cache.load(&mut pool.context, &session.target, before) {
-        // The other slots' requests are decoded again.
-        (0..pool.slots.len()).filter(|other| *other != index).for_each(|other| pool.clear_cache(other));
-        return Err(error);
-    }
-    slot.seed = session.seed;
-    slot.lora.clone_from(&session.lora);
-    slot.loaded = Some(session.target.tokens.clone());
+    let n_draft = put_session(pool, index, session)?;
     pool.n_admissions += 1;
+    let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
+    slot.loaded = Some(session.target.tokens.clone());
     slot.last_used = pool.n_admissions;
-    let draft = session.draft.as_ref().filter(|draft| pool.drafters.load(index, draft));
-    let taken = draft.map_or(0, |draft| draft.tokens.len());
-    Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })
+    Ok(Restored { n_tokens: session.target.tokens.len(), n_draft, seed: session.seed })
 }
 
 /// Removes the tokens of a slot from the caches of target and draft, with the seed that a session would have.
@@ -120,8 +97,4 @@ fn erase(pool: &mut SlotPool, index: usize) -> Result<Erased> {
     (slot.seed, slot.loaded, slot.conversation) = (None, None, None);
     pool.clear_cache(index);
     Ok(Erased { n_tokens, n_draft: pool.drafters.erase(index) })
-}
-
-fn no_slot(index: usize) -> Error {
-    Error::invalid(format!("id_slot: there is no slot {index}"))
 }

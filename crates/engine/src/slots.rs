@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::completion::Completion;
@@ -17,7 +16,7 @@ use super::priority::Rank;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
-use crate::session::{SeedOrigin, SelfExtend, Sequence};
+use crate::session::{Conversation, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
 use foredraft_llama::{Context, Token};
 use foredraft_sampling::Sampler;
@@ -33,7 +32,7 @@ pub(super) struct Slot {
     pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
     /// The conversation whose state the cache has.
-    pub(super) conversation: Option<Arc<str>>,
+    pub(super) conversation: Option<Conversation>,
     /// The seed of the last request, or of the loaded session, and its RNG counter.
     pub(super) seed: Option<SeedOrigin>,
     /// The tokens of the session that was loaded, until a request begins.
@@ -65,6 +64,11 @@ impl Slot {
     /// How many tokens of `prompt` a request with these LoRA scales finds in the cache. `min_len`: see [`RequestOptions::n_cache_reuse`].
     pub(super) fn reusable(&self, context: &Context, prompt: &[Token], lora: &[f32], min_len: usize) -> usize {
         if self.lora == lora { self.cache.reusable(context, prompt, min_len) } else { 0 }
+    }
+
+    /// Whether the cache has the state of the conversation `name`.
+    pub(super) fn has_conversation(&self, name: &str) -> bool {
+        self.conversation.as_ref().is_some_and(|conversation| conversation.name == name)
     }
 
     fn state(&self, now: Instant) -> SlotState {

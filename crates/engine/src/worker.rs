@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
+use super::conversation_calls;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
@@ -231,6 +232,11 @@ impl Worker {
                 if let Some(scheduler) = &mut self.scheduler {
                     scheduler.session_jobs.push_back(job);
                     scheduler.serve_sessions();
+                }
+            }
+            Command::Conversation(job) => {
+                if let Some(scheduler) = &mut self.scheduler {
+                    conversation_calls::serve(&mut scheduler.pool, &mut scheduler.preempted, job);
                 }
             }
             Command::Embed(job) => {

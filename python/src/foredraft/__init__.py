@@ -10,6 +10,7 @@ The package foredraft-llama-cpp has the interface of llama-cpp-python, for code 
 """
 from ._answers import (
     AssistantMessage,
+    ConversationInfo,
     Device,
     Devices,
     FinishReason,
@@ -65,8 +66,8 @@ def __getattr__(name: str) -> str:
 
 
 __all__ = [
-    "Answer", "AssistantMessage", "Completion", "ContextFullError", "DataFileNotFoundError", "DataPermissionError", "Device", "Devices",
-    "Engine", "EngineOptions", "FinishReason", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
+    "Answer", "AssistantMessage", "Completion", "ContextFullError", "ConversationInfo", "DataFileNotFoundError", "DataPermissionError", "Device",
+    "Devices", "Engine", "EngineOptions", "FinishReason", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
     "InvalidRequestError", "ModelError", "ModelFileNotFoundError", "ModelInfo", "ModelLoadingError", "ModelPermissionError",
     "NotFoundError", "NotInitializedError", "PromptStats", "Question", "QueueFullError", "RankedDocument", "RequestCancelledError",
     "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics", "SpeculativeOptions", "Status", "Stream",

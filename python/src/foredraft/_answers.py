@@ -85,6 +85,19 @@ class Usage(UsageDetails):
     total_tokens: int
 
 
+class ConversationInfo(TypedDict):
+    """A conversation of an engine: where its state is, and how long it is."""
+
+    conversation: str
+    place: Literal["slot", "preempted", "memory"]
+    id_slot: int | None
+    n_tokens: int
+    n_turns: int
+    bytes: int
+    pinned: bool
+    running: bool
+
+
 class RankedDocument(TypedDict):
     """A document of `rerank`: its index among the given ones, and its score, which is larger for a better answer."""
 

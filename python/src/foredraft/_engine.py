@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from ._answers import ModelInfo, RankedDocument, Status
+    from ._answers import ConversationInfo, ModelInfo, RankedDocument, Status
     from ._options import (
-        DecisionOptions, EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
+        ConversationOptions, DecisionOptions, EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
     )
 
 T = TypeVar("T")
@@ -436,6 +436,16 @@ class Engine:
     def session_erase(self, *, id_slot: int = 0, timeout_ms: int = 0) -> dict[str, Any]:
         """Empties a slot's cache. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
         return self._wait("session_erase", {"id_slot": id_slot, "timeout_ms": timeout_ms})
+
+    def conversations(self) -> list[ConversationInfo]:
+        """The conversations that requests have by name, in the order of their names."""
+        return cast("list[ConversationInfo]", self._wait("conversation", {"action": "list"})["conversations"])
+
+    def conversation(self, action: str, conversation: str, **request: Unpack[ConversationOptions]) -> ConversationInfo:
+        """Does something with a conversation: `drop`, `fork` (`to`), `pin`, `unpin`, `rewind` (to the end of a `turn`, or to so many tokens,
+        `token`). Returns what it, or the fork, is afterwards."""
+        answer = self._wait("conversation", {"action": action, "conversation": conversation, **request})
+        return cast("ConversationInfo", answer)
 
     def lookup_cache(self, action: str, **request: Unpack[LookupCacheOptions]) -> dict[str, Any]:
         """Works on an n-gram cache of the engine while it serves."""

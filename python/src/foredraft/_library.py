@@ -34,7 +34,7 @@ LOGITS_CALLBACK = ctypes.CFUNCTYPE(
 )
 _JSON_FUNCTIONS = (
     "complete", "decide", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "rerank", "session_save",
-    "session_load", "session_erase", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
+    "session_load", "session_erase", "conversation", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
 )
 
 T = TypeVar("T")

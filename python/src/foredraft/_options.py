@@ -287,6 +287,14 @@ class TemplateOptions(TypedDict, total=False):
     tools: Iterable[Any]
 
 
+class ConversationOptions(TypedDict, total=False):
+    """The options of `conversation`, beside the action and the name."""
+
+    to: str
+    turn: int
+    token: int
+
+
 class LookupCacheOptions(TypedDict, total=False):
     """The options of `lookup_cache`, beside the action."""
 

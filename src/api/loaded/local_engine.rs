@@ -279,6 +279,7 @@ impl LoadedEngine for LocalEngine {
             Function::SessionSave => self.session_save(request),
             Function::SessionLoad => self.session_load(request),
             Function::SessionErase => self.session_erase(request),
+            Function::Conversation => self.conversation(request),
             Function::LookupCache => self.lookup_cache(request),
             Function::Complete
             | Function::Decide

@@ -27,6 +27,8 @@ pub enum Function {
     SessionLoad,
     /// Empties a slot.
     SessionErase,
+    /// The conversations by name.
+    Conversation,
     /// The n-gram caches of a running engine.
     LookupCache,
     /// Creates an n-gram cache file.
@@ -39,7 +41,7 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 16] = [
+    const ALL: [(Function, &str); 17] = [
         (Function::Complete, "complete"),
         (Function::Decide, "decide"),
         (Function::Submit, "submit"),
@@ -52,6 +54,7 @@ impl Function {
         (Function::SessionSave, "session_save"),
         (Function::SessionLoad, "session_load"),
         (Function::SessionErase, "session_erase"),
+        (Function::Conversation, "conversation"),
         (Function::LookupCache, "lookup_cache"),
         (Function::LookupCreate, "lookup_create"),
         (Function::LookupMerge, "lookup_merge"),
@@ -79,6 +82,7 @@ impl Function {
                 | Function::SessionSave
                 | Function::SessionLoad
                 | Function::SessionErase
+                | Function::Conversation
         )
     }
 
@@ -87,6 +91,7 @@ impl Function {
         matches!(
             self,
             Function::SessionSave
+                | Function::Conversation
                 | Function::LookupCache
                 | Function::LookupCreate
                 | Function::LookupMerge

@@ -57,6 +57,36 @@ impl SeedOrigin {
     }
 }
 
+/// A conversation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// Its name.
+    pub name: String,
+    /// The number of tokens at the end of each of its turns, ascending.
+    pub turns: Vec<usize>,
+    /// Whether its state is not dropped to make room for others.
+    pub is_pinned: bool,
+    /// Whether the cells of its state may depend on tokens that are not in it. Not used while a slot has the state.
+    pub is_moved: bool,
+    /// The tokens of its state that are left after a rewind. Not used while a slot has the state.
+    pub n_tokens: usize,
+}
+
+impl Conversation {
+    /// Drops the turns that end after `n_tokens`.
+    pub fn keep_turns(&mut self, n_tokens: usize) {
+        self.turns.retain(|end| *end <= n_tokens);
+    }
+
+    /// A turn has ended, with `n_tokens` in all.
+    pub fn end_turn(&mut self, n_tokens: usize) {
+        self.keep_turns(n_tokens);
+        if self.turns.last() < Some(&n_tokens) {
+            self.turns.push(n_tokens);
+        }
+    }
+}
+
 /// The parts of a file beside the states.
 #[derive(Serialize, Deserialize)]
 struct SessionHead {
@@ -66,6 +96,9 @@ struct SessionHead {
     lora: Vec<f32>,
     target: SnapshotHead,
     draft: Option<SnapshotHead>,
+    /// The conversation to which the sequences belong, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    conversation: Option<Conversation>,
 }
 
 /// The parts of a snapshot beside its states.
@@ -101,15 +134,23 @@ impl Session {
     /// # Errors
     /// The folder is missing, full or not writable; an existing file at `path` is unchanged.
     pub fn write(&self, path: &Path) -> Result<u64> {
+        self.write_of(None, path)
+    }
+
+    /// As [`Session::write`], the session of a conversation.
+    ///
+    /// # Errors
+    /// As [`Session::write`].
+    pub fn write_of(&self, conversation: Option<&Conversation>, path: &Path) -> Result<u64> {
         let mut size = 0;
         atomic_write::write(path, |file| {
-            size = self.write_to(file)?;
+            size = self.write_to(file, conversation)?;
             Ok(())
         })?;
         Ok(size)
     }
 
-    fn write_to(&self, file: &mut File) -> io::Result<u64> {
+    fn write_to(&self, file: &mut File, conversation: Option<&Conversation>) -> io::Result<u64> {
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
         let head = SessionHead {
             writer: writer(),
@@ -117,6 +158,7 @@ impl Session {
             lora: self.lora.clone(),
             target: SnapshotHead::of(&self.target),
             draft: self.draft.as_ref().map(SnapshotHead::of),
+            conversation: conversation.cloned(),
         };
         let head = serde_json::to_vec(&head)?;
         let mut sections = vec![head.as_slice()];
@@ -133,6 +175,14 @@ impl Session {
     /// The file is missing, not a session file, of another version, or damaged, or does not fit into memory. The message has the byte
     /// offset.
     pub fn read(path: &Path) -> Result<Session> {
+        Ok(Session::read_of(path)?.0)
+    }
+
+    /// As [`Session::read`], with the conversation that the session is of.
+    ///
+    /// # Errors
+    /// As [`Session::read`].
+    pub fn read_of(path: &Path) -> Result<(Session, Option<Conversation>)> {
         let unreadable =
             |error: io::Error| Error::file(path, &error, format!("{}: cannot be read: {error}", path.display()));
         // Checked before opening, because opening a pipe would wait for a writer.
@@ -162,7 +212,7 @@ impl Session {
         if reader.at != reader.size {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
-        Ok(Session { target, draft, seed: head.seed, lora: head.lora })
+        Ok((Session { target, draft, seed: head.seed, lora: head.lora }, head.conversation))
     }
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use super::reference::reference_output;
 use super::{Setup, TestEngine, output, request};
 use crate::Request;
+use crate::conversation_calls;
+use crate::conversation_store::{ConversationAction, ConversationEntry, ConversationJob, ConversationPlace, Rewind};
+use foredraft_base::error::{Code, Result};
 use foredraft_llama::fake::{FakeModel, mix};
 use foredraft_llama::{Rollback, Token};
 use foredraft_sampling as sampling;
@@ -31,8 +34,41 @@ fn two_slots() -> Setup {
     Setup { draft: Some(FAKE_MODEL), draft_cost: 5, ..Setup::plain(FAKE_MODEL, 2, 250, 32) }
 }
 
+/// Does something with conversations between two steps.
+fn call(engine: &mut TestEngine, name: Option<&str>, action: ConversationAction) -> Result<Vec<ConversationEntry>> {
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    let job = ConversationJob { name: name.map(str::to_owned), action, reply };
+    conversation_calls::serve(&mut engine.scheduler.pool, &mut engine.scheduler.preempted, job);
+    answer.recv().expect("an answer").map(|answer| answer.conversations)
+}
+
+/// Forks, rewinds, pins or drops a conversation, as the host's tokens.
+fn change(engine: &mut TestEngine, conversations: &mut [Vec<Token>], seed: u64) {
+    let (from, to) = ((mix(seed) % 12) as usize, (mix(seed + 1) % 12) as usize);
+    let name = format!("character {from}");
+    let rewind = |seed| Rewind::Token((mix(seed) % 60) as usize);
+    let action = match mix(seed + 2) % 6 {
+        0 | 1 => ConversationAction::Fork(format!("character {to}")),
+        2 => ConversationAction::Rewind(rewind(seed + 3)),
+        3 => ConversationAction::Rewind(Rewind::Turn((mix(seed + 3) % 4) as usize)),
+        4 => ConversationAction::Pin(mix(seed + 3).is_multiple_of(2)),
+        _ => ConversationAction::Drop,
+    };
+    // It may be gone, or be busy.
+    let Ok(after) = call(engine, Some(&name), action.clone()) else { return };
+    match action {
+        ConversationAction::Fork(_) => conversations[to] = conversations[from].clone(),
+        // The state of a hybrid model may be shorter than the host's tokens.
+        ConversationAction::Rewind(Rewind::Turn(1..)) => {
+            assert!(conversations[from].len() >= after[0].n_tokens);
+            conversations[from].truncate(after[0].n_tokens.max(20));
+        }
+        _ => {}
+    }
+}
+
 /// Runs turns of 12 conversations in random order, two at a time. Returns the share of the prompts' tokens that was cached.
-fn run(setup: &Setup, n_turns: usize) -> f64 {
+fn run(setup: &Setup, n_turns: usize, changes: bool) -> f64 {
     let mut engine = TestEngine::new(setup);
     let mut conversations: Vec<Vec<Token>> = (0..12).map(|name| words(name, 30 + name).collect()).collect();
     let (mut n_cached, mut n_prompt) = (0, 0);
@@ -46,8 +82,14 @@ fn run(setup: &Setup, n_turns: usize) -> f64 {
             turn.options.priority = i32::try_from(name % 2).unwrap();
             (name, engine.submit(vec![turn.clone()]), turn)
         });
+        let mut n_steps = 0;
         while !engine.scheduler.is_idle() {
             engine.step();
+            n_steps += 1;
+            if changes && n_steps == 3 {
+                let mut unused = conversations.clone(); // of those that run, the host's tokens stay
+                change(&mut engine, &mut unused, round * 77);
+            }
             assert!(engine.scheduler.pool.conversations.memory().n_bytes <= setup.cache_ram, "the limit is passed");
         }
         for (name, handle, turn) in turns {
@@ -59,6 +101,9 @@ fn run(setup: &Setup, n_turns: usize) -> f64 {
             if conversations[name].len() > 200 {
                 conversations[name].truncate(40); // it rewinds
             }
+        }
+        if changes {
+            change(&mut engine, &mut conversations, round * 31);
         }
     }
     n_cached as f64 / n_prompt as f64
@@ -74,16 +119,121 @@ fn conversations_have_the_outputs_of_a_fresh_engine() {
         Setup { ctx_shift: true, n_ctx: 60, ..two_slots() },
     ];
     for (number, setup) in setups.iter().enumerate() {
-        let cached = run(setup, 80);
+        let cached = run(setup, 80, false);
         assert!(cached > 0.6 || setup.n_ctx == 60, "setup {number}: {cached} of the prompts was cached");
     }
 }
 
 #[test]
+fn forked_and_rewound_conversations_have_the_outputs_of_a_fresh_engine() {
+    let setups = [
+        two_slots(),
+        Setup { kv_unified: true, ..two_slots() },
+        Setup { rollback: Rollback::Recent(6), padding: false, ..two_slots() },
+        Setup { rollback: Rollback::Never, padding: false, ..two_slots() },
+        Setup { ctx_shift: true, n_ctx: 60, ..two_slots() },
+        Setup { cache_ram: 40_000, ..two_slots() },
+    ];
+    for (number, setup) in setups.iter().enumerate() {
+        let cached = run(setup, 80, true);
+        assert!(
+            cached > 0.3 || setup.n_ctx == 60 || setup.cache_ram == 40_000,
+            "setup {number}: {cached} of the prompts was cached"
+        );
+    }
+}
+
+#[test]
+fn conversations_are_listed_forked_rewound_pinned_and_dropped() {
+    let setup = Setup { draft: None, cache_ram: 200_000, ..two_slots() };
+    let mut engine = TestEngine::new(&setup);
+    let prompt = |name: u64| words(name, 60).collect::<Vec<_>>();
+    let ask = |engine: &mut TestEngine, name: &str, prompt: &[Token]| {
+        let handle = engine.submit(vec![turn(name, prompt, 1)]);
+        while !engine.scheduler.is_idle() {
+            engine.step();
+        }
+        let (tokens, outcome) = output(&handle);
+        (tokens, outcome.prompt.n_cached)
+    };
+    let (first, _) = ask(&mut engine, "a", &prompt(1));
+    let longer = [prompt(1), first.clone(), vec![FakeModel::FIRST]].concat();
+    ask(&mut engine, "a", &longer);
+    ask(&mut engine, "b", &prompt(2));
+    ask(&mut engine, "c", &prompt(3));
+    let places = |engine: &mut TestEngine| -> Vec<(String, ConversationPlace, usize)> {
+        let all = call(engine, None, ConversationAction::List).unwrap();
+        all.into_iter().map(|info| (info.name, info.place, info.n_turns)).collect()
+    };
+    use ConversationPlace::{Memory, Slot};
+    let expected =
+        [("a", Memory, 2), ("b", Slot(0), 1), ("c", Slot(1), 1)].map(|(name, at, n)| (name.to_owned(), at, n));
+    assert_eq!(places(&mut engine), expected);
+    // A fork of a state in memory, and one of a slot's.
+    for (from, to) in [("a", "d"), ("b", "e")] {
+        let fork = call(&mut engine, Some(from), ConversationAction::Fork(to.into())).unwrap();
+        assert_eq!((&*fork[0].name, fork[0].place), (to, Memory));
+    }
+    let rewound = call(&mut engine, Some("d"), ConversationAction::Rewind(Rewind::Turn(1))).unwrap();
+    assert_eq!((rewound[0].n_tokens, rewound[0].n_turns), (64, 1));
+    let (_, cached) = ask(&mut engine, "d", &longer);
+    assert_eq!(cached, 64, "the last generated token is decoded again");
+    let (_, cached) = ask(&mut engine, "a", &longer);
+    assert_eq!(cached, longer.len() - 1, "the first one is not rewound");
+    let rewound = call(&mut engine, Some("a"), ConversationAction::Rewind(Rewind::Token(10))).unwrap();
+    assert_eq!((rewound[0].n_tokens, rewound[0].n_turns), (10, 0), "in a slot");
+    for (name, action, code) in [
+        ("a", ConversationAction::Rewind(Rewind::Token(11)), Code::InvalidRequest),
+        ("a", ConversationAction::Rewind(Rewind::Turn(1)), Code::InvalidRequest),
+        ("a", ConversationAction::Fork("a".into()), Code::InvalidRequest),
+        ("z", ConversationAction::Fork("a".into()), Code::NotFound),
+        ("z", ConversationAction::Drop, Code::NotFound),
+    ] {
+        assert_eq!(call(&mut engine, Some(name), action).unwrap_err().code(), code);
+    }
+    assert!(call(&mut engine, Some("e"), ConversationAction::Pin(true)).unwrap()[0].is_pinned);
+    for number in 10..60 {
+        ask(&mut engine, &number.to_string(), &prompt(number));
+    }
+    assert!(call(&mut engine, Some("e"), ConversationAction::List).is_ok(), "it is pinned");
+    assert_eq!(call(&mut engine, Some("c"), ConversationAction::List).unwrap_err().code(), Code::NotFound);
+    call(&mut engine, Some("e"), ConversationAction::Drop).unwrap();
+    assert!(call(&mut engine, Some("e"), ConversationAction::List).is_err());
+    // While a request runs, its state can be forked and dropped, not rewound.
+    let handle = engine.submit(vec![turn("f", &prompt(7), 1)]);
+    (0..4).for_each(|_| engine.step());
+    let running = call(&mut engine, Some("f"), ConversationAction::List).unwrap();
+    assert!(running[0].is_running && running[0].n_tokens > 0, "{running:?}");
+    assert!(call(&mut engine, Some("f"), ConversationAction::Rewind(Rewind::Token(0))).is_err());
+    assert!(call(&mut engine, Some("f"), ConversationAction::Fork("g".into())).unwrap()[0].n_tokens > 0);
+    assert!(call(&mut engine, Some("g"), ConversationAction::Fork("f".into())).is_err());
+    call(&mut engine, Some("f"), ConversationAction::Drop).unwrap();
+    while !engine.scheduler.is_idle() {
+        engine.step();
+    }
+    assert_eq!(output(&handle).0.len(), 5);
+    assert!(call(&mut engine, Some("f"), ConversationAction::List).is_err());
+    let rewound = call(&mut engine, Some("g"), ConversationAction::Rewind(Rewind::Token(0))).unwrap();
+    assert_eq!((rewound[0].n_tokens, call(&mut engine, Some("g"), ConversationAction::List).is_err()), (0, true));
+}
+
+#[test]
+fn a_fork_without_room_is_an_error() {
+    let mut engine = TestEngine::new(&Setup { cache_ram: 100, ..two_slots() });
+    engine.submit(vec![turn("a", &words(1, 60).collect::<Vec<_>>(), 1)]);
+    while !engine.scheduler.is_idle() {
+        engine.step();
+    }
+    let error = call(&mut engine, Some("a"), ConversationAction::Fork("b".into())).unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(call(&mut engine, Some("b"), ConversationAction::List).is_err());
+}
+
+#[test]
 fn conversations_beyond_the_limit_are_decoded_again() {
-    let all = run(&two_slots(), 80);
-    let few = run(&Setup { cache_ram: 40_000, ..two_slots() }, 80);
-    let none = run(&Setup { cache_ram: 0, ..two_slots() }, 80);
+    let all = run(&two_slots(), 80, false);
+    let few = run(&Setup { cache_ram: 40_000, ..two_slots() }, 80, false);
+    let none = run(&Setup { cache_ram: 0, ..two_slots() }, 80, false);
     assert!(all > few && few > none, "{all} {few} {none}");
 }
 

@@ -4,6 +4,7 @@
 mod chat;
 mod completion;
 mod constraint;
+mod conversation;
 mod decision;
 mod embedding;
 mod poll;

@@ -443,7 +443,7 @@ fn options(
         t_max_predict: duration(fields, "t_max_predict_ms")?,
         n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
         slot: count_or_all(fields, "id_slot")?.flatten(),
-        conversation: conversation(fields)?,
+        conversation: conversation_name(fields, "conversation")?,
         cache_prompt: flag(fields, "cache_prompt", true)?,
         n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
         session_load: fields.c_text("session_load")?.map(PathBuf::from),
@@ -457,12 +457,15 @@ fn options(
 }
 
 /// Reads the name of a conversation.
-fn conversation(fields: &mut Fields) -> Result<Option<Arc<str>>> {
-    let Some(value) = fields.get("conversation") else { return Ok(None) };
+///
+/// # Errors
+/// It is no text, too long, or has control characters.
+pub fn conversation_name(fields: &mut Fields, key: &'static str) -> Result<Option<Arc<str>>> {
+    let Some(value) = fields.get(key) else { return Ok(None) };
     let text = value.as_str().filter(|text| (1..=MAX_CONVERSATION).contains(&text.len()));
     let expected = format!("a string of 1 to {MAX_CONVERSATION} bytes without control characters");
     let text = text.filter(|text| !text.contains(char::is_control));
-    text.map(|text| Some(Arc::from(text))).ok_or_else(|| unexpected("conversation", &expected, value))
+    text.map(|text| Some(Arc::from(text))).ok_or_else(|| unexpected(key, &expected, value))
 }
 
 fn reply(fields: &mut Fields, is_decision: bool) -> Result<Reply> {

@@ -1,0 +1,82 @@
+//! `foredraft_conversation`: the conversations of an engine by name.
+
+use serde_json::{Value, json};
+
+use crate::api::loaded::local_engine::LocalEngine;
+use crate::api::wire::answer::success;
+use crate::api::wire::fields::{Fields, parse_object};
+use crate::api::wire::request::conversation_name;
+use crate::engine::{ConversationAction, ConversationEntry, ConversationPlace, Rewind};
+use crate::error::{Error, Result};
+use crate::host;
+
+/// The actions, as messages list them.
+const ACTIONS: &str = "list, drop, fork, pin, unpin or rewind";
+
+impl LocalEngine {
+    /// `foredraft_conversation`. Waits for the step of the engine that runs, and for no request.
+    ///
+    /// # Errors
+    /// The request is invalid, there is no such conversation, or there is no room for its copy.
+    pub fn conversation(&self, request: &[u8]) -> Result<Value> {
+        const FUNCTION: &str = "conversation";
+        if host::inside() {
+            return Err(Error::would_deadlock(FUNCTION));
+        }
+        let worker = self.worker()?;
+        if !worker.generates() {
+            return Err(Error::invalid(format!("{FUNCTION}: the model generates no text")));
+        }
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let action = fields.c_text("action")?;
+        let action = action.ok_or_else(|| Error::invalid(format!("action: expected {ACTIONS}, got nothing")))?;
+        let name = conversation_name(&mut fields, "conversation")?;
+        let lists = action == "list";
+        let action = read_action(&action, &mut fields)?;
+        if name.is_none() && !lists {
+            return Err(Error::invalid("conversation: expected a name, got nothing"));
+        }
+        let warnings = fields.finish();
+        let mut found = worker.conversations(name.as_deref(), action)?.into_iter().map(described);
+        let answer = match lists {
+            true => json!({"conversations": found.collect::<Vec<_>>()}),
+            false => found.next().unwrap_or_else(|| json!({})),
+        };
+        Ok(success(answer, warnings))
+    }
+}
+
+fn read_action(action: &str, fields: &mut Fields) -> Result<ConversationAction> {
+    Ok(match action {
+        "list" => ConversationAction::List,
+        "drop" => ConversationAction::Drop,
+        "fork" => {
+            let to = conversation_name(fields, "to")?;
+            ConversationAction::Fork(to.ok_or_else(|| Error::invalid("to: expected a name, got nothing"))?.to_string())
+        }
+        "pin" | "unpin" => ConversationAction::Pin(action == "pin"),
+        "rewind" => {
+            let turn = fields.int("turn", 0..=i64::from(i32::MAX))?;
+            match (turn, fields.int("token", 0..=i64::from(i32::MAX))?) {
+                (Some(turn), None) => ConversationAction::Rewind(Rewind::Turn(turn)),
+                (None, Some(token)) => ConversationAction::Rewind(Rewind::Token(token)),
+                _ => return Err(Error::invalid("rewind: expected either turn or token")),
+            }
+        }
+        _ => return Err(Error::invalid(format!("action: expected {ACTIONS}, got {action:?}"))),
+    })
+}
+
+fn described(info: ConversationEntry) -> Value {
+    let ConversationEntry { name, place, n_tokens, n_turns, n_bytes, is_pinned, is_running } = info;
+    let (place, slot) = match place {
+        ConversationPlace::Slot(slot) => ("slot", Some(slot)),
+        ConversationPlace::Preempted => ("preempted", None),
+        ConversationPlace::Memory => ("memory", None),
+    };
+    json!({
+        "conversation": name, "place": place, "id_slot": slot, "n_tokens": n_tokens, "n_turns": n_turns, "bytes": n_bytes,
+        "pinned": is_pinned, "running": is_running,
+    })
+}
