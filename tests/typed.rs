@@ -264,7 +264,11 @@ fn text_becomes_tokens() {
     let tokens = engine.tokenize("Once upon a time").expect("tokens");
     assert_eq!(engine.complete(&story()).expect("a completion").fields["tokens_evaluated"], tokens.len());
     let embedder = Engine::load(&Config::new(model("target")).set("embedding", true)).expect("it loads");
-    assert!(embedder.embed("Once").expect("an embedding").len() > 8);
+    let one = embedder.embed("Once").expect("an embedding");
+    assert!(one.len() > 8);
+    let of_tokens = embedder.embed_tokens("Once").expect("embeddings");
+    assert_eq!(of_tokens.len(), embedder.tokenize("Once").expect("tokens").len());
+    assert!(of_tokens.iter().all(|vector| vector.len() == one.len()));
 }
 
 #[test]

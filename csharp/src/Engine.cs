@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.Diagnostics;
 using System.Globalization;
+using System.Linq;
 using System.Runtime.InteropServices;
 using System.Threading;
 using System.Threading.Tasks;
@@ -280,7 +281,14 @@ namespace Foredraft
         }
 
         /// <summary>The embedding of a text; the model must be loaded with `embedding` true. Waits for the engine.</summary>
-        public float[] Embed(string text) { return Numbers(Call(Native.foredraft_embed, new Json { ["content"] = text })["embedding"], item => (float)item.Number); }
+        public float[] Embed(string text) { return Vector(Call(Native.foredraft_embed, new Json { ["content"] = text })["embedding"]); }
+
+        /// <summary>The embedding of each token of a text. Waits for the engine.</summary>
+        public float[][] EmbedTokens(string text)
+        {
+            var vectors = Call(Native.foredraft_embed, new Json { ["content"] = text, ["of_tokens"] = true })["embedding"];
+            return vectors.Items.Select(Vector).ToArray();
+        }
 
         /// <summary>The embeddings of several texts, which are decoded together. Waits for the engine.</summary>
         public float[][] Embed(IEnumerable<string> texts)
@@ -289,9 +297,7 @@ namespace Foredraft
             foreach (var text in texts) input.Add(text);
             if (input.Count == 0) return new float[0][];
             var data = Call(Native.foredraft_embed, new Json { ["input"] = Json.Array(input) })["data"];
-            var embeddings = new float[data.Count][];
-            for (var i = 0; i < embeddings.Length; ++i) embeddings[i] = Numbers(data[i]["embedding"], item => (float)item.Number);
-            return embeddings;
+            return data.Items.Select(entry => Vector(entry["embedding"])).ToArray();
         }
 
         /// <summary>How well documents answer a query, the best first: `results` has `index` and `relevance_score`. The model must have a
@@ -449,6 +455,8 @@ namespace Foredraft
             if (!read["success"].Boolean) throw ForedraftException.Of(read);
             return read;
         }
+
+        private static float[] Vector(Json embedding) { return Numbers(embedding, item => (float)item.Number); }
 
         private static T[] Numbers<T>(Json array, Func<Json, T> number)
         {

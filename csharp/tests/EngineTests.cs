@@ -89,6 +89,9 @@ namespace Foredraft.Tests
                 var both = engine.Embed(texts);
                 Check.That(both.Length == 2 && both[0].Length > 0, both.Length);
                 for (var i = 0; i < texts.Length; ++i) Check.That(both[i].SequenceEqual(engine.Embed(texts[i])), texts[i]);
+                var ofTokens = engine.EmbedTokens(texts[0]);
+                Check.Equal(engine.Tokenize(texts[0]).Length, ofTokens.Length);
+                Check.That(ofTokens.All(vector => vector.Length == both[0].Length), ofTokens[0].Length);
                 var error = Check.Throws<ForedraftException>(() => engine.Rerank("a", texts));
                 Check.That(error.Message.Contains("classifier"), error.Message);
             }

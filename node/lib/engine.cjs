@@ -191,6 +191,10 @@ class Engine {
     return (await this.#call('embed', { ...options, content })).embedding;
   }
 
+  async embedTokens(content, options = {}) {
+    return (await this.#call('embed', { ...options, content, of_tokens: true })).embedding;
+  }
+
   async embedMany(texts, options = {}) {
     const input = [...texts];
     return input.length ? (await this.#call('embed', { ...options, input })).data.map(({ embedding }) => embedding) : [];

@@ -697,6 +697,8 @@ export class Engine {
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: GivenMessage[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number; truncate?: boolean }): Promise<number[]>;
+  /** The embedding of each token of a text. */
+  embedTokens(content: string, options?: { embd_normalize?: number; truncate?: boolean }): Promise<number[][]>;
   /** The embedding of each text, as `embed` would give it alone. They are computed together, which takes less time. */
   embedMany(texts: Iterable<string>, options?: { embd_normalize?: number; truncate?: boolean }): Promise<number[][]>;
   /** How well each document answers a query, the best first. The model must have a classifier, and be loaded with `reranking`. */

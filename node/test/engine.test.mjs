@@ -174,6 +174,9 @@ test('embeddings', async () => {
   const vector = await other.embed('Hello');
   assert.deepEqual(await other.embedMany(['Hello', 'Good bye']), [vector, await other.embed('Good bye')]);
   assert.deepEqual(await other.embedMany([]), []);
+  const ofTokens = await other.embedTokens('Hello');
+  assert.equal(ofTokens.length, (await other.tokenize('Hello')).length);
+  assert(ofTokens.every((of) => of.length === vector.length));
   await assert.rejects(other.rerank('Hello', ['Good bye'], { top_n: 1 }), { code: 'invalid_request' });
   assert.ok(Math.abs(vector.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-3);
   await other.close();

@@ -32,6 +32,7 @@ pub use self::life_cycle::engine_process::serve as serve_isolated;
 pub use self::life_cycle::legacy::{Endpoint, OldServer};
 pub use self::life_cycle::{JsonEngine, LlamaStage};
 pub(crate) use self::life_cycle::{cut_off, stop_all};
+pub use self::loaded::calls::PollCommand;
 pub use self::loaded::devices::devices;
 pub use self::loaded::local_engine::LocalEngine;
 pub use self::loaded::registry::{MAX_ENDED, MAX_UNPOLLED};

@@ -117,6 +117,14 @@ impl Engine {
         self.read(Function::Embed, &json!({"content": text}), "embedding")
     }
 
+    /// The embedding of each token of a text, from an engine that was loaded with `embedding`.
+    ///
+    /// # Errors
+    /// The engine makes no embeddings, or failed.
+    pub fn embed_tokens(&self, text: &str) -> Result<Vec<Vec<f32>>> {
+        self.read(Function::Embed, &json!({"content": text, "of_tokens": true}), "embedding")
+    }
+
     /// How well each document answers a query, the best first, from an engine that was loaded with `reranking`.
     ///
     /// # Errors

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
 use serde_json::{Value, json};
 
 use super::completion::{FinalResponse, StreamUpdate, error_of, unexpected};
 use super::loaded::LoadedModel;
+use crate::api::PollCommand;
 use foredraft_base::error::{Code, Error, Result};
 
 /// How long a poll of the iterator waits. Then it polls again, so the number does not matter.
-const WAIT_MS: u64 = 10_000;
+const WAIT: Duration = Duration::from_secs(10);
 
 /// The updates of a completion as they come: an iterator that waits, and a [`Stream`] that does not (`futures::StreamExt` gives it `next`).
 /// Dropping it cancels the request.
@@ -53,8 +55,7 @@ impl CompletionStream {
     /// # Errors
     /// The engine was unloaded.
     pub fn cancel(&self) -> Result<()> {
-        let command = json!({"id": self.id}).to_string();
-        self.loaded.engine.cancel(Some(command.as_bytes())).map(|_| ())
+        self.loaded.engine.run_cancel(PollCommand::one(self.id, Duration::ZERO)).map(|_| ())
     }
 
     /// Waits for the end of the request, and returns its completion with the whole text.
@@ -63,7 +64,7 @@ impl CompletionStream {
     /// The request failed.
     pub fn finish(mut self) -> Result<FinalResponse> {
         while !self.is_finished {
-            self.poll_engine(WAIT_MS)?;
+            self.poll_engine(WAIT)?;
         }
         let mut texts = std::mem::take(&mut self.texts);
         let read = |(index, end)| {
@@ -81,10 +82,9 @@ impl CompletionStream {
         }
     }
 
-    /// Takes the updates that have come, and waits for one for at most `wait_ms`.
-    fn poll_engine(&mut self, wait_ms: u64) -> Result<()> {
-        let command = json!({"id": self.id, "timeout_ms": wait_ms}).to_string();
-        let mut answer = self.loaded.engine.poll(Some(command.as_bytes()))?;
+    /// Takes the updates that have come, and waits for one for at most `wait`.
+    fn poll_engine(&mut self, wait: Duration) -> Result<()> {
+        let mut answer = self.loaded.engine.run_poll(PollCommand::one(self.id, wait))?;
         self.is_finished = answer.get("finished") == Some(&Value::Bool(true));
         let updates = answer.get_mut("completion_updates").and_then(Value::as_array_mut).map(std::mem::take);
         for update in updates.unwrap_or_default() {
@@ -132,7 +132,7 @@ impl Iterator for CompletionStream {
             if self.is_finished {
                 return None;
             }
-            if let Err(error) = self.poll_engine(WAIT_MS) {
+            if let Err(error) = self.poll_engine(WAIT) {
                 return Some(self.fail(error));
             }
         }
@@ -149,7 +149,7 @@ impl Stream for CompletionStream {
         if !self.is_finished {
             // The waker is set before the poll, so that an update after it wakes the task.
             self.loaded.wakers.set(self.id, task.waker());
-            if let Err(error) = self.poll_engine(0) {
+            if let Err(error) = self.poll_engine(Duration::ZERO) {
                 return Poll::Ready(Some(self.fail(error)));
             }
         }

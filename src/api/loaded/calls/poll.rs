@@ -67,14 +67,14 @@ impl PollCommand {
         Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), end_reasoning, warnings })
     }
 
+    /// Names a request. A poll waits so long for an update.
+    pub fn one(id: u64, wait: Duration) -> PollCommand {
+        PollCommand { which: PollTarget::One(id), wait, end_reasoning: false, warnings: Vec::new() }
+    }
+
     /// Names several requests, and does not wait.
     pub fn several(ids: Vec<u64>) -> PollCommand {
-        PollCommand {
-            which: PollTarget::Several(ids),
-            wait: Duration::ZERO,
-            end_reasoning: false,
-            warnings: Vec::new(),
-        }
+        PollCommand { which: PollTarget::Several(ids), ..PollCommand::one(0, Duration::ZERO) }
     }
 
     /// Whether the command means all requests.
