@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: help setup build test install demo window bench python node docs models header clean
+.PHONY: help setup build test install demo window village bench python node docs models header clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -15,6 +15,7 @@ help:
 	@echo 'make demo      a real chat model answers with its draft; prints the gain'
 	@echo '               (ARGS="target.gguf draft.gguf" for your own)'
 	@echo 'make window    the same chat in a window at 60 frames per second (ARGS=--help)'
+	@echo 'make village   a dozen characters who talk, think and feel, in the terminal'
 	@echo 'make build     target/release/libforedraft.so, for include/foredraft.h'
 	@echo 'make test      all tests: Rust, C, C++, Python, Node and C#'
 	@echo 'make bench     tokens per second beside llama.cpp (scripts/bench.sh has more)'
@@ -76,6 +77,11 @@ window: setup
 	$${CXX:-c++} -std=c++17 -O2 -Iinclude examples/window/window.cpp -Ltarget/release -lforedraft -Wl,-rpath,$(CURDIR)/target/release \
 		$$(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
 	@target/window $(ARGS)
+
+village: setup
+	$(ENV) cargo build --release --lib
+	@$${CC:-cc} -std=c99 -O2 -Iinclude examples/village.c -Ltarget/release -lforedraft -Wl,-rpath,$(CURDIR)/target/release -o target/village
+	@target/village $(ARGS)
 
 bench:
 	@scripts/bench.sh quick $(ARGS)

@@ -313,6 +313,14 @@ FOREDRAFT_API char *foredraft_decide(foredraft_engine *engine, const char *reque
 FOREDRAFT_API char *foredraft_submit(foredraft_engine *engine, const char *request);
 
 /**
+ * Prepares a request that may come, and returns at once with an `id`: its `conversation`, or the slot `id_slot`, is brought to the
+ * request's prompt while no request runs. With `"begin": true` the answer is begun, up to `n_predict` tokens. The next prepare or submit
+ * of the same conversation takes over the part that fits and drops the rest. A begun answer is taken over where prompt, settings and seed
+ * are the same, so the answer has the tokens that it has without it.
+ */
+FOREDRAFT_API char *foredraft_prepare(foredraft_engine *engine, const char *request);
+
+/**
  * Returns the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true when the last update has
  * been returned. Waits for an update for at most `timeout_ms`; 0 never waits. `{"ids": [7, 8]}` polls several requests and waits
  * for the first update of any; `results` has an answer for each, or an error object if there is no such request.

@@ -526,6 +526,10 @@ public:
     result<json> try_complete(const document &request) { return detail::call(foredraft_complete, handle_, request); }
     json complete(const document &request) { return try_complete(request).value(); }
 
+    /// Prepares a request that may come, and returns at once. See `foredraft_prepare`.
+    result<json> try_prepare(const document &request) { return detail::call(foredraft_prepare, handle_, request); }
+    json prepare(const document &request) { return try_prepare(request).value(); }
+
     /// Decides questions about a state, waits, and returns the `answers`.
     result<json> try_decide(const document &request) { return detail::call(foredraft_decide, handle_, request); }
     json decide(const document &request) { return try_decide(request).value(); }

@@ -15,6 +15,8 @@ export SDL_VIDEODRIVER=dummy
 
 questions=()
 for part in 1 2 3 4 5 6; do questions+=(--ask "Tell me a long story about a fox and a crow, part $part."); done
+# Each letter prepares the question so far.
+typed="Tell me a long story about a fox and a crow who live in the woods behind the old mill."
 
 # Prints a setting's name, its frames, late frames, median, p99, the longest time in the library's calls, tokens per second, and the frames
 # that are late only because the host drew them for longer than others.
@@ -34,6 +36,9 @@ for _ in $(seq "$runs"); do
     measure 6_of_16_ms --budget 6:16 "${questions[@]}"
     measure 3_of_16_ms --budget 3:16 "${questions[@]}"
     measure pause --pause "${questions[@]}"
+    measure no_budget_prepares --type "$typed"
+    measure 6_of_16_ms_prepares --budget 6:16 --type "$typed"
+    measure pause_prepares --pause --type "$typed"
     measure pause_idle --pause --init '"prio": "idle"' "${questions[@]}"
 done | awk '
     !($1 in n) { order[++count] = $1 }

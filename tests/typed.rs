@@ -117,6 +117,17 @@ fn tokens_and_sessions_go_there_and_back() {
 }
 
 #[test]
+fn a_prepared_turn_has_the_completion_of_one_alone() {
+    let engine = Engine::load(&config()).expect("it loads");
+    let turn = story().set("seed", 1).conversation("cat");
+    let alone = engine.complete(&turn).expect("a completion");
+    assert!(engine.prepare(&turn, true).expect("a number") > 0);
+    assert_eq!(engine.complete(&turn).expect("a completion").content, alone.content);
+    let error = engine.prepare(&story(), false).expect_err("it has no conversation");
+    assert!(error.message().starts_with("conversation: "), "{error}");
+}
+
+#[test]
 fn decisions_have_the_types_of_their_questions() {
     let engine = Engine::load(&config()).expect("it loads");
     let state = json!({"story": "Tom had a red kite."});

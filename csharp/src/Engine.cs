@@ -311,6 +311,10 @@ namespace Foredraft
             return Call(Native.foredraft_rerank, request)["results"];
         }
 
+        /// <summary>Prepares a request that may come: its `conversation` is brought to its prompt while no request runs, and with `begin` the
+        /// answer is begun. Returns at once, with the id of the preparation.</summary>
+        public long Prepare(Json request) => (long)Call(Native.foredraft_prepare, request)["id"].Number;
+
         /// <summary>The answers to questions about a state: `state` (or `messages`, `prompt`), `questions` by name. The result has the answers
         /// by the same names. Waits for the engine.</summary>
         public Json Decide(Json request)

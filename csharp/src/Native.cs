@@ -49,6 +49,7 @@ namespace Foredraft
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_apply_template(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_embed(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_decide(IntPtr engine, byte[] request);
+        [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_prepare(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_rerank(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_save(IntPtr engine, byte[] request);
         [DllImport(Library, CallingConvention = C)] public static extern NativeString foredraft_session_load(IntPtr engine, byte[] request);

@@ -49,6 +49,18 @@ namespace Foredraft.Tests
             return request.Text;
         }
 
+        [Test]
+        public static void a_prepared_turn_finds_its_prompt()
+        {
+            var turn = new Json { ["prompt"] = "Once upon a time, there was a cat that", ["conversation"] = "cat", ["n_predict"] = 4, ["seed"] = 1 };
+            var alone = shared.Value.Complete(turn).Content;
+            var begun = Json.Parse(turn.ToString());
+            begun["begin"] = true;
+            Check.That(shared.Value.Prepare(begun) > 0, "an id");
+            Check.Equal(alone, shared.Value.Complete(turn).Content);
+            Check.Throws<ForedraftException>(() => shared.Value.Prepare(new Json { ["prompt"] = "a" }));
+        }
+
         private enum Thing { kite, hat }
 
         [Test]

@@ -57,13 +57,18 @@ public:
     // Begins to answer.
     void ask(const std::string &question) {
         spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});
+        const std::string request = request_of(question);
+        request_ = timed([&] { return engine_.submit(request + "}"); });
         remember("user", question);
-        const std::string request = "{\"messages\": [" + messages_ + "], \"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, "
-            "\"speculative\": " + (speculates ? "true" : "false") + "}";
-        request_ = timed([&] { return engine_.submit(request); });
         turn = {};
         turn.speculates = speculates;
         untold_.clear();
+    }
+
+    // The answer to what is typed so far is begun while nothing else is decoded.
+    void prepare(const std::string &typed) {
+        const std::string request = request_of(typed);
+        if (is_ready() && !is_answering()) timed([&] { return engine_.prepare(request + ", \"begin\": true}"); });
     }
 
     void cancel() {
@@ -82,6 +87,12 @@ public:
     std::vector<Turn> ended;   // all that have ended
 
 private:
+    std::string request_of(const std::string &question) const {
+        const std::string message = "{\"role\": \"user\", \"content\": " + foredraft::quote(question) + "}";
+        return "{\"messages\": [" + messages_ + (messages_.empty() ? "" : ", ") + message + "], \"conversation\": \"window\", "
+            "\"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, \"speculative\": " + (speculates ? "true" : "false");
+    }
+
     // An update of a request: more text, or the final response.
     void take(const foredraft::json &update) {
         // A token's text may come later than the token, and no update says where one ends: each token colours as many bytes as it has.

@@ -27,6 +27,7 @@ constexpr SDL_Color background{24, 26, 32, 255}, white{232, 232, 236, 255}, gray
 
 const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --ask TEXT          ask this by itself; several are asked one after the other\n"
+    "  --type TEXT         type this, a letter in each tenth frame\n"
     "  --turns N           end after so many answers\n"
     "  --frames N          end after so many frames with a loaded model\n"
     "  --press TURN:N:KEY  press a key (an SDL name such as Tab) when that answer has N tokens\n"
@@ -48,7 +49,7 @@ struct Press {
 };
 
 struct Options {
-    std::string model, draft, settings, screenshot, font = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf";
+    std::string model, draft, settings, screenshot, text, font = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf";
     std::deque<std::string> questions;
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0;
@@ -76,6 +77,8 @@ struct Options {
                 std::exit(0);
             } else if (word == "--ask") {
                 questions.push_back(value());
+            } else if (word == "--type") {
+                text = value();
             } else if (word == "--turns") {
                 turns = std::stoul(value());
             } else if (word == "--frames") {
@@ -272,7 +275,7 @@ int main(int argc, char **argv) try {
     conversation.speculates = options.speculates;
     Times frames, calls, drawing;
     std::size_t loading = 0;  // frames until the model was loaded
-    std::string typed;
+    std::string typed, prepared;
     const Clock::time_point start = Clock::now();
     Clock::time_point last = start, next = start;
     for (bool runs = true; runs;) {
@@ -294,6 +297,12 @@ int main(int argc, char **argv) try {
         }
         conversation.update();
         if (!conversation.is_ready()) loading++;
+        if (conversation.is_ready() && frames.ms.size() % 10 == 0 && !options.text.empty()) {
+            typed += options.text.front();
+            options.text.erase(0, 1);
+        }
+        if (typed != prepared && !typed.empty()) conversation.prepare(typed);
+        prepared = typed;
         if (conversation.is_ready() && !conversation.is_answering() && !options.questions.empty()) {
             conversation.ask(options.questions.front());
             options.questions.pop_front();

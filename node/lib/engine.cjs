@@ -152,6 +152,11 @@ class Engine {
     return completion;
   }
 
+  /** Prepares a request that may come. */
+  async prepare(request) {
+    return (await this.#call('prepare', request)).id;
+  }
+
   /** The answers to questions about a state, any JSON, by their names. */
   async decide(state, questions, options = {}) {
     const answer = await this.#call('decide', { ...options, state, questions });

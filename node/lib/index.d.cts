@@ -351,6 +351,7 @@ export interface Timings {
   predicted_per_second: number;
   cache_n: number;
   preempted_n: number;
+  begun_n: number;
   deadline_missed_ms?: number;
   draft_n?: number;
   draft_n_accepted?: number;
@@ -685,6 +686,9 @@ export class Engine {
   complete(request: string | Request, options?: Options): Promise<Completion>;
   /** The answer to a conversation. */
   chat(messages: GivenMessage[], request?: Request, options?: Options): Promise<Completion & { message: AssistantMessage }>;
+  /** Prepares a request that may come: its `conversation` is brought to its prompt while no request runs, and with `begin` the answer is
+   *  begun. The next request of the conversation takes over what fits. Returns at once, with the id of the preparation. */
+  prepare(request: Request & { begin?: boolean }): Promise<number>;
   /** The answers to questions about a state, by their names. Each has the bits that it has alone. `messages` or `prompt` of the options stand
    *  for a state that is null. */
   decide<Q extends Record<string, Question>>(state: unknown, questions: Q, options?: DecisionOptions): Promise<{ [Name in keyof Q]: AnswerTo<Q[Name]> }>;

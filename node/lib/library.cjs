@@ -50,7 +50,7 @@ const version = lib.func('str foredraft_version(void)');
 const rawDevices = lib.func('foredraft_devices', Owned, []);
 
 const functions = {};
-for (const name of ['decide', 'submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'model_info', 'apply_template', 'embed', 'rerank', 'session_save',
+for (const name of ['decide', 'prepare', 'submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'model_info', 'apply_template', 'embed', 'rerank', 'session_save',
   'session_load', 'session_erase', 'conversation', 'lookup_cache', 'lookup_create', 'lookup_merge', 'lookup_stats']) {
   const call = lib.func(`foredraft_${name}`, Owned, ['uintptr_t', 'str']);
   functions[name] = { call, aside: promisify(call.async) };

@@ -156,6 +156,14 @@ test('tokens, sessions and n-gram caches', async () => {
   }
 });
 
+test('a prepared turn', async () => {
+  const turn = { prompt: 'Once upon a time, there was a cat that', conversation: 'cat', n_predict: 4, seed: 1 };
+  const alone = await engine.complete(turn);
+  assert.ok(await engine.prepare({ ...turn, begin: true }) > 0);
+  assert.equal((await engine.complete(turn)).content, alone.content);
+  await assert.rejects(engine.prepare({ prompt: 'a' }), { code: 'invalid_request' });
+});
+
 test('decisions', async () => {
   const questions = {
     thing: { type: 'choice', instructions: 'What did Tom have?', criteria: { kite: null, hat: 'on a head' } },

@@ -19,6 +19,10 @@ export async function chat(): Promise<string> {
   return `${await engine.detokenize(tokens)} ${same} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
 }
 
+export async function prepared(engine: Engine): Promise<number> {
+  return engine.prepare({ prompt: 'a', conversation: 'b', begin: true });
+}
+
 export async function decided(engine: Engine): Promise<number> {
   const answers = await engine.decide({ mail: 'Where is my parcel?' }, {
     team: { type: 'choice', instructions: 'Which team?', criteria: { billing: 'money', shipping: null } },

@@ -208,6 +208,18 @@ def test_a_class_with_a_schema_is_a_tool():
     assert tool_of({"type": "function"}) == {"type": "function"}
 
 
+def test_a_prepared_turn_takes_over_the_begun_answer(engine):
+    turn = {"prompt": "Once upon a time, there was a cat that", "conversation": "cat", "n_predict": 4, "seed": 1}
+    alone = engine.complete(**turn)
+    number = engine.prepare(**turn, begin=True)
+    while not engine._call("poll", {"id": number, "timeout_ms": 1000})["finished"]:
+        pass
+    answer = engine.complete(**turn)
+    assert (answer, answer.timings["begun_n"]) == (alone, 3)
+    with pytest.raises(foredraft.InvalidRequestError, match="conversation"):
+        engine.prepare("a")
+
+
 def test_tokens(engine):
     ids = engine.tokenize("Hello, world", add_special=False)
     assert ids and engine.detokenize(ids) == "Hello, world"

@@ -52,6 +52,10 @@ def typed_answers(engine: Engine, update: Update) -> str:
     return f"{call_id} {number} {speed} {engine.model_info()['n_vocab']} {status['state'].upper()}"
 
 
+def prepared(engine: Engine) -> int:
+    return engine.prepare(messages=[{"role": "user", "content": "a"}], conversation="b", begin=True)
+
+
 class Team(Enum):
     BILLING = "billing"
     SHIPPING = "shipping"

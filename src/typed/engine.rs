@@ -76,6 +76,16 @@ impl Engine {
         serde_json::from_value(answers).map_err(unexpected)
     }
 
+    /// Prepares a request that may come: its conversation is brought to its prompt while no request runs, and the answer is begun if `begins`.
+    /// Returns at once, with the number of the preparation.
+    ///
+    /// # Errors
+    /// The request is invalid or names no conversation, or too many preparations wait.
+    pub fn prepare(&self, request: &HostRequest, begins: bool) -> Result<u64> {
+        let answer = self.call(Function::Prepare, &json!(request.clone().set("begin", begins)))?;
+        Ok(answer.get("id").and_then(Value::as_u64).unwrap_or_default())
+    }
+
     /// Begins a completion, and returns its text as it is generated.
     ///
     /// # Errors

@@ -44,9 +44,10 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 19] = [
+pub const ENGINE_FUNCTIONS: [&str; 20] = [
     "foredraft_complete",
     "foredraft_decide",
+    "foredraft_prepare",
     "foredraft_submit",
     "foredraft_poll",
     "foredraft_cancel",

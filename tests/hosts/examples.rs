@@ -164,6 +164,25 @@ fn event_loop_example_in_node() {
 
 /// AddressSanitizer reports every string that is not freed, and every use after free.
 #[test]
+fn village_example_talks_thinks_and_feels() {
+    let Some(program) = built("village.c", "c99", &[]) else { return };
+    let output = printed(&mut Command::new(&program), "\nTell me a story.\n\n");
+    let lines: Vec<&str> = output.lines().collect();
+    let begins = ["Mia (calm): ", "You: Tell me a story.", "Mia (", "Tom ("];
+    let found: Vec<&str> =
+        begins.into_iter().filter(|begin| lines.iter().any(|line| line.starts_with(begin))).collect();
+    assert_eq!(found, begins, "{output}");
+    let meter = lines.last().expect("a meter");
+    // Nine villagers at least have not been spoken to.
+    let number = |before: &str| -> usize {
+        let text = meter.split(before).next().and_then(|text| text.rsplit([' ', '[']).next()).expect("a number");
+        text.parse().expect("a number")
+    };
+    assert!(number(" tokens") > 50 && number(" thoughts") >= 9 && number(" moods") >= 9, "{meter}");
+    assert!(meter.contains(" 0 requests wait; "), "{meter}");
+}
+
+#[test]
 fn c_chat_example_has_no_leaks_under_address_sanitizer() {
     let sanitizer = ["-fsanitize=address", "-g"];
     let probe = folder("sanitizer");

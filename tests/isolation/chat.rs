@@ -42,6 +42,39 @@ pub fn chats() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
+fn prepared_turns_survive_the_death_of_the_process() {
+    let config = json!({"n_ctx": 1024, "n_parallel": 1});
+    let prompt = "Once upon a time, there was a small cat. ".repeat(12);
+    let asked = json!({"prompt": prompt, "n_predict": 20, "temperature": 0.9, "seed": 3, "ignore_eos": true, "conversation": "cat"});
+    let alone = complete(&start_local(config.clone()), Endpoint::Foredraft, &asked)["content"].clone();
+    let engine = start(config);
+    let begun = with(&asked, json!({"begin": true}));
+    let prepare = || call(&engine, Function::Prepare, &begun)["id"].as_u64().expect("an id");
+    let has_ended = |id: u64| {
+        let answer =
+            engine.poll(Some(json!({"id": id, "timeout_ms": 1000}).to_string().as_bytes())).expect("an answer");
+        assert_eq!(answer["completion_updates"], json!([]), "{answer}");
+        answer["finished"] == true
+    };
+    for kills in [false, true] {
+        let id = prepare();
+        if kills {
+            kill(pid(&engine), "KILL");
+        }
+        while !has_ended(id) {}
+        let answer = call(&engine, Function::Complete, &asked);
+        assert_eq!((&answer["content"], &answer["timings"]["begun_n"]), (&alone, &json!(19)), "{answer}");
+    }
+    // The process dies with an answer that it has begun.
+    let id = prepare();
+    while !has_ended(id) {}
+    kill(pid(&engine), "KILL");
+    assert_eq!(call(&engine, Function::Complete, &asked)["content"], alone);
+    let refused = engine.call(Function::Prepare, Ok(br#"{"prompt": "a"}"#)).expect_err("no conversation");
+    assert!(refused.message().starts_with("conversation: "), "{refused}");
+}
+
+#[test]
 fn decisions_have_the_answers_of_an_engine_in_this_process() {
     let config = json!({"n_ctx": 1024});
     let question = |number: usize| json!({"type": "noul", "instructions": format!("Number {number} is in the story.")});

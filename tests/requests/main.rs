@@ -17,6 +17,7 @@ mod hostile_templates;
 mod model_files;
 mod model_metadata;
 mod preparation;
+mod prepared_turns;
 mod prompt_logprobs;
 mod questions;
 mod reference;

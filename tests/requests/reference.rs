@@ -13,9 +13,10 @@ use serde_json::{Number, Value, json};
 
 use crate::common::{model, root, tiny_models};
 
-const FUNCTIONS: [Function; 17] = [
+const FUNCTIONS: [Function; 18] = [
     Function::Complete,
     Function::Decide,
+    Function::Prepare,
     Function::Submit,
     Function::Tokenize,
     Function::Detokenize,

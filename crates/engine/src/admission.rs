@@ -15,7 +15,7 @@ use super::prefixes::{self, SlotPrefix};
 use super::priority::to_preempt;
 use super::request::{PromptState, Request, Submission};
 use super::sessions::load_from;
-use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};
+use super::slots::{DroppedTokens, RequestSpeculation, SlotPool, Task};
 use super::step::input::SlotState;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::prompt_fit;
@@ -118,16 +118,19 @@ impl AdmissionPass {
     pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
         let mut applicant = Applicant::of(submission);
         if let (Some(name), None) = (&submission.request.options.conversation, applicant.slot) {
-            let holds_it = |slot: &Slot| slot.task.is_none() && slot.has_conversation(name);
-            applicant.slot = pool.slots.iter().position(holds_it);
+            applicant.slot = free_slot_of(pool, name);
             applicant.loads_session |= applicant.slot.is_none() && pool.conversations.has(name);
         }
         self.place_applicant(&applicant, || SlotPrefix::in_slots(pool, submission))
     }
 
     /// The slot of a preempted request that goes on; `None`: it has to wait.
-    pub(super) fn place_preempted(&mut self, preempted: &PreemptedTask) -> Option<Placement> {
-        self.place_applicant(&Applicant::of_preempted(preempted), Vec::new)
+    pub(super) fn place_preempted(&mut self, pool: &SlotPool, preempted: &PreemptedTask) -> Option<Placement> {
+        let mut applicant = Applicant::of_preempted(preempted);
+        let options = &preempted.task.options;
+        let name = options.conversation.as_ref().filter(|_| options.is_preparation());
+        applicant.slot = applicant.slot.or_else(|| free_slot_of(pool, name?));
+        self.place_applicant(&applicant, Vec::new)
     }
 
     /// A request has begun.
@@ -239,6 +242,11 @@ impl AdmissionPass {
     }
 }
 
+/// The free slot that has the state of a conversation.
+fn free_slot_of(pool: &SlotPool, name: &str) -> Option<usize> {
+    pool.slots.iter().position(|slot| slot.task.is_none() && slot.has_conversation(name))
+}
+
 /// The part of a prompt that is decoded, and whether tokens were left out because it does not fit.
 fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
     let (n_total, n_ctx) = (tokens.len(), pool.context.n_ctx());
@@ -283,12 +291,16 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let vocab = model.vocab();
     let reuses_cache = request.reuses_cache();
     let mut options = request.options;
+    let is_preparation = options.is_preparation();
     let n_total = request.prompt.len();
     let n_keep = prompt_fit::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
     let biases = || request.sampling.logit_bias.clone();
     let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
-    let decision = request.questions.map(decide).transpose()?;
+    let decision = request.questions.filter(|_| !is_preparation).map(decide).transpose()?;
+    let begun = options.place().map_or_else(Arc::default, |place| pool.begun.take(&place, request.identity));
+    let is_begun = request.prefix.is_empty();
+    let prefix = if is_begun { begun } else { request.prefix };
     conversations::switch(pool, index, options.conversation.as_deref(), &tokens);
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
@@ -298,28 +310,36 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         options.session_load.as_deref().map(|path| load_from(pool, index, path)).transpose()?;
     let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
     // A session's seed goes on if the request continues its tokens, whatever is left of them in the cache.
-    let continues = slot.loaded.take().is_some_and(|loaded| tokens.starts_with(&loaded));
+    let continues = slot.loaded.as_ref().is_some_and(|loaded| tokens.starts_with(loaded));
+    slot.loaded.take_if(|_| !is_preparation);
     let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
     let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
+    let mut sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
+    let is_resumed =
+        options.prompt_probs.is_none() && can_resume(&prefix, &request.sampling, &compare, tokens.len(), n_ctx);
+    let mut completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
+    let output = tokens.len();
+    let mut n_begun = 0;
+    if is_resumed {
+        let (n_resumed, added) = resume(&mut sampler, &completion, &prefix, vocab);
+        let resumed = prefix.get(..n_resumed).unwrap_or(&[]);
+        tokens.extend_from_slice(resumed);
+        completion.resume(resumed, &added);
+        n_begun = if is_begun { n_resumed } else { 0 };
+    }
+    if completion.has_begun() {
+        sink.set_generating();
+    }
     // One token at least must be decoded, for its logits.
     let reusable = match pool.reuses_prompts && reuses_cache && slot.lora == request.lora {
         true => prefixes::beginning(&tokens),
         false => &[],
     };
     let reusable = first_run.map_or(reusable, |first_run| first_run.of(reusable));
-    let n_cached = slot.cache.reuse(&mut pool.context, reusable, options.n_cache_reuse);
-    first_run.map_or(Ok(()), |first_run| first_run.check(n_cached))?;
+    let n_reused = slot.cache.reuse(&mut pool.context, reusable, options.n_cache_reuse);
+    first_run.map_or(Ok(()), |first_run| first_run.check(n_reused))?;
+    let n_cached = n_reused.min(output.saturating_sub(1));
     slot.lora = request.lora;
-    let mut sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
-    let is_resumed =
-        options.prompt_probs.is_none() && can_resume(&request.prefix, &request.sampling, &compare, tokens.len(), n_ctx);
-    let mut completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
-    let output = tokens.len();
-    if is_resumed && let Some(added) = resume(&mut sampler, &completion, &request.prefix, vocab) {
-        tokens.extend_from_slice(&request.prefix);
-        completion.resume(&request.prefix, &added);
-        sink.set_generating();
-    }
     // Free draft tokens need no request. A second run to compare with has no draft at all.
     let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none() && decision.is_none();
     let is_requested = request.speculative.is_some();
@@ -346,8 +366,10 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         // As llama.cpp: a BOS that begins every text is kept as well.
         n_keep: prompt_fit::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
         deadline,
+        identity: request.identity,
         rank,
         n_preempted: 0,
+        n_begun,
         speculation,
         decision,
         prompt,
@@ -373,18 +395,24 @@ fn can_resume(
     !prefix.is_empty() && is_plain && n_prompt + prefix.len() < n_ctx
 }
 
-/// Advances a sampler by a prefix, and returns the bytes that it adds to the text. `None`: the prefix cannot be that of this completion;
-/// the sampler is then unchanged.
-fn resume(sampler: &mut Sampler, completion: &Completion, prefix: &[Token], vocab: &Vocab) -> Option<Vec<u8>> {
+/// Advances a sampler by the longest part of a prefix that does not end the completion. Returns its length, and the bytes that it adds to
+/// the text. Nothing: the prefix cannot be that of this completion.
+fn resume(sampler: &mut Sampler, completion: &Completion, prefix: &[Token], vocab: &Vocab) -> (usize, Vec<u8>) {
     let mut copy = sampler.for_draft(false);
-    let mut added = Vec::new();
-    for (index, token) in prefix.iter().enumerate() {
-        if completion.end_after(index, &mut added, *token, vocab).is_some() || copy.accept(*token).is_err() {
-            return None;
+    let (mut n_resumed, mut added) = (0, Vec::new());
+    for token in prefix {
+        let len = added.len();
+        if completion.end_after(n_resumed, &mut added, *token, vocab).is_some() {
+            added.truncate(len);
+            break;
         }
+        if copy.accept(*token).is_err() {
+            return (0, Vec::new());
+        }
+        n_resumed += 1;
     }
     sampler.sync_from(&copy);
-    Some(added)
+    (n_resumed, added)
 }
 
 /// Why a draft has one branch where the request asks for more.

@@ -125,6 +125,8 @@ pub struct Timings {
     pub cache_n: usize,
     /// How often it made way for a request of a higher priority.
     pub n_preempted: usize,
+    /// Tokens that a preparation had generated.
+    pub n_begun: usize,
     /// The time since its deadline, 0 before it; `None`: it has none.
     pub deadline_missed: Option<Duration>,
     /// Drafted tokens and how many of them were accepted, when the request speculates.

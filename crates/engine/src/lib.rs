@@ -14,6 +14,7 @@
 mod admission;
 mod attention;
 mod beams;
+mod begun;
 mod builder;
 mod compare;
 mod completion;
@@ -88,8 +89,10 @@ pub use self::event::{
     PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::{LOAD_STACK, load};
+pub use self::priority::PREPARATION;
 pub use self::request::{
-    EmbeddingLimits, EmbeddingValues, LogitsCallback, LogitsEditor, Prepared, PreparedSender, Request, RequestOptions,
+    EmbeddingLimits, EmbeddingValues, LogitsCallback, LogitsEditor, Prepared, PreparedPlace, PreparedSender, Request,
+    RequestOptions,
 };
 pub use self::request_handle::{CompletionSink, Counts, Phase, RequestHandle};
 pub use self::self_check::SelfCheck;
@@ -120,6 +123,8 @@ pub struct WorkerHandle {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// At most as many completions are unfinished as there are slots and places in the queue.
     counts: Arc<Counts>,
+    /// The same of preparations, which take no place from requests.
+    preparations: Arc<Counts>,
     caches: Arc<Caches>,
     embedding_limits: Option<EmbeddingLimits>,
     n_slots: usize,
@@ -133,9 +138,9 @@ struct Shared {
     stopping: AtomicBool,
     /// Set when the thread takes no more commands. A [`Reservation`] holds the lock, so that no request is lost.
     closed: Mutex<bool>,
-    /// Whether the thread measures what decodes cost, which a command interrupts. The sender raises the interrupt under the lock, so that it
+    /// Whether the thread measures what decodes cost, or only prepares requests, which a command interrupts. The sender raises the interrupt under the lock, so that it
     /// never stops a later decode.
-    is_measuring: Mutex<bool>,
+    is_interruptible: Mutex<bool>,
     slots: Mutex<Vec<SlotStatus>>,
     /// See [`WorkerStatus::queue_order`].
     queue_order: Mutex<Vec<u64>>,
@@ -147,8 +152,8 @@ impl Shared {
         *self.closed.lock() = true;
     }
 
-    fn set_measuring(&self, is_measuring: bool) {
-        *self.is_measuring.lock() = is_measuring;
+    fn set_interruptible(&self, is_interruptible: bool) {
+        *self.is_interruptible.lock() = is_interruptible;
     }
 }
 
@@ -196,9 +201,11 @@ impl WorkerHandle {
         if *closed {
             return Err(self.stopped());
         }
-        self.check_room(requests.len())?;
+        let is_preparation = requests.iter().any(|request| request.options.is_preparation());
+        self.check_room(requests.len(), is_preparation)?;
         let text = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
-        let handle = RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(&self.counts));
+        let handle =
+            RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(self.counts(is_preparation)));
         Ok(Reservation { engine: self, handle, requests, is_prepared, is_sent: false, _open: closed })
     }
 
@@ -207,17 +214,21 @@ impl WorkerHandle {
         PreparedSender { commands: self.commands.clone(), interrupt: Arc::clone(&self.shared.interrupt) }
     }
 
-    /// Whether `n_texts` more completions could be queued now.
+    /// Whether `n_texts` more completions, or preparations, could be queued now.
     ///
     /// # Errors
     /// They could not ([`Code::QueueFull`]).
-    pub fn check_room(&self, n_texts: usize) -> Result<()> {
-        self.counts.check_room(n_texts, self.n_slots, self.max_queue)
+    pub fn check_room(&self, n_texts: usize, are_preparations: bool) -> Result<()> {
+        self.counts(are_preparations).check_room(n_texts, self.n_slots, self.max_queue)
+    }
+
+    fn counts(&self, of_preparations: bool) -> &Arc<Counts> {
+        if of_preparations { &self.preparations } else { &self.counts }
     }
 
     fn send(&self, command: Command) -> Result<()> {
         let sent = self.commands.send(command).map_err(|_| self.stopped());
-        if *self.shared.is_measuring.lock() {
+        if *self.shared.is_interruptible.lock() {
             self.shared.interrupt.raise();
         }
         // A paused engine sleeps at the gate.

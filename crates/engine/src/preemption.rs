@@ -1,8 +1,9 @@
 //! Preempted requests: they have made way for others in their slots, and go on in any slot with the same tokens.
 //!
-//! Where memory allows, a request takes the state of its cells along. Otherwise its tokens are decoded again.
+//! Where memory allows, a request takes the state of its cells along. Otherwise its tokens are decoded again. A preparation leaves its cells
+//! to its conversation.
 
-use super::conversations::{make_room, put_away};
+use super::conversations::{make_room, switch};
 use super::event::{Outcome, Stop};
 use super::prefixes::beginning;
 use super::request_handle::CompletionSink;
@@ -28,9 +29,10 @@ pub(super) struct PreemptedTask {
 pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> Option<PreemptedTask> {
     let SlotPool { context, slots, drafters, n_admissions, .. } = pool;
     let slot = slots.get_mut(index)?;
-    let has_cells = keeps_state && !slot.cache.is_empty();
+    let is_preparation = slot.task.as_ref().is_some_and(|task| task.options.is_preparation());
+    let has_cells = keeps_state && !is_preparation && !slot.cache.is_empty();
     let state = if has_cells { slot.cache.save(context).ok() } else { None };
-    if state.is_none() && slot.task.as_ref().is_none_or(Task::has_irreplaceable_cells) {
+    if state.is_none() && !is_preparation && slot.task.as_ref().is_none_or(Task::has_irreplaceable_cells) {
         return None;
     }
     let mut task = slot.task.take()?;
@@ -43,7 +45,7 @@ pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> O
         task: Box::new(task),
         lora: slot.lora.clone(),
         slot: index,
-        conversation: slot.conversation.take(),
+        conversation: if is_preparation { None } else { slot.conversation.take() },
         state,
     })
 }
@@ -51,7 +53,8 @@ pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> O
 /// Lets a preempted request go on in the slot `index`, which is free.
 pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask) {
     let PreemptedTask { mut task, lora, conversation, state, .. } = preempted;
-    put_away(pool, index, None);
+    let name = task.options.conversation.as_deref().filter(|_| task.options.is_preparation());
+    switch(pool, index, name, &task.tokens);
     let n_tokens = state.as_ref().map_or(0, |state| state.tokens.len());
     // Without room the state is not put back, and its tokens are decoded again.
     let has_room = make_room(pool, index, n_tokens).is_ok();
@@ -72,7 +75,7 @@ pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask
         speculation.drafting = drafters.begin(index, &task.sampler, speculation.drafting.settings());
     }
     (slot.lora, slot.last_used, slot.loaded) = (lora, last_used, None);
-    slot.conversation = conversation;
+    slot.conversation = conversation.or(slot.conversation.take());
     slot.task = Some(*task);
 }
 

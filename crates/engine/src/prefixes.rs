@@ -56,7 +56,11 @@ pub(super) fn copy_cost(pool: &SlotPool) -> Option<usize> {
 /// request waits for one that waits itself. A request that scores its prompt reads it more slowly than others would.
 fn awaited(pool: &SlotPool, slot: &Slot, submission: &Submission) -> Option<usize> {
     let leader = slot.task.as_ref().filter(|task| task.phase() == Phase::Prompt && !task.is_preempted)?;
-    if leader.is_suspect || leader.prompt_probs.is_some() || leader.sink.id() > submission.sink.id() {
+    if leader.is_suspect
+        || leader.options.is_preparation()
+        || leader.prompt_probs.is_some()
+        || leader.sink.id() > submission.sink.id()
+    {
         return None;
     }
     let n_cached = slot.cache.len();

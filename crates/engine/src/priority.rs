@@ -10,6 +10,9 @@ use std::time::Instant;
 
 use super::step::input::SlotState;
 
+/// The priority of preparations: below those of all requests, however often others overtake it.
+pub const PREPARATION: i32 = i32::MIN / 2;
+
 /// The number of later requests that begin before a request until its level rises by one.
 const OVERTAKEN_PER_LEVEL: i32 = 8;
 

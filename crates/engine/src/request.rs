@@ -15,7 +15,7 @@ use crossbeam_channel::Sender;
 use super::conversation_store::ConversationJob;
 use super::decision::Questions;
 use super::event::{Erased, Restored};
-use super::priority::Rank;
+use super::priority::{PREPARATION, Rank};
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
@@ -36,6 +36,8 @@ pub struct Request {
     /// Tokens that the completion begins with: those that an earlier run generated. They are decoded with the prompt, and reported like
     /// generated ones. Where the result would not be the same as that of a run from the start, they are generated again.
     pub prefix: Arc<[Token]>,
+    /// The same number for requests with the same completion, as far as the submitter can tell.
+    pub identity: u64,
     /// The scale of each LoRA adapter of the model.
     pub lora: Vec<f32>,
     /// How tokens are chosen.
@@ -124,7 +126,7 @@ pub struct RequestOptions {
     pub special: bool,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
-    /// From -10 to 10: requests of a higher priority get slots and batch space first, and preempt others.
+    /// From -10 to 10: requests of a higher priority get slots and batch space first, and preempt others. Or [`PREPARATION`].
     pub priority: i32,
     /// When the completion should have ended, from submission on. It does not end then.
     pub deadline: Option<Duration>,
@@ -157,6 +159,29 @@ pub struct RequestOptions {
     /// With how many alternatives the probability of each token of the prompt is reported; `None`: it is not. The whole prompt is then
     /// decoded again.
     pub prompt_probs: Option<usize>,
+}
+
+/// Where a request leaves its state for the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PreparedPlace {
+    /// In a conversation.
+    Conversation(Arc<str>),
+    /// In a slot.
+    Slot(usize),
+}
+
+impl RequestOptions {
+    /// Whether the request only prepares another one: it is decoded while no request is, its answer is not reported, and its cells stay
+    /// with its conversation when another request takes its slot.
+    pub fn is_preparation(&self) -> bool {
+        self.priority == PREPARATION
+    }
+
+    /// Where the request leaves its state; `None`: it names no place.
+    pub fn place(&self) -> Option<PreparedPlace> {
+        let conversation = self.conversation.clone().map(PreparedPlace::Conversation);
+        conversation.or(self.slot.map(PreparedPlace::Slot))
+    }
 }
 
 /// The numbers of an embedding, not normalised, or of those of all tokens, one after the other; or the scores of a text, with

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
+use super::begun::BegunAnswers;
 use super::config::Config;
 use super::conversation_store::ConversationStore;
 use super::ending::end;
@@ -102,6 +103,7 @@ impl BatchScheduler {
         let slots: Vec<Slot> = (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect();
         let branches = |index: usize| session::branches(index, n_parallel, context.n_shared());
         let trees = slots.iter().map(|slot| DraftTree::new(slot.cache.id(), branches(slot.index))).collect();
+        let begun = BegunAnswers::new(context.n_ctx());
         let shared_cells = (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx());
         BatchScheduler {
             pool: SlotPool {
@@ -109,6 +111,7 @@ impl BatchScheduler {
                 slots,
                 drafters,
                 conversations: ConversationStore::new(config.cache_ram),
+                begun,
                 shared_cells,
                 ctx_shift: config.ctx_shift,
                 reuses_prompts: true,
@@ -130,6 +133,11 @@ impl BatchScheduler {
     pub(super) fn is_idle(&self) -> bool {
         let waits = self.has_waiting() || !self.session_jobs.is_empty() || self.beams.is_busy();
         !waits && self.pool.running().next().is_none()
+    }
+
+    /// Whether no request runs, but perhaps preparations do.
+    pub(super) fn only_prepares(&self) -> bool {
+        !self.beams.is_busy() && self.pool.running().all(|(_, task)| task.options.is_preparation())
     }
 
     /// Whether requests wait for slots.
@@ -218,10 +226,15 @@ impl BatchScheduler {
             if job.claim.is_taken() {
                 continue; // its caller has given it up
             }
-            let queued = self.queue.iter().map(|submission| (&submission.sink, submission.request.options.slot));
-            let preempted = self.preempted.iter().map(|preempted| &preempted.task);
-            let mut all = queued.chain(preempted.map(|task| (&task.sink, task.options.slot)));
-            let waits = all.any(|(sink, slot)| sink.id() <= job.after && slot.is_none_or(|slot| slot == job.slot));
+            let queued = self.queue.iter().map(|submission| (&submission.sink, &submission.request.options));
+            let preempted = self.preempted.iter().map(|PreemptedTask { task, .. }| (&task.sink, &task.options));
+            let mut requests = queued.chain(preempted).filter(|(_, options)| !options.is_preparation());
+            let waits = requests
+                .any(|(sink, options)| sink.id() <= job.after && options.slot.is_none_or(|slot| slot == job.slot));
+            let task = self.pool.slots.get(job.slot).and_then(|slot| slot.task.as_ref());
+            if !waits && task.is_some_and(|task| task.options.is_preparation()) {
+                end(&mut self.pool, job.slot, Stop::Cancelled, false, &mut self.report);
+            }
             if waits || !self.pool.is_free(job.slot) {
                 self.session_jobs.push_back(job);
             } else if job.claim.take() {
@@ -247,7 +260,7 @@ impl BatchScheduler {
         while let Some(next) = waiting.pop_front() {
             let place = match &next {
                 Waiting::New(submission) => pass.place(&self.pool, submission),
-                Waiting::Preempted(preempted) => pass.place_preempted(preempted),
+                Waiting::Preempted(preempted) => pass.place_preempted(&self.pool, preempted),
             };
             let Some(place) = place.filter(|place| self.make_way(*place, waiting.iter().chain(&left))) else {
                 left.push(next);
@@ -354,6 +367,7 @@ impl BatchScheduler {
         let is_late = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let ends = |PreemptedTask { task, .. }: &mut PreemptedTask| task.sink.is_cancelled() || is_late(task.deadline);
         for preempted in self.preempted.extract_if(.., ends) {
+            preempted.task.begun_answer().into_iter().for_each(|answer| self.pool.begun.keep(answer));
             let stop = if preempted.task.sink.is_cancelled() { Stop::Cancelled } else { Stop::Timeout };
             let (sink, outcome) = preempted.end(stop);
             self.report.end(sink, outcome);

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Instant;
 
+use super::begun::{BegunAnswer, BegunAnswers};
 use super::completion::Completion;
 use super::conversation_store::ConversationStore;
 use super::decision::ChoiceDecision;
@@ -85,6 +86,7 @@ impl Slot {
             has_request: true,
             is_preempted: task.is_preempted,
             is_suspect: task.is_suspect,
+            is_preparation: task.options.is_preparation(),
             level: task.rank.level(now),
             may_be_preempted: task.may_be_preempted(),
             is_generating: task.completion.has_begun(),
@@ -104,6 +106,8 @@ pub(super) struct SlotPool {
     pub(super) drafters: Drafters,
     /// The conversations that no slot holds.
     pub(super) conversations: ConversationStore,
+    /// The answers that preparations have begun.
+    pub(super) begun: BegunAnswers,
     /// Cells that all slots share; `None`: each slot has its own.
     pub(super) shared_cells: Option<usize>,
     /// Whether a full context drops its middle and goes on.
@@ -210,9 +214,13 @@ pub(super) struct Task {
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) deadline: Option<Instant>,
+    /// See [`Request::identity`](super::Request::identity).
+    pub(super) identity: u64,
     pub(super) rank: Rank,
     /// How often it has made way for another request in its slot.
     pub(super) n_preempted: usize,
+    /// Tokens of the answer that a preparation had begun.
+    pub(super) n_begun: usize,
     pub(super) speculation: Option<RequestSpeculation>,
     /// The decision that is made instead of a completion.
     pub(super) decision: Option<ChoiceDecision>,
@@ -308,6 +316,12 @@ impl Task {
         self.dropped.n > 0 || self.session_load.is_some() || self.options.n_cache_reuse > 0
     }
 
+    /// The answer that it has begun for another request; `None`: it is no preparation.
+    pub(super) fn begun_answer(&self) -> Option<BegunAnswer> {
+        let place = self.options.place().filter(|_| self.options.is_preparation())?;
+        Some(BegunAnswer { place, identity: self.identity, tokens: self.output().to_vec() })
+    }
+
     /// The phase of its completion.
     pub(super) fn phase(&self) -> Phase {
         let generates = self.completion.has_begun() || self.completion.is_repeated();
@@ -383,6 +397,7 @@ impl Task {
             predicted,
             cache_n: self.prompt.n_cached,
             n_preempted: self.n_preempted,
+            n_begun: self.n_begun,
             deadline_missed: self.sink.deadline_missed(),
             draft: requested.map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
         }

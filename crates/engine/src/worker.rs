@@ -92,9 +92,14 @@ impl Worker {
             return;
         }
         let interrupt = Arc::clone(&self.shared.interrupt);
-        for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
+        // A command interrupts preparations.
+        let prepares = self.schedulers().all(|scheduler| scheduler.only_prepares());
+        self.shared.set_interruptible(prepares);
+        let makes_way = prepares && !self.commands.is_empty();
+        for scheduler in self.schedulers().filter(|scheduler| !makes_way && !scheduler.is_idle()) {
             scheduler.step(&interrupt);
         }
+        self.shared.set_interruptible(false);
         self.publish();
         self.deliver();
         self.measure();
@@ -109,12 +114,12 @@ impl Worker {
             return;
         }
         let Some(scheduler) = &mut self.scheduler else { return };
-        self.shared.set_measuring(true);
+        self.shared.set_interruptible(true);
         // A later command raises the interrupt.
         if self.commands.is_empty() {
             self.measuring.step(&mut scheduler.pool);
         }
-        self.shared.set_measuring(false);
+        self.shared.set_interruptible(false);
     }
 
     /// When there is something to do for the requests and sessions.

@@ -126,6 +126,7 @@ class Timings(DraftTimings):
     predicted_per_second: float
     cache_n: int
     preempted_n: int
+    begun_n: int
 
 
 class SpeculationStatistics(TypedDict, total=False):

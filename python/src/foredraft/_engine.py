@@ -67,6 +67,30 @@ def _messages(messages: Iterable[Message]) -> Json:
     return messages if isinstance(messages, (str, Mapping)) else list(messages)
 
 
+def _whole(
+    request: dict[str, Any],
+    prompt: Prompt | None,
+    messages: Iterable[Message] | None,
+    tools: Iterable[Tool] | None,
+    schema: Schema | None,
+) -> dict[str, Any]:
+    """A request as the library takes it."""
+    # A full context would shift, and the completion might never end.
+    if not _LIMITS & request.keys():
+        request["ctx_shift"] = False
+    if prompt is not None:
+        request["prompt"] = prompt
+    if messages is not None:
+        request["messages"] = _messages(messages)
+    if tools is not None:
+        request["tools"] = [tool_of(tool, i) for i, tool in enumerate(tools)]
+    if schema is not None:
+        request["json_schema"] = schema_of(schema)
+        if messages is not None:
+            request.setdefault("schema_in_prompt", True)
+    return request
+
+
 class Engine:
     """Models and the threads that run them. Engines are independent of each other, and usable from all threads.
 
@@ -288,20 +312,22 @@ class Engine:
             several = "prompts" in whole or (whole.get("n_cmpl") or whole.get("n") or 1) > 1
             if several and hook.has_criteria:
                 raise ValueError("stopping_criteria: expected one completion, got several, which would all end")
-        # A full context would shift, and the completion might never end.
-        if not _LIMITS & whole.keys():
-            whole["ctx_shift"] = False
-        if prompt is not None:
-            whole["prompt"] = prompt
-        if messages is not None:
-            whole["messages"] = _messages(messages)
-        if tools is not None:
-            whole["tools"] = [tool_of(tool, i) for i, tool in enumerate(tools)]
-        if schema is not None:
-            whole["json_schema"] = schema_of(schema)
-            if messages is not None:
-                whole.setdefault("schema_in_prompt", True)
-        return Stream(self, whole, hook)
+        return Stream(self, _whole(whole, prompt, messages, tools, schema), hook)
+
+    def prepare(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Iterable[Message] | None = None,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        begin: bool = False,
+        **request: Unpack[RequestOptions],
+    ) -> int:
+        """Prepares a request that may come, in its `conversation=`: while no request runs, its prompt is decoded, and with `begin` the answer
+        is begun. The next request of the conversation takes over what fits. Returns at once, with the id of the preparation."""
+        whole = _whole(dict(request), prompt, messages, tools, schema)
+        return int(self._call("prepare", {**whole, "begin": begin})["id"])
 
     def complete(
         self,

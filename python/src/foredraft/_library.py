@@ -33,7 +33,7 @@ LOGITS_CALLBACK = ctypes.CFUNCTYPE(
     None, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p
 )
 _JSON_FUNCTIONS = (
-    "complete", "decide", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "rerank", "session_save",
+    "complete", "decide", "prepare", "submit", "poll", "cancel", "tokenize", "detokenize", "model_info", "apply_template", "embed", "rerank", "session_save",
     "session_load", "session_erase", "conversation", "lookup_cache", "lookup_create", "lookup_merge", "lookup_stats",
 )
 

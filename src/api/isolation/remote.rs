@@ -219,7 +219,7 @@ impl LoadedEngine for RemoteEngine {
     ) -> Result<Arc<RequestRecord>> {
         Frame::check_argument(text)?;
         self.shared.check()?;
-        let RemoteShared { load, counts, .. } = &*self.shared;
+        let RemoteShared { load, counts, preparations, .. } = &*self.shared;
         if load.config.model.vocab_only {
             return Err(vocab_only());
         }
@@ -236,6 +236,7 @@ impl LoadedEngine for RemoteEngine {
         let n_parallel = load.config.n_parallel;
         request.options.slot.map_or(Ok(()), |slot| validate_slot(slot, n_parallel))?;
         request.validate_sessions()?;
+        let counts = if request.options.is_preparation() { preparations } else { counts };
         counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
         let model = self.shared.model(request.speculative.draft_only);
         let bans_as_null = request.translation.bans_as_null;

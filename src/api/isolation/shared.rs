@@ -39,6 +39,8 @@ pub(super) struct RemoteShared {
     /// The requests as polls see them.
     /// How many completions there are.
     pub(super) counts: Arc<Counts>,
+    /// The same of preparations.
+    pub(super) preparations: Arc<Counts>,
     /// The target, and the draft model that can generate alone, of the process that was loaded last.
     pub(super) models: Mutex<[Option<ServedModel>; 2]>,
     /// The status that the process sent last.
@@ -91,6 +93,7 @@ impl RemoteShared {
             calls: Mutex::default(),
             unfinished: Mutex::default(),
             counts: Arc::default(),
+            preparations: Arc::default(),
             models: Mutex::default(),
             last_status: Mutex::default(),
             isolation: Mutex::default(),

@@ -143,7 +143,11 @@ impl JsonEngine {
                 arguments.translation.is_decision = function == Function::Decide;
                 self.complete(request, arguments)
             }
-            Function::Submit => self.submit(request, RequestArguments::default(), &|_| ()),
+            Function::Submit | Function::Prepare => {
+                let mut arguments = RequestArguments::default();
+                arguments.translation.is_preparation = function == Function::Prepare;
+                self.submit(request, arguments, &|_| ())
+            }
             Function::LookupCreate if is_here => self.lookup_create(request?),
             Function::LookupMerge if is_here => self.lookup_merge(request?),
             Function::LookupStats if is_here => self.lookup_stats(request?),

@@ -7,6 +7,7 @@ use foredraft_jinja::StopSignal;
 use parking_lot::RwLock;
 use serde_json::Value;
 
+use super::preparations::Preparations;
 use super::registry::{RequestRecord, no_logits_callback};
 use super::status::EngineStatus;
 use crate::api::loaded::lookup_files::CacheFiles;
@@ -85,6 +86,7 @@ pub struct LocalEngine {
     templates: ChatTemplates,
     pub cache_files: CacheFiles,
     pub preparer: Preparer,
+    pub preparations: Preparations,
     _large_stacks: Arc<KeptThreads>,
     logits_hook: Arc<Hook<LogitsCallback>>,
     /// The engine is being unloaded, so that no chat template is rendered to its end.
@@ -122,6 +124,7 @@ impl LocalEngine {
             load,
             templates: ChatTemplates::default(),
             cache_files: CacheFiles::default(),
+            preparations: Preparations::default(),
             preparer: Preparer::new(Arc::clone(pauses)),
             _large_stacks: KeptThreads::keep(),
             logits_hook,
@@ -283,6 +286,7 @@ impl LoadedEngine for LocalEngine {
             Function::LookupCache => self.lookup_cache(request),
             Function::Complete
             | Function::Decide
+            | Function::Prepare
             | Function::Submit
             | Function::LookupCreate
             | Function::LookupMerge

@@ -43,11 +43,27 @@ struct RegistryEntries {
     first: u64,
 }
 
+impl RegistryEntries {
+    /// Marks a request as polled to its end and drops its results.
+    fn end(&mut self, id: u64) {
+        if self.records.remove(&id).is_some() {
+            self.ended.push_back(id);
+        }
+        while self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
+    }
+}
+
 impl RequestRegistry {
     /// Adds a request.
     pub fn add(&self, record: Arc<RequestRecord>) {
         let mut entries = self.entries.lock();
         entries.records.insert(record.handle.id(), record);
+        // A preparation has no results to poll.
+        let is_over = |record: &RequestRecord| record.is_preparation() && record.handle.ended().is_some();
+        let over = entries.records.iter().filter(|(_, record)| is_over(record)).map(|(id, _)| *id);
+        over.collect::<Vec<u64>>().into_iter().for_each(|id| entries.end(id));
         let mut ended: Vec<_> =
             entries.records.iter().filter_map(|(id, record)| Some((record.handle.ended()?, *id))).collect();
         let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
@@ -81,13 +97,7 @@ impl RequestRegistry {
 
     /// Marks a request as polled to its end and drops its results.
     pub fn end(&self, id: u64) {
-        let mut entries = self.entries.lock();
-        if entries.records.remove(&id).is_some() {
-            entries.ended.push_back(id);
-        }
-        while entries.ended.len() > MAX_ENDED {
-            entries.ended.pop_front();
-        }
+        self.entries.lock().end(id);
     }
 
     /// Whether a request came after the newest unload.
@@ -202,6 +212,11 @@ impl RequestRecord {
             polled: PolledTokens::default(),
             ended_usage: EndedUsage::default(),
         }
+    }
+
+    /// Whether it prepares another request, so that polls take no updates.
+    pub fn is_preparation(&self) -> bool {
+        self.request.options.is_preparation()
     }
 
     /// Whether the answers have the probabilities of tokens.

@@ -410,6 +410,7 @@ fn timings(timings: &Timings) -> Value {
         "predicted_per_second": ratio(1e3 * timings.predicted_n as f64, predicted_ms),
         "cache_n": timings.cache_n,
         "preempted_n": timings.n_preempted,
+        "begun_n": timings.n_begun,
     });
     let Value::Object(fields) = &mut answer else { return answer };
     if let Some((drafted, accepted)) = timings.draft {

@@ -9,6 +9,8 @@ pub enum Function {
     Decide,
     /// Queues a request.
     Submit,
+    /// Prepares a request that may come.
+    Prepare,
     /// The tokens of a text.
     Tokenize,
     /// The text of tokens.
@@ -41,10 +43,11 @@ pub enum Function {
 
 impl Function {
     /// Every function, with its name.
-    const ALL: [(Function, &str); 17] = [
+    const ALL: [(Function, &str); 18] = [
         (Function::Complete, "complete"),
         (Function::Decide, "decide"),
         (Function::Submit, "submit"),
+        (Function::Prepare, "prepare"),
         (Function::Tokenize, "tokenize"),
         (Function::Detokenize, "detokenize"),
         (Function::ApplyTemplate, "apply_template"),

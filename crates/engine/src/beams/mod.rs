@@ -369,6 +369,7 @@ impl BeamTask {
             predicted: first.elapsed(),
             cache_n: 0,
             n_preempted: 0,
+            n_begun: 0,
             deadline_missed: self.sink.deadline_missed(),
             draft: None,
         }

@@ -23,6 +23,8 @@ pub(crate) struct SlotState {
     pub(crate) is_preempted: bool,
     /// Whether it must be decoded alone, to find out whether its logits are finite then.
     pub(crate) is_suspect: bool,
+    /// Whether it is decoded only while no request is.
+    pub(crate) is_preparation: bool,
     /// See [`Rank`](crate::priority::Rank).
     pub(crate) level: i32,
     /// Whether another request may take its slot.

@@ -2,7 +2,7 @@
 //!
 //! Requests with different LoRA scales cannot be decoded in one batch, so they take turns. So do long prompts: next to others they
 //! would be divided in other places than alone, and the last bits of their cells in the KV cache depend on that. Where llama.cpp cannot
-//! decode sequences together, all slots take turns.
+//! decode sequences together, all slots take turns. Preparations take part only in steps in which no request runs.
 
 use std::cmp::Reverse;
 
@@ -61,8 +61,10 @@ pub(crate) fn schedule(input: &StepInput, schedule: &mut Schedule) {
     slots.clear();
     slots.resize(states.len(), SlotSchedule::default());
     turn.n_steps += 1;
-    let suspect = states.iter().position(|state| state.is_running() && state.is_suspect);
-    *adapters_of = suspect.or_else(|| next_in_turn(states, turn));
+    let has_requests = states.iter().any(|state| state.is_running() && !state.is_preparation);
+    let works = |state: &SlotState| state.is_running() && !(state.is_preparation && has_requests);
+    let suspect = states.iter().position(|state| works(state) && state.is_suspect);
+    *adapters_of = suspect.or_else(|| next_in_turn(states, turn, works));
     if let Some(slot) = suspect.and_then(|suspect| slots.get_mut(suspect)) {
         (slot.is_in_turn, slot.is_scheduled) = (true, true);
         turn.step += 1;
@@ -71,18 +73,18 @@ pub(crate) fn schedule(input: &StepInput, schedule: &mut Schedule) {
             slot.is_in_turn = state.adapters == next.adapters;
         }
         turn.step += 1;
-        separate(states, slots, limits);
+        separate(states, slots, limits, works);
     }
     demands.clear();
     demands.extend(states.iter().zip(slots).map(|(state, slot)| {
-        slot.takes_part = slot.is_scheduled && state.is_running();
+        slot.takes_part = slot.is_scheduled && works(state);
         if slot.takes_part { demand(state, limits) } else { StepSlot::default() }
     }));
 }
 
 /// The slot whose LoRA scales are used in this step.
-fn next_in_turn(states: &[SlotState], turn: &mut Turn) -> Option<usize> {
-    let mut running = (0..).zip(states).filter(|(_, state)| state.is_running());
+fn next_in_turn(states: &[SlotState], turn: &mut Turn, works: impl Fn(&SlotState) -> bool) -> Option<usize> {
+    let mut running = (0..).zip(states).filter(|(_, state)| works(state));
     let now = running.clone().find(|(_, state)| state.last_turn == turn.number);
     if let Some((now, _)) = now.filter(|_| turn.n_steps <= STEPS_OF_TURN) {
         return Some(now);
@@ -94,11 +96,10 @@ fn next_in_turn(states: &[SlotState], turn: &mut Turn) -> Option<usize> {
 
 /// Lets one slot that is decoded alone take part, or all others of this turn: whichever took part longest ago, and of several that did
 /// one of the highest level.
-fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits) {
+fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits, works: impl Fn(&SlotState) -> bool) {
     let most = if limits.is_batch_invariant { limits.max_invariant_tokens } else { usize::MAX };
     let is_alone = |state: &SlotState| !limits.decodes_slots_together || state.n_pending() > most;
-    let working =
-        (0..).zip(states.iter().zip(&*slots)).filter(|(_, (state, slot))| state.is_running() && slot.is_in_turn);
+    let working = (0..).zip(states.iter().zip(&*slots)).filter(|(_, (state, slot))| works(state) && slot.is_in_turn);
     let working = working.map(|(index, (state, _))| (index, state));
     let others = working.clone().filter(|(_, state)| !is_alone(state)).map(|(_, state)| state.last_step).max();
     let alone = working.filter(|(_, state)| is_alone(state));

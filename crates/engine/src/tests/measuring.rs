@@ -43,7 +43,7 @@ impl IdleEngine {
             threads: Arc::clone(&THREADS),
             stopping: AtomicBool::new(false),
             closed: Mutex::new(false),
-            is_measuring: Mutex::new(false),
+            is_interruptible: Mutex::new(false),
             slots: Mutex::new(vec![SlotStatus::default(); setup.n_parallel]),
             queue_order: Mutex::default(),
             conversations: Mutex::default(),
@@ -69,7 +69,7 @@ impl IdleEngine {
         self.worker.step();
         let context = &self.pool().context;
         assert!(self.pool().slots.iter().all(|slot| context.fake().tokens(slot.cache.id()).is_empty()));
-        assert!(!*self.worker.shared.is_measuring.lock());
+        assert!(!*self.worker.shared.is_interruptible.lock());
         let n = self.n_decodes() - before;
         vec![context.fake().physical_batches().iter().sum(); n]
     }
@@ -194,6 +194,7 @@ fn a_command_interrupts_the_decode_that_is_measured_and_no_other() {
         shared: Arc::clone(&shared),
         thread: Mutex::new(None),
         counts: Arc::default(),
+        preparations: Arc::default(),
         caches: Arc::default(),
         embedding_limits: None,
         n_slots: 1,
@@ -203,7 +204,7 @@ fn a_command_interrupts_the_decode_that_is_measured_and_no_other() {
     // A decode of a paused engine sleeps until it is interrupted.
     shared.interrupt.gate().set(1);
     for is_measuring in [true, false] {
-        shared.set_measuring(is_measuring);
+        shared.set_interruptible(is_measuring);
         handle.forget_answers().unwrap();
         let begin = Instant::now();
         shared.interrupt.limit_pause(Some(begin + PATIENCE));

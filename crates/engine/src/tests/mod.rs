@@ -12,6 +12,7 @@
 //! - `logits`: the host's logits callback sees each position once, and decides as without speculation.
 //! - `measuring`: an idle engine measures what decodes cost, until its slots are used.
 //! - `prefixes`: requests whose prompts begin alike read the common beginning once.
+//! - `preparations`: requests that may come are prepared, and their outputs stay the same.
 //! - `priorities`: requests of higher priorities preempt others, whose outputs stay the same.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `draft_vocabulary`: drafts have only tokens that the draft model scores.
@@ -28,6 +29,7 @@ mod instructions;
 mod logits;
 mod measuring;
 mod prefixes;
+mod preparations;
 mod priorities;
 mod prompt_probs;
 mod random_scenarios;
@@ -283,6 +285,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
     Request {
         prompt: prompt.into(),
         prefix: Arc::default(),
+        identity: 0,
         lora: Vec::new(),
         sampling,
         logits_editor: None,

@@ -117,7 +117,7 @@ fn token(token: i64) -> Value {
 
 fn timings() -> Value {
     let time = json!({"secs": 0, "nanos": 5});
-    json!({"prompt_n": 1, "prompt": time, "predicted_n": 1, "predicted": time, "cache_n": 0, "draft": [1, 1], "n_preempted": 0})
+    json!({"prompt_n": 1, "prompt": time, "predicted_n": 1, "predicted": time, "cache_n": 0, "draft": [1, 1], "n_preempted": 0, "n_begun": 0})
 }
 
 fn update(index: u64, tokens: &[i64], text: &str) -> Value {

@@ -56,8 +56,8 @@ pub fn translate(
         cuts_begun_stop: is_awaited,
         bans_as_null: true,
         is_logged: true,
-        is_decision: false,
         shows_prompt: true,
+        ..Translation::default()
     })
 }
 

@@ -16,7 +16,9 @@ use crate::api::loaded::registry::{CompletionRecord, RequestRecord};
 use crate::api::prompts::{
     InfillBudget, PreparedPrompt, PreparedTexts, PromptInterrupt, PromptSource, ServedModel, ServingModel,
 };
-use crate::api::wire::request::{CompletionRequest, RequestArguments, UsedValues, generation_settings, parse_request};
+use crate::api::wire::request::{
+    CompletionRequest, RequestArguments, UsedValues, generation_settings, identity, parse_request,
+};
 use crate::engine::{self, Phase, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingSettings;
@@ -44,6 +46,7 @@ impl LocalEngine {
         if !request.speculative.draft_only {
             request.warnings.extend(self.models().self_check.warnings());
         }
+        let identity = request.options.place().map_or(0, |_| identity(&object, &request));
         request.log(object);
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
         if !worker.generates() {
@@ -60,7 +63,7 @@ impl LocalEngine {
         let prepared = prepared.and_then(|()| chat::prepare(&mut request, &serving, &interrupt, &work));
         let explained = |error| interrupt.explained_for(error, "the schemas were compiled");
         let chat = prepared.map_err(explained)?;
-        let common = self.common_request(&request, &serving, &work).map_err(explained)?;
+        let common = Request { identity, ..self.common_request(&request, &serving, &work).map_err(explained)? };
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
         let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
         let is_banned = |token| {
@@ -74,7 +77,7 @@ impl LocalEngine {
             bans_as_null: request.translation.bans_as_null,
         };
         // Checked first, because `n_cmpl` can be large.
-        worker.check_room(request.n_completions())?;
+        worker.check_room(request.n_completions(), request.options.is_preparation())?;
         let model = serving.served();
         let mut completions = completion_records(&mut request, &common.sampling, used, &model);
         let source = self.prompt_source(&mut request, &serving, &common, interrupt);
@@ -101,6 +104,8 @@ impl LocalEngine {
         let handle = Arc::clone(reservation.handle());
         let record = Arc::new(RequestRecord::new(handle, is_awaited, request, model, completions, messages));
         announce(&record);
+        let superseded = record.request.options.place().and_then(|place| self.preparations.supersede(place, &record));
+        superseded.map(|superseded| worker.cancel(&superseded));
         reservation.send()?;
         if !is_prepared {
             let handle = Arc::clone(&record.handle);
@@ -179,6 +184,7 @@ impl LocalEngine {
         Ok(Request {
             prompt: Arc::default(),
             prefix: Arc::default(),
+            identity: 0,
             sampling,
             logits_editor: request
                 .logits_callback

@@ -116,13 +116,13 @@ fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<St
 }
 
 impl RequestRegistry {
-    /// Takes the updates of a request. If its caller waits for the final response, there are none.
+    /// Takes the updates of a request. If its caller waits for the final response, or it is a preparation, there are none.
     ///
     /// # Errors
     /// There is no such request.
     fn take_updates(&self, id: u64, wait: Duration) -> Result<Value> {
         let Some(record) = self.find(id)? else { return Ok(polled(id, Vec::new(), Phase::Finished)) };
-        if record.is_awaited {
+        if record.is_awaited || record.is_preparation() {
             return Ok(polled(id, Vec::new(), record.handle.watch(wait)));
         }
         let (events, phase) = record.handle.take(wait);

@@ -4,6 +4,7 @@ mod chat;
 mod choices;
 mod constraint;
 mod defaults;
+mod preparation;
 mod prompt;
 mod questions;
 mod sampling;
@@ -27,6 +28,7 @@ pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub use self::defaults::read_seed;
+pub use self::preparation::identity;
 pub use self::prompt::{
     ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,
 };
@@ -287,6 +289,8 @@ impl CompletionRequest {
         if questions.is_empty() && !PROMPT_KEYS.iter().any(|key| fields.is_given(key)) {
             fields.warn("prompt: neither prompt nor messages is given, so the completion continues an empty text");
         }
+        let is_preparation = translation.is_preparation;
+        let begins = is_preparation && flag(fields, "begin", false)?;
         let request = CompletionRequest {
             inputs,
             n_cmpl: n_cmpl(fields)?,
@@ -311,7 +315,8 @@ impl CompletionRequest {
             isolated,
             warnings: Vec::new(),
         };
-        request.validate_choices()?.validate_beams()?.validate_logits_callback()
+        let request = request.validate_choices()?.validate_beams()?.validate_logits_callback()?;
+        if is_preparation { request.into_preparation(begins) } else { Ok(request) }
     }
 
     /// Refuses or disables what a decision cannot be combined with.

@@ -32,6 +32,8 @@ pub struct Translation {
     pub is_logged: bool,
     /// The request needs questions, and its final response has the fields of a decision only.
     pub is_decision: bool,
+    /// The request may come later, and is prepared.
+    pub is_preparation: bool,
     /// The final response has the prompt, whether or not `response_fields` names it.
     pub shows_prompt: bool,
 }
