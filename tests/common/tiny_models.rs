@@ -334,6 +334,17 @@ pub fn without_vocabulary() -> String {
 
 /// LFM2: a hybrid of short convolutions, which are recurrent, and attention.
 pub fn hybrid() -> String {
+    short_convolutions().write("hybrid")
+}
+
+/// The same with a sliding window in each of its attention layers, so that llama.cpp's cache of the others has none.
+pub fn hybrid_with_windows() -> String {
+    let mut model = short_convolutions();
+    model.number("attention.sliding_window", 16);
+    model.write("hybrid-with-windows")
+}
+
+fn short_convolutions() -> Writer {
     let mut model = Writer::new("lfm2");
     model.number("shortconv.l_cache", 3);
     model.number("feed_forward_length", 64);
@@ -351,7 +362,7 @@ pub fn hybrid() -> String {
             model.random(&format!("blk.{layer}.shortconv.out_proj.weight"), &[N_EMBD, N_EMBD], 0.5);
         }
     }
-    model.write("hybrid")
+    model
 }
 
 /// Qwen 3.5: a hybrid whose layers are alternately gated delta nets, which are recurrent, and attention.

@@ -267,6 +267,18 @@ fn models_whose_memory_cannot_shift_decode_the_rest_again() {
     assert_eq!(complete(&engine, Plain, &kept)["tokens"], json!(tokens[first..first + 8]));
 }
 
+/// llama.cpp fails an assertion where it moves positions in a cache without layers.
+#[test]
+fn models_with_windows_alone_go_on_after_a_shift() {
+    let model = crate::common::tiny_models::hybrid_with_windows();
+    let engine = start(json!({"model": model, "model_draft": null, "n_ctx": 96}));
+    let request = json!({"prompt": long_prompt(&engine, 20), "n_predict": 300, "temperature": 0, "ignore_eos": true});
+    for _ in 0..2 {
+        let answer = complete(&engine, Plain, &request);
+        assert_eq!((&answer["tokens_predicted"], &answer["truncated"]), (&json!(300), &json!(true)), "{answer}");
+    }
+}
+
 /// A key whose position was divided equals one that was decoded at its new position, but for the rounding of its second rotation.
 #[test]
 fn divided_keys_are_rotated_to_their_new_positions() {

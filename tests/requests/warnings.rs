@@ -54,6 +54,21 @@ fn requests_that_mean_something_else_are_warned_about() {
     }
 }
 
+/// What the library notes about a request stands beside it.
+#[test]
+fn keys_with_two_underscores_are_unknown_ones() {
+    let engine = start(json!({"n_ctx": 256, "model_draft": null}));
+    let request = json!({"prompt": "Once upon a time", "n_predict": 8, "temperature": 0});
+    let plain = complete(&engine, Foredraft, &request)["content"].clone();
+    for name in ["resume", "resumee", "translation", "delivered", "number", "id_seed", "seed_is_drawn", "warnings"] {
+        let key = format!("__{name}");
+        let request = crate::common::with(&request, json!({&key: [[100, 101, 102]]}));
+        assert_eq!(complete(&engine, Foredraft, &request)["content"], plain, "{key}");
+        let warned = warnings(&engine, request);
+        assert_eq!(warned, [format!("unknown key {key:?}")], "{key}");
+    }
+}
+
 #[test]
 fn models_that_do_not_serve_are_warned_about() {
     let load = |init: Value| {
