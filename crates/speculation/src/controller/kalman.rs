@@ -12,6 +12,8 @@ pub struct Kalman<const N: usize> {
     covariance: [[f64; N]; N],
     /// The variance of an observation.
     noise: f64,
+    /// The error of the last observation: see [`Kalman::jump`].
+    last: f64,
 }
 
 impl<const N: usize> Kalman<N> {
@@ -23,7 +25,7 @@ impl<const N: usize> Kalman<N> {
                 *place = deviation * deviation;
             }
         }
-        Kalman { covariance, noise: noise * noise }
+        Kalman { covariance, noise: noise * noise, last: 0.0 }
     }
 
     /// The parameters may have moved: these variances are added.
@@ -33,6 +35,14 @@ impl<const N: usize> Kalman<N> {
                 *place += variance;
             }
         }
+    }
+
+    /// How far what is observed has jumped, if the next observation has this error: the lesser of two large errors in turn that have the same sign. 0
+    /// for a single large one, which is more often an outlier.
+    pub fn jump(&mut self, error: f64) -> f64 {
+        let before = std::mem::replace(&mut self.last, error);
+        let least = before.abs().min(error.abs());
+        if before * error > 0.0 && least > LARGE * self.noise.sqrt() { least } else { 0.0 }
     }
 
     /// An observation that grows with the parameters by `slopes` was higher than expected by `error`. Returns what to add to each
@@ -65,6 +75,13 @@ mod tests {
             line = [line[0] + more[0], line[1] + more[1]];
         }
         assert!((line[0] - 0.5).abs() < 0.02 && (line[1] - 0.25).abs() < 0.01, "{line:?}");
+    }
+
+    #[test]
+    fn two_large_errors_are_a_jump_and_one_is_not() {
+        let mut filter = Kalman::new([0.1], 0.1);
+        let jumps = [0.5, 0.1, 0.5, 0.4, -0.4, -0.6, 0.0].map(|error| filter.jump(error));
+        assert_eq!(jumps, [0.0, 0.0, 0.0, 0.4, 0.0, 0.4, 0.0]);
     }
 
     #[test]

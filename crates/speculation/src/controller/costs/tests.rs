@@ -75,6 +75,26 @@ fn what_slows_all_sizes_changes_no_ratio() {
 }
 
 #[test]
+fn sizes_that_no_step_uses_follow_a_machine_that_becomes_slower() {
+    let measured = [(1, 100), (2, 150), (4, 200), (8, 300)];
+    // At once, and after a while.
+    for calm in [0, 50] {
+        let mut costs = costs(&measured, 10.0);
+        for step in 0..calm + 10 {
+            costs.record_step(&[1], |_| 0, Duration::from_millis(if step < calm { 100 } else { 150 }));
+        }
+        // The size that is used alone takes at most a seventh of the difference.
+        assert!((costs.v(8) - 3.0).abs() < 0.4, "{calm}: {}", costs.v(8));
+        assert!((costs.c(1, 0) - 0.1).abs() < 0.014, "the draft, too: {calm}: {}", costs.c(1, 0));
+        // A single slow step says nothing about the next ones.
+        costs.record_step(&[1], |_| 0, Duration::from_millis(150));
+        costs.record_step(&[1], |_| 0, Duration::from_millis(250));
+        costs.record_step(&[1], |_| 0, Duration::from_millis(150));
+        assert!((costs.v(8) - 3.0).abs() < 0.55, "{calm}: {}", costs.v(8));
+    }
+}
+
+#[test]
 fn tokens_that_become_cheaper_do_so_in_sizes_that_were_not_used_yet() {
     let measured = [(1, 100), (2, 150), (4, 200), (8, 300)];
     let v_of_8 = |become_cheaper: bool, ms| {

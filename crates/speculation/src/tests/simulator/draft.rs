@@ -135,7 +135,7 @@ impl Drafter for ReplayedDraft {
 
     /// The accepted tokens of its draft are in its cache.
     fn verified(&mut self, slot: usize, _: usize, n_accepted: usize) {
-        self.known[slot] += n_accepted;
+        self.known[slot] = self.known[slot].saturating_add(n_accepted);
     }
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}

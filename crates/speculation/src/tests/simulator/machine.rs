@@ -1,5 +1,6 @@
 //! The costs of decodes on several machines.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::slowdown;
@@ -29,8 +30,8 @@ pub(super) struct Machine {
     measured: Option<&'static [(usize, f64)]>,
     /// The seconds for which the engine measures before its first request. At least one size is measured.
     measuring: f64,
-    /// How many times as long all takes in the middle third of a run.
-    slower: f64,
+    /// How many times as long all takes in a part of a run, and that part.
+    slower: (f64, Range<f64>),
 }
 
 /// How the target's memory returns to the tokens before a rejected one.
@@ -101,7 +102,7 @@ const VNNI_CORES: Machine = Machine {
     memory: Memory::Cells,
     measured: None,
     measuring: MEASURING,
-    slower: 1.0,
+    slower: (1.0, 0.0..0.0),
 };
 
 const AMX_CORES: Machine = Machine {
@@ -116,7 +117,7 @@ const AMX_CORES: Machine = Machine {
     memory: Memory::Cells,
     measured: None,
     measuring: MEASURING,
-    slower: 1.0,
+    slower: (1.0, 0.0..0.0),
 };
 
 pub(super) const MACHINES: &[Machine] = &[
@@ -136,7 +137,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
-        slower: 1.0,
+        slower: (1.0, 0.0..0.0),
     },
     Machine {
         name: "steep",
@@ -150,7 +151,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
-        slower: 1.0,
+        slower: (1.0, 0.0..0.0),
     },
     Machine {
         name: "flat",
@@ -164,7 +165,7 @@ pub(super) const MACHINES: &[Machine] = &[
         memory: Memory::Cells,
         measured: None,
         measuring: MEASURING,
-        slower: 1.0,
+        slower: (1.0, 0.0..0.0),
     },
 ];
 
@@ -204,16 +205,20 @@ pub(super) fn pairs() -> Vec<Machine> {
 /// larger ones extrapolated. The memory's bandwidth falls by a third for the middle third of the tokens, as beside other programs.
 const PAIR_ON_ZEN3: &[(usize, f64)] = &[(1, 1.0), (4, 1.89), (8, 3.143), (16, 5.7), (64, 21.0), (128, 42.0)];
 
-/// The pair where several tokens cost much, and costs change after they were measured.
-pub(super) fn pair_on_busy_memory() -> Machine {
-    let draft = (0.157, 0.3, 0.05);
-    Machine { name: "pair on zen3, busy", one: 70.0, v: PAIR_ON_ZEN3, draft, slower: 1.5, ..VNNI_CORES }
+/// The pair where several tokens cost much, and costs change after they were measured: in the middle of a run, or before it.
+pub(super) fn pairs_on_busy_memory() -> Vec<Machine> {
+    let pair = |name, part| {
+        let draft = (0.157, 0.3, 0.05);
+        Machine { name, one: 70.0, v: PAIR_ON_ZEN3, draft, slower: (1.5, part), ..VNNI_CORES }
+    };
+    vec![pair("pair on zen3, busy", 1.0 / 3.0..2.0 / 3.0), pair("pair on zen3, busy after the load", 0.0..1.0)]
 }
 
 impl Machine {
     /// How many times as long all takes after this part of a run's tokens.
     pub(super) fn slowdown(&self, part: f64) -> f64 {
-        if (1.0 / 3.0..2.0 / 3.0).contains(&part) { self.slower } else { 1.0 }
+        let (slower, range) = &self.slower;
+        if range.contains(&part) { *slower } else { 1.0 }
     }
 
     /// The same machine with a model that drafts a block in one pass.

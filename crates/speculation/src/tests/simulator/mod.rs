@@ -414,8 +414,8 @@ const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.9, least_to_plain: 0.97 };
 /// The bounds for half of the prompts, in runs that are only slightly longer than the learning phase.
 const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.97, least: 0.85, least_to_plain: 0.95 };
 
-/// The bounds where all becomes slower, and fast again, within a run: below [`BOUNDS`] in sampled texts whose draft model does not pay.
-const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.98, least: 0.93, least_to_plain: 0.93 };
+/// The bounds where all becomes slower within a run or before its first step. The goal is .97 of the best fixed length, as in a calm hour.
+const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.985, least: 0.94, least_to_plain: 0.96 };
 
 fn check(machines: &[Machine], tasks: &[Task], bounds: &Bounds) {
     for Summary { name, least, mean, least_to_plain } in simulate(machines, tasks) {
@@ -441,7 +441,7 @@ fn drafts_of_blocks_are_nearly_as_fast_as_with_the_best_fixed_length() {
 /// Text drafts that cost nothing and are poor must not displace a draft model that is good, also where costs change after they were measured.
 #[test]
 fn drafts_of_a_pair_on_busy_memory_are_nearly_as_fast_as_with_the_best_fixed_length() {
-    check(&[machine::pair_on_busy_memory()], &tasks(None), &BOUNDS_OF_BUSY_MEMORY);
+    check(&machine::pairs_on_busy_memory(), &tasks(None), &BOUNDS_OF_BUSY_MEMORY);
 }
 
 #[test]
