@@ -397,7 +397,7 @@ FOREDRAFT_API char *foredraft_session_erase(foredraft_engine *engine, const char
  * Does something with the conversations that requests have by name. Request: `action`, and the name in `conversation`. `list`: all, in
  * `conversations`, or that one. `drop`: forgets its state. `fork`: gives the conversation `to` a copy of the state. `pin`, `unpin`: its
  * state makes no room for others, or may again. `rewind`: cuts the state back to the end of a `turn` or to so many tokens (`token`).
- * Answer: `place` (`slot`, `memory`, `preempted`), `id_slot`, `n_tokens`, `n_turns`, `bytes`, `pinned`, `running`. Waits for one step of
+ * `save`, `load`: to and from a file, `filename`. Answer: `place` (`slot`, `memory`, `disk`, `preempted`), `id_slot`, `n_tokens`, `n_turns`, `bytes`, `pinned`, `running`. Waits for one step of
  * the engine at most, and for no request.
  */
 FOREDRAFT_API char *foredraft_conversation(foredraft_engine *engine, const char *request);

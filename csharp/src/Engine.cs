@@ -359,7 +359,7 @@ namespace Foredraft
         public Json SessionErase(int slot = 0) { return Call(Native.foredraft_session_erase, new Json { ["id_slot"] = slot }); }
 
         /// <summary>Does something with the conversations that requests have by name: `action` (`list`, `drop`, `fork`, `pin`, `unpin`,
-        /// `rewind`), `conversation`, `to`, `turn` or `token`. Waits for a step of the engine, and for no request.</summary>
+        /// `rewind`, `save`, `load`), `conversation`, `to`, `turn` or `token`, `filename`. Waits for a step of the engine, and for no request.</summary>
         public Json Conversation(Json request) { return Call(Native.foredraft_conversation, request); }
 
         /// <summary>Calls a function of <see cref="Native"/>: <c>engine.Call(Native.foredraft_lookup_stats, request)</c>. An error is thrown.</summary>

@@ -120,6 +120,7 @@ export interface Config {
   draft_weights?: 'file' | 'q8_0' | 'q4_0';
   max_queue?: number;
   cache_ram_mb?: number;
+  cache_dir?: string;
   warmup?: boolean;
   log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';
 }
@@ -610,7 +611,7 @@ export interface TemplateOptions {
 /** A conversation of an engine: where its state is, and how long it is. */
 export interface ConversationInfo {
   conversation: string;
-  place: 'slot' | 'preempted' | 'memory';
+  place: 'slot' | 'preempted' | 'memory' | 'disk';
   id_slot: number | null;
   n_tokens: number;
   n_turns: number;
@@ -713,9 +714,9 @@ export class Engine {
   sessionErase(options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   /** The conversations that requests have by name, in the order of their names. */
   conversations(): Promise<ConversationInfo[]>;
-  /** Does something with a conversation; `fork` needs `to`, `rewind` either `turn` or `token`. What it, or the fork, is afterwards. */
-  conversation(action: 'drop' | 'fork' | 'pin' | 'unpin' | 'rewind', conversation: string, options?: { to?: string; turn?: number; token?: number }):
-    Promise<ConversationInfo>;
+  /** Does something with a conversation; `fork` needs `to`, `rewind` either `turn` or `token`, `save` and `load` `filename`. What it, or the fork, is afterwards. */
+  conversation(action: 'drop' | 'fork' | 'pin' | 'unpin' | 'rewind' | 'save' | 'load', conversation: string,
+    options?: { to?: string; turn?: number; token?: number; filename?: string }): Promise<ConversationInfo>;
   lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
   lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;

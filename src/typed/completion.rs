@@ -108,7 +108,7 @@ pub struct Usage {
 pub struct ConversationInfo {
     /// Its name.
     pub conversation: String,
-    /// Where its state is: `slot`, `preempted` or `memory`.
+    /// Where its state is: `slot`, `preempted`, `memory` or `disk`.
     pub place: String,
     /// The slot that has its state.
     pub id_slot: Option<usize>,
@@ -116,7 +116,7 @@ pub struct ConversationInfo {
     pub n_tokens: usize,
     /// Its turns.
     pub n_turns: usize,
-    /// The bytes of its state in memory.
+    /// The bytes of its state in memory, or of its file.
     pub bytes: usize,
     /// Whether it is pinned.
     pub pinned: bool,

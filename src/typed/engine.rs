@@ -208,6 +208,22 @@ impl Engine {
         self.conversation(json!({"action": "rewind", "conversation": name, "turn": turn}))
     }
 
+    /// Saves the state of a conversation to a file.
+    ///
+    /// # Errors
+    /// There is no such conversation, or the file cannot be written.
+    pub fn save_conversation(&self, name: &str, path: &str) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": "save", "conversation": name, "filename": path}))
+    }
+
+    /// Gives a conversation the state of a file.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, or of another model; or a request of the conversation runs.
+    pub fn load_conversation(&self, name: &str, path: &str) -> Result<ConversationInfo> {
+        self.conversation(json!({"action": "load", "conversation": name, "filename": path}))
+    }
+
     fn conversation(&self, request: Value) -> Result<ConversationInfo> {
         serde_json::from_value(self.call(Function::Conversation, &request)?).map_err(unexpected)
     }

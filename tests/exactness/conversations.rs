@@ -98,6 +98,7 @@ fn a_hundred_conversations_have_the_outputs_of_a_fresh_engine() {
 #[test]
 fn conversations_on_other_memories_have_the_outputs_of_a_fresh_engine() {
     for (kind, init) in [
+        ("disk", json!({"cache_ram_mb": 0, "cache_dir": path("talk")})),
         ("shared cells", json!({"kv_unified": true, "n_ctx": 700})),
         ("hybrid", json!({"model": tiny_models::hybrid(), "model_draft": model("draft")})),
         ("delta net with its own head", json!({"model": tiny_models::delta_net_mtp(), "model_draft": null})),
@@ -106,7 +107,10 @@ fn conversations_on_other_memories_have_the_outputs_of_a_fresh_engine() {
     ] {
         let init = with(&json!({"n_ctx": 512, "n_batch": 64, "n_ubatch": 32}), init);
         let (cached, most) = talk(kind, &init, 8, 40);
-        assert!(cached > 0.4 && most > 0, "{kind}: {cached} of the prompts was cached, {most} bytes");
+        assert!(
+            cached > 0.4 && (most > 0) == (init["cache_ram_mb"] != 0),
+            "{kind}: {cached} of the prompts was cached, {most} bytes"
+        );
     }
 }
 
@@ -151,6 +155,86 @@ fn conversations_are_listed_and_bad_input_is_an_error() {
     assert_eq!(missing.code(), Code::NotFound, "{missing}");
     let answer = call(&engine, &json!({"action": "drop", "conversation": "a", "tturn": 5})).expect("dropped");
     assert!(answer["warnings"][0].as_str().is_some_and(|text| text.contains("tturn")), "{answer}");
+}
+
+/// A new path of this test.
+fn path(name: &str) -> String {
+    let path = std::env::temp_dir().join(format!("foredraft-conversation-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let _ = std::fs::remove_file(&path);
+    path.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn conversations_on_disk_serve_later_engines_of_the_same_model() {
+    let folder = path("folder");
+    let init = json!({"n_ctx": 512, "n_parallel": 2, "cache_dir": folder});
+    let request = |name: usize| json!({"prompt": tokens(name, 60), "n_predict": 6, "seed": name, "conversation": format!("character {name}")});
+    let engine = start(init.clone());
+    let first: Vec<Value> =
+        (0..4).map(|name| complete(&engine, Foredraft, &request(name))["content"].clone()).collect();
+    engine.unload();
+    let engine = start(init.clone());
+    let listed = call(&engine, &json!({"action": "list"})).expect("a list");
+    let places = listed["conversations"].as_array().expect("a list").iter().map(|one| &one["place"]);
+    assert_eq!(places.collect::<Vec<_>>(), ["disk"; 4], "{listed}");
+    for (name, first) in first.iter().enumerate() {
+        let answer = complete(&engine, Plain, &request(name));
+        assert_eq!((&answer["content"], &answer["timings"]["cache_n"]), (first, &json!(59)), "{answer}");
+    }
+    // Other models and contexts have other files.
+    for other in [json!({"model": model("draft"), "model_draft": null}), json!({"cache_type_k": "f32"})] {
+        let other = start(with(&init, other));
+        assert_eq!(call(&other, &json!({"action": "list"})).expect("a list")["conversations"], json!([]));
+        assert_eq!(complete(&other, Plain, &request(0))["timings"]["cache_n"], 0);
+    }
+    let wrong =
+        JsonEngine::new().load(json!({"model": model("target"), "cache_dir": model("target")}).to_string().as_bytes());
+    assert!(wrong.expect_err("a file").message().starts_with("cache_dir: "));
+}
+
+#[test]
+fn conversations_are_saved_and_loaded() {
+    let file = path("file");
+    let init = json!({"n_ctx": 512, "n_parallel": 2});
+    let request = json!({"prompt": tokens(1, 60), "n_predict": 6, "seed": 5, "conversation": "a"});
+    let engine = start(init.clone());
+    let first = complete(&engine, Foredraft, &request)["content"].clone();
+    let saved = call(&engine, &json!({"action": "save", "conversation": "a", "filename": file})).expect("saved");
+    assert!(saved["n_written"].as_u64() > Some(1000) && saved["n_tokens"] == 65, "{saved}");
+    let engine = start(init.clone());
+    let loaded = call(&engine, &json!({"action": "load", "conversation": "b", "filename": file})).expect("loaded");
+    assert_eq!(
+        (&loaded["place"], &loaded["n_tokens"], &loaded["n_turns"]),
+        (&json!("memory"), &json!(65), &json!(1)),
+        "{loaded}"
+    );
+    let answer = complete(&engine, Foredraft, &with(&request, json!({"conversation": "b"})));
+    assert_eq!((&answer["content"], &answer["timings"]["cache_n"]), (&first, &json!(59)), "{answer}");
+    // Damaged, foreign, missing, and without room.
+    let whole = std::fs::read(&file).expect("the file");
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 4;
+        std::fs::write(&file, damaged).expect("writable");
+        let error =
+            call(&engine, &json!({"action": "load", "conversation": "b", "filename": file})).expect_err("damaged");
+        assert!(error.message().contains("byte "), "{at}: {error}");
+    }
+    std::fs::write(&file, whole).expect("writable");
+    let load = json!({"action": "load", "conversation": "c", "filename": file});
+    let other = start(with(&init, json!({"model": model("draft"), "model_draft": null})));
+    assert!(call(&other, &load).expect_err("another model").message().contains("another model or context"));
+    let none = start(with(&init, json!({"cache_ram_mb": 0})));
+    assert_eq!(call(&none, &load).expect_err("no room").code(), Code::ResourceExhausted);
+    let missing = json!({"action": "load", "conversation": "c", "filename": "/no/such"});
+    assert_eq!(call(&engine, &missing).expect_err("missing").code(), Code::NotFound);
+    assert!(
+        call(&engine, &json!({"action": "save", "conversation": "b"}))
+            .expect_err("no path")
+            .message()
+            .contains("filename")
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod chat;
 #[path = "../common/mod.rs"]
 mod common;
+mod conversations;
 mod deaths;
 mod hangs;
 mod interface;

@@ -44,6 +44,8 @@ pub struct Config {
     pub max_queue: usize,
     /// The most bytes of conversations in memory.
     pub cache_ram: usize,
+    /// The folder of conversations that memory does not hold. `None`: they are dropped.
+    pub cache_dir: Option<PathBuf>,
     /// Whether both models decode before the first request, so that it is not slower than others, and batches of all sizes are measured.
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.

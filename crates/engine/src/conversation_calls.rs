@@ -1,13 +1,13 @@
 //! Calls of the host that concern conversations by name, wherever their states are.
 
-use super::conversation_store::{
-    ConversationAction, ConversationAnswer, ConversationEntry, ConversationJob, ConversationPlace, ConversationState,
-    Rewind,
+use super::conversation_actions::{
+    ConversationAction, ConversationAnswer, ConversationEntry, ConversationJob, ConversationPlace, Rewind,
 };
-use super::conversations::copy_out;
+use super::conversation_files::ConversationState;
+use super::conversations::{check_session, copy_bytes, copy_out};
 use super::preemption::PreemptedTask;
 use super::slots::{Slot, SlotPool};
-use crate::session::Conversation;
+use crate::session::{Conversation, Session};
 use foredraft_base::error::{Code, Error, Result};
 
 /// Does a job, and sends the answer.
@@ -25,10 +25,22 @@ struct ConversationCalls<'a> {
 
 impl ConversationCalls<'_> {
     fn act(&mut self, name: Option<&str>, action: ConversationAction) -> Result<ConversationAnswer> {
-        let Some(name) = name else { return Ok(ConversationAnswer { conversations: self.list() }) };
+        let Some(name) = name else {
+            let files = self.pool.conversations.files.clone();
+            return Ok(ConversationAnswer { conversations: self.list(), files, state: None });
+        };
+        let mut copied = None;
+        if let ConversationAction::Put(session) = action {
+            self.put(name, *session)?;
+            return Ok(ConversationAnswer { conversations: vec![self.find(name)?], ..ConversationAnswer::default() });
+        }
         let before = self.find(name)?;
         let after = match action {
-            ConversationAction::List => before,
+            ConversationAction::List | ConversationAction::Put(_) => before,
+            ConversationAction::Copy => {
+                copied = Some(self.copy(name)?);
+                before
+            }
             ConversationAction::Drop => {
                 self.forget(name);
                 before
@@ -38,17 +50,17 @@ impl ConversationCalls<'_> {
                 self.find(&to)?
             }
             ConversationAction::Pin(is_pinned) => {
-                self.all_mut(name).for_each(|conversation| conversation.is_pinned = is_pinned);
+                self.change(name, |conversation| conversation.is_pinned = is_pinned);
                 self.find(name)?
             }
             ConversationAction::Rewind(rewind) => self.rewind(before, rewind)?,
         };
-        Ok(ConversationAnswer { conversations: vec![after] })
+        Ok(ConversationAnswer { conversations: vec![after], files: None, state: copied })
     }
 
     /// All conversations, by name.
     fn list(&self) -> Vec<ConversationEntry> {
-        let in_slots = self.pool.slots.iter().filter_map(|slot| in_slot(slot, slot.conversation.as_ref()?));
+        let in_slots = self.pool.slots.iter().filter_map(in_slot);
         let preempted = self.preempted.iter().filter_map(in_preempted);
         let in_memory = self.pool.conversations.iter().map(|(state, n_bytes)| in_memory(state, n_bytes));
         let mut all: Vec<ConversationEntry> = in_slots.chain(preempted).chain(in_memory).collect();
@@ -60,20 +72,26 @@ impl ConversationCalls<'_> {
 
     fn find(&self, name: &str) -> Result<ConversationEntry> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
-        let in_slots = slot.and_then(|slot| in_slot(slot, slot.conversation.as_ref()?));
+        let in_slots = slot.and_then(in_slot);
         let preempted = || self.preempted.iter().filter_map(in_preempted).find(|info| info.name == name);
-        let in_memory = || self.pool.conversations.get(name).map(|state| in_memory(state, state.n_bytes()));
+        let store = &self.pool.conversations;
+        let in_memory = || store.get(name).map(|state| in_memory(state, state.n_bytes()));
+        let on_disk = || Some(ConversationEntry::on_disk(&store.files.as_ref()?.find(name)?));
         let missing = || Error::new(Code::NotFound, format!("conversation: there is none with the name {name:?}"));
-        in_slots.or_else(preempted).or_else(in_memory).ok_or_else(missing)
+        in_slots.or_else(preempted).or_else(in_memory).or_else(on_disk).ok_or_else(missing)
     }
 
-    /// The conversation `name` in every place that has it.
-    fn all_mut(&mut self, name: &str) -> impl Iterator<Item = &mut Conversation> {
+    /// Changes the conversation `name` in every place that has it, and on disk where no other has it.
+    fn change(&mut self, name: &str, change: impl Fn(&mut Conversation)) {
         let SlotPool { slots, conversations, .. } = &mut *self.pool;
         let in_slots = slots.iter_mut().filter_map(|slot| slot.conversation.as_mut());
         let preempted = self.preempted.iter_mut().filter_map(|preempted| preempted.conversation.as_mut());
-        let all = in_slots.chain(preempted).filter(move |conversation| conversation.name == name);
-        all.chain(conversations.get_mut(name))
+        let mut all = in_slots.chain(preempted).filter(|conversation| conversation.name == name).peekable();
+        let is_elsewhere = all.peek().is_some();
+        all.for_each(&change);
+        if !is_elsewhere || conversations.get(name).is_some() {
+            conversations.change(name, change);
+        }
     }
 
     /// Forgets a conversation. Its running requests go on without it.
@@ -81,116 +99,135 @@ impl ConversationCalls<'_> {
         let is_it = |conversation: &mut Conversation| conversation.name == name;
         self.pool.slots.iter_mut().for_each(|slot| drop(slot.conversation.take_if(is_it)));
         self.preempted.iter_mut().for_each(|preempted| drop(preempted.conversation.take_if(is_it)));
-        self.pool.conversations.take(name);
+        self.pool.conversations.forget(name);
     }
 
     /// Gives the conversation `to` a copy of the state of `name`, as far as that is decoded.
     fn fork(&mut self, name: &str, to: &str) -> Result<()> {
-        if self.find(to).is_ok_and(|other| other.is_running) {
-            return Err(Error::invalid(format!("to: a request of the conversation {to:?} runs")));
-        }
         if name == to {
             return Err(Error::invalid(format!("to: expected another name, got {to:?}")));
+        }
+        self.check_idle("to", to)?;
+        let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
+        let n_bytes = match slot.map(|slot| (slot.index, slot.conversation.clone().unwrap_or_default())) {
+            Some((index, conversation)) => copy_bytes(self.pool, index, &conversation),
+            None => self.pool.conversations.get(name).map_or(0, ConversationState::n_bytes),
+        };
+        if !self.pool.conversations.can_keep(n_bytes, Some(name)) {
+            return Err(no_room(n_bytes));
         }
         let state = self.copy(name)?;
         self.forget(to);
         let conversation = Conversation { name: to.to_owned(), is_pinned: false, ..state.conversation };
-        self.pool.conversations.keep(ConversationState { conversation, ..state });
-        Ok(())
+        self.keep(ConversationState { conversation, ..state })
     }
 
-    /// A copy of a conversation's state, for which memory has room.
+    /// Replaces the state of a conversation by that of a file.
+    fn put(&mut self, name: &str, (session, conversation): (Session, Option<Conversation>)) -> Result<()> {
+        self.check_idle("conversation", name)?;
+        check_session(self.pool, 0, &session)?;
+        let n_tokens = session.target.tokens.len();
+        let conversation = conversation.unwrap_or(Conversation { n_tokens, ..Conversation::default() });
+        let conversation = Conversation { name: name.to_owned(), is_pinned: false, ..conversation };
+        let state = ConversationState { conversation, session, is_from_file: true };
+        if !self.pool.conversations.can_keep(state.n_bytes(), None) {
+            return Err(no_room(state.n_bytes()));
+        }
+        self.forget(name);
+        self.keep(state)
+    }
+
+    fn keep(&mut self, state: ConversationState) -> Result<()> {
+        let failed = || Error::exhausted("cache_dir: the conversation cannot be written; the log has the reason");
+        if self.pool.conversations.keep(state) { Ok(()) } else { Err(failed()) }
+    }
+
+    /// Fails if a request of the conversation runs. `key`: that of the name.
+    fn check_idle(&self, key: &str, name: &str) -> Result<()> {
+        match self.find(name) {
+            Ok(found) if found.is_running => Err(Error::invalid(format!("{key}: a request of {name:?} runs"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A copy of a conversation's state.
     fn copy(&mut self, name: &str) -> Result<ConversationState> {
-        let full =
-            |n_bytes: usize| Error::exhausted(format!("cache_ram_mb: has no room for the {n_bytes} bytes of {name:?}"));
         let empty = || {
-            Error::invalid(format!(
-                "conversation: {name:?} has no state yet: its request waits for a slot, or has just begun"
-            ))
+            let message = "has no state yet: its request waits for a slot, or has just begun";
+            Error::invalid(format!("conversation: {name:?} {message}"))
         };
-        let SlotPool { slots, conversations, .. } = &mut *self.pool;
-        if let Some(slot) = slots.iter_mut().find(|slot| slot.has_conversation(name)) {
-            let (index, n_tokens) = (slot.index, slot.cache.len());
-            let conversation = slot.conversation.clone().unwrap_or_default();
-            let copy = copy_out(self.pool, index, conversation, None)?;
-            return copy.ok_or_else(|| if n_tokens == 0 { empty() } else { full(n_tokens) });
+        if let Some(slot) = self.pool.slots.iter().find(|slot| slot.has_conversation(name)) {
+            let conversation = slot.conversation.clone().filter(|_| !slot.cache.is_empty()).ok_or_else(empty)?;
+            return copy_out(self.pool, slot.index, conversation);
         }
-        let n_bytes = conversations.get(name).ok_or_else(empty)?.n_bytes();
-        if !conversations.make_room(n_bytes, Some(name)) {
-            return Err(full(n_bytes));
+        if self.find(name)?.is_running {
+            return Err(empty());
         }
-        conversations.get(name).cloned().ok_or_else(empty)
+        let store = &self.pool.conversations;
+        store.get(name).cloned().or_else(|| store.files.as_ref()?.read(name)).ok_or_else(empty)
     }
 
     /// Cuts a conversation back. Returns it afterwards.
     fn rewind(&mut self, before: ConversationEntry, rewind: Rewind) -> Result<ConversationEntry> {
         let name = &before.name;
-        if before.is_running {
-            return Err(Error::invalid(format!("conversation: a request of {name:?} runs")));
-        }
+        self.check_idle("conversation", name)?;
         let (given, most, n_tokens) = match rewind {
             Rewind::Token(n) => {
                 (format!("token: expected 0 to {}, got {n}", before.n_tokens), before.n_tokens, Some(n))
             }
             Rewind::Turn(n) => {
-                let ends = self.all_mut(name).next().map(|conversation| conversation.turns.clone()).unwrap_or_default();
+                let ends = self.turns(name);
                 let end = if n == 0 { Some(0) } else { ends.get(n - 1).copied() };
                 (format!("turn: expected 0 to {}, got {n}", ends.len()), before.n_tokens, end)
             }
         };
         let n_tokens = n_tokens.filter(|n_tokens| *n_tokens <= most).ok_or_else(|| Error::invalid(given))?;
-        let SlotPool { context, slots, conversations, .. } = &mut *self.pool;
+        let SlotPool { context, slots, .. } = &mut *self.pool;
         let n_tokens = match slots.iter_mut().find(|slot| slot.has_conversation(name)) {
             Some(slot) => slot.cache.cut(context, n_tokens),
             None => n_tokens,
         };
         if n_tokens == 0 {
             // There is no state of no tokens.
-            slots.iter_mut().filter(|slot| slot.has_conversation(name)).for_each(|slot| slot.conversation = None);
-            conversations.take(name);
+            self.forget(name);
             return Ok(ConversationEntry { n_tokens: 0, n_turns: 0, n_bytes: 0, ..before });
         }
-        self.all_mut(name).for_each(|conversation| {
+        self.change(name, |conversation| {
             conversation.n_tokens = n_tokens;
             conversation.keep_turns(n_tokens);
         });
         self.find(name)
     }
+
+    /// The ends of the turns of a conversation that does not run.
+    fn turns(&self, name: &str) -> Vec<usize> {
+        let store = &self.pool.conversations;
+        let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
+        let known = slot.and_then(|slot| slot.conversation.as_ref());
+        let known = known.or_else(|| Some(&store.get(name)?.conversation)).cloned();
+        let known = known.or_else(|| Some(store.files.as_ref()?.find(name)?.0));
+        known.unwrap_or_default().turns
+    }
 }
 
-fn in_slot(slot: &Slot, conversation: &Conversation) -> Option<ConversationEntry> {
-    Some(ConversationEntry {
-        name: conversation.name.clone(),
-        place: ConversationPlace::Slot(slot.index),
-        n_tokens: slot.cache.len(),
-        n_turns: conversation.turns.len(),
-        n_bytes: 0,
-        is_pinned: conversation.is_pinned,
-        is_running: slot.task.is_some(),
-    })
+fn no_room(n_bytes: usize) -> Error {
+    Error::exhausted(format!("cache_ram_mb: has no room for the {n_bytes} bytes of the state"))
+}
+
+fn in_slot(slot: &Slot) -> Option<ConversationEntry> {
+    let conversation = slot.conversation.as_ref()?;
+    let entry = ConversationEntry::of(conversation, ConversationPlace::Slot(slot.index), slot.cache.len());
+    Some(ConversationEntry { is_running: slot.task.is_some(), ..entry })
 }
 
 fn in_preempted(preempted: &PreemptedTask) -> Option<ConversationEntry> {
-    let conversation = preempted.conversation.as_ref()?;
-    Some(ConversationEntry {
-        name: conversation.name.clone(),
-        place: ConversationPlace::Preempted,
-        n_tokens: preempted.state.as_ref().map_or(0, |state| state.tokens.len()),
-        n_turns: conversation.turns.len(),
-        n_bytes: 0,
-        is_pinned: conversation.is_pinned,
-        is_running: true,
-    })
+    let n_tokens = preempted.state.as_ref().map_or(0, |state| state.tokens.len());
+    Some(ConversationEntry::of(preempted.conversation.as_ref()?, ConversationPlace::Preempted, n_tokens))
 }
 
 fn in_memory(ConversationState { conversation, .. }: &ConversationState, n_bytes: usize) -> ConversationEntry {
     ConversationEntry {
-        name: conversation.name.clone(),
-        place: ConversationPlace::Memory,
-        n_tokens: conversation.n_tokens,
-        n_turns: conversation.turns.len(),
         n_bytes,
-        is_pinned: conversation.is_pinned,
-        is_running: false,
+        ..ConversationEntry::of(conversation, ConversationPlace::Memory, conversation.n_tokens)
     }
 }

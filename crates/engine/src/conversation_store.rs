@@ -1,113 +1,10 @@
-//! The states of conversations that no slot holds, in memory, up to a limit. Plain data.
+//! The states of conversations that no slot holds, in memory, up to a limit, and beyond it on disk.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-
-use crate::session::{Conversation, Session};
-use foredraft_base::error::Result;
-
-/// Bytes of a conversation beside its states, tokens, turns and name, at most: the names of properties, the entry.
-const OVERHEAD: usize = 4096;
-
-/// The state of a conversation that no slot has.
-#[derive(Clone)]
-pub(super) struct ConversationState {
-    pub(super) conversation: Conversation,
-    pub(super) session: Session,
-    /// Whether the state comes from a file, so that it is checked when a slot gets it.
-    pub(super) is_from_file: bool,
-}
-
-/// The bytes of a sequence with this state and these tokens.
-pub(super) fn sequence_bytes(n_state: usize, n_tokens: usize) -> usize {
-    n_state + n_tokens * size_of::<i32>() + OVERHEAD
-}
-
-/// The bytes of a conversation beside its sequences.
-pub(super) fn name_bytes(conversation: &Conversation) -> usize {
-    conversation.name.len() * 2 + conversation.turns.capacity() * size_of::<usize>()
-}
-
-impl ConversationState {
-    pub(super) fn n_bytes(&self) -> usize {
-        let all = [Some(&self.session.target), self.session.draft.as_ref()].into_iter().flatten();
-        let sequences = all.map(|part| {
-            let checkpoints: usize = part.checkpoints.iter().map(|(_, state)| state.len()).sum();
-            sequence_bytes(part.state.capacity() + checkpoints, part.tokens.capacity())
-        });
-        sequences.sum::<usize>() + name_bytes(&self.conversation)
-    }
-}
-
-/// Something to do with a conversation.
-#[derive(Debug, Clone)]
-pub enum ConversationAction {
-    /// Describes it.
-    List,
-    /// Forgets its state.
-    Drop,
-    /// Gives this conversation a copy of its state.
-    Fork(String),
-    /// Pins it, or not.
-    Pin(bool),
-    /// Cuts its state back.
-    Rewind(Rewind),
-}
-
-/// How far a conversation is cut back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rewind {
-    /// To the end of this turn, counted from 1; 0: to the beginning.
-    Turn(usize),
-    /// To so many tokens.
-    Token(usize),
-}
-
-/// An action for the engine's thread.
-pub(super) struct ConversationJob {
-    /// The conversation; `None`: all.
-    pub(super) name: Option<String>,
-    pub(super) action: ConversationAction,
-    pub(super) reply: Sender<Result<ConversationAnswer>>,
-}
-
-/// The result of an action.
-#[derive(Default)]
-pub(super) struct ConversationAnswer {
-    /// The conversations that it concerned, afterwards.
-    pub(super) conversations: Vec<ConversationEntry>,
-}
-
-/// A conversation, seen from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConversationEntry {
-    /// Its name.
-    pub name: String,
-    /// Where its state is.
-    pub place: ConversationPlace,
-    /// The tokens of its state.
-    pub n_tokens: usize,
-    /// Its turns.
-    pub n_turns: usize,
-    /// The bytes of its state in memory; 0 in a slot.
-    pub n_bytes: usize,
-    /// Whether it is pinned.
-    pub is_pinned: bool,
-    /// Whether a request of it runs, or ran until it was preempted.
-    pub is_running: bool,
-}
-
-/// Where the state of a conversation is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConversationPlace {
-    /// In this slot.
-    Slot(usize),
-    /// With its preempted request.
-    Preempted,
-    /// In memory.
-    Memory,
-}
+use super::conversation_files::{ConversationFiles, ConversationState};
+use crate::session::Conversation;
 
 /// A number of conversations in memory, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -118,13 +15,15 @@ pub struct ConversationMemory {
     pub n_bytes: usize,
 }
 
-/// Conversations by name. Together they never have more bytes than `limit`.
+/// Conversations by name. Those in memory never have more bytes than `limit` together.
 pub(super) struct ConversationStore {
     limit: usize,
     n_bytes: usize,
     /// Counts uses.
     n_uses: u64,
     kept: HashMap<String, KeptConversation>,
+    /// The conversations on disk, which have those that memory does not hold.
+    pub(super) files: Option<Arc<ConversationFiles>>,
 }
 
 struct KeptConversation {
@@ -134,12 +33,12 @@ struct KeptConversation {
 }
 
 impl ConversationStore {
-    pub(super) fn new(limit: usize) -> ConversationStore {
-        ConversationStore { limit, n_bytes: 0, n_uses: 0, kept: HashMap::new() }
+    pub(super) fn new(limit: usize, files: Option<ConversationFiles>) -> ConversationStore {
+        ConversationStore { limit, n_bytes: 0, n_uses: 0, kept: HashMap::new(), files: files.map(Arc::new) }
     }
 
-    /// Drops the conversations unused for longest until there is room for so many bytes. Returns whether there is. `needed` and those that
-    /// are pinned stay.
+    /// Removes the conversations unused for longest from memory until there is room for so many bytes. Returns whether there is. `needed`
+    /// and those that are pinned stay.
     pub(super) fn make_room(&mut self, n_bytes: usize, needed: Option<&str>) -> bool {
         let stays = needed.and_then(|name| self.kept.get(name)).map_or(0, |kept| kept.n_bytes);
         if n_bytes.saturating_add(stays) > self.limit {
@@ -153,46 +52,83 @@ impl ConversationStore {
             let Some(oldest) = others.min_by_key(|(_, kept)| kept.last_used).map(|(name, _)| name.clone()) else {
                 return false;
             };
-            self.take(&oldest);
+            let oldest = self.take_from_memory(&oldest);
+            if let (Some(files), Some(oldest)) = (&self.files, oldest) {
+                files.write(&oldest);
+            }
         }
         true
     }
 
-    /// Keeps a conversation, if there is room for it.
-    pub(super) fn keep(&mut self, state: ConversationState) {
+    /// Whether a state of so many bytes can be kept: in memory, after [`ConversationStore::make_room`], or on disk.
+    pub(super) fn can_keep(&mut self, n_bytes: usize, needed: Option<&str>) -> bool {
+        self.make_room(n_bytes, needed) || self.files.is_some()
+    }
+
+    /// Keeps a conversation, if there is room for it in memory, else on disk. Returns whether it is kept.
+    pub(super) fn keep(&mut self, state: ConversationState) -> bool {
         let name = state.conversation.name.clone();
-        self.take(&name);
+        self.take_from_memory(&name);
         let n_bytes = state.n_bytes();
-        if self.n_bytes + n_bytes <= self.limit {
-            self.n_uses += 1;
-            self.n_bytes += n_bytes;
-            self.kept.insert(name, KeptConversation { state, n_bytes, last_used: self.n_uses });
+        if self.n_bytes + n_bytes > self.limit {
+            return self.files.as_ref().is_some_and(|files| files.write(&state));
+        }
+        self.n_uses += 1;
+        self.n_bytes += n_bytes;
+        self.kept.insert(name, KeptConversation { state, n_bytes, last_used: self.n_uses });
+        true
+    }
+
+    /// Writes all conversations in memory to disk, if there is a folder for them.
+    pub(super) fn write_all(&mut self) {
+        if let Some(files) = &self.files {
+            self.kept.values().for_each(|kept| _ = files.write(&kept.state));
         }
     }
 
-    /// The conversations, with their bytes.
+    /// The conversations in memory, with their bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ConversationState, usize)> {
         self.kept.values().map(|kept| (&kept.state, kept.n_bytes))
     }
 
+    /// A conversation in memory.
     pub(super) fn get(&self, name: &str) -> Option<&ConversationState> {
         self.kept.get(name).map(|kept| &kept.state)
     }
 
-    /// The conversation of a name, but for its turns, which may only become fewer.
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Conversation> {
-        self.kept.get_mut(name).map(|kept| &mut kept.state.conversation)
+    /// Changes a conversation in memory or on disk, if there is one: its turns may only become fewer.
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Conversation)) {
+        if let Some(kept) = self.kept.get_mut(name) {
+            change(&mut kept.state.conversation);
+        } else if let Some(files) = &self.files
+            && let Some(mut state) = files.read(name)
+        {
+            change(&mut state.conversation);
+            files.write(&state);
+        }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.kept.contains_key(name)
+        self.kept.contains_key(name) || self.files.as_ref().is_some_and(|files| files.has(name))
     }
 
-    /// Takes a conversation out.
+    /// Takes a conversation out of memory, or reads it. A file stays: an older state is better than none.
     pub(super) fn take(&mut self, name: &str) -> Option<ConversationState> {
+        self.take_from_memory(name).or_else(|| self.files.as_ref()?.read(name))
+    }
+
+    fn take_from_memory(&mut self, name: &str) -> Option<ConversationState> {
         let kept = self.kept.remove(name)?;
         self.n_bytes -= kept.n_bytes;
         Some(kept.state)
+    }
+
+    /// Forgets a conversation, in memory and on disk.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.take_from_memory(name);
+        if let Some(files) = &self.files {
+            files.remove(name);
+        }
     }
 
     pub(super) fn memory(&self) -> ConversationMemory {
@@ -203,6 +139,8 @@ impl ConversationStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation_files::OVERHEAD;
+    use crate::session::Session;
     use foredraft_base::Snapshot;
 
     fn state(name: &str, n_bytes: usize) -> ConversationState {
@@ -219,8 +157,8 @@ mod tests {
     }
 
     fn store(limit: usize, names: &[&str]) -> ConversationStore {
-        let mut store = ConversationStore::new(limit);
-        names.iter().for_each(|name| store.keep(state(name, 10_000)));
+        let mut store = ConversationStore::new(limit, None);
+        names.iter().for_each(|name| _ = store.keep(state(name, 10_000)));
         store
     }
 
@@ -255,7 +193,7 @@ mod tests {
     #[test]
     fn pinned_conversations_make_no_room() {
         let mut full = store(30_000, &["a", "b", "c"]);
-        full.get_mut("a").unwrap().is_pinned = true;
+        full.change("a", |conversation| conversation.is_pinned = true);
         assert!(full.make_room(10_000, None));
         assert_eq!(left(&full), ["a", "c"]);
         assert!(!full.make_room(25_000, None));

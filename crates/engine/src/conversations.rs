@@ -1,7 +1,7 @@
 //! Conversations: a slot holds the state of the one whose request ran there last. When another request needs the slot, the state goes to
 //! memory, and comes back with the conversation's next request.
 
-use super::conversation_store::{ConversationState, name_bytes, sequence_bytes};
+use super::conversation_files::{ConversationState, name_bytes, sequence_bytes};
 use super::slots::SlotPool;
 use crate::session::{Conversation, Session};
 use foredraft_base::error::{Code, Error, Result};
@@ -26,38 +26,47 @@ pub(super) fn switch(pool: &mut SlotPool, index: usize, name: Option<&str>, prom
     slot.conversation.get_or_insert_with(new).keep_turns(common_prefix(&slot.cache, prompt));
 }
 
-/// Moves the state of the conversation in a slot to memory, if there is room. `needed`: a conversation that stays there.
+/// Moves the state of the conversation in a slot to memory or to disk, if there is room. `needed`: a conversation that stays in memory.
 pub(super) fn put_away(pool: &mut SlotPool, index: usize, needed: Option<&str>) {
     let Some(conversation) = pool.slots.get_mut(index).and_then(|slot| slot.conversation.take()) else { return };
+    let n_bytes = copy_bytes(pool, index, &conversation);
     // Without room, its tokens are decoded again.
-    if let Ok(Some(state)) = copy_out(pool, index, conversation, needed) {
+    if n_bytes > 0
+        && pool.conversations.can_keep(n_bytes, needed)
+        && let Ok(state) = copy_out(pool, index, conversation)
+    {
         pool.conversations.keep(state);
     }
 }
 
-/// Copies the state of a slot, for a conversation. `None`: there is no room in memory, or the slot is empty. `needed`: a conversation that
-/// stays in memory.
+/// The bytes of a copy of a slot's state for a conversation, at most; 0: the slot is empty.
+pub(super) fn copy_bytes(pool: &mut SlotPool, index: usize, conversation: &Conversation) -> usize {
+    let SlotPool { context, slots, drafters, .. } = pool;
+    let Some(slot) = slots.get_mut(index).filter(|slot| !slot.cache.is_empty()) else { return 0 };
+    let Ok(n_state) = slot.cache.state_size(context) else { return 0 };
+    let n_draft = sequence_bytes(drafters.state_size(index), 0);
+    sequence_bytes(n_state, slot.cache.len()) + n_draft + name_bytes(conversation)
+}
+
+/// Writes what slots and memory have to disk, when the engine stops.
+pub(super) fn write_all(pool: &mut SlotPool) {
+    if pool.conversations.files.is_some() {
+        (0..pool.slots.len()).for_each(|index| put_away(pool, index, None));
+        pool.conversations.write_all();
+    }
+}
+
+/// Copies the state of a slot, for a conversation.
 ///
 /// # Errors
 /// The state cannot be copied.
-pub(super) fn copy_out(
-    pool: &mut SlotPool,
-    index: usize,
-    mut conversation: Conversation,
-    needed: Option<&str>,
-) -> Result<Option<ConversationState>> {
-    let SlotPool { context, slots, drafters, conversations, .. } = pool;
-    let Some(slot) = slots.get_mut(index).filter(|slot| !slot.cache.is_empty()) else { return Ok(None) };
-    let n_state = slot.cache.state_size(context)?;
-    let n_draft = sequence_bytes(drafters.state_size(index), 0);
-    if !conversations.make_room(sequence_bytes(n_state, slot.cache.len()) + n_draft + name_bytes(&conversation), needed)
-    {
-        return Ok(None);
-    }
+pub(super) fn copy_out(pool: &mut SlotPool, index: usize, mut conversation: Conversation) -> Result<ConversationState> {
+    let SlotPool { context, slots, drafters, .. } = pool;
+    let slot = slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     (conversation.is_moved, conversation.n_tokens) = (slot.cache.is_moved(), slot.cache.len());
     let target = slot.cache.save(context)?;
     let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone() };
-    Ok(Some(ConversationState { conversation, session, is_from_file: false }))
+    Ok(ConversationState { conversation, session, is_from_file: false })
 }
 
 /// Puts a conversation into a slot. Without success the slot is empty.
@@ -65,6 +74,7 @@ fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
     let ConversationState { conversation, session, is_from_file } = state;
     if is_from_file {
         if let Err(error) = put_session(pool, index, &session) {
+            pool.clear_cache(index);
             log::write(Level::Warn, &format!("conversation: {}: {error}; it is decoded again", conversation.name));
         }
     } else if make_room(pool, index, session.target.tokens.len()).is_ok() {
@@ -78,6 +88,9 @@ fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
     }
     let Some(slot) = pool.slots.get_mut(index) else { return };
     slot.loaded = None;
+    if conversation.is_moved {
+        slot.cache.set_moved();
+    }
     if conversation.n_tokens < slot.cache.len() {
         slot.cache.cut(&mut pool.context, conversation.n_tokens);
     }

@@ -108,7 +108,7 @@ impl DraftOnly {
         let beams = Beams::new(&self.model, &self.config.context, &self.threads, &self.interrupt);
         let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
         // Conversations are those of the target.
-        let config = Config { self_extend: extend, cache_ram: 0, ..self.config.clone() };
+        let config = Config { self_extend: extend, cache_ram: 0, cache_dir: None, ..self.config.clone() };
         Ok(BatchScheduler::new(context, beams, &config))
     }
 

@@ -19,7 +19,9 @@ mod builder;
 mod compare;
 mod completion;
 mod config;
+mod conversation_actions;
 mod conversation_calls;
+mod conversation_files;
 mod conversation_store;
 mod conversations;
 #[cfg(test)]
@@ -68,7 +70,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::conversation_store::{ConversationAnswer, ConversationJob};
+use self::conversation_actions::{ConversationAnswer, ConversationJob};
 use self::request::{Command, EmbeddingJob, JobClaim, PromptState, SessionJob, SessionWork, Submission};
 use self::request_handle::Expected;
 use crate::session::Session;
@@ -80,9 +82,8 @@ use foredraft_speculation::Caches;
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, DeviceFit, FitReport, FitSettings, Models};
-pub use self::conversation_store::{
-    ConversationAction, ConversationEntry, ConversationMemory, ConversationPlace, Rewind,
-};
+pub use self::conversation_actions::{ConversationAction, ConversationEntry, ConversationPlace, Rewind};
+pub use self::conversation_store::ConversationMemory;
 pub use self::decision::{Question, Questions};
 pub use self::event::{
     Comparison, DecisionScores, Difference, Erased, Event, Generated, Outcome, PromptProbs, PromptProgress,
@@ -324,7 +325,36 @@ impl WorkerHandle {
     /// # Errors
     /// There is no such conversation, or those of the action.
     pub fn conversations(&self, name: Option<&str>, action: ConversationAction) -> Result<Vec<ConversationEntry>> {
-        Ok(self.run_conversation_job(name, action)?.conversations)
+        let ConversationAnswer { mut conversations, files, .. } = self.run_conversation_job(name, action)?;
+        for found in files.iter().flat_map(|files| files.list()) {
+            if let Err(place) = conversations.binary_search_by(|known| known.name.cmp(&found.0.name)) {
+                conversations.insert(place, ConversationEntry::on_disk(&found));
+            }
+        }
+        Ok(conversations)
+    }
+
+    /// Saves the state of a conversation to a file. Returns the conversation, and what was saved. Waits for no request.
+    ///
+    /// # Errors
+    /// There is no such conversation, it has no state yet, or the file cannot be written.
+    pub fn save_conversation(&self, name: &str, path: &Path) -> Result<(Vec<ConversationEntry>, Saved)> {
+        let ConversationAnswer { conversations, state, .. } =
+            self.run_conversation_job(Some(name), ConversationAction::Copy)?;
+        let state = state.ok_or_else(|| self.stopped())?;
+        let n_bytes = state.session.write_of(Some(&state.conversation), path)?;
+        Ok((conversations, sessions::saved(&state.session, n_bytes)))
+    }
+
+    /// Gives a conversation the state of a file, which a conversation or a slot was saved to. Waits for no request.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, of another version or of another model, memory has no room for it, or a request of the conversation
+    /// runs. It then stays as it was.
+    pub fn load_conversation(&self, name: &str, path: &Path) -> Result<Vec<ConversationEntry>> {
+        let read = Box::new(Session::read_of(path)?);
+        let answer = self.run_conversation_job(Some(name), ConversationAction::Put(read));
+        answer.map(|answer| answer.conversations).map_err(|error| sessions::of_file(path, error))
     }
 
     fn run_conversation_job(&self, name: Option<&str>, action: ConversationAction) -> Result<ConversationAnswer> {

@@ -1,6 +1,7 @@
 //! Turns a [`Config`] into models in memory and a running engine.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,6 +17,7 @@ use super::report::StepReport;
 use super::self_check::SelfCheck;
 use super::worker::Worker;
 use super::{Config, Models, Notify, Shared, SlotStatus, WorkerHandle};
+use foredraft_base::atomic_write;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_host::forks;
 use foredraft_llama as llama;
@@ -65,6 +67,9 @@ fn load_here(
     let pausable = Arc::clone(&interrupt);
     let _pausable = PausableLoad::begin(&pausable);
     llama::use_rpc_servers(&config.rpc, config.rpc_timeout, || progress.read(0.0))?;
+    if let Some(folder) = &config.cache_dir {
+        fs::create_dir_all(folder).map_err(|error| atomic_write::failed(folder, &error).within("cache_dir"))?;
+    }
     let mut config = config.clone();
     let fit = fit(&mut config);
     let config = &config;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
-use super::conversation_store::ConversationJob;
+use super::conversation_actions::ConversationJob;
 use super::decision::Questions;
 use super::event::{Erased, Restored};
 use super::priority::{PREPARATION, Rank};

@@ -7,6 +7,7 @@ use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
 use super::begun::BegunAnswers;
 use super::config::Config;
+use super::conversation_files::ConversationFiles;
 use super::conversation_store::ConversationStore;
 use super::ending::end;
 use super::event::{Event, Stop};
@@ -104,13 +105,16 @@ impl BatchScheduler {
         let branches = |index: usize| session::branches(index, n_parallel, context.n_shared());
         let trees = slots.iter().map(|slot| DraftTree::new(slot.cache.id(), branches(slot.index))).collect();
         let begun = BegunAnswers::new(context.n_ctx());
+        let identity = |slot: &Slot| slot.cache.identity(&context);
+        let files = config.cache_dir.clone().zip(slots.first().map(identity));
+        let files = files.map(|(folder, identity)| ConversationFiles::new(folder, &identity));
         let shared_cells = (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx());
         BatchScheduler {
             pool: SlotPool {
                 context,
                 slots,
                 drafters,
-                conversations: ConversationStore::new(config.cache_ram),
+                conversations: ConversationStore::new(config.cache_ram, files),
                 begun,
                 shared_cells,
                 ctx_shift: config.ctx_shift,

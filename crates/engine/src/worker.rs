@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
-use super::conversation_calls;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
@@ -17,6 +16,7 @@ use super::request::{Command, Prepared, Submission};
 use super::scheduler::{BatchScheduler, NextWork};
 use super::slots::Task;
 use super::{Notify, Shared};
+use super::{conversation_calls, conversations};
 use foredraft_base::error::{Code, Error, Result};
 
 /// How long the thread waits before it looks again whether the weights have their final layout.
@@ -61,6 +61,9 @@ impl Worker {
         }
         for scheduler in self.schedulers() {
             scheduler.end_all(&stop);
+        }
+        if let (Stop::Cancelled, Some(scheduler)) = (&stop, &mut self.scheduler) {
+            conversations::write_all(&mut scheduler.pool);
         }
         self.publish();
         self.deliver();

@@ -89,7 +89,7 @@ class ConversationInfo(TypedDict):
     """A conversation of an engine: where its state is, and how long it is."""
 
     conversation: str
-    place: Literal["slot", "preempted", "memory"]
+    place: Literal["slot", "preempted", "memory", "disk"]
     id_slot: int | None
     n_tokens: int
     n_turns: int

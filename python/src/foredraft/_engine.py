@@ -469,8 +469,11 @@ class Engine:
 
     def conversation(self, action: str, conversation: str, **request: Unpack[ConversationOptions]) -> ConversationInfo:
         """Does something with a conversation: `drop`, `fork` (`to`), `pin`, `unpin`, `rewind` (to the end of a `turn`, or to so many tokens,
-        `token`). Returns what it, or the fork, is afterwards."""
-        answer = self._wait("conversation", {"action": action, "conversation": conversation, **request})
+        `token`), `save` and `load` (`filename`). Returns what it, or the fork, is afterwards."""
+        whole = {"action": action, "conversation": conversation, **request}
+        if "filename" in request:
+            whole["filename"] = os.fspath(request["filename"])
+        answer = self._wait("conversation", whole)
         return cast("ConversationInfo", answer)
 
     def lookup_cache(self, action: str, **request: Unpack[LookupCacheOptions]) -> dict[str, Any]:

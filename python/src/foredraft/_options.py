@@ -139,6 +139,7 @@ class EngineOptions(TypedDict, total=False):
     draft_weights: Literal["file", "q8_0", "q4_0"]
     max_queue: int
     cache_ram_mb: int
+    cache_dir: Path
     isolate: bool
     isolate_path: Path
     isolate_cpus: str
@@ -293,6 +294,7 @@ class ConversationOptions(TypedDict, total=False):
     to: str
     turn: int
     token: int
+    filename: Path
 
 
 class LookupCacheOptions(TypedDict, total=False):

@@ -183,27 +183,7 @@ impl Session {
     /// # Errors
     /// As [`Session::read`].
     pub fn read_of(path: &Path) -> Result<(Session, Option<Conversation>)> {
-        let unreadable =
-            |error: io::Error| Error::file(path, &error, format!("{}: cannot be read: {error}", path.display()));
-        // Checked before opening, because opening a pipe would wait for a writer.
-        let metadata = fs::metadata(path).map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(Error::invalid(format!("{}: is not a file", path.display())));
-        }
-        let file = BufReader::new(File::open(path).map_err(unreadable)?);
-        let mut reader = SessionReader { file, path, at: 0, size: metadata.len(), n_sections: 0 };
-        let n_sections = reader.header()?;
-        let start = reader.at;
-        let head = reader.section("the description")?;
-        let head: SessionHead =
-            serde_json::from_slice(&head).map_err(|error| reader.error(start, &format!("the description: {error}")))?;
-        let known = writer();
-        if head.writer != known {
-            return Err(reader.error(start, &format!("the file was written by {}; this is {known}", head.writer)));
-        }
-        if !std::iter::once(&head.target).chain(&head.draft).all(SnapshotHead::is_possible) {
-            return Err(reader.error(start, "the tokens or checkpoints are invalid"));
-        }
+        let (mut reader, n_sections, head) = SessionReader::open(path)?;
         let target = reader.snapshot("target", head.target)?;
         let draft = head.draft.map(|draft| reader.snapshot("draft", draft)).transpose()?;
         if reader.n_sections != n_sections {
@@ -213,6 +193,14 @@ impl Session {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
         Ok((Session { target, draft, seed: head.seed, lora: head.lora }, head.conversation))
+    }
+
+    /// Reads only of which conversation a file is.
+    ///
+    /// # Errors
+    /// As [`Session::read`], as far as the beginning of the file is concerned.
+    pub fn conversation_of(path: &Path) -> Result<Option<Conversation>> {
+        Ok(SessionReader::open(path)?.2.conversation)
     }
 }
 
@@ -245,6 +233,32 @@ struct SessionReader<'a> {
 }
 
 impl SessionReader<'_> {
+    /// Opens a file, and reads its number of sections and the first one.
+    fn open(path: &Path) -> Result<(SessionReader<'_>, u32, SessionHead)> {
+        let unreadable =
+            |error: io::Error| Error::file(path, &error, format!("{}: cannot be read: {error}", path.display()));
+        // Checked before opening, because opening a pipe would wait for a writer.
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        if !metadata.is_file() {
+            return Err(Error::invalid(format!("{}: is not a file", path.display())));
+        }
+        let file = BufReader::new(File::open(path).map_err(unreadable)?);
+        let mut reader = SessionReader { file, path, at: 0, size: metadata.len(), n_sections: 0 };
+        let n_sections = reader.header()?;
+        let start = reader.at;
+        let head = reader.section("the description")?;
+        let head: SessionHead =
+            serde_json::from_slice(&head).map_err(|error| reader.error(start, &format!("the description: {error}")))?;
+        let known = writer();
+        if head.writer != known {
+            return Err(reader.error(start, &format!("the file was written by {}; this is {known}", head.writer)));
+        }
+        if !std::iter::once(&head.target).chain(&head.draft).all(SnapshotHead::is_possible) {
+            return Err(reader.error(start, "the tokens or checkpoints are invalid"));
+        }
+        Ok((reader, n_sections, head))
+    }
+
     fn error(&self, at: u64, what: &str) -> Error {
         Error::invalid(format!("{}: byte {at}: {what}", self.path.display()))
     }

@@ -281,7 +281,8 @@ impl Sequence {
         }
     }
 
-    fn identity(&self, context: &Context) -> Vec<(String, String)> {
+    /// What a context must have in common with this one to restore the sequence: names and values.
+    pub fn identity(&self, context: &Context) -> Vec<(String, String)> {
         let extend = self.extend.map_or("1".into(), |extend| format!("{}, {}", extend.n(), extend.w()));
         let own = context.model().identity().iter().chain(context.layout());
         own.map(|(name, value)| ((*name).to_owned(), value.clone()))
@@ -300,6 +301,11 @@ impl Sequence {
     /// Whether cells may depend on tokens that are not in the sequence.
     pub fn is_moved(&self) -> bool {
         self.moved.is_some()
+    }
+
+    /// Notes that cells may depend on tokens that are not in the sequence.
+    pub fn set_moved(&mut self) {
+        self.note_moved(0);
     }
 
     /// Saves the sequence.
@@ -366,7 +372,7 @@ impl Sequence {
         if context.apply_pending_moves(self.id).and_then(|()| self.restore(context, snapshot)).is_err() {
             self.clear(context);
         } else if is_moved {
-            self.note_moved(0);
+            self.set_moved();
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::reference::reference_output;
 use super::{Setup, TestEngine, output, request};
 use crate::Request;
+use crate::conversation_actions::{ConversationAction, ConversationEntry, ConversationJob, ConversationPlace, Rewind};
 use crate::conversation_calls;
-use crate::conversation_store::{ConversationAction, ConversationEntry, ConversationJob, ConversationPlace, Rewind};
 use foredraft_base::error::{Code, Result};
 use foredraft_llama::fake::{FakeModel, mix};
 use foredraft_llama::{Rollback, Token};
@@ -253,4 +253,94 @@ fn a_conversation_goes_on_in_its_slot_or_from_memory() {
     let n_in_memory = [ask(1, false), ask(2, false), ask(1, true), ask(3, false), ask(1, true)];
     assert_eq!(n_in_memory, [0, 0, 0, 1, 1], "two slots hold two");
     assert_eq!([ask(2, true), ask(3, true), ask(1, true)], [1, 1, 1], "they change places");
+}
+
+/// An empty folder for the conversations of a test.
+fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("foredraft-conversations-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn conversations_on_disk_have_the_outputs_of_a_fresh_engine() {
+    for (number, setup) in [
+        Setup { cache_ram: 20_000, ..two_slots() },
+        Setup { cache_ram: 0, rollback: Rollback::Never, padding: false, ..two_slots() },
+        Setup { cache_ram: 20_000, kv_unified: true, ..two_slots() },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let kept = run(&Setup { cache_dir: Some(folder(&format!("many-{number}"))), ..setup.clone() }, 60, false);
+        let without = run(&setup, 60, false);
+        assert!(kept > without + 0.1, "setup {number}: {kept} of the prompts was cached, {without} without a folder");
+        run(&Setup { cache_dir: Some(folder(&format!("changes-{number}"))), ..setup }, 60, true);
+    }
+}
+
+/// Answers a request of a conversation. Returns the output and the tokens of the prompt that were cached.
+fn ask(engine: &mut TestEngine, setup: &Setup, name: &str, prompt: &[Token]) -> usize {
+    let turn = turn(name, prompt, 1);
+    let handle = engine.submit(vec![turn.clone()]);
+    while !engine.scheduler.is_idle() {
+        engine.step();
+    }
+    let (tokens, outcome) = output(&handle);
+    assert_eq!(tokens, reference_output(setup, &turn).tokens);
+    outcome.prompt.n_cached
+}
+
+#[test]
+fn damaged_and_foreign_files_are_decoded_again() {
+    let folder = folder("damaged");
+    let setup = Setup { cache_ram: 0, cache_dir: Some(folder.clone()), draft: None, n_parallel: 1, ..two_slots() };
+    let prompt = |name: u64| words(name, 60).collect::<Vec<_>>();
+    let mut engine = TestEngine::new(&setup);
+    let files = || -> Vec<_> { std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect() };
+    ask(&mut engine, &setup, "a", &prompt(1));
+    ask(&mut engine, &setup, "b", &prompt(2));
+    let file = files()[0].clone();
+    let whole = std::fs::read(&file).unwrap();
+    for at in (0..whole.len()).step_by(whole.len() / 150 + 1) {
+        // "a" is on disk, and is damaged there.
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&file, &damaged).unwrap();
+        let _ = call(&mut engine, None, ConversationAction::List);
+        assert_eq!(ask(&mut engine, &setup, "a", &prompt(1)), 0, "byte {at}");
+        ask(&mut engine, &setup, "b", &prompt(2));
+    }
+    assert_eq!(ask(&mut engine, &setup, "a", &prompt(1)), 59, "the whole file is of use");
+    // The file of another conversation.
+    let other = files().into_iter().find(|path| *path != file).unwrap();
+    ask(&mut engine, &setup, "b", &prompt(2));
+    std::fs::copy(&other, &file).unwrap();
+    assert_eq!(ask(&mut engine, &setup, "a", &prompt(1)), 0);
+    // A folder that cannot be written.
+    std::fs::remove_dir_all(&folder).unwrap();
+    ask(&mut engine, &setup, "b", &prompt(2));
+    assert_eq!(ask(&mut engine, &setup, "a", &prompt(1)), 0);
+}
+
+#[test]
+fn later_engines_find_conversations_on_disk() {
+    let folder = folder("later");
+    let setup = Setup { cache_dir: Some(folder.clone()), ..two_slots() };
+    let prompt = |name: u64| words(name, 60).collect::<Vec<_>>();
+    let mut engine = TestEngine::new(&setup);
+    for name in 0..5 {
+        ask(&mut engine, &setup, &name.to_string(), &prompt(name));
+    }
+    crate::conversations::write_all(&mut engine.scheduler.pool);
+    let mut engine = TestEngine::new(&setup);
+    let one = call(&mut engine, Some("1"), ConversationAction::Fork("6".into())).unwrap();
+    assert_eq!(one[0].place, ConversationPlace::Memory);
+    call(&mut engine, Some("2"), ConversationAction::Rewind(Rewind::Token(40))).unwrap();
+    assert_eq!(call(&mut engine, Some("2"), ConversationAction::List).unwrap()[0].place, ConversationPlace::Disk);
+    call(&mut engine, Some("3"), ConversationAction::Drop).unwrap();
+    let cached = [0, 1, 2, 3, 4].map(|name| ask(&mut engine, &setup, &name.to_string(), &prompt(name)));
+    assert_eq!(cached, [59, 59, 40, 0, 59]);
+    assert_eq!(ask(&mut engine, &setup, "6", &prompt(1)), 59);
 }

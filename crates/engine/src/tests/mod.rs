@@ -107,6 +107,8 @@ struct Setup {
     draft_scores: Option<usize>,
     /// The most bytes of conversations in memory.
     cache_ram: usize,
+    /// The folder of those that memory does not hold.
+    cache_dir: Option<std::path::PathBuf>,
 }
 
 impl Setup {
@@ -129,6 +131,7 @@ impl Setup {
             draft_vocab: None,
             draft_scores: None,
             cache_ram: 1 << 20,
+            cache_dir: None,
         }
     }
 
@@ -196,6 +199,7 @@ impl TestEngine {
             embedding: false,
             max_queue: usize::MAX,
             cache_ram: setup.cache_ram,
+            cache_dir: setup.cache_dir.clone(),
             warmup: false,
             numa: None,
             frame_budget: None,

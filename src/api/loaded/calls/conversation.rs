@@ -1,5 +1,7 @@
 //! `foredraft_conversation`: the conversations of an engine by name.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::api::loaded::local_engine::LocalEngine;
@@ -11,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::host;
 
 /// The actions, as messages list them.
-const ACTIONS: &str = "list, drop, fork, pin, unpin or rewind";
+const ACTIONS: &str = "list, drop, fork, pin, unpin, rewind, save or load";
 
 impl LocalEngine {
     /// `foredraft_conversation`. Waits for the step of the engine that runs, and for no request.
@@ -32,24 +34,38 @@ impl LocalEngine {
         let action = fields.c_text("action")?;
         let action = action.ok_or_else(|| Error::invalid(format!("action: expected {ACTIONS}, got nothing")))?;
         let name = conversation_name(&mut fields, "conversation")?;
-        let lists = action == "list";
-        let action = read_action(&action, &mut fields)?;
-        if name.is_none() && !lists {
-            return Err(Error::invalid("conversation: expected a name, got nothing"));
-        }
-        let warnings = fields.finish();
-        let mut found = worker.conversations(name.as_deref(), action)?.into_iter().map(described);
-        let answer = match lists {
-            true => json!({"conversations": found.collect::<Vec<_>>()}),
-            false => found.next().unwrap_or_else(|| json!({})),
+        let named = || name.as_deref().ok_or_else(|| Error::invalid("conversation: expected a name, got nothing"));
+        let one = |found: Vec<ConversationEntry>| found.into_iter().next().map_or_else(|| json!({}), described);
+        let answer = match &*action {
+            "list" => {
+                let found = worker.conversations(name.as_deref(), ConversationAction::List)?;
+                json!({"conversations": found.into_iter().map(described).collect::<Vec<_>>()})
+            }
+            "save" | "load" => {
+                let path = fields.c_text("filename")?;
+                let path = path.ok_or_else(|| Error::invalid("filename: expected a path, got nothing"))?;
+                let (name, path) = (named()?, PathBuf::from(path));
+                let (found, saved) = match &*action {
+                    "save" => worker.save_conversation(name, &path).map(|(found, saved)| (found, Some(saved)))?,
+                    _ => (worker.load_conversation(name, &path)?, None),
+                };
+                let mut answer = one(found);
+                if let (Some(saved), Some(answer)) = (saved, answer.as_object_mut()) {
+                    answer.insert("n_written".into(), saved.n_bytes.into());
+                }
+                answer
+            }
+            _ => {
+                let action = read_action(&action, &mut fields)?;
+                one(worker.conversations(Some(named()?), action)?)
+            }
         };
-        Ok(success(answer, warnings))
+        Ok(success(answer, fields.finish()))
     }
 }
 
 fn read_action(action: &str, fields: &mut Fields) -> Result<ConversationAction> {
     Ok(match action {
-        "list" => ConversationAction::List,
         "drop" => ConversationAction::Drop,
         "fork" => {
             let to = conversation_name(fields, "to")?;
@@ -74,6 +90,7 @@ fn described(info: ConversationEntry) -> Value {
         ConversationPlace::Slot(slot) => ("slot", Some(slot)),
         ConversationPlace::Preempted => ("preempted", None),
         ConversationPlace::Memory => ("memory", None),
+        ConversationPlace::Disk => ("disk", None),
     };
     json!({
         "conversation": name, "place": place, "id_slot": slot, "n_tokens": n_tokens, "n_turns": n_turns, "bytes": n_bytes,

@@ -275,6 +275,7 @@ impl LoadRequest {
             embedding,
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             cache_ram: fields.int("cache_ram_mb", 0..=MAX_CACHE_RAM_MB)?.unwrap_or(CACHE_RAM_MB) << 20,
+            cache_dir: fields.c_text("cache_dir")?.map(PathBuf::from),
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
             frame_budget,
