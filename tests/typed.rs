@@ -128,6 +128,25 @@ fn a_prepared_turn_has_the_completion_of_one_alone() {
 }
 
 #[test]
+fn conversations_are_forked_rewound_saved_and_dropped() {
+    let engine = Engine::load(&config()).expect("it loads");
+    engine.complete(&story().conversation("Mia")).expect("a completion");
+    let fork = engine.fork_conversation("Mia", "Tom").expect("a fork");
+    assert_eq!((&*fork.place, fork.n_turns, fork.running), ("memory", 1, false));
+    assert_eq!(engine.rewind_conversation("Tom", 1).expect("rewound").n_tokens, fork.n_tokens);
+    assert!(engine.pin_conversation("Tom", true).expect("pinned").pinned);
+    let path = std::env::temp_dir().join(format!("foredraft-typed-{}.conversation", std::process::id()));
+    let path = path.to_str().expect("a path");
+    engine.save_conversation("Tom", path).expect("saved");
+    assert_eq!(engine.load_conversation("Eve", path).expect("loaded").n_tokens, fork.n_tokens);
+    std::fs::remove_file(path).expect("it is removed");
+    let names = |all: Vec<foredraft::ConversationInfo>| all.into_iter().map(|one| one.conversation).collect::<Vec<_>>();
+    assert_eq!(names(engine.conversations().expect("a list")), ["Eve", "Mia", "Tom"]);
+    engine.drop_conversation("Tom").expect("dropped");
+    assert_eq!(engine.drop_conversation("Tom").expect_err("it is gone").code(), Code::NotFound);
+}
+
+#[test]
 fn decisions_have_the_types_of_their_questions() {
     let engine = Engine::load(&config()).expect("it loads");
     let state = json!({"story": "Tom had a red kite."});

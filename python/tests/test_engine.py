@@ -242,6 +242,23 @@ def test_sessions(engine, tmp_path):
     assert engine.session_erase(id_slot=1)["n_erased"] == saved["n_saved"]
 
 
+def test_conversations(tmp_path):
+    with Engine(TARGET, warmup=False, n_parallel=2, cache_dir=tmp_path / "folder") as engine:
+        first = engine.complete("Once upon a time", n_predict=4, seed=3, conversation="Mia")
+        fork = engine.conversation("fork", "Mia", to="Tom")
+        assert (fork["conversation"], fork["place"], fork["n_turns"], fork["running"]) == ("Tom", "memory", 1, False)
+        assert engine.conversation("rewind", "Tom", token=3)["n_tokens"] == 3
+        assert engine.conversation("pin", "Tom")["pinned"]
+        engine.conversation("save", "Mia", filename=tmp_path / "file")
+        assert engine.conversation("load", "Eve", filename=tmp_path / "file")["n_tokens"] == fork["n_tokens"]
+        assert [one["conversation"] for one in engine.conversations()] == ["Eve", "Mia", "Tom"]
+        again = engine.complete("Once upon a time", n_predict=4, seed=3, conversation="Eve")
+        assert again == first
+        engine.conversation("drop", "Tom")
+        with pytest.raises(foredraft.NotFoundError):
+            engine.conversation("pin", "Tom")
+
+
 def test_lookups(engine, tmp_path):
     made = engine.lookup_create(text="one two three one two three", output=tmp_path / "cache")
     merged = engine.lookup_merge([tmp_path / "cache", tmp_path / "cache"], tmp_path / "merged")

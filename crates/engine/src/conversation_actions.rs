@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::conversation_files::{ConversationFiles, ConversationState};
-use crate::session::{Conversation, Session};
+use crate::session::{ConversationRecord, Session};
 use foredraft_base::error::Result;
 
 /// Something to do with a conversation.
@@ -24,7 +24,7 @@ pub enum ConversationAction {
     /// Copies its state for a file.
     Copy,
     /// Replaces its state by that of a file.
-    Put(Box<(Session, Option<Conversation>)>),
+    Put(Box<(Session, Option<ConversationRecord>)>),
 }
 
 /// How far a conversation is cut back.
@@ -89,7 +89,11 @@ pub enum ConversationPlace {
 
 impl ConversationEntry {
     /// The conversation at a place.
-    pub(super) fn of(conversation: &Conversation, place: ConversationPlace, n_tokens: usize) -> ConversationEntry {
+    pub(super) fn of(
+        conversation: &ConversationRecord,
+        place: ConversationPlace,
+        n_tokens: usize,
+    ) -> ConversationEntry {
         ConversationEntry {
             name: conversation.name.clone(),
             place,
@@ -102,7 +106,7 @@ impl ConversationEntry {
     }
 
     /// A conversation on disk, and the bytes of its file.
-    pub(super) fn on_disk((conversation, n_bytes): &(Conversation, u64)) -> ConversationEntry {
+    pub(super) fn on_disk((conversation, n_bytes): &(ConversationRecord, u64)) -> ConversationEntry {
         let n_bytes = usize::try_from(*n_bytes).unwrap_or(usize::MAX);
         ConversationEntry {
             n_bytes,

@@ -7,7 +7,7 @@ use super::conversation_files::ConversationState;
 use super::conversations::{check_session, copy_bytes, copy_out};
 use super::preemption::PreemptedTask;
 use super::slots::{Slot, SlotPool};
-use crate::session::{Conversation, Session};
+use crate::session::{ConversationRecord, Session};
 use foredraft_base::error::{Code, Error, Result};
 
 /// Does a job, and sends the answer.
@@ -82,7 +82,7 @@ impl ConversationCalls<'_> {
     }
 
     /// Changes the conversation `name` in every place that has it, and on disk where no other has it.
-    fn change(&mut self, name: &str, change: impl Fn(&mut Conversation)) {
+    fn change(&mut self, name: &str, change: impl Fn(&mut ConversationRecord)) {
         let SlotPool { slots, conversations, .. } = &mut *self.pool;
         let in_slots = slots.iter_mut().filter_map(|slot| slot.conversation.as_mut());
         let preempted = self.preempted.iter_mut().filter_map(|preempted| preempted.conversation.as_mut());
@@ -96,7 +96,7 @@ impl ConversationCalls<'_> {
 
     /// Forgets a conversation. Its running requests go on without it.
     fn forget(&mut self, name: &str) {
-        let is_it = |conversation: &mut Conversation| conversation.name == name;
+        let is_it = |conversation: &mut ConversationRecord| conversation.name == name;
         self.pool.slots.iter_mut().for_each(|slot| drop(slot.conversation.take_if(is_it)));
         self.preempted.iter_mut().for_each(|preempted| drop(preempted.conversation.take_if(is_it)));
         self.pool.conversations.forget(name);
@@ -118,17 +118,17 @@ impl ConversationCalls<'_> {
         }
         let state = self.copy(name)?;
         self.forget(to);
-        let conversation = Conversation { name: to.to_owned(), is_pinned: false, ..state.conversation };
+        let conversation = ConversationRecord { name: to.to_owned(), is_pinned: false, ..state.conversation };
         self.keep(ConversationState { conversation, ..state })
     }
 
     /// Replaces the state of a conversation by that of a file.
-    fn put(&mut self, name: &str, (session, conversation): (Session, Option<Conversation>)) -> Result<()> {
+    fn put(&mut self, name: &str, (session, conversation): (Session, Option<ConversationRecord>)) -> Result<()> {
         self.check_idle("conversation", name)?;
         check_session(self.pool, 0, &session)?;
         let n_tokens = session.target.tokens.len();
-        let conversation = conversation.unwrap_or(Conversation { n_tokens, ..Conversation::default() });
-        let conversation = Conversation { name: name.to_owned(), is_pinned: false, ..conversation };
+        let conversation = conversation.unwrap_or(ConversationRecord { n_tokens, ..ConversationRecord::default() });
+        let conversation = ConversationRecord { name: name.to_owned(), is_pinned: false, ..conversation };
         let state = ConversationState { conversation, session, is_from_file: true };
         if !self.pool.conversations.can_keep(state.n_bytes(), None) {
             return Err(no_room(state.n_bytes()));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::session::{Conversation, Session};
+use crate::session::{ConversationRecord, Session};
 use foredraft_base::error::Error;
 use foredraft_llama::log::{self, Level};
 
@@ -19,7 +19,7 @@ pub(super) const OVERHEAD: usize = 4096;
 /// The state of a conversation that no slot has.
 #[derive(Clone)]
 pub(super) struct ConversationState {
-    pub(super) conversation: Conversation,
+    pub(super) conversation: ConversationRecord,
     pub(super) session: Session,
     /// Whether the state comes from a file, so that it is checked when a slot gets it.
     pub(super) is_from_file: bool,
@@ -31,7 +31,7 @@ pub(super) fn sequence_bytes(n_state: usize, n_tokens: usize) -> usize {
 }
 
 /// The bytes of a conversation beside its sequences.
-pub(super) fn name_bytes(conversation: &Conversation) -> usize {
+pub(super) fn name_bytes(conversation: &ConversationRecord) -> usize {
     conversation.name.len() * 2 + conversation.turns.capacity() * size_of::<usize>()
 }
 
@@ -103,12 +103,12 @@ impl ConversationFiles {
     }
 
     /// The conversation of a name, without its state, and the bytes of its file. `None`: there is none that can be used.
-    pub(super) fn find(&self, name: &str) -> Option<(Conversation, u64)> {
+    pub(super) fn find(&self, name: &str) -> Option<(ConversationRecord, u64)> {
         found(&self.path(name)).filter(|(conversation, _)| conversation.name == name)
     }
 
     /// All conversations of this model and kind of context, without their states, and the bytes of their files.
-    pub(super) fn list(&self) -> Vec<(Conversation, u64)> {
+    pub(super) fn list(&self) -> Vec<(ConversationRecord, u64)> {
         let prefix = format!("{:016x}-", self.identity);
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.filter(|entry| {
@@ -118,7 +118,7 @@ impl ConversationFiles {
     }
 }
 
-fn found(path: &Path) -> Option<(Conversation, u64)> {
+fn found(path: &Path) -> Option<(ConversationRecord, u64)> {
     let size = fs::metadata(path).ok().filter(fs::Metadata::is_file)?.len();
     Some((Session::conversation_of(path).ok()??, size))
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::conversation_files::{ConversationFiles, ConversationState};
-use crate::session::Conversation;
+use crate::session::ConversationRecord;
 
 /// A number of conversations in memory, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl ConversationStore {
     }
 
     /// Changes a conversation in memory or on disk, if there is one: its turns may only become fewer.
-    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Conversation)) {
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut ConversationRecord)) {
         if let Some(kept) = self.kept.get_mut(name) {
             change(&mut kept.state.conversation);
         } else if let Some(files) = &self.files
@@ -152,7 +152,7 @@ mod tests {
             checkpoints: Vec::new(),
         };
         let session = Session { target, draft: None, seed: None, lora: Vec::new() };
-        let conversation = Conversation { name: name.to_owned(), ..Conversation::default() };
+        let conversation = ConversationRecord { name: name.to_owned(), ..ConversationRecord::default() };
         ConversationState { conversation, session, is_from_file: false }
     }
 

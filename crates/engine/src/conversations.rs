@@ -3,7 +3,7 @@
 
 use super::conversation_files::{ConversationState, name_bytes, sequence_bytes};
 use super::slots::SlotPool;
-use crate::session::{Conversation, Session};
+use crate::session::{ConversationRecord, Session};
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::prompt_fit::common_prefix;
 use foredraft_llama::Token;
@@ -22,7 +22,7 @@ pub(super) fn switch(pool: &mut SlotPool, index: usize, name: Option<&str>, prom
         }
     }
     let Some(slot) = pool.slots.get_mut(index) else { return };
-    let new = || Conversation { name: name.to_owned(), ..Conversation::default() };
+    let new = || ConversationRecord { name: name.to_owned(), ..ConversationRecord::default() };
     slot.conversation.get_or_insert_with(new).keep_turns(common_prefix(&slot.cache, prompt));
 }
 
@@ -40,7 +40,7 @@ pub(super) fn put_away(pool: &mut SlotPool, index: usize, needed: Option<&str>) 
 }
 
 /// The bytes of a copy of a slot's state for a conversation, at most; 0: the slot is empty.
-pub(super) fn copy_bytes(pool: &mut SlotPool, index: usize, conversation: &Conversation) -> usize {
+pub(super) fn copy_bytes(pool: &mut SlotPool, index: usize, conversation: &ConversationRecord) -> usize {
     let SlotPool { context, slots, drafters, .. } = pool;
     let Some(slot) = slots.get_mut(index).filter(|slot| !slot.cache.is_empty()) else { return 0 };
     let Ok(n_state) = slot.cache.state_size(context) else { return 0 };
@@ -60,7 +60,11 @@ pub(super) fn write_all(pool: &mut SlotPool) {
 ///
 /// # Errors
 /// The state cannot be copied.
-pub(super) fn copy_out(pool: &mut SlotPool, index: usize, mut conversation: Conversation) -> Result<ConversationState> {
+pub(super) fn copy_out(
+    pool: &mut SlotPool,
+    index: usize,
+    mut conversation: ConversationRecord,
+) -> Result<ConversationState> {
     let SlotPool { context, slots, drafters, .. } = pool;
     let slot = slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     (conversation.is_moved, conversation.n_tokens) = (slot.cache.is_moved(), slot.cache.len());

@@ -8,7 +8,7 @@ use super::event::{Outcome, Stop};
 use super::prefixes::beginning;
 use super::request_handle::CompletionSink;
 use super::slots::{SlotPool, Task};
-use crate::session::Conversation;
+use crate::session::ConversationRecord;
 use foredraft_base::Snapshot;
 
 /// A request that was preempted.
@@ -19,7 +19,7 @@ pub(super) struct PreemptedTask {
     /// The slot that it had.
     slot: usize,
     /// The conversation to which it belongs.
-    pub(super) conversation: Option<Conversation>,
+    pub(super) conversation: Option<ConversationRecord>,
     /// Its cells; `None`: its tokens are decoded again.
     pub(super) state: Option<Snapshot>,
 }

@@ -17,7 +17,7 @@ use super::priority::Rank;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
-use crate::session::{Conversation, SeedOrigin, SelfExtend, Sequence};
+use crate::session::{ConversationRecord, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
 use foredraft_llama::{Context, Token};
 use foredraft_sampling::Sampler;
@@ -33,7 +33,7 @@ pub(super) struct Slot {
     pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
     /// The conversation whose state the cache has.
-    pub(super) conversation: Option<Conversation>,
+    pub(super) conversation: Option<ConversationRecord>,
     /// The seed of the last request, or of the loaded session, and its RNG counter.
     pub(super) seed: Option<SeedOrigin>,
     /// The tokens of the session that was loaded, until a request begins.

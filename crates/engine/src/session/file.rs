@@ -59,7 +59,7 @@ impl SeedOrigin {
 
 /// A conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Conversation {
+pub struct ConversationRecord {
     /// Its name.
     pub name: String,
     /// The number of tokens at the end of each of its turns, ascending.
@@ -72,7 +72,7 @@ pub struct Conversation {
     pub n_tokens: usize,
 }
 
-impl Conversation {
+impl ConversationRecord {
     /// Drops the turns that end after `n_tokens`.
     pub fn keep_turns(&mut self, n_tokens: usize) {
         self.turns.retain(|end| *end <= n_tokens);
@@ -98,7 +98,7 @@ struct SessionHead {
     draft: Option<SnapshotHead>,
     /// The conversation to which the sequences belong, if it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    conversation: Option<Conversation>,
+    conversation: Option<ConversationRecord>,
 }
 
 /// The parts of a snapshot beside its states.
@@ -141,7 +141,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::write`].
-    pub fn write_of(&self, conversation: Option<&Conversation>, path: &Path) -> Result<u64> {
+    pub fn write_of(&self, conversation: Option<&ConversationRecord>, path: &Path) -> Result<u64> {
         let mut size = 0;
         atomic_write::write(path, |file| {
             size = self.write_to(file, conversation)?;
@@ -150,7 +150,7 @@ impl Session {
         Ok(size)
     }
 
-    fn write_to(&self, file: &mut File, conversation: Option<&Conversation>) -> io::Result<u64> {
+    fn write_to(&self, file: &mut File, conversation: Option<&ConversationRecord>) -> io::Result<u64> {
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
         let head = SessionHead {
             writer: writer(),
@@ -182,7 +182,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::read`].
-    pub fn read_of(path: &Path) -> Result<(Session, Option<Conversation>)> {
+    pub fn read_of(path: &Path) -> Result<(Session, Option<ConversationRecord>)> {
         let (mut reader, n_sections, head) = SessionReader::open(path)?;
         let target = reader.snapshot("target", head.target)?;
         let draft = head.draft.map(|draft| reader.snapshot("draft", draft)).transpose()?;
@@ -199,7 +199,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::read`], as far as the beginning of the file is concerned.
-    pub fn conversation_of(path: &Path) -> Result<Option<Conversation>> {
+    pub fn conversation_of(path: &Path) -> Result<Option<ConversationRecord>> {
         Ok(SessionReader::open(path)?.2.conversation)
     }
 }

@@ -6,5 +6,5 @@ mod file;
 mod sequence;
 
 pub use extend::SelfExtend;
-pub use file::{Conversation, SeedOrigin, Session};
+pub use file::{ConversationRecord, SeedOrigin, Session};
 pub use sequence::{Sequence, branches};
