@@ -1,7 +1,8 @@
 //! Decisions: which of several given texts the model would continue a prompt with, and how probable each of them is; for one question, or
 //! for several about the same prompt.
 //!
-//! The questions are a tree of tokens after the prompt: each begins a branch of its own, and its choices follow its tokens. The probability of
+//! The questions are a tree of tokens after the prompt: those that begin alike share the nodes of their beginning, and the choices of each
+//! follow its last token. The probability of
 //! a choice is the product of its tokens' probabilities, each after the tokens before it. A token's probability is in the row of the node
 //! before it, so only nodes that others follow are decoded: a choice of one token needs nothing but its question. The others are decoded as
 //! the branches of a draft are ([`DraftTree`](super::step::draft_tree::DraftTree)), as many in one step as there are sequences for them, and
@@ -98,9 +99,16 @@ impl ChoiceDecision {
             is_stuck: false,
             scores: Vec::new(),
         };
+        let mut begun = HashMap::new();
         for (number, question) in questions.iter().enumerate() {
             question.validate(n_prompt, n_ctx)?;
-            let start = question.tokens.iter().fold(0, |at, token| decision.add(number, at, *token));
+            let (last, beginning) =
+                question.tokens.split_last().map_or((None, &[][..]), |(last, all)| (Some(last), all));
+            let start = beginning
+                .iter()
+                .fold(0, |at, token| *begun.entry((at, *token)).or_insert_with(|| decision.add(number, at, *token)));
+            // The row after its last token is its own.
+            let start = last.map_or(start, |last| decision.add(number, start, *last));
             let mut ends = vec![0; question.choices.len()];
             let mut known = HashMap::new();
             // Sorted, so that choices with a common prefix are decoded together.

@@ -109,6 +109,26 @@ fn choices_with_a_common_beginning_are_decoded_together() {
 }
 
 #[test]
+fn questions_that_begin_alike_are_decoded_together() {
+    let beginning: Vec<Token> = (10..19).collect();
+    // The last two differ only in their temperatures.
+    let asked = |number: Token| {
+        let tokens = [beginning.as_slice(), &[20 + number.min(18)]].concat();
+        question(&tokens, vec![vec![1], vec![2]], if number == 19 { 2.0 } else { 1.0 })
+    };
+    let questions: Vec<Question> = (0..20).map(asked).collect();
+    let (all, steps) = decide(questions.as_slice().into(), 9 + 20, true, true);
+    assert_eq!(steps, 2, "the prompt, and all questions");
+    for (question, scores) in questions.iter().zip(&all) {
+        let before = [&[5, 4], question.tokens.as_slice()].concat();
+        let expected = logprob(&before, 1, f64::from(question.temperature));
+        assert!((scores.logprobs[0] - expected).abs() < 1e-9);
+        let (alone, _) = decide(Arc::from([question.clone()]), 99, true, true);
+        assert_eq!(alone[0].probs, scores.probs);
+    }
+}
+
+#[test]
 fn biases_count_and_may_not_ban_every_choice() {
     let decide = |biases: Vec<(Token, f32)>| -> Result<DecisionScores> {
         let mut decision = ChoiceDecision::new(asked(vec![vec![1], vec![2]], 1.0), biases, 1, 10).unwrap();
