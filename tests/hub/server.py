@@ -2,8 +2,8 @@
 
     python3 tests/hub/server.py [FOLDER]      prints its address, and serves until its standard input ends
 
-Each repository shows one behaviour of a server or of a network (REPOSITORIES). `stories/target` and `stories/draft` have the files of FOLDER,
-`stories-target.gguf` and `stories-draft.gguf`. `/log` answers with the requests so far, and forgets them.
+Each repository shows one behaviour of a server or of a network (REPOSITORIES). `stories/NAME` has `stories-NAME.gguf` of FOLDER, and
+`local/NAME` has `NAME.gguf`. `/log` answers with the requests so far, and forgets them.
 """
 import hashlib
 import json
@@ -95,10 +95,11 @@ class Hub(BaseHTTPRequestHandler):
         return False
 
     def bytes_of(self, repository: str, path: str) -> bytes:
-        return (self.folder / path).read_bytes() if repository.startswith("stories/") else content(path)
+        return (self.folder / path).read_bytes() if repository.startswith(("stories/", "local/")) else content(path)
 
     def listing(self, repository: str, revision: str) -> None:
-        paths = [f"stories-{repository[8:]}.gguf"] if repository.startswith("stories/") else REPOSITORIES.get(repository)
+        owner, name = repository.split("/")
+        paths = {"stories": [f"stories-{name}.gguf"], "local": [f"{name}.gguf"]}.get(owner) or REPOSITORIES.get(repository)
         if paths is None or revision not in ("main", COMMIT):
             self.say(404, b'{"error": "Repository not found"}')
             return
