@@ -163,12 +163,8 @@ impl Automaton {
         Ok((GrammarState { set }, self.moves.get(moves)))
     }
 
-    /// The state after a byte, and what it does to the stacks; `None` if nothing.
-    pub(super) fn read(
-        &mut self,
-        state: GrammarState,
-        byte: u8,
-    ) -> Result<(GrammarState, Option<&Moves>), TooAmbiguous> {
+    /// The state after a byte, and the id of its moves.
+    pub(super) fn read(&mut self, state: GrammarState, byte: u8) -> Result<(GrammarState, u32), TooAmbiguous> {
         let column = self.sets.column(state.set, byte);
         let known = self.moves.of(state.set, column).zip(self.sets.next(state.set, byte));
         let (moves, set) = match known {
@@ -179,7 +175,12 @@ impl Automaton {
                 (moves, next)
             }
         };
-        Ok((GrammarState { set }, self.moves.get(moves)))
+        Ok((GrammarState { set }, moves))
+    }
+
+    /// The moves with this id; `None` if nothing changes.
+    pub(super) fn moves(&self, id: u32) -> Option<&Moves> {
+        self.moves.get(id)
     }
 
     /// The index of the first stack that may end.

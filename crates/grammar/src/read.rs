@@ -45,6 +45,9 @@ pub struct CompletionReader {
     tree: Arc<Tree>,
     state: GrammarState,
     undecided: Undecided,
+    /// The moves of the last byte that changed anything, by id, and its place, which [`CompletionReader::undecided`] has not followed. In free
+    /// text, what a byte begins mostly dies with the next byte, so its marks need not be followed.
+    waiting: Option<(u32, usize)>,
     /// The bytes from `start` to `end` of the completion, which were not given out.
     held: Vec<u8>,
     start: usize,
@@ -79,6 +82,7 @@ impl CompletionReader {
             tree,
             state,
             undecided,
+            waiting: None,
             held,
             start: 0,
             end: 0,
@@ -129,14 +133,16 @@ impl CompletionReader {
                 self.lose(on_event);
                 self.hold(rest);
             } else if self.held.len() > MAX_HELD || self.undecided.len() > MAX_UNDECIDED {
+                let passed = self.settle();
+                self.report(passed, on_event);
                 let chosen;
                 (self.state, chosen) = self.automaton.lock().chosen(self.state);
                 let passed = self.undecided.choose(chosen);
                 self.report(passed, on_event);
                 self.is_cut = true;
             }
-            let decided = self.undecided.first_place().unwrap_or(self.end);
-            self.give_text(decided, false, on_event);
+            let undecided = self.undecided.first_place().or(self.waiting.map(|(_, place)| place));
+            self.give_text(undecided.unwrap_or(self.end), false, on_event);
         }
     }
 
@@ -162,6 +168,8 @@ impl CompletionReader {
 
     /// Decides for the first stack that may end, or else for the first one.
     fn decide_all(&mut self, on_event: &mut dyn FnMut(ReadEvent<'_>)) {
+        let passed = self.settle();
+        self.report(passed, on_event);
         let first_end = self.automaton.lock().first_end(self.state);
         let passed = self.undecided.choose(first_end.unwrap_or(0));
         self.report(passed, on_event);
@@ -170,33 +178,65 @@ impl CompletionReader {
 
     /// Follows bytes as far as the tree can. Returns how many, and what is decided then.
     fn read(&mut self, bytes: &[u8]) -> (usize, Vec<(usize, Passed)>) {
-        if self.make_room().is_err() {
-            return (0, Vec::new());
+        let mut decided = Vec::new();
+        if self.make_room(&mut decided).is_err() {
+            return (0, decided);
         }
         let shared = Arc::clone(&self.automaton);
         let mut automaton = shared.lock();
-        let mut decided = Vec::new();
-        for (index, &byte) in bytes.iter().enumerate() {
-            match automaton.read(self.state, byte) {
-                Ok((next, moves)) if !next.is_rejected() => {
-                    self.state = next;
-                    self.hold(&[byte]);
-                    decided.extend(moves.map_or_else(Vec::new, |moves| self.undecided.follow(moves, self.end)));
-                }
-                _ => return (index, decided),
+        let mut n_read = 0;
+        for &byte in bytes {
+            let Ok((next, id)) = automaton.read(self.state, byte) else { break };
+            if next.is_rejected() {
+                break;
+            }
+            (self.state, n_read) = (next, n_read + 1);
+            let Some(moves) = automaton.moves(id) else { continue };
+            self.follow_waiting(&automaton, moves.sources(), &mut decided);
+            self.waiting = Some((id, self.end + n_read));
+        }
+        if let Some((id, _)) = self.waiting
+            && let Some(moves) = automaton.moves(id)
+        {
+            // Nothing is decided where a stack has passed nothing.
+            if moves.unmarked_sources().any(|source| self.undecided.is_decided(source)) {
+                self.undecided.keep(moves.sources().iter().map(|source| (*source, *source)));
+            } else {
+                self.follow_waiting(&automaton, &[], &mut decided);
             }
         }
-        (bytes.len(), decided)
+        drop(automaton);
+        self.hold(bytes.get(..n_read).unwrap_or(bytes));
+        (n_read, decided)
+    }
+
+    /// Follows the moves that wait, and returns what is decided then.
+    fn settle(&mut self) -> Vec<(usize, Passed)> {
+        let (shared, mut decided) = (Arc::clone(&self.automaton), Vec::new());
+        self.follow_waiting(&shared.lock(), &[], &mut decided);
+        decided
+    }
+
+    /// Follows the moves that wait. `next`: the only stacks that live on after them. Where these pass nothing, no mark is followed.
+    fn follow_waiting(&mut self, automaton: &Automaton, next: &[u32], decided: &mut Vec<(usize, Passed)>) {
+        let Some((id, place)) = self.waiting.take() else { return };
+        let Some(moves) = automaton.moves(id) else { return };
+        let kept = next.iter().map(|stack| Some((moves.unmarked_source(*stack)?, *stack)));
+        if !next.is_empty() && kept.clone().all(|kept| kept.is_some()) {
+            self.undecided.keep(kept.flatten());
+        } else {
+            decided.extend(self.undecided.follow(moves, place));
+        }
     }
 
     /// Begins a call's work, in an automaton of its own when the shared one has become large.
-    fn make_room(&mut self) -> Result<(), TooAmbiguous> {
-        let mut automaton = self.automaton.lock();
+    fn make_room(&mut self, decided: &mut Vec<(usize, Passed)>) -> Result<(), TooAmbiguous> {
+        let shared = Arc::clone(&self.automaton);
+        let mut automaton = shared.lock();
         automaton.begin_work();
-        let rebuilt = automaton.rebuilt(self.state)?;
-        drop(automaton);
-        if let Some((automaton, state)) = rebuilt {
-            (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
+        if let Some((rebuilt, state)) = automaton.rebuilt(self.state)? {
+            self.follow_waiting(&automaton, &[], decided);
+            (self.automaton, self.state) = (Arc::new(Mutex::new(rebuilt)), state);
         }
         Ok(())
     }

@@ -23,11 +23,16 @@ pub(crate) struct Moves {
     /// For each stack after the transition, the index of the stack before it, and how much of `passed` belongs to it and to those before.
     stacks: Vec<(u32, u32)>,
     passed: Vec<Passed>,
+    /// The stacks before from which they come, in the order in which these come up.
+    sources: Vec<u32>,
 }
 
 impl Moves {
     /// Adds the next stack.
     pub(super) fn add(&mut self, from: u32, passed: Vec<Passed>) {
+        if !self.sources.contains(&from) {
+            self.sources.push(from);
+        }
         self.passed.extend(passed);
         self.stacks.push((from, u32::try_from(self.passed.len()).unwrap_or(u32::MAX)));
     }
@@ -36,6 +41,24 @@ impl Moves {
     pub(super) fn is_plain(&self, n: usize) -> bool {
         let stays = self.stacks.iter().zip(0..).all(|((from, _), index)| *from == index);
         self.passed.is_empty() && self.stacks.len() == n && stays
+    }
+
+    /// The stacks before from which stacks come.
+    pub(crate) fn sources(&self) -> &[u32] {
+        &self.sources
+    }
+
+    /// The stack before from which this one comes, if it passes nothing.
+    pub(crate) fn unmarked_source(&self, stack: u32) -> Option<u32> {
+        let stack = stack as usize;
+        let begin = stack.checked_sub(1).and_then(|before| self.stacks.get(before)).map_or(0, |before| before.1);
+        self.stacks.get(stack).filter(|(_, end)| *end == begin).map(|(from, _)| *from)
+    }
+
+    /// The stacks before from which one comes that passes nothing, if others pass marks.
+    pub(crate) fn unmarked_sources(&self) -> impl Iterator<Item = u32> {
+        let all = if self.passed.is_empty() { 0..0 } else { 0..u32::try_from(self.stacks.len()).unwrap_or(0) };
+        all.filter_map(|stack| self.unmarked_source(stack))
     }
 
     /// The index of the stack before, and what was passed, for each stack after the transition.

@@ -61,6 +61,24 @@ impl Undecided {
         decided
     }
 
+    /// Whether a stack has passed nothing that is undecided.
+    pub(super) fn is_decided(&self, stack: u32) -> bool {
+        self.live.get(stack as usize).is_some_and(|last| *last == self.decided)
+    }
+
+    /// Only these stacks live on, each with its new index, and pass nothing.
+    pub(super) fn keep(&mut self, stacks: impl Iterator<Item = (u32, u32)>) {
+        std::mem::swap(&mut self.live, &mut self.before);
+        self.live.clear();
+        for (from, to) in stacks {
+            if self.live.len() <= to as usize {
+                self.live.resize(to as usize + 1, self.decided);
+            }
+            let last = self.before.get(from as usize).copied();
+            self.live.get_mut(to as usize).zip(last).into_iter().for_each(|(place, last)| *place = last);
+        }
+    }
+
     /// Only one stack lives on. The result is what it has passed.
     pub(super) fn choose(&mut self, stack: usize) -> Vec<(usize, Passed)> {
         let chosen = self.live.get(stack).copied().unwrap_or(self.decided);
