@@ -21,40 +21,25 @@ struct Keys {
     poll: &'static str,
 }
 
+macro_rules! keys {
+    ($suffix:literal) => {
+        Keys {
+            n_threads: concat!("n_threads", $suffix),
+            prio: concat!("prio", $suffix),
+            cpu_mask: concat!("cpu_mask", $suffix),
+            cpu_range: concat!("cpu_range", $suffix),
+            cpu_strict: concat!("cpu_strict", $suffix),
+            poll: concat!("poll", $suffix),
+        }
+    };
+}
+
 /// Decodes of one token.
-const SINGLE: Keys = Keys {
-    n_threads: "n_threads",
-    prio: "prio",
-    cpu_mask: "cpu_mask",
-    cpu_range: "cpu_range",
-    cpu_strict: "cpu_strict",
-    poll: "poll",
-};
+const SINGLE: Keys = keys!("");
 /// Decodes of several tokens.
-const BATCH: Keys = Keys {
-    n_threads: "n_threads_batch",
-    prio: "prio_batch",
-    cpu_mask: "cpu_mask_batch",
-    cpu_range: "cpu_range_batch",
-    cpu_strict: "cpu_strict_batch",
-    poll: "poll_batch",
-};
-const DRAFT: Keys = Keys {
-    n_threads: "n_threads_draft",
-    prio: "prio_draft",
-    cpu_mask: "cpu_mask_draft",
-    cpu_range: "cpu_range_draft",
-    cpu_strict: "cpu_strict_draft",
-    poll: "poll_draft",
-};
-const BATCH_DRAFT: Keys = Keys {
-    n_threads: "n_threads_batch_draft",
-    prio: "prio_batch_draft",
-    cpu_mask: "cpu_mask_batch_draft",
-    cpu_range: "cpu_range_batch_draft",
-    cpu_strict: "cpu_strict_batch_draft",
-    poll: "poll_batch_draft",
-};
+const BATCH: Keys = keys!("_batch");
+const DRAFT: Keys = keys!("_draft");
+const BATCH_DRAFT: Keys = keys!("_batch_draft");
 
 /// The settings for one kind of decodes. Absent ones have the value of another kind.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,5 +1,7 @@
 //! The values that a request gets for absent fields.
 
+use std::hash::{BuildHasher, RandomState};
+
 use super::speculative::SpeculativeOptions;
 use crate::api::wire::fields::Fields;
 use crate::error::Result;
@@ -39,4 +41,16 @@ impl Default for RequestDefaults {
 pub fn read_seed(fields: &mut Fields) -> Result<Option<Option<u32>>> {
     let seed: Option<i64> = fields.int("seed", -1..=i64::from(u32::MAX))?;
     Ok(seed.map(|seed| u32::try_from(seed).ok().filter(|seed| *seed != u32::MAX)))
+}
+
+/// Draws an unpredictable seed. The standard library takes the keys of its hash maps from the operating system and varies them from
+/// call to call, so hashing a constant gives a random number without another crate. Never 4294967295, which means "draw one".
+pub fn draw_seed() -> u32 {
+    let random = RandomState::new().hash_one(0u64);
+    u32::try_from(random % u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// Draws an unpredictable number from 0 to `i64::MAX`, see [`draw_seed`].
+pub fn draw_id_seed() -> u64 {
+    RandomState::new().hash_one(0u64) >> 1
 }

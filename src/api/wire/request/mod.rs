@@ -1,67 +1,58 @@
 //! The completion request: JSON to a validated type.
 
+mod bias;
 mod chat;
 mod choices;
+mod combinations;
 mod constraint;
 mod defaults;
+mod options;
 mod preparation;
 mod prompt;
 mod questions;
+mod reply;
 mod sampling;
 mod settings;
 mod speculative;
 mod translation;
 
-use std::hash::{BuildHasher, RandomState};
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foredraft_base::work::Work;
 use foredraft_grammar::tree::{NodeId, Tree};
 use foredraft_schema::CompileOptions;
 use serde_json::{Map, Value};
 
+pub use self::bias::{BiasTarget, LogitBias};
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, tool_name, validate_tools};
 pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
-pub use self::defaults::RequestDefaults;
-pub use self::defaults::read_seed;
+pub use self::defaults::{RequestDefaults, draw_id_seed, draw_seed, read_seed};
+use self::options::flag;
+pub use self::options::{conversation_name, duration};
 pub use self::preparation::identity;
 pub use self::prompt::{
     ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,
 };
 pub use self::questions::AskedQuestion;
+pub use self::reply::Reply;
 pub use self::sampling::MAX_WINDOW;
 #[cfg(test)]
 pub use self::sampling::tests::sampler_fields;
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 pub use self::translation::{IsolatedArguments, RequestArguments, Translation};
-use super::fields::{Fields, c_text_in, did_you_mean, int_in, number_in, parse_object, show, text_in, unexpected};
+use super::fields::{Fields, int_in, number_in, parse_object, unexpected};
 use super::schema;
-use crate::engine::{MAX_BEAMS, RequestOptions};
+use crate::engine::RequestOptions;
 use crate::error::{Error, Result};
-use crate::llama::Token;
 use crate::llama::log::{self, Level};
 use crate::sampling::SamplingSettings;
-use crate::speculative::Verify;
 
-/// The maximum time limit: a year. A larger one could overflow when added to a clock.
-const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
-/// The lowest and the highest `priority`.
-const PRIORITIES: RangeInclusive<i64> = -10..=10;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
-/// The most bytes of the name of a conversation.
-const MAX_CONVERSATION: usize = 256;
-/// The maximum `prompt_logprobs`, as of `n_probs`.
-const MAX_PROMPT_LOGPROBS: i64 = 1 << 20;
 /// The maximum scale of a LoRA adapter, as in a load.
 const MAX_LORA: f32 = 1000.0;
-/// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
-const MAX_BIAS: f32 = 1e9;
 
 /// The grammar of a completion.
 #[derive(Debug, Clone)]
@@ -132,49 +123,6 @@ pub struct CompletionRequest {
     pub isolated: IsolatedArguments,
     /// Unknown keys and ignored fields.
     pub warnings: Vec<String>,
-}
-
-/// The contents of the answers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
-    /// The fields of the final response, by name (`a/b` is `b` in `a`). Empty: all.
-    pub response_fields: Vec<String>,
-    /// Updates have `tokens` and `sources`.
-    pub return_tokens: bool,
-    /// Updates have `timings`.
-    pub timings_per_token: bool,
-    /// `stream_options.include_usage`: all updates have `usage`, which is null but in the request's last one.
-    pub include_usage: bool,
-    /// Returned in every update.
-    pub tag: Option<Value>,
-    /// The request and its answers are logged.
-    pub debug: bool,
-}
-
-impl Reply {
-    /// Whether the answers have the field `name` of the object `parent`.
-    pub fn wants(&self, parent: &str, name: &str) -> bool {
-        let is_named = |field: &String| field == parent || field.split_once('/') == Some((parent, name));
-        self.response_fields.is_empty() || self.response_fields.iter().any(is_named)
-    }
-}
-
-/// An entry of `logit_bias`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogitBias {
-    /// The token or text.
-    pub target: BiasTarget,
-    /// Added to the logit. `-inf` bans the token.
-    pub bias: f32,
-}
-
-/// The token or text of a `logit_bias` entry.
-#[derive(Debug, Clone, PartialEq)]
-pub enum BiasTarget {
-    /// A token, by its id.
-    Token(Token),
-    /// Every token of this text.
-    Text(String),
 }
 
 /// Reads the object of a request.
@@ -296,7 +244,7 @@ impl CompletionRequest {
             n_cmpl: n_cmpl(fields)?,
             sampling,
             seed_is_drawn: seed.is_none(),
-            logit_bias: logit_bias(fields)?,
+            logit_bias: bias::logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
             logits_callback: flag(fields, "logits_callback", false)?,
@@ -305,9 +253,9 @@ impl CompletionRequest {
             questions: questions.into(),
             json_schema,
             schema_options: schema::read_options(fields)?,
-            options: options(fields, translation.cuts_begun_stop, isolated.elapsed, defaults)?,
+            options: options::options(fields, translation.cuts_begun_stop, isolated.elapsed, defaults)?,
             chat,
-            reply: reply(fields, translation.is_decision)?,
+            reply: reply::reply(fields, translation.is_decision)?,
             lora: lora(fields)?,
             speculative: SpeculationRequest::read(fields, translation.speculates_if_asked, &defaults.speculative)?,
             prediction: prediction(fields)?,
@@ -315,104 +263,8 @@ impl CompletionRequest {
             isolated,
             warnings: Vec::new(),
         };
-        let request = request.validate_choices()?.validate_beams()?.validate_logits_callback()?;
+        let request = request.with_valid_combinations()?;
         if is_preparation { request.into_preparation(begins) } else { Ok(request) }
-    }
-
-    /// Refuses or disables what a decision cannot be combined with.
-    fn validate_choices(mut self) -> Result<CompletionRequest> {
-        let name = match (self.choices.is_some(), self.questions.is_empty()) {
-            (false, true) => return Ok(self),
-            (true, true) => "choices",
-            (given, false) if given || self.n_cmpl > 1 => {
-                let name = if given { "choices" } else { "n_cmpl" };
-                return Err(Error::invalid(format!("questions: expected either questions or {name}, got both")));
-            }
-            (_, false) => "questions",
-        };
-        let others = [
-            ("n_beams", self.options.n_beams > 1),
-            ("json_schema", self.json_schema.is_some()),
-            ("grammar", self.grammar.is_some()),
-            ("prompt_logprobs", self.options.prompt_probs.is_some()),
-        ];
-        if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
-            return Err(Error::invalid(format!("{name}: expected either {name} or {other}, got both")));
-        }
-        if self.sampling.n_probs > 0 {
-            self.warnings.push(format!("n_probs: ignored with {name}, whose probabilities are in the answer"));
-            self.sampling.n_probs = 0;
-        }
-        self.speculative.disable("nothing is drafted for a decision");
-        Ok(self)
-    }
-
-    /// Refuses or disables what a beam search cannot be combined with.
-    fn validate_beams(mut self) -> Result<CompletionRequest> {
-        if self.options.n_beams > 1 {
-            if self.grammar.is_some() || self.json_schema.is_some() {
-                return Err(Error::invalid("n_beams: a beam search cannot use a grammar"));
-            }
-            if self.options.prompt_probs.is_some() {
-                return Err(Error::invalid("prompt_logprobs: not available with n_beams"));
-            }
-            self.speculative.disable("a beam search does not speculate");
-            let ignored = [
-                (self.options.t_max_predict.is_some(), "t_max_predict_ms: ignored by a beam search; use timeout_ms"),
-                (self.options.progress, "return_progress: ignored by a beam search"),
-            ];
-            self.warnings.extend(ignored.iter().filter(|(given, _)| *given).map(|(_, warning)| (*warning).to_owned()));
-        }
-        Ok(self)
-    }
-
-    /// Refuses or replaces what a logits callback cannot be combined with.
-    fn validate_logits_callback(mut self) -> Result<CompletionRequest> {
-        if !self.logits_callback {
-            return Ok(self);
-        }
-        let others = [
-            ("choices", self.choices.is_some()),
-            ("questions", !self.questions.is_empty()),
-            ("n_beams", self.options.n_beams > 1),
-        ];
-        if let Some((name, _)) = others.into_iter().find(|(_, given)| *given) {
-            return Err(Error::invalid(format!("logits_callback: not available with {name}")));
-        }
-        if let Some(settings) = self.speculative.settings.as_mut().filter(|settings| settings.verify == Verify::Block) {
-            settings.verify = Verify::Rejection;
-            let warning = "speculative.verify: rejection instead of block, which reads the logits of rejected tokens";
-            self.warnings.push(format!("{warning}, with logits_callback"));
-        }
-        Ok(self)
-    }
-
-    /// Refuses `session_load`, `session_save` and `conversation` where they are impossible.
-    ///
-    /// # Errors
-    /// The request uses draft-only mode or beams, or would keep the states of several completions under one name.
-    pub fn validate_sessions(&self) -> Result<()> {
-        let completions = self.n_completions();
-        let RequestOptions { session_load, session_save, conversation, .. } = &self.options;
-        let all = [
-            ("session_load", session_load.is_some()),
-            ("session_save", session_save.is_some()),
-            ("conversation", conversation.is_some()),
-        ];
-        for (name, _) in all.into_iter().filter(|(_, is_given)| *is_given) {
-            if self.speculative.draft_only {
-                return Err(Error::invalid(format!("{name}: not available with speculative.model \"draft\"")));
-            }
-            if self.options.n_beams > 1 {
-                return Err(Error::invalid(format!("{name}: not available with n_beams")));
-            }
-            if name != "session_load" && completions > 1 {
-                return Err(Error::invalid(format!(
-                    "{name}: expected one completion, got {completions} for one state"
-                )));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -426,146 +278,6 @@ const OTHER_NAMES: [(&str, &[&str]); 5] = [
 ];
 /// The keys that give a completion something to continue.
 pub const PROMPT_KEYS: [&str; 6] = ["prompt", "prompts", "messages", "input_prefix", "input_suffix", "input_extra"];
-
-fn options(
-    fields: &mut Fields,
-    cuts_begun_stop: bool,
-    elapsed: Duration,
-    defaults: &RequestDefaults,
-) -> Result<RequestOptions> {
-    let deadline: Option<u64> = fields.int("deadline_ms", 1..=MAX_TIMEOUT_MS)?;
-    Ok(RequestOptions {
-        n_predict: n_predict(fields)?,
-        ends_when_full: !flag(fields, "ctx_shift", true)?,
-        n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
-        stop: stop(fields)?,
-        cuts_begun_stop,
-        special: flag(fields, "special", false)?,
-        timeout: duration(fields, "timeout_ms")?,
-        priority: fields.int("priority", PRIORITIES)?.unwrap_or(0),
-        deadline: deadline.map(Duration::from_millis),
-        elapsed,
-        t_max_predict: duration(fields, "t_max_predict_ms")?,
-        n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
-        slot: count_or_all(fields, "id_slot")?.flatten(),
-        conversation: conversation_name(fields, "conversation")?,
-        cache_prompt: flag(fields, "cache_prompt", true)?,
-        n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
-        session_load: fields.c_text("session_load")?.map(PathBuf::from),
-        session_save: fields.c_text("session_save")?.map(PathBuf::from),
-        seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
-        post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
-        progress: flag(fields, "return_progress", false)?,
-        preserved_tokens: Arc::default(),
-        prompt_probs: fields.int("prompt_logprobs", 0..=MAX_PROMPT_LOGPROBS)?,
-    })
-}
-
-/// Reads the name of a conversation.
-///
-/// # Errors
-/// It is no text, too long, or has control characters.
-pub fn conversation_name(fields: &mut Fields, key: &'static str) -> Result<Option<Arc<str>>> {
-    let Some(value) = fields.get(key) else { return Ok(None) };
-    let text = value.as_str().filter(|text| (1..=MAX_CONVERSATION).contains(&text.len()));
-    let expected = format!("a string of 1 to {MAX_CONVERSATION} bytes without control characters");
-    let text = text.filter(|text| !text.contains(char::is_control));
-    text.map(|text| Some(Arc::from(text))).ok_or_else(|| unexpected(key, &expected, value))
-}
-
-fn reply(fields: &mut Fields, is_decision: bool) -> Result<Reply> {
-    let mut response_fields = response_fields(fields)?;
-    if is_decision && response_fields.is_empty() {
-        response_fields = DECISION_FIELDS.map(str::to_owned).to_vec();
-    }
-    Ok(Reply {
-        response_fields,
-        return_tokens: flag(fields, "return_tokens", false)?,
-        timings_per_token: flag(fields, "timings_per_token", false)?,
-        include_usage: include_usage(fields)?,
-        tag: fields.get_any("tag").cloned(),
-        debug: flag(fields, "__debug", false)?,
-    })
-}
-
-/// Reads OpenAI's `stream_options`. Its `include_obfuscation` is for streams that others can watch.
-fn include_usage(fields: &mut Fields) -> Result<bool> {
-    let Some(value) = fields.get("stream_options") else { return Ok(false) };
-    let Value::Object(map) = value else {
-        return Err(unexpected("stream_options", r#"{"include_usage": ...}"#, value));
-    };
-    let mut inner = Fields::nested("stream_options.", map);
-    inner.flag("include_obfuscation")?;
-    let include_usage = flag(&mut inner, "include_usage", false)?;
-    fields.absorb(inner);
-    Ok(include_usage)
-}
-
-/// Reads `response_fields`. A name that no answer has is named in a warning.
-fn response_fields(fields: &mut Fields) -> Result<Vec<String>> {
-    let names = fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default();
-    for name in &names {
-        let first = name.split('/').next().unwrap_or_default();
-        if !ANSWER_FIELDS.contains(&first) {
-            let hint = did_you_mean(first, ANSWER_FIELDS.iter().copied());
-            fields.warn(format!("response_fields: the answer has no field {}{hint}", show(&name.as_str().into())));
-        }
-    }
-    Ok(names)
-}
-
-/// The fields of a final response that the answer of a decision has.
-const DECISION_FIELDS: [&str; 6] = ["status", "model", "answers", "usage", "stop_type", "timings"];
-
-/// The fields that a final response can have.
-pub const ANSWER_FIELDS: [&str; 46] = [
-    "answers",
-    "success",
-    "status",
-    "error",
-    "code",
-    "missing_file",
-    "content",
-    "stop",
-    "id",
-    "id_slot",
-    "index",
-    "model",
-    "tokens_predicted",
-    "tokens_evaluated",
-    "tokens_cached",
-    "generation_settings",
-    "truncated",
-    "stopped_eos",
-    "stopped_word",
-    "stopped_limit",
-    "stopping_word",
-    "stop_type",
-    "timings",
-    "prompt_stats",
-    "prompt",
-    "speculative",
-    "choice",
-    "choices",
-    "session_load",
-    "session_save",
-    "completion_probabilities",
-    "message",
-    "finish_reason",
-    "usage",
-    "reasoning_format",
-    "logprobs",
-    "prompt_logprobs",
-    "tokens",
-    "sources",
-    "warnings",
-    "tag",
-    "results",
-    "delta",
-    "role",
-    "reasoning_content",
-    "tool_calls",
-];
 
 /// Reads `grammar` and `json_schema`. `response_schema`: the schema of `response_format`.
 fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Option<RequestGrammar>, Option<Value>)> {
@@ -585,48 +297,10 @@ fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Opti
     Ok((None, Some(schema)))
 }
 
-fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {
-    Ok(fields.flag(key)?.unwrap_or(default))
-}
-
-/// Reads a count. -1 (`Some(None)`) means all, any, or no limit.
-fn count_or_all(fields: &mut Fields, key: &'static str) -> Result<Option<Option<usize>>> {
-    let count: Option<i64> = fields.int(key, -1..=i64::from(i32::MAX))?;
-    Ok(count.map(|count| usize::try_from(count).ok()))
-}
-
-/// Reads `n_predict`, or its aliases `max_tokens` and `max_completion_tokens`.
-fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
-    let others = [count_or_all(fields, "max_completion_tokens")?, count_or_all(fields, "max_tokens")?];
-    Ok(count_or_all(fields, "n_predict")?.or(others.into_iter().flatten().next()).flatten())
-}
-
-/// Reads a limit in milliseconds. 0 and -1 mean no limit.
-///
-/// # Errors
-/// It is not a whole number, or out of range.
-pub fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
-    let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
-    Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
-}
-
 /// Reads `n_cmpl`, or OpenAI's name `n`.
 fn n_cmpl(fields: &mut Fields) -> Result<usize> {
     let other = fields.int("n", 1..=MAX_COMPLETIONS)?;
     Ok(fields.int("n_cmpl", 1..=MAX_COMPLETIONS)?.or(other).unwrap_or(1))
-}
-
-fn own_text(name: &str, value: &Value) -> Result<String> {
-    text_in(name, value).map(str::to_owned)
-}
-
-/// Reads `stop`: a string, or an array of strings. Empty strings are dropped, as in the old server.
-fn stop(fields: &mut Fields) -> Result<Vec<String>> {
-    let words = match fields.get("stop") {
-        Some(Value::String(word)) => vec![word.clone()],
-        _ => fields.list("stop", "an array of strings", own_text)?.unwrap_or_default(),
-    };
-    Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
 }
 
 /// Reads OpenAI's predicted output: `{"type": "content", "content": "..."}`. The content can also be an array of text parts.
@@ -656,52 +330,6 @@ fn prediction(fields: &mut Fields) -> Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// Reads `logit_bias` in all of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as in its
-/// `generation_settings`, or one object `{"id or text": bias}`.
-fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
-    let bias = |name: &str, value: &Value| match value {
-        // null is minus infinity in `generation_settings`, as the old server and llama-server write it.
-        Value::Bool(false) | Value::Null => Ok(f32::NEG_INFINITY),
-        Value::Number(_) => number_in(name, value, -MAX_BIAS..=MAX_BIAS),
-        _ => Err(unexpected(name, "a number or false", value)),
-    };
-    let target = |name: &str, value: &Value| match value {
-        Value::String(_) => Ok(BiasTarget::Text(c_text_in(name, value)?.to_owned())),
-        Value::Number(_) => prompt::token(name, value).map(BiasTarget::Token),
-        _ => Err(unexpected(name, "a token id or a string", value)),
-    };
-    let name = "logit_bias";
-    match fields.get(name) {
-        Some(Value::Object(map)) => map
-            .iter()
-            .map(|(key, value)| {
-                let key = Value::from(key.as_str());
-                let id = key.as_str().and_then(|key| key.parse::<i64>().ok()).map(Value::from);
-                let name = format!("{name}.{}", show(&key));
-                if value.is_null() {
-                    return Err(unexpected(&name, "a number or false", value));
-                }
-                Ok(LogitBias { target: target(&name, id.as_ref().unwrap_or(&key))?, bias: bias(&name, value)? })
-            })
-            .collect(),
-        _ => {
-            let entries = fields.list(name, "an array of [token, bias], or an object", |name, entry| {
-                let (of, value) = match entry {
-                    Value::Array(pair) => match pair.as_slice() {
-                        [of, value] => Some((of, value)),
-                        _ => None,
-                    },
-                    Value::Object(map) => map.get("token").zip(map.get("bias")),
-                    _ => None,
-                }
-                .ok_or_else(|| unexpected(name, "[token, bias]", entry))?;
-                Ok(LogitBias { target: target(name, of)?, bias: bias(name, value)? })
-            })?;
-            Ok(entries.unwrap_or_default())
-        }
-    }
-}
-
 /// Reads `lora` in llama-server's form: `[{"id": 0, "scale": 0.5}]`.
 fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
     fields.list("lora", "an array of {\"id\", \"scale\"}", |name, value| {
@@ -710,18 +338,6 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
         let id = int_in(&format!("{name}.id"), id, 0..=i64::from(i32::MAX))?;
         Ok((id, number_in(&format!("{name}.scale"), scale, -MAX_LORA..=MAX_LORA)?))
     })
-}
-
-/// Draws an unpredictable seed. The standard library takes the keys of its hash maps from the operating system and varies them from
-/// call to call, so hashing a constant gives a random number without another crate. Never 4294967295, which means "draw one".
-pub fn draw_seed() -> u32 {
-    let random = RandomState::new().hash_one(0u64);
-    u32::try_from(random % u64::from(u32::MAX)).unwrap_or(0)
-}
-
-/// Draws an unpredictable number from 0 to `i64::MAX`, see [`draw_seed`].
-pub fn draw_id_seed() -> u64 {
-    RandomState::new().hash_one(0u64) >> 1
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
