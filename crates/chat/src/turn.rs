@@ -330,7 +330,9 @@ impl TurnBuilder<'_> {
         self.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
         let content = self.tree.mark(Mark::Content, compiled.node);
         let block = self.format.content.clone().unwrap_or_default();
-        let (begin, end) = (self.words(block.begin()), self.words(block.end()));
+        let begins: Vec<NodeId> = block.begins.iter().map(|begin| self.words(begin)).collect();
+        let begin = if begins.is_empty() { self.tree.empty() } else { self.tree.alt(&begins) };
+        let end = self.words(block.end());
         let end = self.tree.opt(end);
         Ok(self.tree.seq(&[before, begin, content, end]))
     }

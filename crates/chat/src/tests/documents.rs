@@ -9,7 +9,7 @@ use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
 use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools, work};
 use super::templates;
-use crate::{MessageReader, ReaderOptions, TurnRequest};
+use crate::{MessageReader, ReaderOptions, TurnRequest, TurnStart};
 
 const DOCUMENT: &str = r#"{"answer": "Oslo", "n": 3}"#;
 
@@ -97,4 +97,24 @@ fn answers_of_real_templates_are_documents_or_calls() {
     }
     println!("{n_all} documents");
     assert!(all.is_empty() && n_all > 200, "{all:#?}");
+}
+
+/// The header of a message may say that it is JSON.
+#[test]
+fn documents_of_gpt_oss_have_each_of_its_headers() {
+    let (format, schema, start) = (templates::format("gpt-oss"), schema(), TurnStart::default());
+    let document = Some((&schema, CompileOptions::default()));
+    let turn = TurnRequest { tools: &[], is_required: false, parallel: true, document };
+    let grammar = format.grammar(&turn, &start, &work()).unwrap();
+    for header in ["<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"] {
+        for before in ["", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"] {
+            let says =
+                |document: &str| refused(constraint(&format, &turn, &start), &format!("{before}{header}{document}"));
+            assert_eq!(says(DOCUMENT), None, "{before}{header}");
+            assert!(says(&DOCUMENT.replace("Oslo", "Bonn")).is_some(), "{before}{header}");
+            let options = ReaderOptions { is_enforced: true, grammar: grammar.clone(), ..ReaderOptions::default() };
+            let reader = Arc::new(MessageReader::new(format.clone(), Vec::new(), options, &work()).unwrap());
+            assert_eq!(read(&reader, &format!("{before}{header}{DOCUMENT}")).unwrap().content, DOCUMENT);
+        }
+    }
 }

@@ -267,6 +267,30 @@ fn elements_are_objects_and_arrays() {
     );
 }
 
+/// Elements are read by the part of the schema that allows them.
+#[test]
+fn elements_among_several_types_obey_their_part() {
+    let call = |inner: &str| {
+        let inner = inner.replace('<', "]<]minimax[>[<");
+        format!(
+            "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">{inner}]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+        )
+    };
+    let point = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": false});
+    for union in ["anyOf", "oneOf"] {
+        let properties =
+            json!({"o": {union: [{"type": "integer"}, {"type": "array", "items": {"type": "string"}}, point]}});
+        for (inner, wanted) in [
+            ("<o><x>10</x></o>", json!({"o": {"x": 10}})),
+            ("<o><item>alpha</item><item>beta</item></o>", json!({"o": ["alpha", "beta"]})),
+            ("<o>7</o>", json!({"o": 7})),
+            ("<o>{\"x\": 3}</o>", json!({"o": {"x": 3}})),
+        ] {
+            check("MiniMax M3", &properties, &[(&call(inner), wanted, Allows)]);
+        }
+    }
+}
+
 #[test]
 fn values_of_kimi_k3_have_their_types() {
     let properties = json!({"s": {"type": "string"}, "n": {"type": "number"}, "o": {"type": "object"}, "z": {"type": ["string", "null"]}});

@@ -241,13 +241,20 @@ impl TurnBuilder<'_> {
             }
             (kind, ..) => {
                 let value = self.by_schema(call.tags, end, schema, raw, call.tool)?;
-                let empty = Value::Object(Map::new());
-                if kind.is_some() || !schema.is_valid(&empty) {
-                    return Ok(value);
+                let mut forms = Vec::new();
+                // Objects and arrays among several types. A reference leads out of its part.
+                let parts = ["anyOf", "oneOf"].into_iter().filter_map(|key| raw.get(key)?.as_array()).flatten();
+                for part in parts.filter(|part| matches!(declared_type(part), Some("object" | "array"))) {
+                    if !part.to_string().contains("\"$ref\"") {
+                        forms.push(self.element_value(call, end, &schema.own_part(part)?, part)?);
+                    }
                 }
-                let any = self.any_element(begin);
-                let parts = self.any_parts(begin, any);
-                Ok(self.tree.alt(&[parts, value]))
+                if forms.is_empty() && kind.is_none() && schema.is_valid(&Value::Object(Map::new())) {
+                    let any = self.any_element(begin);
+                    forms.push(self.any_parts(begin, any));
+                }
+                forms.push(value);
+                Ok(self.tree.alt(&forms))
             }
         }
     }
