@@ -7,12 +7,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <climits>
 #include <condition_variable>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,7 +36,7 @@ constexpr int64_t MOST_THREADS = 16;
 constexpr int64_t PIECE = 1 << 20;
 // Bytes of rows that are worth a second thread.
 constexpr int64_t WORTH_A_THREAD = 4 * PIECE;
-// The nice value of threads that make panels while the model is in use: they get a tenth of a core from a thread that computes.
+// The nice value of threads that make panels while the model is in use, for some seconds: they get a tenth of a core from a thread that computes.
 [[maybe_unused]] constexpr int NICE = 10;
 
 // Threads that wait for work.
@@ -160,12 +164,12 @@ void * map_again(uintptr_t first, size_t size) {
 
 // Makes panels of the rows at `rows`, which are mapped or in memory, on this thread and the makers. Rows of several matrices follow each other
 // without a gap, so they are like those of one. Returns false if it was stopped.
-bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Makers & makers, const std::atomic<bool> & stops) {
+bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Makers & makers, const LoadPausePoint & pause,
+          const std::atomic<bool> & stops) {
     const int64_t n_rows = ggml_nrows(tensor);
     const size_t of_row = ggml_row_size(tensor->type, tensor->ne[0]);
     const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
     std::atomic<int64_t> next { 0 };
-    const LoadPausePoint pause;
     const auto work = [&]() noexcept {
         for (int64_t row; !stops.load(std::memory_order_relaxed) && (row = next.fetch_add(at_once)) < n_rows;) {
             pause.pass();
@@ -183,6 +187,12 @@ bool make(const ggml_tensor * tensor, const uint8_t * rows, bool is_mapped, Make
         makers.run(work);
     }
     return next.load(std::memory_order_relaxed) >= n_rows;
+}
+
+// The number of the layer that has a tensor. A decode reads the tensors of the output last.
+int layer_of(const ggml_tensor * tensor) {
+    int layer;
+    return sscanf(ggml_get_name(tensor), "blk.%d.", &layer) == 1 ? layer : INT_MAX;
 }
 
 int64_t n_cores() { return std::thread::hardware_concurrency(); }
@@ -239,25 +249,48 @@ public:
         return std::any_of(
             weights.begin(), weights.end(), [=](const Weights & of) { return address - reinterpret_cast<uintptr_t>(of.mapping) < of.mapped; });
     }
-    void stop() { stops.store(true, std::memory_order_relaxed); }
+    void stop() {
+        stops.store(true);
+        interrupts.store(true);
+    }
+    // The order in which a decode reads them. Called once, before others use the list.
+    void sort() {
+        const auto is_before = [](const Weights & a, const Weights & b) { return layer_of(a.tensor) < layer_of(b.tensor); };
+        std::stable_sort(weights.begin(), weights.end(), is_before);
+    }
 
-    // Makes the panels on half of the cores, until it is stopped. Called once, on a thread of its own.
-    void make_all() {
+    // Makes the panels on half of the cores, until it is stopped. Called once, on a thread of its own. Threads with a low priority make them. On a busy
+    // machine they may get nearly no time, so threads with the caller's priority make those that are left after `patience`.
+    void make_all(std::chrono::milliseconds patience) {
+        const LoadPausePoint pause;
+        std::mutex mutex;
+        std::condition_variable ends;
+        bool has_ended = false;
+        const auto yield = [&]() noexcept {
 #if defined(__linux__)
-        // The nice value of the calling thread, and so of those that it starts.
-        setpriority(PRIO_PROCESS, 0, NICE);
+            // The nice value of the calling thread, and so of those that it starts.
+            setpriority(PRIO_PROCESS, 0, NICE);
 #endif
-        Makers makers(std::min(MOST_THREADS, n_cores() / 2));
-        for (const Weights & of : weights) {
-            if (!make(of.tensor, of.rows, true, makers, stops)) {
-                return;
+            make_left(pause);
+            const std::lock_guard<std::mutex> lock(mutex);
+            has_ended = true;
+            ends.notify_one();
+        };
+        try {
+            std::thread yielding(yield);
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                ends.wait_for(lock, patience, [&] { return has_ended; });
             }
-            __atomic_store_n(&of.state->file, nullptr, __ATOMIC_RELEASE);
-            const size_t size = ggml_nbytes(of.tensor);
-            // Products have read some pages again.
-            give_back(of.rows, size);
-            bytes_left.fetch_sub(size, std::memory_order_relaxed);
-            left_of_all.fetch_sub(size, std::memory_order_relaxed);
+            interrupts.store(true);
+            yielding.join();
+            interrupts.store(false);
+        } catch (const std::system_error &) {
+            // Without another thread, this one makes them.
+        }
+        // A stop before this line has set this first, and one after it interrupts.
+        if (!stops.load()) {
+            make_left(pause);
         }
     }
 
@@ -269,9 +302,28 @@ private:
         void * mapping;
         size_t mapped;
     };
+
+    // Makes the panels of which none are complete yet, until it is interrupted. Those of the tensor that it has begun are made again later.
+    void make_left(const LoadPausePoint & pause) noexcept {
+        Makers makers(std::min(MOST_THREADS, n_cores() / 2));
+        for (; n_made < weights.size(); ++n_made) {
+            const Weights & of = weights[n_made];
+            if (!make(of.tensor, of.rows, true, makers, pause, interrupts)) {
+                return;
+            }
+            __atomic_store_n(&of.state->file, nullptr, __ATOMIC_RELEASE);
+            const size_t size = ggml_nbytes(of.tensor);
+            // Products have read some pages again.
+            give_back(of.rows, size);
+            bytes_left.fetch_sub(size, std::memory_order_relaxed);
+            left_of_all.fetch_sub(size, std::memory_order_relaxed);
+        }
+    }
+
     std::vector<Weights> weights;
+    size_t n_made = 0;
     std::atomic<uint64_t> bytes_left { 0 };
-    std::atomic<bool> stops { false };
+    std::atomic<bool> stops { false }, interrupts { false };
 };
 
 }  // namespace foredraft
@@ -306,7 +358,7 @@ void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t *
     // Outside of a load there are none that wait.
     Makers makers(std::min(MOST_THREADS, n_cores()));
     const std::atomic<bool> never { false };
-    make(tensor, rows, load.is_mapped, load.makers ? *load.makers : makers, never);
+    make(tensor, rows, load.is_mapped, load.makers ? *load.makers : makers, LoadPausePoint(), never);
 }
 
 }  // namespace foredraft
@@ -329,10 +381,15 @@ foredraft_pending_panels * foredraft_load_end(void) {
         delete pending;
         return nullptr;
     }
+    if (pending != nullptr) {
+        pending->sort();
+    }
     return pending;
 }
 
-void foredraft_panels_make(foredraft_pending_panels * pending) { pending->make_all(); }
+void foredraft_panels_make(foredraft_pending_panels * pending, uint32_t patience_ms) {
+    pending->make_all(std::chrono::milliseconds(patience_ms));
+}
 void foredraft_panels_stop(foredraft_pending_panels * pending) { pending->stop(); }
 uint64_t foredraft_panels_left(const foredraft_pending_panels * pending) { return pending->left(); }
 bool foredraft_panels_read(const foredraft_pending_panels * pending, size_t address) { return pending->reads(address); }

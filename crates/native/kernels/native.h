@@ -51,8 +51,9 @@ struct foredraft_pending_panels;
 void foredraft_load_begin(uint64_t formats, uint64_t foreseen, bool is_mapped, bool later);
 // Ends the load. Returns the weights of which panels are still to be made. NULL: none.
 struct foredraft_pending_panels * foredraft_load_end(void);
-// Makes the panels, on the calling thread and others, until it is stopped. Called once.
-void foredraft_panels_make(struct foredraft_pending_panels * pending);
+// Makes the panels, on other threads for `patience_ms`, which leave the cores to those that compute, then on the calling thread and others, until it is
+// stopped. Called once.
+void foredraft_panels_make(struct foredraft_pending_panels * pending, uint32_t patience_ms);
 // Stops the making within milliseconds.
 void foredraft_panels_stop(struct foredraft_pending_panels * pending);
 // The bytes of weights of which panels are still to be made.

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 #[cfg(own_kernels)]
 use std::ptr::NonNull;
 use std::sync::LazyLock;
+use std::time::Duration;
 #[cfg(own_kernels)]
 use std::{
     sync::{Arc, OnceLock},
@@ -284,13 +285,14 @@ impl Drop for PendingWeights {
 
 #[cfg(own_kernels)]
 impl PendingPanels {
-    /// Begins to make the panels, on a thread of its own, which calls `around` with that work. The model must live until [`PendingPanels::stop`].
-    /// Later calls change nothing.
-    pub(crate) fn begin(&self, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
+    /// Begins to make the panels, on a thread of its own, which calls `around` with that work. For so long it leaves the cores to other threads. The
+    /// model must live until [`PendingPanels::stop`]. Later calls change nothing.
+    pub(crate) fn begin(&self, patience: Duration, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
+        let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let Some(weights) = self.weights.clone() else { return };
         self.thread.get_or_init(|| {
             // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
-            let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr()) };
+            let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr(), patience_ms) };
             // Without a thread the weights stay in the file.
             forks::spawn("foredraft-panel", move || around(&make)).ok()
         });
@@ -329,7 +331,7 @@ impl PendingPanels {
 
 #[cfg(not(own_kernels))]
 impl PendingPanels {
-    pub(crate) fn begin(&self, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
+    pub(crate) fn begin(&self, _: Duration, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
     pub(crate) fn stop(&mut self, _: impl FnOnce()) {}
     pub(crate) fn is_making(&self) -> bool {
         false
