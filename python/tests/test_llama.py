@@ -478,3 +478,14 @@ def test_the_poolings_have_their_numbers():
         assert llm.create_embedding("Hello")["data"][0]["embedding"] == vectors[0]
     with pytest.raises(foredraft.ForedraftError, match="classifier"):
         Llama(str(TARGET), pooling_type=LLAMA_POOLING_TYPE_RANK, verbose=False, warmup=False)
+
+
+@pytest.mark.parametrize(("key", "heads", "kinds"), [
+    ("mamba.ssm.conv_kernel", "0", (True, False)), ("lfm2.shortconv.l_cache", "4", (False, True)), ("kimi-linear.kda.head_dim", "4", (False, True)),
+    ("llama.block_count", "4", (False, False)),
+])
+def test_models_with_states_are_recurrent_or_hybrid(key, heads, kinds):
+    architecture = key.partition(".")[0]
+    llm = Llama.__new__(Llama)
+    llm._info = {"metadata": {"general.architecture": architecture, key: "4", f"{architecture}.attention.head_count": heads}}
+    assert (llm._is_recurrent, llm._is_hybrid) == kinds

@@ -297,7 +297,8 @@ class Llama:
 
     @property
     def _has_states(self) -> bool:
-        return any(".ssm." in key or ".wkv." in key for key in self._info["metadata"])
+        kinds = (".ssm.", ".wkv.", ".kda.", ".shortconv.")
+        return any(kind in key for key in self._info["metadata"] for kind in kinds)
 
     @property
     def _has_attention(self) -> bool:
