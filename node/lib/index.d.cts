@@ -121,6 +121,10 @@ export interface Config {
   max_queue?: number;
   cache_ram_mb?: number;
   cache_dir?: string;
+  mmproj?: string;
+  image_min_tokens?: number;
+  image_max_tokens?: number;
+  image_cache_mb?: number;
   warmup?: boolean;
   log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';
 }
@@ -146,9 +150,10 @@ export interface Speculative {
   suffix_p_min?: number;
 }
 
-/** A part of a content, as OpenAI has them. The engine reads texts, and refuses the others. */
+/** A part of a content, as OpenAI has them, or pixels. The engine reads texts and pictures, and refuses the others. */
 export type ContentPart = TextPart
   | { type: 'image_url'; image_url: { url: string; detail?: 'auto' | 'low' | 'high' } }
+  | { type: 'image'; width: number; height: number; format: 'rgb8' | 'rgba8'; base64: string }
   | { type: 'input_audio'; input_audio: { data: string; format: 'wav' | 'mp3' } }
   | { type: 'file'; file: { file_data?: string; file_id?: string; filename?: string } };
 

@@ -3,14 +3,18 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use foredraft::api::JsonEngine;
 use foredraft::llama::{
     Batch, BatchInput, Bitmap, Context, ContextParams, Interrupt, Model, ModelParams, PauseGate, Picture, PicturePiece,
     Projector, ProjectorParams, ThreadPool,
 };
 use llama_cpp_sys_2 as sys;
+use serde_json::{Value, json};
 
-use crate::common::model;
-use crate::common::tiny_models::{projectors, sliding_window};
+use crate::common::Endpoint::{Foredraft, Plain};
+use crate::common::Requests;
+use crate::common::tiny_models::{hybrid, mtp_layers, projectors, sliding_window};
+use crate::common::{complete, drain, model, n, start, submit, with};
 
 const THREADS: i32 = 2;
 const WIDTH: u32 = 40;
@@ -99,8 +103,20 @@ fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: us
 
 /// What llama.cpp's mtmd gives for the same.
 fn logits_of_mtmd(path: &str, mmproj: &str, pixels: &[u8], n_vocab: usize) -> Vec<f32> {
+    greedy_of_mtmd(path, mmproj, ("Tom saw <__media__> and said", false), pixels, n_vocab, 0).0
+}
+
+/// The logits after a text with a picture, and the most probable tokens that follow it, as mtmd gives them. `is_template`: control tokens are
+/// parsed.
+fn greedy_of_mtmd(
+    path: &str,
+    mmproj: &str,
+    (text, is_template): (&str, bool),
+    pixels: &[u8],
+    n_vocab: usize,
+    n_tokens: usize,
+) -> (Vec<f32>, Vec<sys::llama_token>) {
     let (path, mmproj) = (CString::new(path).expect("no NUL"), CString::new(mmproj).expect("no NUL"));
-    let text = "Tom saw <__media__> and said";
     // SAFETY: all that is passed lives during the calls, the row is copied before the context is freed, and everything is freed once.
     unsafe {
         let model = sys::llama_model_load_from_file(path.as_ptr(), sys::llama_model_default_params());
@@ -117,19 +133,27 @@ fn logits_of_mtmd(path: &str, mmproj: &str, pixels: &[u8], n_vocab: usize) -> Ve
             text: text.as_ptr().cast(),
             text_len: text.len(),
             add_special: true,
-            parse_special: false,
+            parse_special: is_template,
         };
         let chunks = sys::mtmd_input_chunks_init();
         assert_eq!(sys::mtmd_tokenize(projector, chunks, &raw const input, &raw const bitmap as *mut _, 1), 0);
         let mut n_past = 0;
         assert_eq!(sys::mtmd_helper_eval_chunks(projector, context, chunks, 0, 0, 64, true, &raw mut n_past), 0);
-        let logits = std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
+        let row = || std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
+        let (logits, mut tokens) = (row(), Vec::new());
+        while tokens.len() < n_tokens {
+            let row = row();
+            let best = (0..n_vocab).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a))).expect("a token");
+            tokens.push(sys::llama_token::try_from(best).expect("small"));
+            let mut last = tokens[tokens.len() - 1];
+            assert_eq!(sys::llama_decode(context, sys::llama_batch_get_one(&raw mut last, 1)), 0);
+        }
         sys::mtmd_input_chunks_free(chunks);
         sys::mtmd_bitmap_free(bitmap);
         sys::llama_free(context);
         sys::mtmd_free(projector);
         sys::llama_model_free(model);
-        logits
+        (logits, tokens)
     }
 }
 
@@ -272,4 +296,250 @@ fn damaged_files_of_pictures_end_as_errors_or_pictures() {
             assert_eq!(bitmap.rgb().len(), (bitmap.width() * bitmap.height() * 3) as usize);
         }
     }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = bytes.chunks(3).flat_map(|group| {
+        let number = group.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        (0..4).map(
+            move |at| if at > group.len() { '=' } else { char::from(DIGITS[(number >> (18 - 6 * at)) as usize % 64]) },
+        )
+    });
+    digits.collect()
+}
+
+fn rgb8(seed: u32) -> Value {
+    json!({"type": "image", "width": WIDTH, "height": HEIGHT, "format": "rgb8", "base64": base64(&pixels(seed))})
+}
+
+fn chat(pictures: &[Value]) -> Value {
+    let mut parts = vec![json!({"type": "text", "text": "What is in"})];
+    for picture in pictures {
+        parts.extend([picture.clone(), json!({"type": "text", "text": "and what is left of it?"})]);
+    }
+    json!({"messages": [{"role": "system", "content": "You are kind."}, {"role": "user", "content": parts}], "return_tokens": true,
+        "n_predict": 24, "temperature": 0.0, "repeat_penalty": 1.0, "ignore_eos": true, "cache_prompt": false})
+}
+
+fn with_eyes(mmproj: &str, more: Value) -> JsonEngine {
+    let init = json!({"model": sliding_window(), "model_draft": null, "mmproj": mmproj, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64});
+    start(with(&init, more))
+}
+
+fn refused(engine: &JsonEngine, request: &Value) -> String {
+    let answer = engine.complete_as(Foredraft, request.to_string().as_bytes());
+    let answer = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
+    assert_ne!(answer, "null", "it is not refused");
+    answer
+}
+
+#[test]
+fn chats_with_a_picture_have_the_tokens_of_mtmd() {
+    let n_vocab = load(&sliding_window()).vocab().n_tokens();
+    for mmproj in [projectors::gemma3(), projectors::lfm2()] {
+        let engine = with_eyes(&mmproj, json!({}));
+        let status = engine.status();
+        assert_eq!((&status["mmproj"]["vision"], &status["mmproj"]["audio"]), (&json!(true), &json!(false)));
+        for seed in 1..6 {
+            let request = chat(&[rgb8(seed)]);
+            let rendered = engine.with_loaded(|loaded| loaded.apply_template(request.to_string().as_bytes()));
+            let rendered = rendered.expect("a prompt")["prompt"].as_str().expect("a text").to_owned();
+            assert_eq!(rendered.matches("<__media__>").count(), 1, "{rendered}");
+            let answer = complete(&engine, Foredraft, &request);
+            let (_, expected) =
+                greedy_of_mtmd(&sliding_window(), &mmproj, (&rendered, true), &pixels(seed), n_vocab, 24);
+            assert_eq!(answer["tokens"], json!(expected), "{mmproj}, picture {seed}");
+            let stats = &answer["prompt_stats"];
+            assert_eq!(n(&stats["total_prompt_tokens"]), n(&answer["tokens_evaluated"]), "{answer}");
+            assert!(n(&answer["tokens_evaluated"]) > 30, "the rows are counted");
+        }
+    }
+}
+
+#[test]
+fn a_picture_gives_the_same_new_cached_beside_others_and_drafted() {
+    for mmproj in [projectors::gemma3(), projectors::lfm2()] {
+        let fresh = |more: Value| with_eyes(&mmproj, more);
+        let request = with(&chat(&[rgb8(1), rgb8(2)]), json!({"temperature": 0.9, "seed": 3, "repeat_penalty": 1.2}));
+        let expected = complete(&fresh(json!({"image_cache_mb": 0})), Foredraft, &request)["tokens"].clone();
+        let engine = fresh(json!({"n_parallel": 3}));
+        let cached = with(&request, json!({"cache_prompt": true}));
+        for (what, request) in [
+            ("new", &request),
+            ("its rows in memory", &request),
+            ("in the slot", &cached),
+            ("drafted", &with(&cached, json!({"speculative": {"type": "auto", "adaptive": false, "n_max": 4}}))),
+            ("drafted anew", &with(&request, json!({"speculative": {"type": "suffix", "adaptive": false}}))),
+            ("compared", &with(&request, json!({"speculative": {"compare": true}}))),
+        ] {
+            let answer = complete(&engine, Foredraft, request);
+            assert_eq!(answer["tokens"], expected, "{mmproj}: {what}");
+            if what == "in the slot" {
+                let all = n(&answer["tokens_evaluated"]);
+                assert_eq!(n(&answer["timings"]["cache_n"]), all - 1, "a later question decodes its own tokens alone");
+            }
+        }
+        let others = (0..2).map(|seed| {
+            let text = json!({"prompt": "Tom had a red hat. Mia", "n_predict": 120, "seed": seed, "ignore_eos": true});
+            submit(&engine, Foredraft, &text)
+        });
+        let others: Vec<u64> = others.collect();
+        let id = submit(&engine, Foredraft, &request);
+        let updates = drain(&engine, Foredraft, id);
+        let tokens: Vec<Value> =
+            updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect();
+        assert_eq!(json!(tokens), expected, "{mmproj}: beside others");
+        others.into_iter().for_each(|id| drop(drain(&engine, Foredraft, id)));
+        let other = with(&chat(&[rgb8(1), rgb8(4)]), json!({"temperature": 0.9, "seed": 3, "cache_prompt": true}));
+        let alone = complete(&fresh(json!({})), Foredraft, &other);
+        let after = complete(&engine, Foredraft, &other);
+        assert_eq!(after["tokens"], alone["tokens"], "{mmproj}: the first picture is in the slot");
+        assert!(n(&after["timings"]["cache_n"]) > 10, "{after}");
+    }
+}
+
+#[test]
+fn pictures_come_as_files_data_and_memory() {
+    let engine = with_eyes(&projectors::gemma3(), json!({}));
+    let expected = complete(&engine, Foredraft, &chat(&[rgb8(5)]))["tokens"].clone();
+    let file = bmp(WIDTH, HEIGHT, &pixels(5));
+    let path = std::env::temp_dir().join(format!("foredraft-picture-{}.bmp", std::process::id()));
+    std::fs::write(&path, &file).expect("the file");
+    let rgba: Vec<u8> = pixels(5).chunks(3).flat_map(|pixel| [pixel[0], pixel[1], pixel[2], 77]).collect();
+    let raw = |format: &str, pixels: &[u8]| json!({"type": "image", "width": WIDTH, "height": HEIGHT, "format": format, "address": pixels.as_ptr() as u64});
+    let rgb = pixels(5);
+    for picture in [
+        json!({"type": "image_url", "image_url": {"url": format!("data:image/bmp;base64,{}", base64(&file)), "detail": "low"}}),
+        json!({"type": "image_url", "image_url": path}),
+        json!({"type": "image_url", "image_url": {"url": format!("file://{}", path.display())}}),
+        raw("rgb8", &rgb),
+        raw("rgba8", &rgba),
+    ] {
+        assert_eq!(complete(&engine, Foredraft, &chat(&[picture.clone()]))["tokens"], expected, "{picture}");
+    }
+    std::fs::remove_file(path).expect("the file");
+}
+
+#[test]
+fn pictures_that_cannot_be_shown_are_errors() {
+    let engine = with_eyes(&projectors::gemma3(), json!({}));
+    let picture = |more: Value| with(&rgb8(1), more);
+    let url = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    let part = "messages[1].content[1]";
+    for (picture, expected) in [
+        (picture(json!({"width": 0})), format!("{part}.width")),
+        (picture(json!({"width": 41})), format!("{part}: expected")),
+        (picture(json!({"format": "bgr"})), format!("{part}.format")),
+        (picture(json!({"format": null})), format!("{part}.format")),
+        (picture(json!({"base64": null})), format!("{part}: expected either base64 or address")),
+        (picture(json!({"base64": null, "address": 0})), format!("{part}: address")),
+        (picture(json!({"base64": null, "address": 4096})), format!("{part}: address")),
+        (picture(json!({"base64": "*"})), format!("{part}: expected base64")),
+        (picture(json!({"width": 64_000_000, "height": 64_000_000})), format!("{part}: ")),
+        (url("https://example.com/a.png"), format!("{part}.image_url.url")),
+        (url("data:image/png,abc"), format!("{part}.image_url.url")),
+        (url("data:image/png;base64,AAAA"), format!("{part}: expected a PNG")),
+        (url("/no/such/file.png"), format!("{part}: cannot be read")),
+        (json!({"type": "image_url"}), format!("{part}.image_url.url")),
+        (json!({"type": "input_audio", "input_audio": {}}), format!("{part}: expected text")),
+    ] {
+        let message = refused(&engine, &chat(&[picture.clone()]));
+        assert!(message.contains(&expected), "{picture}: {message}");
+    }
+    let in_system = json!({"messages": [{"role": "system", "content": [rgb8(1)]}, {"role": "user", "content": "a"}]});
+    assert!(refused(&engine, &in_system).contains("messages[0].content[0]: expected text"));
+    let all: Vec<Value> = (0..33).map(|_| rgb8(1)).collect();
+    assert!(refused(&engine, &chat(&all)).contains("expected at most 32 pictures"));
+    let most = complete(&engine, Foredraft, &chat(&all[..8]));
+    assert!(n(&most["tokens_evaluated"]) > 100);
+    let full = refused(&engine, &with(&chat(&all[..32]), json!({"on_overflow": "error"})));
+    assert!(full.contains("512"), "{full}");
+    for more in [json!({"n_beams": 2}), json!({"prompt_logprobs": 1}), json!({"session_save": "/tmp/never-written"})] {
+        let message = refused(&engine, &with(&chat(&[rgb8(1)]), more.clone()));
+        assert!(message.contains("picture"), "{more}: {message}");
+    }
+    let blind = start(json!({}));
+    assert!(refused(&blind, &chat(&[rgb8(1)])).contains("load its projector with mmproj"));
+    let marks = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "\u{fdef}0\u{fdef}"}, rgb8(1)]}], "n_predict": 1});
+    assert!(refused(&engine, &marks).contains("U+FDEF"));
+    assert_eq!(complete(&engine, Plain, &json!({"prompt": "Tom", "n_predict": 1}))["success"], true);
+}
+
+fn tokens_of(updates: &[Value]) -> Value {
+    updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect()
+}
+
+#[test]
+fn pictures_on_other_memories_have_the_outputs_of_a_fresh_engine() {
+    let sampled = json!({"temperature": 0.9, "seed": 5, "cache_prompt": true});
+    let request = |picture: u32, more: Value| with(&with(&chat(&[rgb8(picture)]), sampled.clone()), more);
+    for (kind, init) in [
+        ("shared cells", json!({"n_parallel": 2, "kv_unified": true})),
+        ("a small window", json!({"n_parallel": 2, "swa_full": false})),
+        ("a draft model", json!({"n_parallel": 2, "model_draft": model("draft")})),
+        ("hybrid", json!({"model": hybrid(), "n_parallel": 2})),
+        ("layers for drafts", json!({"model": mtp_layers(), "n_parallel": 2, "speculative": {"type": "mtp"}})),
+    ] {
+        let mmproj = projectors::lfm2();
+        let engine = with_eyes(&mmproj, init.clone());
+        let fresh = || with_eyes(&mmproj, with(&init, json!({"n_parallel": 1, "kv_unified": false})));
+        for picture in [1, 2, 1] {
+            let request = request(picture, json!({}));
+            let other = json!({"prompt": "Tom had a red hat. Mia", "n_predict": 60, "seed": picture, "ignore_eos": true,
+                "return_tokens": true, "speculative": true});
+            let beside = submit(&engine, Foredraft, &other);
+            let id = submit(&engine, Foredraft, &with(&request, json!({"speculative": true})));
+            let found = tokens_of(&drain(&engine, Foredraft, id));
+            let expected = complete(&fresh(), Foredraft, &with(&request, json!({"speculative": false})));
+            assert_eq!(found, expected["tokens"], "{kind}, picture {picture}");
+            let expected = complete(&fresh(), Foredraft, &with(&other, json!({"speculative": false})));
+            assert_eq!(
+                tokens_of(&drain(&engine, Foredraft, beside)),
+                expected["tokens"],
+                "{kind}, beside picture {picture}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pictures_in_conversations_decisions_and_full_contexts() {
+    let target = model("target");
+    let mmproj = projectors::lfm2_of(load(&target).n_embd() as u64);
+    let fresh = || with_eyes(&mmproj, json!({"model": target}));
+    let engine = fresh();
+    let request = with(&chat(&[rgb8(1)]), json!({"temperature": 0.9, "seed": 5, "cache_prompt": true}));
+    let expected = complete(&fresh(), Foredraft, &request);
+    for round in 0..3 {
+        let named = with(&request, json!({"conversation": "of the picture"}));
+        let answer = complete(&engine, Foredraft, &named);
+        assert_eq!(answer["tokens"], expected["tokens"], "round {round}");
+        assert_eq!(n(&answer["timings"]["cache_n"]) > 30, round > 0, "round {round}: {}", answer["timings"]);
+        complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4, "conversation": "of Tom"}));
+    }
+    let several = complete(&engine, Foredraft, &with(&request, json!({"n_cmpl": 2})));
+    assert_eq!(several["results"][0]["tokens"], expected["tokens"]);
+    let choices = with(&request, json!({"choices": ["yes", "no", "perhaps"], "n_predict": null}));
+    let (found, expected) = (complete(&engine, Foredraft, &choices), complete(&fresh(), Foredraft, &choices));
+    assert_eq!(found["choices"], expected["choices"]);
+    let small = with_eyes(&mmproj, json!({"model": target, "n_ctx": 128}));
+    let full = complete(&small, Foredraft, &with(&request, json!({"n_predict": 500})));
+    assert_eq!(full["stop_type"], "limit", "a context with a picture does not shift");
+    let session = json!({"id_slot": 0, "filename": "/tmp/never-written"}).to_string();
+    let saved = small.with_loaded(|loaded| loaded.session_save(session.as_bytes()));
+    assert!(saved.expect_err("it holds a picture").message().contains("pictures"));
+    // The oldest turns go with their pictures.
+    let mut messages = Vec::new();
+    for seed in 1..30 {
+        messages.push(chat(&[rgb8(seed)])["messages"][1].clone());
+        messages.push(json!({"role": "assistant", "content": "A hat."}));
+    }
+    messages.pop();
+    let long = with(&chat(&[]), json!({"messages": messages, "n_predict": 8}));
+    let answer = complete(&fresh(), Foredraft, &long);
+    let dropped = n(&answer["prompt_stats"]["dropped_messages"]);
+    assert!(dropped > 0 && dropped % 2 == 0, "{}", answer["prompt_stats"]);
+    let rest = with(&long, json!({"messages": messages[dropped..]}));
+    assert_eq!(complete(&fresh(), Foredraft, &rest)["tokens"], answer["tokens"]);
 }

@@ -119,7 +119,13 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
         (br#"{"model": "x", "n_threads": 100000}"#.to_vec(), 3, "n_threads: "),
         (br#"{"model": "x", "cache_type_k": "q3"}"#.to_vec(), 3, "cache_type_k: "),
         (br#"{"model": "x", "override_kv": [{}]}"#.to_vec(), 3, "override_kv"),
-        (br#"{"model": "x", "mmproj": "y"}"#.to_vec(), 3, "mmproj: expected no projector"),
+        (br#"{"model": "x", "mmproj": 5}"#.to_vec(), 3, "mmproj: expected a string"),
+        (br#"{"model": "x", "mmproj": "y", "isolate": true}"#.to_vec(), 3, "mmproj: "),
+        (
+            br#"{"model": "x", "mmproj": "y", "image_min_tokens": 3, "image_max_tokens": 2}"#.to_vec(),
+            3,
+            "image_min_tokens: ",
+        ),
         (br#"{"model": "x", "tensor_split": [-1]}"#.to_vec(), 3, "tensor_split"),
         (br#"{"model": "x", "lora": ["nowhere.gguf", 5]}"#.to_vec(), 3, "lora"),
         (br#"{"model": "x", "speculative": {"n_max": 1000000}}"#.to_vec(), 3, "n_max"),
@@ -134,7 +140,7 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
         (missing("--no-such-flag"), 3, "--no-such-flag"),
         (missing(""), 1, "/nowhere.gguf"),
         (missing("-c 16 -ngl 99 --temp warm"), 1, "/nowhere.gguf"), // a request's flag is only a warning
-        (missing("-c 16 -ngl 99 --mmproj x"), 3, "--mmproj"),
+        (missing("-c 16 -ngl 99 --mmproj x"), 1, "/nowhere.gguf"),
         ("-m ".bytes().chain(std::iter::repeat_n(b'a', 10 << 20)).collect(), 1, "model: "),
     ]);
     cases

@@ -21,7 +21,7 @@ use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::prompt_fit;
 use foredraft_llama::{Token, Vocab};
 use foredraft_sampling::{Sampler, SamplingSettings};
-use foredraft_speculation::{Settings, Verify};
+use foredraft_speculation::{DrafterKind, Settings, Verify};
 
 /// Where a request runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,6 +275,9 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
 
 /// Begins a beam search.
 pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Submission) -> Result<()> {
+    if !submission.request.pictures.is_empty() {
+        return Err(Error::invalid("n_beams: not available with pictures"));
+    }
     let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
     let n_total = prompt.len();
     let n_keep = prompt_fit::effective_n_keep(submission.request.options.n_keep, n_total, pool.context.n_ctx());
@@ -286,8 +289,9 @@ pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Su
 /// Begins a request in a free slot.
 pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -> Result<()> {
     let compare = Compare::first(&submission.request);
-    let Submission { request, sink, deadline, rank, first_run, .. } = submission;
+    let Submission { mut request, sink, deadline, rank, first_run, .. } = submission;
     let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
+    adapt_to_pictures(pool, index, &mut request)?;
     let vocab = model.vocab();
     let reuses_cache = request.reuses_cache();
     let mut options = request.options;
@@ -295,6 +299,11 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_total = request.prompt.len();
     let n_keep = prompt_fit::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
+    let text_start = tokens.iter().rposition(|token| *token < 0).map_or(0, |last| last + 1);
+    if truncated && !request.pictures.is_empty() {
+        let message = format!("prompt: {n_total} tokens with pictures do not fit into the context of {n_ctx}");
+        return Err(Error::context_full(message, n_total, n_ctx));
+    }
     let biases = || request.sampling.logit_bias.clone();
     let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
     let decision = request.questions.filter(|_| !is_preparation).map(decide).transpose()?;
@@ -304,6 +313,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     conversations::switch(pool, index, options.conversation.as_deref(), &tokens);
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
+        let drafts = drafts && text_start == 0;
         prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);
     }
     let session_load: Option<Restored> =
@@ -346,7 +356,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let settings = request.speculative.or_else(|| offers_free_tokens.then(Settings::none));
     let speculation = settings.map(|settings| speculate(pool, index, settings, is_requested, &sampler));
     if options.cache_prompt && options.n_cache_reuse > 0 {
-        pool.drafters.reuse(index, &tokens, options.n_cache_reuse);
+        pool.drafters.reuse(index, tokens.get(text_start..).unwrap_or(&[]), options.n_cache_reuse);
     }
     let n_admissions = pool.count_admission();
     let prompt = PromptStats { n_total, n_prompt: output, n_cached, truncated };
@@ -359,6 +369,8 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         prompt_probs,
         output,
         tokens,
+        pictures: request.pictures,
+        text_start,
         sampler,
         edited_rows: request.logits_editor.map(EditedRows::new),
         completion,
@@ -379,6 +391,39 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         is_preempted: false,
         dropped: DroppedTokens::default(),
     });
+    Ok(())
+}
+
+/// Turns off what a request with pictures cannot have: shifts of its context, and drafters that run a model, which would have to see the pictures.
+///
+/// # Errors
+/// The engine cannot decode the pictures, or the request asks for what is not available with pictures.
+fn adapt_to_pictures(pool: &SlotPool, index: usize, request: &mut Request) -> Result<()> {
+    let Request { prompt, pictures, options, speculative, .. } = request;
+    let Some(n_together) = pictures.iter().map(|picture| picture.most_together()).max() else { return Ok(()) };
+    let n_ubatch = pool.context.n_ubatch();
+    let is_grouped = pool.slots.get(index).is_some_and(|slot| slot.cache.tokens_until_group() < usize::MAX);
+    let refusals = [
+        (
+            n_together > n_ubatch,
+            format!("n_ubatch: a picture has {n_together} rows that are decoded together, and it is {n_ubatch}"),
+        ),
+        (
+            prompt.last().is_some_and(|last| *last < 0),
+            "prompt: ends with a picture, after which there is no text".to_owned(),
+        ),
+        (options.prompt_probs.is_some(), "prompt_logprobs: not available with pictures".to_owned()),
+        (options.session_save.is_some(), "session_save: a session file does not hold pictures yet".to_owned()),
+        (is_grouped, "grp_attn_n: not available with pictures".to_owned()),
+    ];
+    if let Some((_, why)) = refusals.into_iter().find(|(is_refused, _)| *is_refused) {
+        return Err(Error::invalid(why));
+    }
+    options.ends_when_full = true;
+    options.n_cache_reuse = 0;
+    if let Some(settings) = speculative {
+        settings.sources.retain(|kind| !matches!(kind, DrafterKind::Draft | DrafterKind::Mtp));
+    }
     Ok(())
 }
 

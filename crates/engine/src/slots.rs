@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::begun::{BegunAnswer, BegunAnswers};
@@ -19,7 +20,7 @@ use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
 use crate::session::{ConversationRecord, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
-use foredraft_llama::{Context, Token};
+use foredraft_llama::{BatchInput, Context, EncodedPicture, Token};
 use foredraft_sampling::Sampler;
 use foredraft_speculation::verify::Residual;
 use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
@@ -82,6 +83,7 @@ impl Slot {
             ..SlotState::default()
         };
         let Some(task) = &self.task else { return own };
+        let (of_picture, until_picture) = task.next_picture(self.cache.len());
         SlotState {
             has_request: true,
             is_preempted: task.is_preempted,
@@ -92,6 +94,9 @@ impl Slot {
             is_generating: task.completion.has_begun(),
             scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
+            n_rows: of_picture.map_or(0, |(n, _)| n),
+            n_whole: of_picture.map_or(0, |(n, is_whole)| if is_whole { n } else { 0 }),
+            tokens_until_group: own.tokens_until_group.min(until_picture),
             n_remaining: task.completion.remaining(),
             n_max_draft: task.speculation.as_ref().map_or(0, |speculation| speculation.n_max),
             ..own
@@ -205,6 +210,10 @@ pub(super) struct Task {
     pub(super) sink: CompletionSink,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
     pub(super) tokens: Vec<Token>,
+    /// The pictures whose rows are in it, as negative numbers. Such a context never shifts.
+    pub(super) pictures: Arc<[Arc<EncodedPicture>]>,
+    /// Where in `tokens` the text after the last picture begins: drafters see no more.
+    pub(super) text_start: usize,
     pub(super) sampler: Sampler,
     /// The rows that the host's logits callback has changed, if the request has one.
     pub(super) edited_rows: Option<EditedRows>,
@@ -276,6 +285,29 @@ pub(super) struct StochasticScratch {
 }
 
 impl Task {
+    /// The picture that has the row with this number.
+    pub(super) fn picture_of(&self, token: Token) -> Option<&EncodedPicture> {
+        self.pictures.iter().find(|picture| picture.rows_from(token).is_some()).map(Arc::as_ref)
+    }
+
+    /// The rows that come next after `known` tokens, and whether they are decoded together; and the tokens, or rows, before another kind of them.
+    fn next_picture(&self, known: usize) -> (Option<(usize, bool)>, usize) {
+        let Some(rest) = self.tokens.get(known..self.text_start) else { return (None, usize::MAX) };
+        let of = |token: &Token| {
+            let picture = self.picture_of(*token)?;
+            Some((picture.rows_from(*token)?, picture.input() == BatchInput::NonCausalRows))
+        };
+        match rest.first().and_then(of) {
+            Some((n, is_whole)) => (Some((n, is_whole)), n),
+            None => (None, rest.iter().position(|token| *token < 0).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// The part of its context that drafters see: all, or what follows the last picture.
+    pub(super) fn drafted_from(&self) -> &[Token] {
+        self.tokens.get(self.text_start..).unwrap_or(&[])
+    }
+
     /// The generated tokens that are still in the context.
     pub(super) fn output(&self) -> &[Token] {
         self.tokens.get(self.output..).unwrap_or(&[])
@@ -284,7 +316,7 @@ impl Task {
     /// The context as if no shift had dropped tokens (of very long ones the end), and how many tokens of it were generated.
     pub(super) fn whole_context(&self) -> (Cow<'_, [Token]>, usize) {
         if self.dropped.tokens.is_empty() {
-            return (Cow::Borrowed(&self.tokens), self.output().len());
+            return (Cow::Borrowed(self.drafted_from()), self.output().len());
         }
         let (kept, rest) = self.tokens.split_at(self.dropped.at.min(self.tokens.len()));
         let kept = if self.dropped.n > self.dropped.tokens.len() { &[] } else { kept };

@@ -70,6 +70,7 @@ pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
 pub use pictures::bitmap::Bitmap;
+pub use pictures::cache::{EncodedPicture, NumberedPicture, PictureCache};
 pub use pictures::projector::{Picture, PicturePiece, Projector, ProjectorParams};
 pub use platform::cpus::{CpuSet, ThreadPriority};
 pub use platform::keep_loaded;

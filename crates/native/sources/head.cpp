@@ -355,8 +355,8 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, fored
         return "is a LoRA adapter, not a model: load the model that it was made for, and name the adapter in `lora`";
     }
     if (type == "mmproj" || architecture == "clip") {
-        return "is a multimodal projector (mmproj), which turns images or sound into input for a model. This library has text alone: "
-               "name the file of the model";
+        return "is a multimodal projector (mmproj), which turns images or sound into input for a model: name that model in `model`, and this "
+               "file in `mmproj`";
     }
     if (type == "imatrix" || architecture == "imatrix") {
         return "is an importance matrix, which quantizing uses, not a model";

@@ -140,6 +140,10 @@ class EngineOptions(TypedDict, total=False):
     max_queue: int
     cache_ram_mb: int
     cache_dir: Path
+    mmproj: Path
+    image_min_tokens: int
+    image_max_tokens: int
+    image_cache_mb: int
     isolate: bool
     isolate_path: Path
     isolate_cpus: str

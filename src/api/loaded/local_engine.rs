@@ -14,14 +14,14 @@ use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
 use crate::api::wire::function::Function;
-use crate::api::wire::load::LoadRequest;
+use crate::api::wire::load::{LoadRequest, PictureSettings};
 use crate::api::wire::request::{RequestArguments, RequestDefaults};
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::host::Hook;
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
-use crate::llama::{Model, PauseGate};
+use crate::llama::{Model, PauseGate, PictureCache, Projector, ProjectorParams};
 
 /// A loaded engine, in whatever process it is.
 pub trait LoadedEngine: Send + Sync {
@@ -84,6 +84,7 @@ pub struct LocalEngine {
     load: LoadRequest,
     status: EngineStatus,
     templates: ChatTemplates,
+    pictures: Option<Arc<PictureCache>>,
     pub cache_files: CacheFiles,
     pub preparer: Preparer,
     pub preparations: Preparations,
@@ -111,6 +112,8 @@ impl LocalEngine {
         is_aborted: &StopSignal,
     ) -> Result<LocalEngine> {
         let (models, worker) = engine::load(&load.config, pauses, notify, progress)?;
+        let pictures = projector(&load, &models)?.map(|(projector, most)| PictureCache::new(projector, most, pauses));
+        let pictures = pictures.map(Arc::new);
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
         load.warn_about_models(&models);
@@ -118,11 +121,12 @@ impl LocalEngine {
             log::write(Level::Warn, &format!("load: {warning}"));
         }
         let engine = LocalEngine {
-            status: EngineStatus::loaded(&models, &load),
+            status: EngineStatus::loaded(&models, &load, pictures.as_deref()),
             models,
             worker,
             load,
             templates: ChatTemplates::default(),
+            pictures,
             cache_files: CacheFiles::default(),
             preparations: Preparations::default(),
             preparer: Preparer::new(Arc::clone(pauses)),
@@ -192,7 +196,9 @@ impl LocalEngine {
 
     /// The target as the model that generates.
     pub fn target(&self) -> ServingModel {
-        self.serving_model(&self.models.target, self.load.alias(), self.models.n_ctx, &self.templates.target)
+        let n_ctx = self.models.n_ctx;
+        let target = self.serving_model(&self.models.target, self.load.alias(), n_ctx, &self.templates.target);
+        ServingModel { pictures: self.pictures.clone(), ..target }
     }
 
     /// The draft model as the model that generates (draft-only mode).
@@ -230,9 +236,35 @@ impl LocalEngine {
             ctx_shift: self.load.config.ctx_shift,
             templates: Arc::clone(templates),
             chat_template: self.load.chat_template.clone(),
+            pictures: None,
             stopping: Arc::clone(&self.stopping),
             target: Arc::clone(&self.models.target),
         }
+    }
+}
+
+/// Loads the encoder of pictures, if the load has one. Also returns the most bytes of encoded pictures.
+///
+/// # Errors
+/// It cannot be loaded, or needs what is not available yet.
+fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, usize)>> {
+    let Some(PictureSettings { path, min_tokens, max_tokens, cache }) = load.pictures.clone() else { return Ok(None) };
+    if models.target.vocab_only() || !models.target.can_generate() {
+        return Err(Error::invalid("mmproj: not available with a model that generates no text"));
+    }
+    let n_threads = load.config.context.n_threads_batch;
+    let params = ProjectorParams { path, n_threads, min_tokens, max_tokens };
+    let projector = Projector::load(&models.target, &params)?;
+    let lacks = [
+        (!projector.has_vision(), "encodes sounds only, which are not available yet"),
+        (
+            projector.uses_mrope(),
+            "the model's positions are four numbers (M-RoPE), with which pictures are not available yet",
+        ),
+    ];
+    match lacks.into_iter().find(|(lacks, _)| *lacks) {
+        Some((_, why)) => Err(Error::model(format!("mmproj: {}: {why}", params.path.display()))),
+        None => Ok(Some((projector, cache))),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
-use crate::llama::{self, DevicePlacement, DeviceUse, Model, WeightLayout};
+use crate::llama::{self, DevicePlacement, DeviceUse, Model, PictureCache, Projector, WeightLayout};
 
 /// The state of an engine while no model is loaded.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +70,8 @@ pub struct EngineStatus {
     model_n_params: u64,
     draft: Option<Value>,
     attention: Option<Value>,
+    /// What the mmproj file is for.
+    mmproj: Option<Value>,
     self_check: Option<SelfCheck>,
     cpu: Option<Value>,
     n_threads_now: usize,
@@ -122,7 +124,7 @@ impl EngineStatus {
     }
 
     /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
-    pub fn loaded(models: &Models, load: &LoadRequest) -> EngineStatus {
+    pub fn loaded(models: &Models, load: &LoadRequest, pictures: Option<&PictureCache>) -> EngineStatus {
         let config = &load.config;
         let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         EngineStatus {
@@ -146,6 +148,7 @@ impl EngineStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
+            mmproj: pictures.map(|pictures| mmproj(load, pictures.projector())),
             self_check: Some(models.self_check),
             cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
             devices: llama::devices().iter().map(|on| device(on, models)).collect(),
@@ -178,6 +181,17 @@ impl EngineStatus {
         // Serialization fails only for maps with keys that are not strings, and there are none.
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// What the mmproj file is for.
+fn mmproj(load: &LoadRequest, projector: &Projector) -> Value {
+    json!({
+        "path": load.pictures.as_ref().map(|pictures| pictures.path.to_string_lossy()),
+        "vision": projector.has_vision(),
+        "audio": projector.has_audio(),
+        "n_embd": projector.n_embd(),
+        "non_causal": projector.is_non_causal(),
+    })
 }
 
 /// The attention kernel of a context, and how it was chosen.

@@ -4,6 +4,7 @@ pub mod chat;
 pub mod chat_format;
 mod infill;
 mod interrupt;
+mod pictures;
 mod serving_model;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
+use self::pictures::{ChatPictures, shown};
 use self::serving_model::QuestionFrame;
 pub use self::serving_model::{ChatTemplates, QuestionTokens, ServedModel, ServingModel, TemplatesByTools};
 use crate::api::prompts::chat::{
@@ -24,7 +26,7 @@ use crate::api::wire::request::{
     AskedQuestion, ChatInput, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
 };
 use crate::error::{Error, Result};
-use crate::llama::{Token, Vocab, Vocabulary as _};
+use crate::llama::{EncodedPicture, Token, Vocab, Vocabulary as _};
 use crate::speculative::Predicted;
 use foredraft_base::prompt_fit;
 
@@ -47,6 +49,9 @@ pub struct PreparedPrompt {
     /// The number of messages that were dropped.
     pub n_dropped: usize,
     pub warnings: Vec<String>,
+    /// The pictures whose rows are among the tokens.
+    #[serde(skip)]
+    pub pictures: Arc<[Arc<EncodedPicture>]>,
 }
 
 fn write_tokens<S: Serializer>(tokens: &Arc<[Token]>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -60,7 +65,7 @@ fn read_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Token]
 impl PreparedPrompt {
     /// A prompt from which nothing was dropped.
     fn whole(tokens: Vec<Token>, text: Option<Value>) -> PreparedPrompt {
-        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warnings: Vec::new() }
+        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warnings: Vec::new(), pictures: Arc::default() }
     }
 }
 
@@ -85,6 +90,10 @@ pub struct PromptSource {
 impl PromptSource {
     /// Whether the prompts are short enough for the caller's thread, and the tree of tokens is not missing. `chat_len`: the length of a chat's prompt in bytes.
     pub fn is_short(&self, chat_len: usize) -> bool {
+        let has_pictures = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.pictures.is_empty());
+        if self.serving.pictures.is_some() && self.inputs.all.iter().any(has_pictures) {
+            return false;
+        }
         let prediction = self.prediction.as_ref().map_or(0, String::len);
         let questions = self.questions.iter().map(AskedQuestion::len_estimate);
         let inputs = self.inputs.all.iter().map(|input| input.prompt.text_len());
@@ -136,10 +145,17 @@ impl PromptSource {
             }
             Prompt::Messages(chat) if self.questions.is_empty() => self.chat(chat)?,
             Prompt::Messages(chat) => {
+                if let Some(first) = chat.pictures.first() {
+                    return Err(Error::invalid(format!(
+                        "{}: pictures are not available yet with questions",
+                        first.name
+                    )));
+                }
                 let rendered = self.render(chat, &chat.messages)?;
                 let (rendered, of_messages) = before_question(rendered)?;
                 *frame = of_messages;
-                PreparedPrompt::whole(self.tokens_of(&rendered)?, Some(rendered.text.into()))
+                let tokens = ChatPictures::default().tokenize(self.serving.vocab(), &rendered, &[])?;
+                PreparedPrompt::whole(tokens, Some(rendered.text.into()))
             }
         };
         let (n, n_ctx) = (prompt.tokens.len(), self.serving.n_ctx);
@@ -163,20 +179,23 @@ impl PromptSource {
 
     /// Renders and tokenizes a chat, if the request asks for that without the oldest turns that do not fit.
     fn chat(&self, chat: &ChatInput) -> Result<PreparedPrompt> {
+        let numbered = ChatPictures::read(&self.serving, chat, &self.interrupt)?;
         if self.inputs.on_overflow != Overflow::DropTurns {
-            let (tokens, text) = self.render_and_tokenize(chat, &chat.messages)?;
+            let (tokens, text) = self.render_and_tokenize(chat, &chat.messages, &numbered)?;
             let warnings = self.vanished(chat, &[], &text)?;
-            return Ok(PreparedPrompt { warnings, ..PreparedPrompt::whole(tokens, Some(text.into())) });
+            let (pictures, text) = (numbered.encode(&text, &self.interrupt)?, shown(text, chat));
+            return Ok(PreparedPrompt { warnings, pictures, ..PreparedPrompt::whole(tokens, Some(text.into())) });
         }
         let FittedChat { prompt: (tokens, text), dropped, warning } = drop_turns(
             &chat.messages,
             self.infill_budget.n_predict,
             self.serving.n_ctx,
-            |messages| self.render_and_tokenize(chat, messages),
+            |messages| self.render_and_tokenize(chat, messages, &numbered),
             |(tokens, _)| tokens.len(),
         )?;
         let warnings = warning.into_iter().chain(self.vanished(chat, &dropped, &text)?).collect();
-        Ok(PreparedPrompt { tokens: tokens.into(), text: Some(text.into()), n_dropped: dropped.len(), warnings })
+        let (pictures, text) = (numbered.encode(&text, &self.interrupt)?, Some(shown(text, chat).into()));
+        Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped: dropped.len(), warnings, pictures })
     }
 
     /// A warning about the messages that are in no part of the prompt, without those that were dropped on purpose.
@@ -185,13 +204,15 @@ impl PromptSource {
     }
 
     /// Renders and tokenizes messages. Returns the tokens and the text.
-    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, String)> {
+    fn render_and_tokenize(
+        &self,
+        chat: &ChatInput,
+        messages: &[Value],
+        pictures: &ChatPictures,
+    ) -> Result<(Vec<Token>, String)> {
         let rendered = self.render(chat, messages)?;
-        Ok((self.tokens_of(&rendered)?, rendered.text))
-    }
-
-    fn tokens_of(&self, Rendered { text, tainted, marks }: &Rendered) -> Result<Vec<Token>> {
-        self.serving.vocab().tokenize_tainted(text.as_bytes(), tainted, marks)
+        let tokens = pictures.tokenize(self.serving.vocab(), &rendered, &pictures::of_messages(chat, messages))?;
+        Ok((tokens, rendered.text))
     }
 
     /// Renders messages, and what continues them.
@@ -249,7 +270,7 @@ pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<S
     let Rendered { text, .. } = without_added_tokens(rendered, vocab);
     let fallback = chat.chat_template.is_none().then(|| serving.fallback_warning(!chat.tools.is_empty())).flatten();
     let warnings = fallback.into_iter().chain(vanished(serving, chat, &[], &interrupt, &text)?).collect();
-    Ok((text, warnings))
+    Ok((shown(text, chat), warnings))
 }
 
 /// Renders messages, to know that the template stays within its limits.

@@ -70,9 +70,6 @@ pub fn renamed(object: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<S
         }
         Some(other) => return Err(unexpected("memory_f16", "true or false", &other)),
     }
-    if let Some(file) = take(&mut object, "mmproj").filter(|file| *file != "") {
-        return Err(unexpected("mmproj", "no projector, because images are not available in this version", &file));
-    }
     if let Some(value) = take(&mut object, "lora_adapter") {
         match object.get("lora") {
             Some(_) => warnings.push("lora_adapter: ignored because lora is given".to_owned()),

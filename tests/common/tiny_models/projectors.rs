@@ -70,13 +70,18 @@ pub fn gemma3() -> String {
 
 /// That of LFM2: causal rows, whose number depends on the size of the picture.
 pub fn lfm2() -> String {
+    lfm2_of(N_EMBD)
+}
+
+/// The same with rows of `n_embd` numbers.
+pub fn lfm2_of(n_embd: u64) -> String {
     let mut model = vision("lfm2", 2);
     let merged = WIDTH * MERGE * MERGE;
-    for (name, shape) in [("mm.1", [merged, WIDTH]), ("mm.2", [WIDTH, N_EMBD])] {
+    for (name, shape) in [("mm.1", [merged, WIDTH]), ("mm.2", [WIDTH, n_embd])] {
         model.random(&format!("{name}.weight"), &shape, 0.3);
         model.random(&format!("{name}.bias"), &[shape[1]], 0.1);
     }
-    model.write("projector-lfm2")
+    model.write(&format!("projector-lfm2-{n_embd}"))
 }
 
 /// That of Idefics 3 with rows of `n_embd` numbers: pieces of 4 rows, and tags that a vocabulary has to have.

@@ -120,7 +120,8 @@ impl SnapshotHead {
     /// Whether a sequence can have these tokens and checkpoints.
     fn is_possible(&self) -> bool {
         let ascends = std::iter::once(&0).chain(&self.checkpoints).is_sorted_by(|before, after| before < after);
-        !self.tokens.is_empty() && ascends && self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len())
+        let is_text = !self.tokens.is_empty() && self.tokens.iter().all(|token| *token >= 0);
+        is_text && ascends && self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len())
     }
 }
 
@@ -142,6 +143,9 @@ impl Session {
     /// # Errors
     /// As [`Session::write`].
     pub fn write_of(&self, conversation: Option<&ConversationRecord>, path: &Path) -> Result<u64> {
+        if self.target.tokens.iter().any(|token| *token < 0) {
+            return Err(Error::invalid("the sequence has pictures, which a session file does not hold yet"));
+        }
         let mut size = 0;
         atomic_write::write(path, |file| {
             size = self.write_to(file, conversation)?;

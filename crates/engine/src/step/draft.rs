@@ -103,7 +103,8 @@ impl DraftingSlots for SpeculatingSlots<'_> {
         let all = self.slots.iter_mut().zip(&mut *self.drafts).zip(self.places);
         all.filter_map(move |((slot, drafts), place)| {
             let DraftPlace { generated, position, room } = (*place)?;
-            let Task { tokens, sampler, speculation, .. } = slot.task.as_mut()?;
+            let Task { tokens, text_start, sampler, speculation, .. } = slot.task.as_mut()?;
+            let tokens = tokens.get(*text_start..).unwrap_or(&[]);
             let state = &mut speculation.as_mut()?.drafting;
             Some(DraftingSlot {
                 slot: slot.index,

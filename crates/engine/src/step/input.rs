@@ -36,11 +36,16 @@ pub(crate) struct SlotState {
     pub(crate) n_tokens: usize,
     /// Tokens in the slot's cache.
     pub(crate) n_cached: usize,
+    /// The rows of a picture that come next, which are decoded without anything else; 0: tokens come next.
+    pub(crate) n_rows: usize,
+    /// The rows that are decoded in one step; 0: any part of them.
+    pub(crate) n_whole: usize,
     /// Tokens that the request may still generate, at least one.
     pub(crate) n_remaining: usize,
     /// Most tokens of a draft; 0: the request does not speculate.
     pub(crate) n_max_draft: usize,
-    /// Tokens that may be decoded before positions are grouped (see [`SelfExtend`](crate::session::SelfExtend)).
+    /// Tokens that may be decoded before positions are grouped (see [`SelfExtend`](crate::session::SelfExtend)), or before a picture begins or
+    /// ends.
     pub(crate) tokens_until_group: usize,
     /// The first slot whose cache has the same LoRA scales.
     pub(crate) adapters: usize,

@@ -156,7 +156,7 @@ pub(crate) fn fill<'a>(
     let due = |state: &SlotState, slot: &SlotSchedule| {
         // A prompt advances by any piece of it.
         let most = if state.is_generating { MAX_PENDING } else { MAX_PENDING.min(limits.n_budgeted_tokens) };
-        if slot.takes_part { state.n_pending().min(most) } else { 0 }
+        if slot.takes_part { state.n_pending().min(most).max(state.n_whole) } else { 0 }
     };
     // While others generate, a prompt comes in pieces that do not keep them waiting for long. Otherwise a long one is divided in the
     // same places, whichever slots wait.

@@ -98,7 +98,7 @@ fn next_in_turn(states: &[SlotState], turn: &mut Turn, works: impl Fn(&SlotState
 /// one of the highest level.
 fn separate(states: &[SlotState], slots: &mut [SlotSchedule], limits: &StepLimits, works: impl Fn(&SlotState) -> bool) {
     let most = if limits.is_batch_invariant { limits.max_invariant_tokens } else { usize::MAX };
-    let is_alone = |state: &SlotState| !limits.decodes_slots_together || state.n_pending() > most;
+    let is_alone = |state: &SlotState| !limits.decodes_slots_together || state.n_pending() > most || state.n_rows > 0;
     let working = (0..).zip(states.iter().zip(&*slots)).filter(|(_, (state, slot))| works(state) && slot.is_in_turn);
     let working = working.map(|(index, (state, _))| (index, state));
     let others = working.clone().filter(|(_, state)| !is_alone(state)).map(|(_, state)| state.last_step).max();

@@ -58,7 +58,7 @@ impl Batch {
         self.hidden.extend_from_slice(state);
     }
 
-    /// Adds rows of embeddings, for which `tokens` stand, from `position` of `sequence` on. A batch of rows has nothing else.
+    /// Adds rows of embeddings, for which `tokens` stand, from `position` of `sequence` on. A batch of rows has nothing else, and no logits.
     pub fn push_rows(&mut self, input: BatchInput, tokens: &[Token], rows: &[f32], position: usize, sequence: SeqId) {
         for (at, token) in tokens.iter().enumerate() {
             self.push(*token, position + at, sequence, false);

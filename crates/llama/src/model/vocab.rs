@@ -455,7 +455,10 @@ impl Vocab {
     }
 
     /// Adds the tokens that every text begins and ends with.
-    fn with_ends(&self, tokens: Vec<Token>) -> Result<Vec<Token>> {
+    ///
+    /// # Errors
+    /// Those of [`Vocab::tokenize`].
+    pub fn with_ends(&self, tokens: Vec<Token>) -> Result<Vec<Token>> {
         let ends = self.tokenize(b"", true, true)?;
         let (before, after) = ends.split_at(usize::from(self.adds_bos()).min(ends.len()));
         Ok([before, &tokens, after].concat())

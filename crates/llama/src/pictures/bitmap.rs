@@ -6,8 +6,10 @@ use llama_cpp_sys_2 as sys;
 
 use super::header;
 use crate::guard::ErrorBuffer;
+use crate::sources::gguf_source::{GgufSource, Stream};
 use crate::{backend, log};
 use foredraft_base::error::{Error, Result};
+use foredraft_base::memory;
 use foredraft_native::{foredraft_picture_new, foredraft_picture_read};
 
 /// The most pixels of a picture.
@@ -60,6 +62,39 @@ impl Bitmap {
         bitmap.and_then(|bitmap| check_size(bitmap.width(), bitmap.height()).map(|()| bitmap))
     }
 
+    /// Copies the pixels of a picture in the host's memory, `bytes_per_pixel` each: red, green, blue, and what is left out.
+    ///
+    /// # Errors
+    /// The memory cannot be read; and those of [`Bitmap::from_rgb`].
+    pub fn from_memory(width: u32, height: u32, bytes_per_pixel: u32, address: u64) -> Result<Bitmap> {
+        check_size(width, height)?;
+        let length = u64::from(width) * u64::from(height) * u64::from(bytes_per_pixel);
+        let source = GgufSource::Memory { address, length };
+        let mut pixels = memory::filled(usize::try_from(length).unwrap_or(usize::MAX), 0, "a picture")?;
+        if address == 0 || Stream::open("address", &source, false)?.read_at(0, &mut pixels) != pixels.len() {
+            return Err(Error::invalid(format!("address: there are no {length} bytes at {address:#x}")));
+        }
+        Bitmap::from_pixels(width, height, bytes_per_pixel, pixels)
+    }
+
+    /// A picture of `bytes_per_pixel` bytes for each pixel: red, green, blue, and what is left out.
+    ///
+    /// # Errors
+    /// Those of [`Bitmap::from_rgb`].
+    pub fn from_pixels(width: u32, height: u32, bytes_per_pixel: u32, mut pixels: Vec<u8>) -> Result<Bitmap> {
+        check_size(width, height)?;
+        let expected = u64::from(width) * u64::from(height) * u64::from(bytes_per_pixel);
+        if pixels.len() as u64 != expected {
+            let got = pixels.len();
+            return Err(Error::invalid(format!("expected {expected} bytes for {width} x {height} pixels, got {got}")));
+        }
+        let stride = bytes_per_pixel as usize;
+        if stride > 3 {
+            pixels = pixels.chunks(stride).flat_map(|pixel| pixel.iter().take(3)).copied().collect();
+        }
+        Bitmap::from_rgb(width, height, &pixels)
+    }
+
     /// The width in pixels.
     pub fn width(&self) -> u32 {
         // SAFETY: the bitmap is alive, also below.
@@ -84,6 +119,12 @@ impl Bitmap {
 
     pub(super) fn as_ptr(&self) -> *const sys::mtmd_bitmap {
         self.0.as_ptr()
+    }
+}
+
+impl PartialEq for Bitmap {
+    fn eq(&self, other: &Bitmap) -> bool {
+        (self.width(), self.height(), self.rgb()) == (other.width(), other.height(), other.rgb())
     }
 }
 

@@ -2,5 +2,6 @@
 //! them to rows of embeddings, which [`Batch::push_row`](crate::Batch::push_row) gives to a decode in place of tokens.
 
 pub(super) mod bitmap;
+pub(super) mod cache;
 mod header;
 pub(super) mod projector;

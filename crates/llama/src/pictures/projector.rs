@@ -207,6 +207,11 @@ impl Picture {
         &self.pieces
     }
 
+    /// The number of rows of all pieces.
+    pub(super) fn n_rows(&self) -> usize {
+        self.pieces.iter().map(|piece| if let PicturePiece::Rows(n) = piece { *n } else { 0 }).sum()
+    }
+
     fn chunks(&self) -> impl Iterator<Item = *const sys::mtmd_input_chunk> + use<> {
         let chunks = self.chunks;
         // SAFETY: the chunks are alive while the picture is, whose methods use the iterator.

@@ -91,6 +91,7 @@ impl LocalEngine {
             let questions = decision::questions(&request.questions, questions, &serving);
             for ((completion, request), prompt) in completions.iter_mut().zip(&mut requests).zip(prompts) {
                 request.prompt = Arc::clone(&prompt.tokens);
+                request.pictures = Arc::clone(&prompt.pictures);
                 request.questions = request.questions.take().or(questions.clone());
                 if let Some(settings) = &mut request.speculative {
                     settings.prediction.clone_from(&prediction);
@@ -183,6 +184,7 @@ impl LocalEngine {
         let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
         Ok(Request {
             prompt: Arc::default(),
+            pictures: Arc::default(),
             prefix: Arc::default(),
             identity: 0,
             sampling,
@@ -234,8 +236,9 @@ fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Resu
     let questions = decision::questions(&source.questions, questions, &source.serving);
     let prompts = for_each_completion(prompts, n_cmpl);
     let tokens = prompts.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
+    let pictures = prompts.iter().map(|prompt| Arc::clone(&prompt.pictures)).collect();
     record.set_prompts(prompts);
-    Ok(Prepared { prompts: tokens, questions, prediction })
+    Ok(Prepared { prompts: tokens, pictures, questions, prediction })
 }
 
 /// The prompt of each completion, in the order of [`completion_records`].

@@ -6,6 +6,7 @@ use super::tool_shape::ToolShape;
 use super::values::json_text;
 use crate::api::wire::fields::check_memory;
 use crate::api::wire::fields::{unexpected, unexpected_part};
+use crate::api::wire::request::{ends_with_mark, is_mark};
 use crate::error::{Error, Result};
 
 /// The form of messages that a template expects.
@@ -203,5 +204,14 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
         (Some(Json::String(kind)), Some(Json::String(text))) if kind == "text" => Ok(text.as_str()),
         _ => Err(unexpected_part(&format!("messages[{i}].content[{j}]"), part)),
     });
-    Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
+    let mut all = String::new();
+    for text in texts {
+        let text = text?;
+        // As in llama.cpp, no line feed is beside a picture.
+        if !all.is_empty() && !is_mark(text) && !ends_with_mark(&all) {
+            all.push('\n');
+        }
+        all.push_str(text);
+    }
+    Ok(all)
 }

@@ -107,7 +107,7 @@ pub fn unexpected(name: &str, expected: &str, value: &Value) -> Error {
 /// The error of a part of a message's content that is not text.
 pub fn unexpected_part(name: &str, part: &Value) -> Error {
     let expected = match part.get("type").and_then(Value::as_str) {
-        Some("image_url" | "image" | "input_image") => "text, because images are not supported",
+        Some("input_image") => "text or image_url, because this form of images is not supported",
         Some("input_audio" | "audio") => "text, because sounds are not supported",
         Some("video_url" | "video" | "file" | "input_file") => "text, because files are not supported",
         _ => "{\"type\": \"text\", \"text\": ...}",
@@ -309,7 +309,7 @@ impl<'a> Fields<'a> {
         &mut self,
         key: &'static str,
         expected: &str,
-        read: impl Fn(&str, &'a Value) -> Result<T>,
+        mut read: impl FnMut(&str, &'a Value) -> Result<T>,
     ) -> Result<Option<Vec<T>>> {
         self.read(key, |name, value| {
             let items = value.as_array().ok_or_else(|| unexpected(name, expected, value))?;

@@ -78,6 +78,7 @@ const NOT_YET: &str = "not available in this version of foredraft";
 pub(super) static FLAGS: &[Flag] = &[
     // Models.
     flag(&["-m", "--model"], Word("model")),
+    flag(&["--mmproj", "-mm"], Word("mmproj")),
     flag(&["-md", "--model-draft", "--spec-draft-model"], Word("model_draft")),
     flag(&["-a", "--alias"], Word("model_alias")),
     flag(&["--lora"], Adapters("lora")),
@@ -322,5 +323,5 @@ pub(super) static FLAGS: &[Flag] = &[
         ],
         Unsupported("models are not downloaded; set a file with -m"),
     ),
-    flag(&["--mtp", "--eagle3", "--dflash", "--mmproj", "-mm"], Unsupported(NOT_YET)),
+    flag(&["--mtp", "--eagle3", "--dflash"], Unsupported(NOT_YET)),
 ];

@@ -7,6 +7,7 @@
 mod command_line;
 mod flags;
 mod model;
+mod projector;
 mod threads;
 
 use std::io::Read;
@@ -16,6 +17,7 @@ use foredraft_base::atomic_write;
 use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
+pub use self::projector::PictureSettings;
 use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, show};
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
@@ -59,6 +61,8 @@ pub struct LoadRequest {
     pub defaults: RequestDefaults,
     /// The log level. `None`: unchanged.
     pub log_level: Option<Level>,
+    /// How pictures are encoded. `None`: the engine takes none.
+    pub pictures: Option<PictureSettings>,
     /// The engine runs in a process of its own.
     pub is_isolated: bool,
     /// The host's file descriptor to write to when a request has an update.
@@ -298,6 +302,7 @@ impl LoadRequest {
         let log_level = log_level(fields)?;
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         let is_isolated = isolated(fields)?;
+        let pictures = PictureSettings::read(fields, is_isolated)?;
         ignore_http_keys(fields);
         Ok(LoadRequest {
             config,
@@ -305,6 +310,7 @@ impl LoadRequest {
             chat_template,
             defaults,
             log_level,
+            pictures,
             is_isolated,
             notify_fd,
             warnings: Vec::new(),

@@ -63,8 +63,18 @@ fn keys_of_the_old_server_are_understood() {
 
 #[test]
 fn missing_keys_have_their_defaults() {
-    let LoadRequest { config, model_alias, chat_template, defaults, log_level, is_isolated, notify_fd, warnings } =
-        init(json!({})).unwrap();
+    let LoadRequest {
+        config,
+        model_alias,
+        chat_template,
+        defaults,
+        log_level,
+        pictures,
+        is_isolated,
+        notify_fd,
+        warnings,
+    } = init(json!({})).unwrap();
+    assert_eq!(pictures, None);
     assert_eq!(
         config,
         Config {
@@ -460,7 +470,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 98] = [
+const KEYS: [&str; 103] = [
     "model",
     "model_alias",
     "model_draft",
@@ -552,6 +562,10 @@ const KEYS: [&str; 98] = [
     "max_queue",
     "cache_dir",
     "cache_ram_mb",
+    "mmproj",
+    "image_min_tokens",
+    "image_max_tokens",
+    "image_cache_mb",
     "log_level",
     "seed",
     "warmup",

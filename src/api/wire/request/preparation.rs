@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::CompletionRequest;
+use super::{CompletionRequest, Input, Prompt};
 use crate::engine::PREPARATION;
 use crate::error::{Error, Result};
 
@@ -70,7 +70,10 @@ impl CompletionRequest {
         if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Error::invalid(format!("{name}: cannot be prepared")));
         }
+        // A path or an address may have another picture when the request comes.
+        let has_pictures = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.pictures.is_empty());
         let others = [
+            ("pictures", self.inputs.all.iter().any(has_pictures)),
             ("logits_callback", self.logits_callback),
             ("choices", self.choices.is_some()),
             ("questions", !self.questions.is_empty()),

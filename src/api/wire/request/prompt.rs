@@ -1,10 +1,12 @@
 //! The prompts of a request: text and tokens, messages for the chat template, or text with a gap.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::chat::{read_tools, response_schema};
+use super::pictures::{self, GivenPicture};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected, unexpected_part};
 use crate::api::wire::schema;
 use crate::error::{Error, Result};
@@ -131,6 +133,8 @@ pub enum Piece {
 pub struct ChatInput {
     /// At least one object. Each has a string `role`, and a `content` that is a string, an array of parts, null or absent.
     pub messages: Vec<Value>,
+    /// The pictures for which marks stand in the messages.
+    pub pictures: Arc<[GivenPicture]>,
     /// Tool definitions: objects.
     pub tools: Vec<Value>,
     /// A template that replaces the model's and the load's.
@@ -305,7 +309,8 @@ impl ChatInput {
     /// # Errors
     /// A field has the wrong type, or `messages` is empty.
     pub fn read(fields: &mut Fields, state: Option<&Value>) -> Result<Option<ChatInput>> {
-        let messages = fields.list("messages", MESSAGES, message)?;
+        let mut pictures = Vec::new();
+        let messages = fields.list("messages", MESSAGES, |name, value| message(name, value, &mut pictures))?;
         if messages.is_some() && state.is_some() {
             return Err(Error::invalid("state: expected either state or messages, got both"));
         }
@@ -336,6 +341,7 @@ impl ChatInput {
         }
         Ok(Some(ChatInput {
             messages,
+            pictures: pictures.into(),
             tools: tools.unwrap_or_default(),
             chat_template,
             chat_template_kwargs: kwargs.unwrap_or_default(),
@@ -407,17 +413,25 @@ impl ChatInput {
     }
 }
 
-/// Validates a message. Other keys (`name`, `tool_calls`, `reasoning_content`, ...) are passed to the template.
-fn message(name: &str, value: &Value) -> Result<Value> {
+/// Validates a message, and replaces the pictures in it, which become the last ones of `pictures`. Other keys (`name`, `tool_calls`,
+/// `reasoning_content`, ...) are passed to the template.
+fn message(name: &str, value: &Value, pictures: &mut Vec<GivenPicture>) -> Result<Value> {
     let Value::Object(map) = value else {
         return Err(unexpected(name, "an object with role and content", value));
     };
-    c_text_in(&format!("{name}.role"), map.get("role").unwrap_or(&Value::Null))?;
+    let role = c_text_in(&format!("{name}.role"), map.get("role").unwrap_or(&Value::Null))?;
+    let mut message = value.clone();
     match map.get("content") {
         None | Some(Value::Null | Value::String(_)) => {}
         Some(Value::Array(parts)) => {
             for (i, part) in parts.iter().enumerate() {
                 let name = format!("{name}.content[{i}]");
+                if let Some(mark) = pictures::replaced(&name, part, role, pictures)? {
+                    if let Some(part) = message.get_mut("content").and_then(|parts| parts.get_mut(i)) {
+                        *part = mark;
+                    }
+                    continue;
+                }
                 match part.get("text") {
                     Some(text) => text_in(&format!("{name}.text"), text).map(drop)?,
                     None => return Err(unexpected_part(&name, part)),
@@ -426,7 +440,7 @@ fn message(name: &str, value: &Value) -> Result<Value> {
         }
         Some(other) => return Err(unexpected(&format!("{name}.content"), "a string or an array of parts", other)),
     }
-    Ok(value.clone())
+    Ok(message)
 }
 
 #[cfg(test)]

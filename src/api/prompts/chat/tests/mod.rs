@@ -255,8 +255,8 @@ fn content_takes_the_form_the_template_expects() {
     }
     check_error(
         CHATML,
-        json!([{"role": "user", "content": [{"type": "image_url"}]}]),
-        "messages[0].content[0]: expected text, because images are not supported, got {\"type\":\"image_url\"}",
+        json!([{"role": "user", "content": [{"type": "input_audio"}]}]),
+        "messages[0].content[0]: expected text, because sounds are not supported, got {\"type\":\"input_audio\"}",
     );
 }
 

@@ -98,6 +98,7 @@ fn messages_are_parsed() {
         found,
         ChatInput {
             messages: hello.as_array().unwrap().clone(),
+            pictures: std::sync::Arc::default(),
             tools: vec![],
             chat_template: None,
             chat_template_kwargs: Map::new(),
@@ -137,7 +138,7 @@ fn messages_are_parsed() {
     );
     check_error(
         json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        "messages[0].content[0]: expected",
+        "messages[0].content[0].image_url.url: expected a string",
     );
     check_error(
         json!({"messages": hello, "tools": ["a"]}),

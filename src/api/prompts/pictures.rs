@@ -1,0 +1,137 @@
+//! The pictures of a chat in its prompt.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::api::prompts::chat::Rendered;
+use crate::api::prompts::{PromptInterrupt, ServingModel};
+use crate::api::wire::request::{ChatInput, PictureSource, from_base64, is_mark, mark_of, marks_in};
+use crate::error::{Error, Result};
+use crate::llama::{Bitmap, EncodedPicture, NumberedPicture, PictureCache, Token, Vocab};
+
+/// The largest file of a picture.
+const MAX_FILE: u64 = 256 << 20;
+/// The text that stands for a picture where a prompt is shown, as in llama.cpp.
+const SHOWN: &str = "<__media__>";
+
+/// The pictures of a chat, cut and numbered.
+#[derive(Default)]
+pub(super) struct ChatPictures {
+    cache: Option<Arc<PictureCache>>,
+    numbered: Vec<NumberedPicture>,
+}
+
+impl ChatPictures {
+    /// Reads the pictures of a chat.
+    ///
+    /// # Errors
+    /// The model takes none, or one cannot be read.
+    pub(super) fn read(serving: &ServingModel, chat: &ChatInput, interrupt: &PromptInterrupt) -> Result<ChatPictures> {
+        let Some(first) = chat.pictures.first() else { return Ok(ChatPictures::default()) };
+        let without = || {
+            let message = format!(
+                "{}: expected text, because the model takes no pictures (load its projector with mmproj)",
+                first.name
+            );
+            Error::invalid(message)
+        };
+        let cache = serving.pictures.clone().ok_or_else(without)?;
+        if !of_messages(chat, &chat.messages).into_iter().eq(0..chat.pictures.len()) {
+            return Err(Error::invalid("messages: expected no U+FDEF in the text beside pictures"));
+        }
+        let numbered = chat.pictures.iter().map(|given| {
+            interrupt.check()?;
+            let bitmap = bitmap(&given.source).and_then(|bitmap| cache.number(&bitmap));
+            bitmap.map_err(|error| error.within(&given.name))
+        });
+        let numbered = numbered.collect::<Result<_>>()?;
+        Ok(ChatPictures { cache: Some(cache), numbered })
+    }
+
+    /// The tokens of a rendered prompt, with those of its pictures in the places of their marks.
+    ///
+    /// # Errors
+    /// The template left out a picture or showed one twice; and those of the tokenizer.
+    pub(super) fn tokenize(&self, vocab: &Vocab, rendered: &Rendered, expected: &[usize]) -> Result<Vec<Token>> {
+        let Rendered { text, tainted, marks } = rendered;
+        if self.numbered.is_empty() {
+            return vocab.tokenize_tainted(text.as_bytes(), tainted, marks);
+        }
+        let found = marks_in(text);
+        if !found.iter().map(|(_, number)| *number).eq(expected.iter().copied()) {
+            return Err(Error::invalid("messages: the chat template leaves out a picture, or changes their order"));
+        }
+        let mut parts: Vec<Vec<Token>> = Vec::new();
+        let (mut from, mut rest) = (0, tainted.as_slice());
+        for (range, number) in
+            found.iter().map(|(range, number)| (range.clone(), Some(*number))).chain([(text.len()..text.len(), None)])
+        {
+            let (before, after) = rest.split_at(rest.partition_point(|end| *end <= range.start));
+            let own: Vec<usize> =
+                before.iter().filter_map(|end| end.checked_sub(from)).filter(|end| *end > 0).collect();
+            let part = text.get(from..range.start).unwrap_or_default();
+            parts.push(vocab.tokenize_tainted_alone(part.as_bytes(), &own, marks)?);
+            parts.extend(number.and_then(|number| self.numbered.get(number)).map(|picture| picture.tokens().collect()));
+            (from, rest) = (range.end, after);
+        }
+        vocab.with_ends(parts.concat())
+    }
+
+    /// The rows of the pictures that are in a text.
+    ///
+    /// # Errors
+    /// The encoder fails, or `interrupt` ended it.
+    pub(super) fn encode(&self, text: &str, interrupt: &PromptInterrupt) -> Result<Arc<[Arc<EncodedPicture>]>> {
+        let Some(cache) = &self.cache else { return Ok(Arc::default()) };
+        let shown = marks_in(text).into_iter().filter_map(|(_, number)| self.numbered.get(number));
+        shown
+            .map(|picture| {
+                interrupt.check()?;
+                cache.encode(picture, &interrupt.for_template())
+            })
+            .collect()
+    }
+}
+
+/// The numbers of the pictures in messages, which may lack the oldest ones of the chat.
+pub(super) fn of_messages(chat: &ChatInput, messages: &[Value]) -> Vec<usize> {
+    if chat.pictures.is_empty() {
+        return Vec::new();
+    }
+    let parts = messages.iter().filter_map(|message| message.get("content")?.as_array()).flatten();
+    let texts = parts.filter_map(|part| part.get("text")?.as_str()).filter(|text| is_mark(text));
+    texts.flat_map(marks_in).map(|(_, number)| number).collect()
+}
+
+/// A prompt as it is shown.
+pub(super) fn shown(mut text: String, chat: &ChatInput) -> String {
+    for number in 0..chat.pictures.len() {
+        text = text.replace(&mark_of(number), SHOWN);
+    }
+    text
+}
+
+fn bitmap(source: &PictureSource) -> Result<Arc<Bitmap>> {
+    let decoded = |text: &str| from_base64(text).ok_or_else(|| Error::invalid("expected base64, got other characters"));
+    match source {
+        PictureSource::Path(path) => {
+            let path = Path::new(path);
+            let mut bytes = Vec::new();
+            let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+            read.map_err(|error| Error::file(path, &error, format!("cannot be read: {}: {error}", path.display())))?;
+            if bytes.len() as u64 > MAX_FILE {
+                return Err(Error::invalid(format!("{}: expected a file of at most {MAX_FILE} bytes", path.display())));
+            }
+            Bitmap::from_file(&bytes).map(Arc::new)
+        }
+        PictureSource::File(base64) => Bitmap::from_file(&decoded(base64)?).map(Arc::new),
+        PictureSource::Pixels { width, height, bytes_per_pixel, base64 } => {
+            Bitmap::from_pixels(*width, *height, *bytes_per_pixel, decoded(base64)?).map(Arc::new)
+        }
+        PictureSource::Copied(bitmap) => Ok(Arc::clone(bitmap)),
+    }
+}

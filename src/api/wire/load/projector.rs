@@ -1,0 +1,45 @@
+//! The keys of a load about pictures.
+
+use std::path::PathBuf;
+
+use crate::api::wire::fields::Fields;
+use crate::error::{Error, Result};
+
+/// The default and the maximum of `image_cache_mb`.
+const CACHE_MB: usize = 256;
+const MAX_CACHE_MB: i64 = 1 << 24;
+/// The most tokens of a picture that can be asked for.
+const MAX_TOKENS: i64 = 1 << 20;
+
+/// How an engine encodes pictures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PictureSettings {
+    /// The mmproj file.
+    pub path: PathBuf,
+    /// The fewest and the most tokens of a picture. `None`: as the file says.
+    pub min_tokens: Option<i32>,
+    pub max_tokens: Option<i32>,
+    /// The most bytes of encoded pictures in memory.
+    pub cache: usize,
+}
+
+impl PictureSettings {
+    /// Reads the keys. `None`: there is no projector.
+    ///
+    /// # Errors
+    /// A field has the wrong type, is out of range, or is not available in this version.
+    pub(super) fn read(fields: &mut Fields, is_isolated: bool) -> Result<Option<PictureSettings>> {
+        let path = fields.c_text("mmproj")?.filter(|path| !path.is_empty());
+        let min_tokens = fields.int("image_min_tokens", 1..=MAX_TOKENS)?;
+        let max_tokens = fields.int("image_max_tokens", 1..=MAX_TOKENS)?;
+        let cache = fields.int("image_cache_mb", 0..=MAX_CACHE_MB)?.unwrap_or(CACHE_MB) << 20;
+        let Some(path) = path else { return Ok(None) };
+        if is_isolated {
+            return Err(Error::invalid("mmproj: pictures are not available yet with isolate"));
+        }
+        if min_tokens.zip(max_tokens).is_some_and(|(least, most)| least > most) {
+            return Err(Error::invalid("image_min_tokens: expected at most image_max_tokens"));
+        }
+        Ok(Some(PictureSettings { path: path.into(), min_tokens, max_tokens, cache }))
+    }
+}

@@ -1,0 +1,158 @@
+//! The pictures in the messages of a request.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::wire::fields::{Fields, c_text_in, unexpected};
+use crate::error::{Error, Result};
+use crate::llama::Bitmap;
+
+/// The character before and after the number of a picture, where it is in the text of a message. It is in no text that is interchanged.
+const MARK: char = '\u{fdef}';
+/// The most pictures of a request.
+const MAX_PICTURES: usize = 32;
+/// The longest side of a picture.
+const MAX_SIDE: i64 = 64_000_000;
+/// The bytes of a pixel in each format.
+const FORMATS: [(&str, u32); 2] = [("rgb8", 3), ("rgba8", 4)];
+
+/// A picture in a message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GivenPicture {
+    /// The name of its part, for error messages.
+    pub name: String,
+    pub source: PictureSource,
+}
+
+/// Where a picture is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PictureSource {
+    /// A file of the file system.
+    Path(String),
+    /// A file in base64.
+    File(String),
+    /// Pixels in base64.
+    Pixels { width: u32, height: u32, bytes_per_pixel: u32, base64: String },
+    /// Pixels that were copied from the host's memory.
+    Copied(Arc<Bitmap>),
+}
+
+/// The text that stands for the picture with this number.
+pub fn mark_of(number: usize) -> String {
+    format!("{MARK}{number}{MARK}")
+}
+
+/// Whether a text stands for a picture.
+pub fn is_mark(text: &str) -> bool {
+    text.starts_with(MARK)
+}
+
+/// Whether a text ends with a picture.
+pub fn ends_with_mark(text: &str) -> bool {
+    text.ends_with(MARK)
+}
+
+/// The pictures in a text, in their order: the range of each mark, and its number.
+pub fn marks_in(text: &str) -> Vec<(std::ops::Range<usize>, usize)> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(start) = text.get(from..).and_then(|rest| rest.find(MARK)).map(|at| from + at) {
+        let inner = start + MARK.len_utf8();
+        let Some(len) = text.get(inner..).and_then(|rest| rest.find(MARK)) else { break };
+        from = inner + len + MARK.len_utf8();
+        match text.get(inner..inner + len).and_then(|number| number.parse().ok()) {
+            Some(number) => found.push((start..from, number)),
+            None => from = inner + len,
+        }
+    }
+    found
+}
+
+/// Adds the picture of a part to `all`, and returns the part that stands for it. `None`: the part is no picture.
+///
+/// # Errors
+/// A field of it has the wrong type, or its memory cannot be read.
+pub(super) fn replaced(name: &str, part: &Value, role: &str, all: &mut Vec<GivenPicture>) -> Result<Option<Value>> {
+    let source = match part.get("type").and_then(Value::as_str) {
+        Some("image_url") => of_url(name, part.get("image_url").unwrap_or(&Value::Null))?,
+        Some("image") => of_pixels(name, part)?,
+        _ => return Ok(None),
+    };
+    if role != "user" {
+        return Err(Error::invalid(format!(
+            "{name}: expected text, because pictures are in user messages only, not in those of {role}"
+        )));
+    }
+    if all.len() == MAX_PICTURES {
+        return Err(Error::invalid(format!("{name}: expected at most {MAX_PICTURES} pictures in a request")));
+    }
+    let text = mark_of(all.len());
+    all.push(GivenPicture { name: name.to_owned(), source });
+    Ok(Some(json!({"type": "text", "text": text})))
+}
+
+/// Reads `image_url`: `{"url": ...}` or a text, which is a data URI, a `file://` URI, or a path.
+fn of_url(name: &str, value: &Value) -> Result<PictureSource> {
+    let name = format!("{name}.image_url.url");
+    let url = c_text_in(&name, value.get("url").unwrap_or(value))?;
+    if let Some(data) = url.strip_prefix("data:") {
+        let encoded = data.split_once(',').filter(|(kind, _)| kind.ends_with(";base64"));
+        let refused = || {
+            unexpected(&name, "a data URI with ;base64, or a path", &url.chars().take(40).collect::<String>().into())
+        };
+        return Ok(PictureSource::File(encoded.ok_or_else(refused)?.1.to_owned()));
+    }
+    let path = url.strip_prefix("file://").unwrap_or(url);
+    if path.is_empty() || path.contains("://") {
+        return Err(unexpected(&name, "a data URI or a path (nothing is downloaded)", &url.into()));
+    }
+    Ok(PictureSource::Path(path.to_owned()))
+}
+
+/// Reads pixels: `width`, `height`, `format`, and `base64` or `address`.
+fn of_pixels(name: &str, part: &Value) -> Result<PictureSource> {
+    let none = Map::new();
+    let mut fields = Fields::nested(format!("{name}."), part.as_object().unwrap_or(&none));
+    let absent = |key: &str, expected: &str| Error::invalid(format!("{name}.{key}: expected {expected}, got nothing"));
+    let mut side =
+        |key: &'static str| fields.int(key, 1..=MAX_SIDE)?.ok_or_else(|| absent(key, "the number of pixels"));
+    let (width, height) = (side("width")?, side("height")?);
+    let bytes_per_pixel = fields.word("format", &FORMATS)?.ok_or_else(|| absent("format", "\"rgb8\" or \"rgba8\""))?;
+    let address: Option<u64> = fields.int("address", 0..=i64::MAX)?;
+    match (fields.c_text("base64")?, address) {
+        (Some(base64), None) => Ok(PictureSource::Pixels { width, height, bytes_per_pixel, base64 }),
+        (None, Some(address)) => {
+            let bitmap = Bitmap::from_memory(width, height, bytes_per_pixel, address);
+            Ok(PictureSource::Copied(Arc::new(bitmap.map_err(|error| error.within(name))?)))
+        }
+        _ => Err(Error::invalid(format!("{name}: expected either base64 or address"))),
+    }
+}
+
+/// The bytes of a text in base64, with or without padding. `None`: it is none.
+pub fn from_base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=').as_bytes();
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 3);
+    for group in digits.chunks(4) {
+        let mut number = 0_u32;
+        for digit in group {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'+' | b'-' => 62,
+                b'/' | b'_' => 63,
+                _ => return None,
+            };
+            number = number << 6 | u32::from(value);
+        }
+        let n = group.len() * 6 / 8;
+        if n == 0 {
+            return None;
+        }
+        number <<= 6 * (4 - group.len());
+        bytes.extend(number.to_be_bytes().into_iter().skip(1).take(n));
+    }
+    Some(bytes)
+}
