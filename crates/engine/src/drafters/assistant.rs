@@ -8,24 +8,21 @@
 //! The state is missing right after a session was loaded. There is no draft then until the target's next decode.
 
 use super::draft_branch::follow;
-use super::head_cache::{HeadCache, HeadSlots};
+use super::head_cache::{HeadCache, HeadDrafter, HeadKind};
 use foredraft_base::HiddenStates;
-use foredraft_llama::{Batch, Context, DecodeError, Token};
-use foredraft_sampling::Sampler;
+use foredraft_llama::{Context, DecodeError};
 use foredraft_speculation::another_round_pays;
-use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
-use foredraft_speculation::{DrafterKind, Settings};
+use foredraft_speculation::{DecodedTokens, DraftRequest};
 
-/// The assistant's context and the state of each slot in it. The slots' caches have no tokens, because the cells are the target's.
-pub struct Assistant {
-    context: Context,
-    batch: Batch,
-    slots: HeadSlots<AssistantDraft>,
-}
+/// A drafter with an assistant. The slots' caches have no tokens, because the cells are the target's.
+pub type Assistant = HeadDrafter<AssistantLayers>;
+
+/// The layers of an assistant, which keep nothing between drafts.
+pub struct AssistantLayers;
 
 /// A slot's draft in progress.
 #[derive(Default)]
-struct AssistantDraft {
+pub struct AssistantDraft {
     /// The batch index of the output to sample from. `None`: this slot's draft is complete.
     row: Option<usize>,
     /// The position of all tokens of the draft.
@@ -35,8 +32,9 @@ struct AssistantDraft {
 impl Assistant {
     /// Creates a drafter for `n_slots` slots, with a context made by [`Context::head`]. The target's sequences have the numbers of the slots.
     pub fn new(context: Context, n_slots: usize) -> Assistant {
-        let caches = (0..n_slots).map(|index| HeadCache::new(index, context.n_hidden(), 0, 1));
-        Assistant { slots: HeadSlots::new(caches), batch: Batch::new(), context }
+        let n_hidden = context.n_hidden();
+        let caches = (0..n_slots).map(|index| HeadCache::new(index, n_hidden, 0, 1));
+        HeadDrafter::with(AssistantLayers, context, caches)
     }
 
     /// Adds the last token of each context whose states and cells the target has.
@@ -65,9 +63,7 @@ impl Assistant {
         match self.context.decode(&self.batch) {
             Ok(()) => true,
             Err(DecodeError::Failed(error)) => {
-                for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
-                    slot.disabled = Some(format!("drafting with the assistant failed: {}", error.message()));
-                }
+                self.disable(&format!("drafting with the assistant failed: {}", error.message()));
                 false
             }
             Err(_) => false,
@@ -90,43 +86,21 @@ impl Assistant {
     }
 }
 
-impl Drafter for Assistant {
-    fn source(&self) -> DrafterKind {
-        DrafterKind::Draft
-    }
+impl HeadKind for AssistantLayers {
+    type Round = AssistantDraft;
 
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        self.slots.begin(slot, sampler, settings);
-    }
-
-    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
-        self.begin_drafts(requests);
-        while !self.batch.is_empty() && self.decode() {
-            self.extend(requests);
+    fn draft(head: &mut HeadDrafter<Self>, requests: &mut [DraftRequest<'_>]) {
+        head.begin_drafts(requests);
+        while !head.batch.is_empty() && head.decode() {
+            head.extend(requests);
             if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
-                self.batch.clear();
+                head.batch.clear();
             }
         }
     }
 
-    fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        self.slots.shift(slot, &mut self.context, (keep, dropped), false);
-    }
-
-    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
-        self.slots.end(slot);
-    }
-
-    fn erase(&mut self, slot: usize) -> usize {
-        self.slots.erase(slot, &mut self.context)
-    }
-
-    fn needs_hidden(&self) -> bool {
-        true
-    }
-
-    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
-        let Some(slot) = self.slots.get_mut(slot) else { return };
+    fn decoded(head: &mut HeadDrafter<Self>, slot: usize, what: &mut DecodedTokens<'_>) {
+        let Some(slot) = head.slots.get_mut(slot) else { return };
         // Only the last token of the context and those after it can be before the last one of the next draft's context.
         let from = what.from.max(what.tokens.len().saturating_sub(1));
         let states = &mut slot.cache.states;
@@ -138,9 +112,5 @@ impl Drafter for Assistant {
                 break;
             }
         }
-    }
-
-    fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.disabled(slot)
     }
 }

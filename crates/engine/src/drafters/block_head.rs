@@ -5,24 +5,17 @@
 //! a longer draft costs a larger pass, and no other. Each token is drawn with the RNG counter of its position, as the target draws.
 
 use super::draft_branch::{choose, follow};
-use super::head_cache::{HeadCache, HeadSlots};
+use super::head_cache::{HeadCache, HeadDrafter, HeadKind};
 use foredraft_base::error::Result;
-use foredraft_llama::{Batch, Context, DecodeError, DraftBlock, Token};
-use foredraft_sampling::Sampler;
-use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
-use foredraft_speculation::{DrafterKind, Settings};
+use foredraft_llama::{Context, DecodeError, DraftBlock, Token};
+use foredraft_speculation::{DecodedTokens, DraftRequest};
 
-/// The head's context and the state of each slot in it.
-pub struct BlockHead {
-    context: Context,
+/// A drafter with a [`Block`] head.
+pub type BlockHead = HeadDrafter<Block>;
+
+/// A head that predicts a block of tokens in one pass.
+pub struct Block {
     block: DraftBlock,
-    batch: Batch,
-    /// The round of each: the batch index of the row that predicts the first token. `None`: the slot has no block in this pass.
-    slots: HeadSlots<Option<usize>>,
-    /// The cache's positions can be shifted.
-    moves: bool,
-    /// The head reads the target's hidden states after the last layer.
-    needs_hidden: bool,
     /// States for the cache.
     features: Vec<f32>,
 }
@@ -36,9 +29,11 @@ impl BlockHead {
     pub fn new(mut context: Context, n_slots: usize, needs_hidden: bool) -> Result<BlockHead> {
         let block = context.model().block()?;
         let moves = context.can_shift();
-        let slots = HeadSlots::new((0..n_slots).map(|index| HeadCache::new(index, context.n_features(), 0, 0)));
+        let n_features = context.n_features();
+        let caches = (0..n_slots).map(|index| HeadCache::new(index, n_features, 0, 0));
         context.reset();
-        Ok(BlockHead { context, block, batch: Batch::new(), slots, moves, needs_hidden, features: Vec::new() })
+        let kind = Block { block, features: Vec::new() };
+        Ok(BlockHead { moves, needs_hidden, ..HeadDrafter::with(kind, context, caches) })
     }
 
     /// Adds the states of the first `most` tokens of a context to the cache, as far as the target has decoded them, and at most as many as
@@ -51,12 +46,12 @@ impl BlockHead {
         if missing.is_empty() {
             return place.cache.end() == most;
         }
-        self.features.clear();
-        missing.clone().for_each(|number| self.features.extend_from_slice(place.cache.state_for(number)));
+        self.kind.features.clear();
+        missing.clone().for_each(|number| self.kind.features.extend_from_slice(place.cache.state_for(number)));
         let (at, sequence) = (missing.start - place.cache.start, place.cache.tokens.id());
-        let mut result = self.context.inject(&self.features, at, sequence);
-        if result == Err(DecodeError::Full) && self.clear_others(|index| index == slot) {
-            result = self.context.inject(&self.features, at, sequence);
+        let mut result = self.context.inject(&self.kind.features, at, sequence);
+        if result == Err(DecodeError::Full) && self.clear_idle(|index, _| index != slot) {
+            result = self.context.inject(&self.kind.features, at, sequence);
         }
         let Some(place) = self.slots.get_mut(slot) else { return false };
         match result {
@@ -72,14 +67,6 @@ impl BlockHead {
         }
     }
 
-    /// Empties the caches of other slots than those that are `kept`. They are filled again when needed. Returns false if this freed
-    /// nothing.
-    fn clear_others(&mut self, kept: impl Fn(usize) -> bool) -> bool {
-        let others = self.slots.iter_mut().enumerate();
-        let others = others.filter(|(index, slot)| !kept(*index) && !slot.cache.tokens.is_empty());
-        others.map(|(_, slot)| slot.cache.tokens.clear(&mut self.context)).count() > 0
-    }
-
     /// Restores the caches after a failed decode, and disables drafting for the current requests, unless the decode was interrupted.
     fn failed(&mut self, error: DecodeError) {
         let why = match error {
@@ -92,7 +79,7 @@ impl BlockHead {
                 Some(format!("drafting with the head failed: {}", error.message()))
             }
         };
-        for slot in &mut *self.slots {
+        for slot in &mut self.slots {
             slot.round = None;
             slot.cache.cut(&mut self.context);
             if slot.sampler.is_some() {
@@ -111,9 +98,9 @@ impl BlockHead {
             follow(&mut slot.history, request.tokens);
             let (first, sequence) = (slot.cache.tokens.len(), slot.cache.tokens.id());
             for offset in 0..n {
-                let token = if offset == 0 { *last } else { self.block.mask };
-                let row = self.batch.push(token, first + offset, sequence, offset >= self.block.first_row);
-                if offset == self.block.first_row {
+                let token = if offset == 0 { *last } else { self.kind.block.mask };
+                let row = self.batch.push(token, first + offset, sequence, offset >= self.kind.block.first_row);
+                if offset == self.kind.block.first_row {
                     slot.round = Some(row);
                 }
             }
@@ -122,8 +109,8 @@ impl BlockHead {
             return false;
         }
         let mut result = self.context.decode(&self.batch);
-        let is_drafting = |index| requests.iter().any(|request| request.slot == index);
-        if result == Err(DecodeError::Full) && self.clear_others(is_drafting) {
+        let is_idle = |index, _: &_| requests.iter().all(|request| request.slot != index);
+        if result == Err(DecodeError::Full) && self.clear_idle(is_idle) {
             result = self.context.decode(&self.batch);
         }
         match result {
@@ -155,88 +142,59 @@ impl BlockHead {
     }
 }
 
-impl Drafter for BlockHead {
-    fn source(&self) -> DrafterKind {
-        DrafterKind::Draft
-    }
+impl HeadKind for Block {
+    /// The batch index of the row that predicts the first token. `None`: the slot has no block in this pass.
+    type Round = Option<usize>;
 
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        self.slots.begin(slot, sampler, settings);
-    }
-
-    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+    fn draft(head: &mut HeadDrafter<Self>, requests: &mut [DraftRequest<'_>]) {
         let mut ready: Vec<&mut DraftRequest<'_>> = Vec::with_capacity(requests.len());
         for request in requests {
             let n_context = request.tokens.len().saturating_sub(1);
-            let is_ready = self.catch_up(request.slot, request.tokens, n_context);
+            let is_ready = head.catch_up(request.slot, request.tokens, n_context);
             if is_ready && request.n_max > 0 && !request.tokens.is_empty() {
                 ready.push(request);
             }
         }
         // All blocks have the same length, as DSpark needs it, and those that are decoded together are in one physical batch, because its
         // tokens see each other.
-        let most = self.block.most().min(self.context.n_ubatch().saturating_sub(self.block.first_row));
+        let most = head.kind.block.most().min(head.context.n_ubatch().saturating_sub(head.kind.block.first_row));
         let n_tokens = ready.iter().map(|request| request.n_max).max().unwrap_or(0).min(most);
         if n_tokens == 0 {
             return;
         }
-        let n = n_tokens + self.block.first_row;
-        for requests in ready.chunks_mut((self.context.n_ubatch() / n).max(1)) {
-            if self.decode_blocks(requests, n) {
-                requests.iter_mut().for_each(|request| self.read_block(request, n_tokens));
+        let n = n_tokens + head.kind.block.first_row;
+        for requests in ready.chunks_mut((head.context.n_ubatch() / n).max(1)) {
+            if head.decode_blocks(requests, n) {
+                requests.iter_mut().for_each(|request| head.read_block(request, n_tokens));
             }
             for request in requests {
-                if let Some(slot) = self.slots.get_mut(request.slot) {
-                    slot.cache.cut(&mut self.context);
+                if let Some(slot) = head.slots.get_mut(request.slot) {
+                    slot.cache.cut(&mut head.context);
                 }
             }
         }
     }
 
-    fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        self.slots.shift(slot, &mut self.context, (keep, dropped), self.moves);
-    }
-
-    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
-        self.slots.end(slot);
-    }
-
-    fn erase(&mut self, slot: usize) -> usize {
-        self.slots.erase(slot, &mut self.context)
-    }
-
-    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
-        self.slots.copy(&mut self.context, from, to, prompt);
-    }
-
-    fn needs_hidden(&self) -> bool {
-        self.needs_hidden
-    }
-
-    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
-        let most = self.context.n_ubatch().min(self.context.n_batch());
-        let Some(place) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
+    fn decoded(head: &mut HeadDrafter<Self>, slot: usize, what: &mut DecodedTokens<'_>) {
+        let most = head.context.n_ubatch().min(head.context.n_batch());
+        let Some(place) = head.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
         place.cache.states.begin(what.tokens, what.from);
         let tokens = what.tokens.get(what.from..).unwrap_or(&[]).iter().chain(what.draft);
         for (index, token) in (what.first..).zip(tokens) {
-            self.features.clear();
-            let is_kept = what.target.layer_states(index, &mut self.features);
-            if !is_kept || !place.cache.states.push(*token, &self.features) {
+            head.kind.features.clear();
+            let is_kept = what.target.layer_states(index, &mut head.kind.features);
+            if !is_kept || !place.cache.states.push(*token, &head.kind.features) {
                 break;
             }
         }
         // Without requests for drafts, their number would grow.
-        while self.slots.get(slot).is_some_and(|place| place.cache.states.len() > most) {
-            let before = self.slots.get(slot).map_or(0, |place| place.cache.end());
-            self.catch_up(slot, what.tokens, what.tokens.len());
-            let Some(place) = self.slots.get_mut(slot) else { return };
+        while head.slots.get(slot).is_some_and(|place| place.cache.states.len() > most) {
+            let before = head.slots.get(slot).map_or(0, |place| place.cache.end());
+            head.catch_up(slot, what.tokens, what.tokens.len());
+            let Some(place) = head.slots.get_mut(slot) else { return };
             if place.cache.end() <= before {
                 place.cache.states.clear();
             }
         }
-    }
-
-    fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.disabled(slot)
     }
 }

@@ -15,28 +15,21 @@
 use std::ops::Range;
 
 use super::draft_branch::follow;
-use super::head_cache::{HeadCache, HeadSlot, HeadSlots};
+use super::head_cache::{HeadCache, HeadDrafter, HeadKind};
 use foredraft_base::HiddenStates;
-use foredraft_llama::{Batch, Context, DecodeError, DraftKind, Token};
-use foredraft_sampling::Sampler;
+use foredraft_llama::{Context, DecodeError, DraftKind, Token};
 use foredraft_speculation::another_round_pays;
-use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
-use foredraft_speculation::{DrafterKind, Settings};
+use foredraft_speculation::{DecodedTokens, DraftRequest, DrafterKind};
 
-/// The head's context and the state of each slot in it.
-pub struct Head {
-    source: DrafterKind,
-    context: Context,
-    batch: Batch,
-    slots: HeadSlots<Round>,
+/// A drafter with a [`TokenHead`].
+pub type Head = HeadDrafter<TokenHead>;
+
+/// A head that predicts token by token.
+pub struct TokenHead {
     /// The number of layers, which draft one token each. 1: a single layer drafts all.
     n_layers: usize,
-    /// The caches' positions can be shifted.
-    moves: bool,
     /// Whether the states are computed by the head's encoder.
     encodes: bool,
-    /// The head reads the target's hidden states after the last layer.
-    needs_hidden: bool,
     /// States of the target, and those that the head's tokens need: the same, or what the encoder makes of them.
     features: Vec<f32>,
     states: Vec<f32>,
@@ -44,7 +37,7 @@ pub struct Head {
 
 /// A slot's part in a round of drafting.
 #[derive(Default)]
-struct Round {
+pub struct Round {
     /// The slot's tokens in the batch that will stay in the cache.
     in_batch: Vec<Token>,
     /// The cache has the whole context except the end, with which a draft begins.
@@ -68,19 +61,9 @@ impl Head {
         let first = usize::from(encodes);
         let n_state = if encodes { context.n_features() } else { context.n_hidden() };
         let caches = (0..n_slots).map(|index| HeadCache::new(index, n_state, first, 1));
-        let slots = HeadSlots::new(caches);
-        Head {
-            source,
-            n_layers: context.model().n_mtp_layers().max(1),
-            context,
-            batch: Batch::new(),
-            slots,
-            moves,
-            encodes,
-            needs_hidden,
-            features: Vec::new(),
-            states: Vec::new(),
-        }
+        let n_layers = context.model().n_mtp_layers().max(1);
+        let kind = TokenHead { n_layers, encodes, features: Vec::new(), states: Vec::new() };
+        Head { source, moves, needs_hidden, ..HeadDrafter::with(kind, context, caches) }
     }
 
     fn free_batch_tokens(&self) -> usize {
@@ -89,9 +72,9 @@ impl Head {
 
     /// Decodes the batch through every layer, and adds its tokens to the slots' caches. Returns false on failure.
     fn decode_all_layers(&mut self) -> bool {
-        for layer in 0..self.n_layers {
+        for layer in 0..self.kind.n_layers {
             if layer > 0 {
-                for slot in &mut *self.slots {
+                for slot in &mut self.slots {
                     slot.cache.cut(&mut self.context);
                 }
             }
@@ -104,7 +87,7 @@ impl Head {
                 Err(_) => return false,
             }
         }
-        for slot in &mut *self.slots {
+        for slot in &mut self.slots {
             slot.cache.tokens.push(&slot.round.in_batch);
             slot.round.in_batch.clear();
         }
@@ -115,7 +98,9 @@ impl Head {
     fn decode_layer(&mut self, layer: usize) -> std::result::Result<(), DecodeError> {
         self.context.set_mtp_layer(layer);
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.clear_preempted() {
+        if result == Err(DecodeError::Full)
+            && self.clear_idle(|_, slot| slot.round.in_batch.is_empty() && !slot.round.ready)
+        {
             result = self.context.decode(&self.batch);
         }
         let Err(failure) = &result else { return result };
@@ -125,7 +110,7 @@ impl Head {
             self.context.reset();
             self.slots.iter_mut().for_each(|slot| slot.cache.tokens.clear(&mut self.context));
         }
-        for slot in &mut *self.slots {
+        for slot in &mut self.slots {
             (slot.round.ready, slot.round.row) = (false, None);
             slot.round.in_batch.clear();
             slot.cache.cut(&mut self.context);
@@ -135,13 +120,13 @@ impl Head {
 
     /// Reads the states of all tokens that the target has decoded, or of the first ones if it did not keep more.
     fn read_states(&mut self, what: &mut DecodedTokens<'_>) {
-        self.features.clear();
+        self.kind.features.clear();
         let n = what.tokens.len().saturating_sub(what.from) + what.draft.len();
         for index in what.first..what.first + n {
-            let is_kept = if self.encodes {
-                what.target.layer_states(index, &mut self.features)
+            let is_kept = if self.kind.encodes {
+                what.target.layer_states(index, &mut self.kind.features)
             } else {
-                what.target.hidden(index).map(|state| self.features.extend_from_slice(state)).is_some()
+                what.target.hidden(index).map(|state| self.kind.features.extend_from_slice(state)).is_some()
             };
             if !is_kept {
                 break;
@@ -154,12 +139,12 @@ impl Head {
     fn add(&mut self, slot: usize, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
         let head_slot = self.slots.get_mut(slot)?;
         let added = tokens.get(numbers.clone())?;
-        let states = if self.encodes { &mut self.features } else { &mut self.states };
+        let states = if self.kind.encodes { &mut self.kind.features } else { &mut self.kind.states };
         states.clear();
         numbers.clone().for_each(|number| states.extend_from_slice(head_slot.cache.state_for(number)));
-        if self.encodes {
-            self.states.clear();
-            match self.context.encode(&self.features, &mut self.states) {
+        if self.kind.encodes {
+            self.kind.states.clear();
+            match self.context.encode(&self.kind.features, &mut self.kind.states) {
                 Ok(()) => {}
                 Err(DecodeError::Failed(error)) => {
                     self.disable(&format!("the head cannot encode states of the target: {}", error.message()));
@@ -174,33 +159,16 @@ impl Head {
             let cache = &head_slot.cache;
             row = Some(self.batch.push(*token, number - cache.start, cache.tokens.id(), output));
         }
-        self.batch.push_hidden(&self.states);
+        self.batch.push_hidden(&self.kind.states);
         head_slot.round.in_batch.extend_from_slice(added);
         row
-    }
-
-    /// Disables drafting for all current requests.
-    fn disable(&mut self, why: &str) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
-            slot.disabled = Some(why.to_owned());
-        }
-    }
-
-    /// Empties the caches of slots without a draft in this step, such as those that the target has preempted. They are decoded again when
-    /// needed. Returns false if this freed nothing.
-    fn clear_preempted(&mut self) -> bool {
-        let is_idle = |slot: &&mut HeadSlot<Round>| {
-            slot.round.in_batch.is_empty() && !slot.round.ready && !slot.cache.tokens.is_empty()
-        };
-        let idle = self.slots.iter_mut().filter(is_idle);
-        idle.map(|slot| slot.cache.tokens.clear(&mut self.context)).count() > 0
     }
 
     /// Decodes the tokens of the contexts that are missing in the caches, without logits. For requests with a draft, the end is left for
     /// the draft's first batch.
     fn catch_up(&mut self, requests: &[DraftRequest<'_>]) -> bool {
         self.batch.clear();
-        for slot in &mut *self.slots {
+        for slot in &mut self.slots {
             (slot.round.ready, slot.round.row) = (false, None);
         }
         for request in requests {
@@ -215,7 +183,7 @@ impl Head {
             let most = request.tokens.len().saturating_sub(usize::from(wants_draft));
             let missing = slot.cache.missing(&mut self.context, request.tokens, most);
             let complete = wants_draft && missing.end == request.tokens.len();
-            if complete && self.n_layers == 1 && missing.len() <= FEW {
+            if complete && self.kind.n_layers == 1 && missing.len() <= FEW {
                 slot.round.ready = true;
                 continue;
             }
@@ -243,7 +211,7 @@ impl Head {
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             slot.round.row = row;
             // With several layers, not all of their caches have it.
-            if self.n_layers > 1 {
+            if self.kind.n_layers > 1 {
                 slot.round.in_batch.clear();
                 slot.round.behind.clear();
                 slot.round.behind.extend_from_slice(slot.cache.states.before(request.tokens.len().saturating_sub(1)));
@@ -258,12 +226,12 @@ impl Head {
         for request in requests {
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             let Some(row) = slot.round.row.take() else { continue };
-            let most = if self.n_layers > 1 { request.n_max.min(self.n_layers) } else { request.n_max };
+            let most = if self.kind.n_layers > 1 { request.n_max.min(self.kind.n_layers) } else { request.n_max };
             if !slot.extend(request, &mut self.context, row, most) {
                 continue;
             }
             let Some(hidden) = self.context.hidden(row) else { continue };
-            if self.n_layers == 1 {
+            if self.kind.n_layers == 1 {
                 slot.round.behind.clear();
             }
             slot.round.behind.extend_from_slice(hidden);
@@ -278,11 +246,11 @@ impl Head {
         let Some(slot) = self.slots.get_mut(request.slot) else { return };
         let n_embd = self.context.n_hidden().max(1);
         let tokens = request.tokens.last().into_iter().chain(&request.draft.tokens);
-        let seen = if self.n_layers > 1 { 0 } else { request.draft.tokens.len() };
+        let seen = if self.kind.n_layers > 1 { 0 } else { request.draft.tokens.len() };
         // The position of the context's last token.
         let Some(last) = request.tokens.len().checked_sub(slot.cache.start + 1) else { return };
         let too_many = request.draft.tokens.len() + 1 - seen > n_free;
-        if too_many || (self.n_layers > 1 && !slot.cache.cut(&mut self.context)) {
+        if too_many || (self.kind.n_layers > 1 && !slot.cache.cut(&mut self.context)) {
             return;
         }
         for ((offset, token), hidden) in tokens.enumerate().skip(seen).zip(slot.round.behind.chunks_exact(n_embd)) {
@@ -292,93 +260,63 @@ impl Head {
     }
 }
 
-impl Drafter for Head {
-    fn source(&self) -> DrafterKind {
-        self.source
-    }
+impl HeadKind for TokenHead {
+    type Round = Round;
 
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        self.slots.begin(slot, sampler, settings);
-    }
-
-    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
-        if !self.catch_up(requests) {
+    fn draft(head: &mut HeadDrafter<Self>, requests: &mut [DraftRequest<'_>]) {
+        if !head.catch_up(requests) {
             return;
         }
-        self.begin_drafts(requests);
+        head.begin_drafts(requests);
         let mut layer = 0;
         // There is no space for a longer draft, so it ends.
-        while !self.batch.is_empty() && self.decode_layer(layer).is_ok() {
-            for slot in &mut *self.slots {
+        while !head.batch.is_empty() && head.decode_layer(layer).is_ok() {
+            for slot in &mut head.slots {
                 slot.cache.tokens.push(&slot.round.in_batch);
                 slot.round.in_batch.clear();
             }
-            self.extend(requests);
+            head.extend(requests);
             if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
-                self.batch.clear();
-                self.slots.iter_mut().for_each(|slot| slot.round.in_batch.clear());
+                head.batch.clear();
+                head.slots.iter_mut().for_each(|slot| slot.round.in_batch.clear());
             }
-            layer = (layer + 1) % self.n_layers;
+            layer = (layer + 1) % head.kind.n_layers;
         }
-        self.slots.iter_mut().for_each(|slot| slot.round.ready = false);
+        head.slots.iter_mut().for_each(|slot| slot.round.ready = false);
         for request in requests {
             // Keeps the states of the token before the last, which is decoded again, and of later ones.
-            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
+            let Some(slot) = head.slots.get_mut(request.slot) else { continue };
             slot.cache.forget_states();
         }
     }
 
-    fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        self.slots.shift(slot, &mut self.context, (keep, dropped), self.moves);
-    }
-
-    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
-        self.slots.end(slot);
-    }
-
-    fn erase(&mut self, slot: usize) -> usize {
-        self.slots.erase(slot, &mut self.context)
-    }
-
-    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
-        self.slots.copy(&mut self.context, from, to, prompt);
-    }
-
-    fn needs_hidden(&self) -> bool {
-        self.needs_hidden
-    }
-
-    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
-        let most = self.context.n_ubatch().min(self.context.n_batch());
-        let Some(head_slot) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
+    fn decoded(head: &mut HeadDrafter<Self>, slot: usize, what: &mut DecodedTokens<'_>) {
+        let most = head.context.n_ubatch().min(head.context.n_batch());
+        let Some(head_slot) = head.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
         head_slot.cache.states.begin(what.tokens, what.from);
-        self.read_states(what);
-        let n_state = if self.encodes { self.context.n_features() } else { self.context.n_hidden() };
-        let Some(head_slot) = self.slots.get_mut(slot) else { return };
+        head.read_states(what);
+        let n_state = if head.kind.encodes { head.context.n_features() } else { head.context.n_hidden() };
+        let Some(head_slot) = head.slots.get_mut(slot) else { return };
         let tokens = what.tokens.get(what.from..).unwrap_or(&[]).iter().chain(what.draft);
-        for (token, state) in tokens.zip(self.features.chunks_exact(n_state.max(1))) {
+        for (token, state) in tokens.zip(head.kind.features.chunks_exact(n_state.max(1))) {
             if !head_slot.cache.states.push(*token, state) {
                 break;
             }
         }
         // Without requests for drafts, their number would grow.
-        while let Some(head_slot) = self.slots.get_mut(slot).filter(|head_slot| head_slot.cache.states.len() > most) {
-            self.batch.clear();
-            let Range { start, end } = head_slot.cache.missing(&mut self.context, what.tokens, what.tokens.len());
-            let end = end.min(start + self.context.n_batch());
-            let is_added = self.add(slot, what.tokens, start..end, false).is_some();
-            let done = is_added && self.decode_all_layers();
-            let Some(head_slot) = self.slots.get_mut(slot) else { return };
+        while let Some(head_slot) = head.slots.get_mut(slot).filter(|head_slot| head_slot.cache.states.len() > most) {
+            head.batch.clear();
+            let Range { start, end } = head_slot.cache.missing(&mut head.context, what.tokens, what.tokens.len());
+            let end = end.min(start + head.context.n_batch());
+            let is_added = head.add(slot, what.tokens, start..end, false).is_some();
+            let done = is_added && head.decode_all_layers();
+            let Some(head_slot) = head.slots.get_mut(slot) else { return };
             if done {
                 head_slot.cache.states.forget_before(end.saturating_sub(2));
             } else {
                 head_slot.cache.states.clear();
             }
         }
-    }
-
-    fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.disabled(slot)
     }
 }
 

@@ -1,21 +1,20 @@
-//! The slots of a head: their requests, their parts of its KV cache, and the states from which these are continued.
+//! What all heads have in common: their slots with requests, parts of the KV cache, and the states from which these are continued.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 use super::draft_branch::choose;
 use super::states::States;
 use crate::session::Sequence;
 use foredraft_base::prompt_fit::common_prefix;
-use foredraft_llama::{Context, Token};
+use foredraft_llama::{Batch, Context, Token};
 use foredraft_sampling::Sampler;
-use foredraft_speculation::DraftRequest;
-use foredraft_speculation::{Settings, Verify};
+use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter, DrafterKind, Settings, Verify};
 
 /// The longest gap of states that is filled with zeros.
 const GAP: usize = 8;
 
 /// A slot of a head. `R`: its part in the current round of drafting.
-pub(super) struct HeadSlot<R> {
+pub struct HeadSlot<R> {
     pub(super) cache: HeadCache,
     /// `None`: the slot has no request.
     pub(super) sampler: Option<Sampler>,
@@ -50,73 +49,110 @@ impl<R> HeadSlot<R> {
     }
 }
 
-/// All slots of a head, by their numbers.
-pub(super) struct HeadSlots<R>(Vec<HeadSlot<R>>);
+/// A head as a drafter: its context, and its slots by their numbers. `K`: the kind of head.
+pub struct HeadDrafter<K: HeadKind> {
+    pub(super) kind: K,
+    pub(super) source: DrafterKind,
+    pub(super) context: Context,
+    pub(super) batch: Batch,
+    pub(super) slots: Vec<HeadSlot<K::Round>>,
+    /// The cache's positions can be shifted.
+    pub(super) moves: bool,
+    /// The head reads the target's hidden states after the last layer.
+    pub(super) needs_hidden: bool,
+}
 
-impl<R: Default> HeadSlots<R> {
-    /// Slots with these caches.
-    pub(super) fn new(caches: impl Iterator<Item = HeadCache>) -> HeadSlots<R> {
-        let slot = |cache| HeadSlot { cache, sampler: None, disabled: None, history: Vec::new(), round: R::default() };
-        HeadSlots(caches.map(slot).collect())
+/// What differs between the kinds of heads.
+pub trait HeadKind: Sized {
+    /// A slot's part in a round of drafting.
+    type Round: Default;
+
+    /// As [`Drafter::draft`].
+    fn draft(head: &mut HeadDrafter<Self>, requests: &mut [DraftRequest<'_>]);
+
+    /// As [`Drafter::decoded`].
+    fn decoded(head: &mut HeadDrafter<Self>, slot: usize, what: &mut DecodedTokens<'_>);
+}
+
+impl<K: HeadKind> HeadDrafter<K> {
+    /// A drafter of the kind [`DrafterKind::Draft`] whose caches cannot be shifted, with these caches.
+    pub(super) fn with(kind: K, context: Context, caches: impl Iterator<Item = HeadCache>) -> HeadDrafter<K> {
+        let round = K::Round::default;
+        let slot = |cache| HeadSlot { cache, sampler: None, disabled: None, history: Vec::new(), round: round() };
+        let (slots, batch) = (caches.map(slot).collect(), Batch::new());
+        HeadDrafter { kind, source: DrafterKind::Draft, context, batch, slots, moves: false, needs_hidden: true }
     }
 
-    /// As [`Drafter::begin`](super::Drafter::begin).
-    pub(super) fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        if let Some(slot) = self.get_mut(slot) {
+    /// Disables drafting for all current requests.
+    pub(super) fn disable(&mut self, why: &str) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
+            slot.disabled = Some(why.to_owned());
+        }
+    }
+
+    /// Empties the caches of slots that are `idle`, such as those that the target has preempted. They are filled again when needed. Returns
+    /// false if this freed nothing.
+    pub(super) fn clear_idle(&mut self, idle: impl Fn(usize, &HeadSlot<K::Round>) -> bool) -> bool {
+        let slots = self.slots.iter_mut().enumerate();
+        let idle = slots.filter(|(index, slot)| idle(*index, slot) && !slot.cache.tokens.is_empty());
+        idle.map(|(_, slot)| slot.cache.tokens.clear(&mut self.context)).count() > 0
+    }
+}
+
+impl<K: HeadKind> Drafter for HeadDrafter<K> {
+    fn source(&self) -> DrafterKind {
+        self.source
+    }
+
+    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
+        if let Some(slot) = self.slots.get_mut(slot) {
             slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match));
             slot.disabled = None;
         }
     }
 
-    /// As [`Drafter::shift`](super::Drafter::shift). `moves`: the cache's positions can be shifted.
-    pub(super) fn shift(&mut self, slot: usize, context: &mut Context, (keep, dropped): (usize, usize), moves: bool) {
-        if let Some(slot) = self.get_mut(slot) {
-            slot.cache.shift(context, keep, dropped, moves);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        K::draft(self, requests);
+    }
+
+    fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.cache.shift(&mut self.context, keep, dropped, self.moves);
         }
     }
 
-    /// As [`Drafter::end`](super::Drafter::end).
-    pub(super) fn end(&mut self, slot: usize) {
-        if let Some(slot) = self.get_mut(slot) {
+    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
             slot.sampler = None;
         }
     }
 
-    /// As [`Drafter::erase`](super::Drafter::erase).
-    pub(super) fn erase(&mut self, slot: usize, context: &mut Context) -> usize {
-        self.get_mut(slot).map_or(0, |slot| slot.cache.erase(context))
+    fn erase(&mut self, slot: usize) -> usize {
+        self.slots.get_mut(slot).map_or(0, |slot| slot.cache.erase(&mut self.context))
     }
 
-    /// As [`Drafter::copy`](super::Drafter::copy).
-    pub(super) fn copy(&mut self, context: &mut Context, from: usize, to: usize, prompt: &[Token]) {
-        let Ok([from, to]) = self.0.get_disjoint_mut([from, to]) else { return };
-        if context.has_buffers() && from.cache.reach(prompt) > to.cache.reach(prompt) {
-            to.cache.copy_from(context, &from.cache);
+    fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
+        let Ok([from, to]) = self.slots.get_disjoint_mut([from, to]) else { return };
+        if self.context.has_buffers() && from.cache.reach(prompt) > to.cache.reach(prompt) {
+            to.cache.copy_from(&mut self.context, &from.cache);
         }
     }
 
-    /// As [`Drafter::disabled`](super::Drafter::disabled).
-    pub(super) fn disabled(&self, slot: usize) -> Option<&str> {
-        self.get(slot)?.disabled.as_deref()
+    fn needs_hidden(&self) -> bool {
+        self.needs_hidden
     }
-}
 
-impl<R> Deref for HeadSlots<R> {
-    type Target = [HeadSlot<R>];
-
-    fn deref(&self) -> &[HeadSlot<R>] {
-        &self.0
+    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
+        K::decoded(self, slot, what);
     }
-}
 
-impl<R> DerefMut for HeadSlots<R> {
-    fn deref_mut(&mut self) -> &mut [HeadSlot<R>] {
-        &mut self.0
+    fn disabled(&self, slot: usize) -> Option<&str> {
+        self.slots.get(slot)?.disabled.as_deref()
     }
 }
 
 /// The tokens of a slot in a head's KV cache, and the target's states of later ones.
-pub(super) struct HeadCache {
+pub struct HeadCache {
     /// The tokens in the cache, computed with states of the target.
     pub(super) tokens: Sequence,
     /// The index of the first of them in the context.
