@@ -674,7 +674,8 @@ impl Vocabulary for Model {
     }
 }
 
-#[cfg(all(test, own_kernels, target_os = "linux"))]
+#[cfg(all(own_kernels, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
