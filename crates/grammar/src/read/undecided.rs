@@ -15,6 +15,9 @@ struct PassedMark {
     first: u32,
     /// How many there are up to it.
     depth: u32,
+    /// The newest mark after this one, and the one before it after the same mark. 0: there is none.
+    newest: u32,
+    older: u32,
     place: usize,
     passed: Passed,
 }
@@ -37,8 +40,8 @@ pub(super) struct Undecided {
 impl Undecided {
     /// One live stack that has passed nothing.
     pub(super) fn new() -> Undecided {
-        let none =
-            PassedMark { before: 0, first: 0, depth: 0, place: 0, passed: Passed::Close(crate::tree::Mark::Content) };
+        let passed = Passed::Close(crate::tree::Mark::Content);
+        let none = PassedMark { before: 0, first: 0, depth: 0, newest: 0, older: 0, place: 0, passed };
         Undecided { marks: vec![none], decided: 0, live: vec![0], before: Vec::new(), n_needed: 1, new_ids: Vec::new() }
     }
 
@@ -100,11 +103,17 @@ impl Undecided {
     /// The mark after `before`. Those from `n_before` on have the same place.
     fn add(&mut self, before: u32, place: usize, passed: Passed, n_before: usize) -> u32 {
         let new = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
-        let beside = self.marks.iter().zip(0..).skip(n_before);
-        if let Some((_, known)) = beside.into_iter().find(|(mark, _)| mark.before == before && mark.passed == passed) {
-            return known;
+        let older = self.mark(before).map_or(0, |mark| mark.newest);
+        let mut at = older;
+        while let Some(mark) = self.mark(at).filter(|_| at as usize >= n_before) {
+            if mark.passed == passed {
+                return at;
+            }
+            at = mark.older;
         }
-        self.marks.push(self.placed_after(PassedMark { before, first: 0, depth: 0, place, passed }, new));
+        let mark = PassedMark { before, first: 0, depth: 0, newest: 0, older, place, passed };
+        self.marks.push(self.placed_after(mark, new));
+        self.marks.get_mut(before as usize).into_iter().for_each(|mark| mark.newest = new);
         new
     }
 
@@ -161,12 +170,14 @@ impl Undecided {
         let mut n_kept = 1;
         for old in 1..self.marks.len() {
             let Some(&mark) = self.marks.get(old).filter(|_| self.new_ids.get(old) == Some(&NEEDED)) else { continue };
-            let kept = self.placed_after(PassedMark { before: self.new_id(mark.before), ..mark }, n_kept);
+            let before = self.new_id(mark.before);
+            let kept = self.placed_after(PassedMark { before, newest: 0, older: 0, ..mark }, n_kept);
             self.marks.get_mut(n_kept as usize).into_iter().for_each(|place| *place = kept);
             self.new_ids.get_mut(old).into_iter().for_each(|id| *id = n_kept);
             n_kept += 1;
         }
         self.marks.truncate(n_kept as usize);
+        self.marks.first_mut().into_iter().for_each(|mark| mark.newest = 0);
         let mut live = std::mem::take(&mut self.live);
         live.iter_mut().for_each(|last| *last = self.new_id(*last));
         (self.live, self.n_needed) = (live, self.marks.len());
