@@ -10,11 +10,11 @@ use foredraft_base::error::Result;
 use foredraft_llama::{Context, DecodeError, DraftBlock, Token};
 use foredraft_speculation::{DecodedTokens, DraftRequest};
 
-/// A drafter with a [`Block`] head.
-pub type BlockHead = HeadDrafter<Block>;
+/// A drafter with a [`BlockLayers`] head.
+pub type BlockHead = HeadDrafter<BlockLayers>;
 
-/// A head that predicts a block of tokens in one pass.
-pub struct Block {
+/// The layers of a head that predicts a block of tokens in one pass.
+pub struct BlockLayers {
     block: DraftBlock,
     /// States for the cache.
     features: Vec<f32>,
@@ -32,7 +32,7 @@ impl BlockHead {
         let n_features = context.n_features();
         let caches = (0..n_slots).map(|index| HeadCache::new(index, n_features, 0, 0));
         context.reset();
-        let kind = Block { block, features: Vec::new() };
+        let kind = BlockLayers { block, features: Vec::new() };
         Ok(BlockHead { moves, needs_hidden, ..HeadDrafter::with(kind, context, caches) })
     }
 
@@ -142,7 +142,7 @@ impl BlockHead {
     }
 }
 
-impl HeadKind for Block {
+impl HeadKind for BlockLayers {
     /// The batch index of the row that predicts the first token. `None`: the slot has no block in this pass.
     type Round = Option<usize>;
 
