@@ -8,6 +8,7 @@ use super::*;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::tests::any_json;
 use crate::error::Code;
+use crate::llama::Token;
 use crate::sampling::MirostatVersion;
 
 /// Reads a request, which gets a prompt if it has none.
