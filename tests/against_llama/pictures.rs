@@ -416,7 +416,11 @@ fn pictures_come_as_files_data_and_memory() {
         raw("rgb8", &rgb),
         raw("rgba8", &rgba),
     ] {
-        assert_eq!(complete(&engine, Foredraft, &chat(&[picture.clone()]))["tokens"], expected, "{picture}");
+        assert_eq!(
+            complete(&engine, Foredraft, &chat(std::slice::from_ref(&picture)))["tokens"],
+            expected,
+            "{picture}"
+        );
     }
     std::fs::remove_file(path).expect("the file");
 }
@@ -444,7 +448,7 @@ fn pictures_that_cannot_be_shown_are_errors() {
         (json!({"type": "image_url"}), format!("{part}.image_url.url")),
         (json!({"type": "input_audio", "input_audio": {}}), format!("{part}: expected text")),
     ] {
-        let message = refused(&engine, &chat(&[picture.clone()]));
+        let message = refused(&engine, &chat(std::slice::from_ref(&picture)));
         assert!(message.contains(&expected), "{picture}: {message}");
     }
     let in_system = json!({"messages": [{"role": "system", "content": [rgb8(1)]}, {"role": "user", "content": "a"}]});
@@ -539,7 +543,7 @@ fn pictures_in_conversations_decisions_and_full_contexts() {
     let long = with(&chat(&[]), json!({"messages": messages, "n_predict": 8}));
     let answer = complete(&fresh(), Foredraft, &long);
     let dropped = n(&answer["prompt_stats"]["dropped_messages"]);
-    assert!(dropped > 0 && dropped % 2 == 0, "{}", answer["prompt_stats"]);
+    assert!(dropped > 0 && dropped.is_multiple_of(2), "{}", answer["prompt_stats"]);
     let rest = with(&long, json!({"messages": messages[dropped..]}));
     assert_eq!(complete(&fresh(), Foredraft, &rest)["tokens"], answer["tokens"]);
 }

@@ -26,7 +26,7 @@ fn change(engine: &JsonEngine, prompts: &mut [Vec<usize>], random: usize) {
         0 | 1 => json!({"action": "fork", "to": other}),
         2 => json!({"action": "rewind", "token": random / 60_000 % 70}),
         3 => json!({"action": "rewind", "turn": random / 60_000 % 4}),
-        4 => json!({"action": if random / 60_000 % 2 == 0 { "pin" } else { "unpin" }}),
+        4 => json!({"action": if (random / 60_000).is_multiple_of(2) { "pin" } else { "unpin" }}),
         _ => json!({"action": "drop"}),
     };
     match call(engine, &with(&action, json!({"conversation": name}))) {
