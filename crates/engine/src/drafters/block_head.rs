@@ -10,7 +10,7 @@ use foredraft_base::error::Result;
 use foredraft_llama::{Context, DecodeError, DraftBlock, Token};
 use foredraft_speculation::{DecodedTokens, DraftRequest};
 
-/// A drafter with a [`BlockLayers`] head.
+/// A drafter with a `BlockLayers` head.
 pub type BlockHead = HeadDrafter<BlockLayers>;
 
 /// The layers of a head that predicts a block of tokens in one pass.

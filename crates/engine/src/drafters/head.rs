@@ -21,7 +21,7 @@ use foredraft_llama::{Context, DecodeError, DraftKind, Token};
 use foredraft_speculation::another_round_pays;
 use foredraft_speculation::{DecodedTokens, DraftRequest, DrafterKind};
 
-/// A drafter with a [`TokenHead`].
+/// A drafter with a `TokenHead`.
 pub type Head = HeadDrafter<TokenHead>;
 
 /// A head that predicts token by token.
