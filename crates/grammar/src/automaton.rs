@@ -423,11 +423,20 @@ impl Automaton {
             }
             self.spend(1 + todo.len().saturating_sub(n_todo))?;
         }
-        let moves = n_before.filter(|_| tree.is_ordered()).map_or(0, |n_before| {
-            let mut moves = Moves::default();
-            found.iter().for_each(|candidate| moves.add(candidate.from, passed.list(candidate.passed)));
-            if moves.is_plain(n_before) { 0 } else { self.moves.id(moves) }
-        });
+        let mut moves = 0;
+        if let Some(n_before) = n_before.filter(|_| tree.is_ordered()) {
+            let (mut made, mut n_passed) = (Moves::default(), 0);
+            for candidate in &found {
+                let list = passed.list(candidate.passed);
+                n_passed += list.len();
+                if n_passed > MAX_VISITED {
+                    return Err(TooAmbiguous);
+                }
+                self.spend(list.len())?;
+                made.add(candidate.from, list);
+            }
+            moves = if made.is_plain(n_before) { 0 } else { self.moves.id(made) };
+        }
         Ok((self.set_id(found.into_iter().map(|candidate| candidate.stack).collect()), moves))
     }
 

@@ -406,3 +406,19 @@ fn decisions_inside_of_values_are_refused() {
     let open = tree.declare();
     assert!(CompletionReader::new(tree, open, &foredraft_base::work::Work::unlimited()).is_err(), "it is not defined");
 }
+
+/// Each stack has passed all marks that may be around it, so all together are as many as the square of their number.
+#[test]
+fn marks_of_many_stacks_are_bounded() {
+    let mut tree = Tree::new();
+    let mut node = tree.text("a");
+    for _ in 0..2000 {
+        let marked = tree.mark(Mark::Content, node);
+        let empty = tree.empty();
+        let text = tree.text("b");
+        let both = tree.seq(&[marked, text]);
+        node = tree.alt(&[both, text, empty]);
+    }
+    let begun = CompletionReader::new(tree, node, &foredraft_base::work::Work::unlimited());
+    assert!(begun.is_err());
+}
