@@ -53,11 +53,11 @@ namespace Foredraft.Tests
         public static void a_prepared_turn_finds_its_prompt()
         {
             var turn = new Json { ["prompt"] = "Once upon a time, there was a cat that", ["conversation"] = "cat", ["n_predict"] = 4, ["seed"] = 1 };
-            var alone = shared.Value.Complete(turn).Content;
+            var alone = shared.Value.Complete(turn)["content"].Text;
             var begun = Json.Parse(turn.ToString());
             begun["begin"] = true;
             Check.That(shared.Value.Prepare(begun) > 0, "an id");
-            Check.Equal(alone, shared.Value.Complete(turn).Content);
+            Check.Equal(alone, shared.Value.Complete(turn)["content"].Text);
             Check.Throws<ForedraftException>(() => shared.Value.Prepare(new Json { ["prompt"] = "a" }));
         }
 

@@ -513,6 +513,7 @@ export interface Status {
   vocab_only: boolean;
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;
+  mmproj: { path: string; vision: boolean; audio: boolean; n_embd: number; non_causal: boolean } | null;
   self_check: { known: boolean; cache_prompt: boolean; speculative: boolean } | null;
   n_threads_now: number;
   paused: boolean;

@@ -1,8 +1,11 @@
 // OpenAI's types and the package's, one assigned to the other: tsc accepts it (it is never run).
 import type OpenAI from 'openai';
-import type { AssistantMessage, Completion, Delta, Engine, Message, Request, Update } from 'foredraft';
+import type { AssistantMessage, Completion, ContentPart, Delta, Engine, Message, Request, Update } from 'foredraft';
 
 type Param = OpenAI.Chat.Completions.ChatCompletionMessageParam;
+type User = Extract<Message, { role: 'user' }>;
+/** A message without pixels, which OpenAI's have not. */
+type Shared = Exclude<Message, User> | (Omit<User, 'content'> & { content: string | Exclude<ContentPart, { type: 'image' }>[] });
 
 /** The engine takes messages and parameters of OpenAI's client. */
 export async function given(engine: Engine, messages: Param[], params: OpenAI.Chat.Completions.ChatCompletionCreateParamsNonStreaming): Promise<Completion> {
@@ -28,7 +31,7 @@ export async function given(engine: Engine, messages: Param[], params: OpenAI.Ch
 }
 
 /** OpenAI's types take the engine's answers. */
-export function taken(own: Message[], message: AssistantMessage, completion: Completion, update: Update): OpenAI.Chat.Completions.ChatCompletion.Choice {
+export function taken(own: Shared[], message: AssistantMessage, completion: Completion, update: Update): OpenAI.Chat.Completions.ChatCompletion.Choice {
   const history: Param[] = own;
   history.push(message);
   const usage: OpenAI.CompletionUsage | undefined = completion.usage;

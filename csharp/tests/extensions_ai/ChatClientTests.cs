@@ -66,7 +66,7 @@ namespace Foredraft.Tests
                 Check.Equal(24L, whole.Usage.OutputTokenCount.Value);
                 var updates = Streamed(client, options).Result;
                 Check.Equal(expected, string.Concat(updates.Select(update => update.Text)));
-                Check.That(updates.Count > 3 && updates.All(update => update.ResponseId == updates[0].ResponseId), updates.Count);
+                Check.That(updates.Count > 1 && updates.All(update => update.ResponseId == updates[0].ResponseId), updates.Count);
                 Check.Equal("length", updates.Last().FinishReason.Value.Value);
                 Check.Equal(24L, updates.Last().Contents.OfType<UsageContent>().Single().Details.OutputTokenCount.Value);
             });

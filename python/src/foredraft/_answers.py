@@ -278,6 +278,7 @@ class Status(IsolationStatus):
     vocab_only: bool
     draft: Optional[Mapping[str, Any]]
     attention: Optional[Mapping[str, Any]]
+    mmproj: Optional[Mapping[str, Any]]
     self_check: Optional[Mapping[str, bool]]
     cpu: Optional[Mapping[str, Any]]
     n_threads_now: int
