@@ -299,7 +299,8 @@ impl Task {
         };
         match rest.first().and_then(of) {
             Some((n, is_whole)) => (Some((n, is_whole)), n),
-            None => (None, rest.iter().position(|token| *token < 0).unwrap_or(usize::MAX)),
+            // Other negative numbers are tokens that a damaged vocabulary names: decoding them is an error.
+            None => (None, rest.iter().position(|token| *token < 0 && of(token).is_some()).unwrap_or(usize::MAX)),
         }
     }
 
