@@ -1,4 +1,4 @@
-//! What a host can do with conversations, as plain data.
+//! The actions of a host on conversations, as plain data.
 
 use std::sync::Arc;
 

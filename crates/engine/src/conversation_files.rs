@@ -10,7 +10,7 @@ use crate::session::{ConversationRecord, Session};
 use foredraft_base::error::Error;
 use foredraft_llama::log::{self, Level};
 
-/// What the names of the files end with.
+/// The end of the names of the files.
 const EXTENSION: &str = "conversation";
 
 /// Bytes of a conversation beside its states, tokens, turns and name, at most: the names of properties, the entry.

@@ -70,7 +70,7 @@ pub struct EngineStatus {
     model_n_params: u64,
     draft: Option<Value>,
     attention: Option<Value>,
-    /// What the mmproj file is for.
+    /// The purpose of the mmproj file.
     mmproj: Option<Value>,
     self_check: Option<SelfCheck>,
     cpu: Option<Value>,
@@ -183,7 +183,7 @@ impl EngineStatus {
     }
 }
 
-/// What the mmproj file is for.
+/// The purpose of the mmproj file.
 fn mmproj(load: &LoadRequest, projector: &Projector) -> Value {
     json!({
         "path": load.pictures.as_ref().map(|pictures| pictures.path.to_string_lossy()),

@@ -1,4 +1,4 @@
-//! What all heads have in common: their slots with requests, parts of the KV cache, and the states from which these are continued.
+//! The part that all heads share: slots with requests, parts of the KV cache, and the states from which these are continued.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ pub struct HeadDrafter<K: HeadKind> {
     pub(super) needs_hidden: bool,
 }
 
-/// What differs between the kinds of heads.
+/// The part in which the kinds of heads differ.
 pub trait HeadKind: Sized {
     /// A slot's part in a round of drafting.
     type Round: Default;

@@ -281,7 +281,7 @@ impl Sequence {
         }
     }
 
-    /// What a context must have in common with this one to restore the sequence: names and values.
+    /// The properties that a context must share with this one to restore the sequence: names and values.
     pub fn identity(&self, context: &Context) -> Vec<(String, String)> {
         let extend = self.extend.map_or("1".into(), |extend| format!("{}, {}", extend.n(), extend.w()));
         let own = context.model().identity().iter().chain(context.layout());

@@ -138,7 +138,7 @@ impl Projector {
         Ok(picture)
     }
 
-    /// What a chunk is.
+    /// The kind of a chunk.
     fn piece(&self, chunk: *const sys::mtmd_input_chunk) -> Result<PicturePiece> {
         let mut n = 0;
         // SAFETY: the chunk is alive. Its tokens belong to it, and are copied at once.

@@ -1,4 +1,4 @@
-//! What a request cannot combine: refused, or disabled with a warning.
+//! The settings that a request cannot combine: refused, or disabled with a warning.
 
 use super::CompletionRequest;
 use crate::engine::RequestOptions;
