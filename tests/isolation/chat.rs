@@ -57,9 +57,14 @@ fn prepared_turns_survive_the_death_of_the_process() {
         answer["finished"] == true
     };
     for kills in [false, true] {
+        // A stopped process has not ended the turn when it dies.
+        let process = pid(&engine);
+        if kills {
+            kill(process, "STOP");
+        }
         let id = prepare();
         if kills {
-            kill(pid(&engine), "KILL");
+            kill(process, "KILL");
         }
         while !has_ended(id) {}
         let answer = call(&engine, Function::Complete, &asked);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::Code;
 
-/// Asked every few thousand steps. True: stop.
+/// Asked every few thousand steps, until it says "stop" (true).
 pub type StopSignal = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The steps between two questions to the signal: less than a millisecond.
@@ -56,12 +56,13 @@ impl Work {
         let before = shared.left.load(Ordering::Relaxed);
         let left = before.saturating_sub(n as u64);
         shared.left.store(left, Ordering::Relaxed);
+        if shared.is_stopped.load(Ordering::Relaxed) {
+            return Err(WorkEnd::Stopped);
+        }
         if before / STEPS_PER_QUESTION != left / STEPS_PER_QUESTION
             && shared.stop.as_ref().is_some_and(|is_over| is_over())
         {
             shared.is_stopped.store(true, Ordering::Relaxed);
-        }
-        if shared.is_stopped.load(Ordering::Relaxed) {
             return Err(WorkEnd::Stopped);
         }
         if before < n as u64 { Err(WorkEnd::UsedUp(shared.steps)) } else { Ok(()) }
@@ -122,7 +123,9 @@ mod tests {
         let work = Work::new(1 << 20, Some(Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 2)));
         let copy = work.clone();
         assert!((0..1 << 20).any(|_| work.step(1).is_err()));
-        assert_eq!((asked.load(Ordering::Relaxed), copy.step(0)), (3, Err(WorkEnd::Stopped)));
         assert!(work.taken() <= 3 * STEPS_PER_QUESTION);
+        // It is not asked again.
+        assert_eq!((copy.step(0), copy.step(1 << 14)), (Err(WorkEnd::Stopped), Err(WorkEnd::Stopped)));
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 }
