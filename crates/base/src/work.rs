@@ -56,11 +56,8 @@ impl Work {
         let before = shared.left.load(Ordering::Relaxed);
         let left = before.saturating_sub(n as u64);
         shared.left.store(left, Ordering::Relaxed);
-        if shared.is_stopped.load(Ordering::Relaxed) {
-            return Err(WorkEnd::Stopped);
-        }
-        if before / STEPS_PER_QUESTION != left / STEPS_PER_QUESTION
-            && shared.stop.as_ref().is_some_and(|is_over| is_over())
+        let is_due = before / STEPS_PER_QUESTION != left / STEPS_PER_QUESTION;
+        if shared.is_stopped.load(Ordering::Relaxed) || is_due && shared.stop.as_ref().is_some_and(|is_over| is_over())
         {
             shared.is_stopped.store(true, Ordering::Relaxed);
             return Err(WorkEnd::Stopped);
