@@ -6,14 +6,14 @@ use std::sync::Arc;
 use foredraft::api::JsonEngine;
 use foredraft::llama::{
     Batch, BatchInput, Bitmap, Context, ContextParams, Interrupt, Model, ModelParams, PauseGate, Picture, PicturePiece,
-    Projector, ProjectorParams, ThreadPool,
+    PictureRows, Projector, ProjectorParams, ThreadPool,
 };
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::Requests;
-use crate::common::tiny_models::{hybrid, mtp_layers, projectors, sliding_window};
+use crate::common::tiny_models::{delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window};
 use crate::common::{complete, drain, model, n, start, submit, with};
 
 const THREADS: i32 = 2;
@@ -83,15 +83,20 @@ fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: us
                     decode(&mut batch);
                 }
             }
-            PicturePiece::Rows(mut left) => {
+            PicturePiece::Rows(PictureRows { n: mut left, places, n_positions }) => {
+                let (all, first) = (left, position);
                 while left > 0 {
                     let n = if projector.is_non_causal() { left } else { left.min(step) };
                     let (own, others) = rest.split_at(n * projector.n_embd());
                     let input = if projector.is_non_causal() { BatchInput::NonCausalRows } else { BatchInput::Rows };
-                    batch.push_rows(input, &vec![-1; n], own, position, 0);
+                    let done = all - left;
+                    let (places, at) =
+                        places.get(done..done + n).map_or((&[][..], first + done), |places| (places, first));
+                    batch.push_rows(input, &vec![-1; n], own, places, at, 0);
                     decode(&mut batch);
-                    (position, left, rest) = (position + n, left - n, others);
+                    (left, rest) = (left - n, others);
                 }
+                position = first + n_positions;
             }
         }
     }
@@ -157,11 +162,22 @@ fn greedy_of_mtmd(
     }
 }
 
+/// Models with a projector each.
+fn kinds() -> [(String, String); 6] {
+    [
+        (sliding_window(), projectors::gemma3()),
+        (sliding_window(), projectors::lfm2()),
+        (qwen_vl("2"), projectors::qwen("2")),
+        (qwen_vl("2"), projectors::qwen("2.5")),
+        (qwen_vl("3"), projectors::qwen("3")),
+        (delta_net(), projectors::qwen("2")),
+    ]
+}
+
 #[test]
 fn logits_after_a_picture_are_those_of_mtmd() {
-    let path = sliding_window();
-    let model = load(&path);
-    for mmproj in [projectors::gemma3(), projectors::lfm2()] {
+    for (path, mmproj) in kinds() {
+        let model = load(&path);
         let projector = projector(&model, &mmproj);
         let picture = projector.cut(&bitmap(7)).expect("a picture");
         let expected = logits_of_mtmd(&path, &mmproj, &pixels(7), model.vocab().n_tokens());
@@ -322,6 +338,10 @@ fn chat(pictures: &[Value]) -> Value {
         "n_predict": 24, "temperature": 0.0, "repeat_penalty": 1.0, "ignore_eos": true, "cache_prompt": false})
 }
 
+fn of_kind((model, mmproj): &(String, String), more: Value) -> JsonEngine {
+    with_eyes(mmproj, with(&json!({"model": model}), more))
+}
+
 fn with_eyes(mmproj: &str, more: Value) -> JsonEngine {
     let init = json!({"model": sliding_window(), "model_draft": null, "mmproj": mmproj, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64});
     start(with(&init, more))
@@ -336,9 +356,10 @@ fn refused(engine: &JsonEngine, request: &Value) -> String {
 
 #[test]
 fn chats_with_a_picture_have_the_tokens_of_mtmd() {
-    let n_vocab = load(&sliding_window()).vocab().n_tokens();
-    for mmproj in [projectors::gemma3(), projectors::lfm2()] {
-        let engine = with_eyes(&mmproj, json!({}));
+    for kind in kinds() {
+        let (path, mmproj) = &kind;
+        let n_vocab = load(path).vocab().n_tokens();
+        let engine = of_kind(&kind, json!({}));
         let status = engine.status();
         assert_eq!((&status["mmproj"]["vision"], &status["mmproj"]["audio"]), (&json!(true), &json!(false)));
         for seed in 1..6 {
@@ -347,8 +368,7 @@ fn chats_with_a_picture_have_the_tokens_of_mtmd() {
             let rendered = rendered.expect("a prompt")["prompt"].as_str().expect("a text").to_owned();
             assert_eq!(rendered.matches("<__media__>").count(), 1, "{rendered}");
             let answer = complete(&engine, Foredraft, &request);
-            let (_, expected) =
-                greedy_of_mtmd(&sliding_window(), &mmproj, (&rendered, true), &pixels(seed), n_vocab, 24);
+            let (_, expected) = greedy_of_mtmd(path, mmproj, (&rendered, true), &pixels(seed), n_vocab, 24);
             assert_eq!(answer["tokens"], json!(expected), "{mmproj}, picture {seed}");
             let stats = &answer["prompt_stats"];
             assert_eq!(n(&stats["total_prompt_tokens"]), n(&answer["tokens_evaluated"]), "{answer}");
@@ -359,8 +379,9 @@ fn chats_with_a_picture_have_the_tokens_of_mtmd() {
 
 #[test]
 fn a_picture_gives_the_same_new_cached_beside_others_and_drafted() {
-    for mmproj in [projectors::gemma3(), projectors::lfm2()] {
-        let fresh = |more: Value| with_eyes(&mmproj, more);
+    for kind in kinds() {
+        let mmproj = &kind.1;
+        let fresh = |more: Value| of_kind(&kind, more);
         let request = with(&chat(&[rgb8(1), rgb8(2)]), json!({"temperature": 0.9, "seed": 3, "repeat_penalty": 1.2}));
         let expected = complete(&fresh(json!({"image_cache_mb": 0})), Foredraft, &request)["tokens"].clone();
         let engine = fresh(json!({"n_parallel": 3}));
@@ -484,8 +505,23 @@ fn pictures_on_other_memories_have_the_outputs_of_a_fresh_engine() {
         ("a draft model", json!({"n_parallel": 2, "model_draft": model("draft")})),
         ("hybrid", json!({"model": hybrid(), "n_parallel": 2})),
         ("layers for drafts", json!({"model": mtp_layers(), "n_parallel": 2, "speculative": {"type": "mtp"}})),
+        ("four numbers a position", json!({"model": qwen_vl("2"), "n_parallel": 2})),
+        (
+            "four numbers a position, in parts",
+            json!({"model": qwen_vl("2"), "n_parallel": 2, "n_batch": 4, "n_ubatch": 4}),
+        ),
+        ("four numbers a position, shared cells", json!({"model": qwen_vl("2"), "n_parallel": 2, "kv_unified": true})),
+        (
+            "four numbers a position, a draft model",
+            json!({"model": qwen_vl("2"), "n_parallel": 2, "model_draft": model("draft")}),
+        ),
+        ("four numbers a position, hybrid", json!({"model": delta_net(), "n_parallel": 2})),
+        (
+            "four numbers a position, layers for drafts",
+            json!({"model": delta_net_mtp(), "n_parallel": 2, "speculative": {"type": "mtp"}}),
+        ),
     ] {
-        let mmproj = projectors::lfm2();
+        let mmproj = if kind.starts_with("four") { projectors::qwen("2") } else { projectors::lfm2() };
         let engine = with_eyes(&mmproj, init.clone());
         let fresh = || with_eyes(&mmproj, with(&init, json!({"n_parallel": 1, "kv_unified": false})));
         for picture in [1, 2, 1] {

@@ -435,6 +435,29 @@ fn delta_net_layer(model: &mut Writer, layer: u64, is_attention: bool, scale: f3
     }
 }
 
+/// Qwen 2 VL (`2`) or Qwen 3 VL (`3`), whose first layer also gets the second output of its projector: positions of four numbers.
+pub fn qwen_vl(version: &str) -> String {
+    let mut model = Writer::new(if version == "3" { "qwen3vl" } else { "qwen2vl" });
+    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("attention.head_count_kv", 2)] {
+        model.number(key, value);
+    }
+    model.numbers("rope.dimension_sections", &[4, 2, 2, 0]);
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        model.attention(layer);
+        model.feed_forward(layer, 64);
+        model.ones(&format!("blk.{layer}.attn_norm.weight"), N_EMBD);
+    }
+    if version == "3" {
+        model.number("n_deepstack_layers", 1);
+    } else {
+        model.tensors.retain(|(name, ..)| {
+            !name.ends_with("_norm.weight") || !name.contains("attn_q") && !name.contains("attn_k")
+        });
+    }
+    model.write(&format!("qwen{version}vl"))
+}
+
 /// Gemma 3: every second layer has a sliding window of 16 tokens.
 pub fn sliding_window() -> String {
     let mut model = Writer::new("gemma3");

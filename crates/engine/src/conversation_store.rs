@@ -148,6 +148,7 @@ mod tests {
             identity: Vec::new(),
             tokens: Vec::new(),
             blocks: 0,
+            spans: Default::default(),
             state: vec![0; n_bytes - OVERHEAD - 2 * name.len()],
             checkpoints: Vec::new(),
         };

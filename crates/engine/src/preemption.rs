@@ -21,7 +21,7 @@ pub(super) struct PreemptedTask {
     /// The conversation to which it belongs.
     pub(super) conversation: Option<ConversationRecord>,
     /// Its cells; `None`: its tokens are decoded again.
-    pub(super) state: Option<Snapshot>,
+    pub(super) state: Option<Box<Snapshot>>,
 }
 
 /// Takes the request out of the slot `index`, with the state of its cells if `keeps_state`. `None`, and nothing changes: this state is
@@ -31,7 +31,7 @@ pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> O
     let slot = slots.get_mut(index)?;
     let is_preparation = slot.task.as_ref().is_some_and(|task| task.options.is_preparation());
     let has_cells = keeps_state && !is_preparation && !slot.cache.is_empty();
-    let state = if has_cells { slot.cache.save(context).ok() } else { None };
+    let state = if has_cells { slot.cache.save(context).ok().map(Box::new) } else { None };
     if state.is_none() && !is_preparation && slot.task.as_ref().is_none_or(Task::has_irreplaceable_cells) {
         return None;
     }

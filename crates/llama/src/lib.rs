@@ -50,7 +50,7 @@ pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_in
 pub use builtin_templates::{apply_template, template_names};
 pub use context::Context;
 pub use context::attention::attention_cost;
-pub use context::batch::{Batch, BatchInput, DecodeError, SeqId};
+pub use context::batch::{Batch, BatchInput, DecodeError, RowPlace, SeqId};
 pub use context::heads::DraftBlock;
 pub use context::memory::Part;
 pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_length, text_pooling};
@@ -71,7 +71,7 @@ pub use params::{
 };
 pub use pictures::bitmap::Bitmap;
 pub use pictures::cache::{EncodedPicture, NumberedPicture, PictureCache};
-pub use pictures::projector::{Picture, PicturePiece, Projector, ProjectorParams};
+pub use pictures::projector::{Picture, PicturePiece, PictureRows, Projector, ProjectorParams};
 pub use platform::cpus::{CpuSet, ThreadPriority};
 pub use platform::keep_loaded;
 #[cfg(target_os = "linux")]

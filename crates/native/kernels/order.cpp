@@ -27,14 +27,31 @@ template <auto MEMBER> struct Opened {
 llama_kv_cache * cache_of(const llama_kv_cache_context & context);
 template struct Opened<&llama_kv_cache_context::kv>;
 
+// Whether a row of a picture comes before another one of the same position (M-RoPE): rows from the top, each from the left.
+bool is_before(const llama_kv_cells & cells, int32_t a, int32_t b) {
+    const llama_kv_cell_ext &of_a = cells.ext_get(a), &of_b = cells.ext_get(b);
+    return of_b.is_2d_gt(of_a.x, of_a.y);
+}
+
 struct Order {
     CellOrder order;
     std::vector<int32_t> cells;
     // The place of each position's next cell.
     std::vector<int32_t> next;
 
-    // Orders the cells of a stream by position, those without a token last. Cells with the same position keep their order.
-    void add(const llama_kv_cells & of, int32_t n_cells) {
+    // Orders the cells of a stream by position, those without a token last. Cells with the same position keep their order, but for `has_places`,
+    // where that of the rows of a picture counts.
+    void add(const llama_kv_cells & of, int32_t n_cells, bool has_places) {
+        const size_t begin = cells.size();
+        add_by_position(of, n_cells);
+        for (auto run = cells.begin() + begin; has_places && run != cells.end() && !of.is_empty(*run);) {
+            const auto end = std::find_if(run, cells.end(), [&](int32_t cell) { return of.is_empty(cell) || of.pos_get(cell) != of.pos_get(*run); });
+            std::stable_sort(run, end, [&](int32_t a, int32_t b) { return is_before(of, a, b); });
+            run = end;
+        }
+    }
+
+    void add_by_position(const llama_kv_cells & of, int32_t n_cells) {
         llama_pos least = INT32_MAX, most = -1;
         for (int32_t cell = 0; cell < n_cells; ++cell) {
             if (!of.is_empty(cell)) {
@@ -65,14 +82,15 @@ struct Order {
     }
 };
 
-bool is_in_order(const llama_kv_cells & cells, int32_t n_cells) {
-    llama_pos last = -1;
+bool is_in_order(const llama_kv_cells & cells, int32_t n_cells, bool has_places) {
+    int32_t last = -1;
     for (int32_t cell = 0; cell < n_cells; ++cell) {
         if (!cells.is_empty(cell)) {
-            if (cells.pos_get(cell) < last) {
+            if (last >= 0 && (cells.pos_get(cell) < cells.pos_get(last) ||
+                              (has_places && cells.pos_get(cell) == cells.pos_get(last) && is_before(cells, cell, last)))) {
                 return false;
             }
-            last = cells.pos_get(cell);
+            last = cell;
         }
     }
     return true;
@@ -129,7 +147,7 @@ void NAME(__wrap_, FOREDRAFT_SET_MASK)(const llama_kv_cache_context * context, g
     };
     bool is_ordered = true;
     for (int64_t stream = 0; stream < n_streams && is_ordered; ++stream) {
-        is_ordered = is_in_order(cells_of(stream), int32_t(n_cells));
+        is_ordered = is_in_order(cells_of(stream), int32_t(n_cells), batch->is_pos_2d());
     }
     if (is_ordered) {
         return;
@@ -137,7 +155,7 @@ void NAME(__wrap_, FOREDRAFT_SET_MASK)(const llama_kv_cache_context * context, g
     Order & order = thread_orders()[n_filled++ % N_ORDERS];
     order.cells.clear();
     for (int64_t stream = 0; stream < n_streams; ++stream) {
-        order.add(cells_of(stream), int32_t(n_cells));
+        order.add(cells_of(stream), int32_t(n_cells), batch->is_pos_2d());
     }
     order.order = { n_cells, n_streams, order.cells.data() };
     mask->extra = &order.order;

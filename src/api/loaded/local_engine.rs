@@ -258,8 +258,8 @@ fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, u
     let lacks = [
         (!projector.has_vision(), "encodes sounds only, which are not available yet"),
         (
-            projector.uses_mrope(),
-            "the model's positions are four numbers (M-RoPE), with which pictures are not available yet",
+            projector.uses_mrope() != models.target.uses_mrope(),
+            "it was made for a model of another kind of positions (M-RoPE)",
         ),
     ];
     match lacks.into_iter().find(|(lacks, _)| *lacks) {

@@ -562,6 +562,7 @@ fn session_files_are_read_or_refused() {
         identity: vec![("model".into(), "m".into()), ("adapters".into(), String::new())],
         tokens: (0..40).collect(),
         blocks: 2,
+        spans: Default::default(),
         state: (0..200).collect(),
         checkpoints: vec![(20, Arc::new(vec![1; 30]))],
     };

@@ -91,6 +91,37 @@ pub fn idefics3(n_embd: u64) -> String {
     model.write(&format!("projector-idefics3-{n_embd}"))
 }
 
+/// That of Qwen 2 VL (`2`), Qwen 2.5 VL (`2.5`) or Qwen 3 VL (`3`): causal rows whose positions are four numbers.
+pub fn qwen(version: &str) -> String {
+    const MERGED: u64 = WIDTH * MERGE * MERGE;
+    let mut model = vision(&format!("qwen{version}vl_merger"), 2);
+    model.number("vision.spatial_merge_size", MERGE);
+    let mlp = |model: &mut Writer, names: [String; 2]| {
+        for (name, shape) in names.iter().zip([[MERGED, MERGED], [MERGED, N_EMBD]]) {
+            model.random(&format!("{name}.weight"), &shape, 0.3);
+            model.random(&format!("{name}.bias"), &[shape[1]], 0.1);
+        }
+    };
+    if version == "3" {
+        for layer in 0..2 {
+            let name = format!("v.blk.{layer}.attn_qkv");
+            model.random(&format!("{name}.weight"), &[WIDTH, 3 * WIDTH], 0.4);
+            model.random(&format!("{name}.bias"), &[3 * WIDTH], 0.1);
+        }
+        model.tensors.retain(|(name, ..)| !["attn_q.", "attn_k.", "attn_v."].iter().any(|part| name.contains(part)));
+        // A second output for the first layer of the model.
+        model.ones("v.deepstack.0.norm.weight", MERGED);
+        model.random("v.deepstack.0.norm.bias", &[MERGED], 0.1);
+        mlp(&mut model, ["v.deepstack.0.fc1".into(), "v.deepstack.0.fc2".into()]);
+    } else {
+        model.number("vision.n_wa_pattern", if version == "2" { 0 } else { 2 });
+        model.tensors.retain(|(name, ..)| !["v.patch_embd.bias", "v.position_embd.weight"].contains(&name.as_str()));
+    }
+    model.random("v.patch_embd.weight.1", &[PATCH, PATCH, 3, WIDTH], 0.3);
+    mlp(&mut model, ["mm.0".into(), "mm.2".into()]);
+    model.write(&format!("projector-qwen{version}vl"))
+}
+
 /// One whose encoder has no heads.
 pub fn without_heads() -> String {
     let mut model = vision("gemma3", 1);

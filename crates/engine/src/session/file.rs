@@ -328,7 +328,7 @@ impl SessionReader<'_> {
         let state = self.section(&format!("the {owner}'s state"))?;
         let checkpoint = |place| Ok((place, Arc::new(self.section(&format!("a checkpoint of the {owner}"))?)));
         let checkpoints = checkpoints.into_iter().map(checkpoint).collect::<Result<_>>()?;
-        Ok(Snapshot { identity, tokens, blocks, state, checkpoints })
+        Ok(Snapshot { identity, tokens, blocks, spans: Arc::default(), state, checkpoints })
     }
 }
 

@@ -7,9 +7,9 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use super::extend::SelfExtend;
-use foredraft_base::Snapshot;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::prompt_fit::{Chunk, chunks, common_prefix};
+use foredraft_base::{RowSpan, Snapshot};
 use foredraft_llama::{Batch, Context, Part, SeqId, Token};
 
 /// One sequence of a context. Dereferences to its tokens.
@@ -20,6 +20,8 @@ pub struct Sequence {
     extend: Option<SelfExtend>,
     /// Number of grouped blocks.
     blocks: usize,
+    /// Rows of pictures that have fewer positions than cells.
+    spans: Vec<RowSpan>,
     checkpoints: Checkpoints,
     /// The first token that was moved: its cell depends on tokens that are not in the sequence any more. `None`: no token was.
     moved: Option<usize>,
@@ -45,7 +47,8 @@ impl Sequence {
     /// The empty sequence with the id `index`.
     pub fn new(index: usize, extend: Option<SelfExtend>) -> Sequence {
         let id = SeqId::try_from(index).unwrap_or(SeqId::MAX);
-        Sequence { id, tokens: Vec::new(), extend, blocks: 0, checkpoints: Checkpoints::default(), moved: None }
+        let (tokens, spans, checkpoints) = (Vec::new(), Vec::new(), Checkpoints::default());
+        Sequence { id, tokens, extend, blocks: 0, spans, checkpoints, moved: None }
     }
 
     /// Its sequence id.
@@ -53,13 +56,36 @@ impl Sequence {
         self.id
     }
 
-    /// The position of the next token.
+    /// The position of the next token, or of the next row of a picture.
     pub fn next(&self) -> usize {
         self.position(self.tokens.len())
     }
 
     fn position(&self, index: usize) -> usize {
-        self.extend.map_or(index, |extend| extend.position(self.blocks, index))
+        let saved = self.spans.iter().filter_map(|span| match index.checked_sub(span.start)? {
+            at if at < span.rows => Some(at),
+            _ => Some(span.rows - span.positions.min(span.rows)),
+        });
+        self.extend.map_or_else(|| index - saved.sum::<usize>(), |extend| extend.position(self.blocks, index))
+    }
+
+    /// The position after the last one that a cell has, with the first `len` tokens.
+    fn end(&self, len: usize) -> usize {
+        match self.spans.iter().find(|span| span.start < len && len <= span.start + span.rows) {
+            Some(span) => self.position(span.start) + 1,
+            None => self.position(len),
+        }
+    }
+
+    /// As many of the first `len` tokens as can be kept: rows that share a position are removed together.
+    fn whole(&self, len: usize) -> usize {
+        let cut = self.spans.iter().find(|span| span.start < len && len < span.start + span.rows);
+        cut.map_or(len, |span| span.start)
+    }
+
+    /// Notes that the tokens that are pushed next begin with these rows.
+    pub fn begin_span(&mut self, span: RowSpan) {
+        self.spans.push(span);
     }
 
     /// Number of tokens that may be decoded before the next [`Sequence::group`].
@@ -96,11 +122,12 @@ impl Sequence {
     /// Rolls back to `len` tokens, also removing decoded cells that are not in the token list. Returns the number of remaining
     /// tokens, which is smaller if the memory cannot be rolled back to that position.
     pub fn cut(&mut self, context: &mut Context, len: usize) -> usize {
-        let len = len.min(self.tokens.len());
+        let len = self.whole(len.min(self.tokens.len()));
         let len = self.extend.map_or(len, |extend| extend.cut(self.blocks, len));
         let next = self.position(len);
-        let is_current = len == self.tokens.len() && context.len(self.id) == next;
-        if (is_current || context.truncate(self.id, next)) && context.reaches(self.id, next) {
+        let end = self.end(len);
+        let is_current = len == self.tokens.len() && context.len(self.id) == end;
+        if (is_current || context.truncate(self.id, next)) && context.reaches(self.id, end) {
             self.keep(len);
             return len;
         }
@@ -122,6 +149,7 @@ impl Sequence {
         }
         self.checkpoints.clone_from(&other.checkpoints);
         self.tokens.clone_from(&other.tokens);
+        self.spans.clone_from(&other.spans);
         (self.blocks, self.moved) = (other.blocks, other.moved);
         self.cut(context, len);
         true
@@ -147,8 +175,9 @@ impl Sequence {
 
     /// The number of tokens that a cut to `len` leaves, at least.
     fn left_by_cut(&self, context: &Context, len: usize) -> usize {
+        let len = self.whole(len);
         let is_whole = len == self.tokens.len() || context.cuts_anywhere();
-        match is_whole || context.rollback().is_unlimited() && context.reaches_back(self.id, self.position(len)) {
+        match is_whole || context.rollback().is_unlimited() && context.reaches_back(self.id, self.end(len)) {
             true => self.extend.map_or(len, |extend| extend.cut(self.blocks, len)),
             false => self.checkpoints.before(len),
         }
@@ -162,6 +191,7 @@ impl Sequence {
 
     fn keep(&mut self, len: usize) {
         self.tokens.truncate(len);
+        self.spans.retain(|span| span.start < len);
         self.blocks = self.blocks.min(self.extend.map_or(0, |extend| extend.blocks(len)));
         self.moved = self.moved.filter(|moved| *moved < len);
         self.checkpoints.keep(len);
@@ -171,8 +201,8 @@ impl Sequence {
         self.checkpoints.keep(len);
         if let Some((len, state)) = self.checkpoints.last()
             && context.set_state(self.id, state, Part::Overwritten).is_ok()
-            && context.truncate(self.id, len)
-            && context.reaches(self.id, len)
+            && context.truncate(self.id, self.position(len))
+            && context.reaches(self.id, self.end(len))
         {
             self.keep(len);
             return len;
@@ -196,8 +226,12 @@ impl Sequence {
             return;
         }
         let next = context.len(self.id);
-        let there = self.extend.map_or(Some(next), |extend| extend.tokens_before(self.blocks, next));
-        match there.and_then(|there| there.checked_sub(known)) {
+        let new = match self.extend {
+            None if next < self.end(known) => None,
+            None => Some(next.saturating_sub(self.next())),
+            Some(extend) => extend.tokens_before(self.blocks, next).and_then(|there| there.checked_sub(known)),
+        };
+        match new {
             Some(new) => self.push(decoded.get(..new.min(decoded.len())).unwrap_or(&[])),
             None => self.clear(context),
         }
@@ -265,6 +299,9 @@ impl Sequence {
             return;
         }
         let len = self.tokens.len();
+        if self.whole(len) < len {
+            return;
+        }
         if self.checkpoints.list.last().is_none_or(|(last, _)| *last < len)
             && let Ok(state) = context.state(self.id, Part::Overwritten)
         {
@@ -318,6 +355,7 @@ impl Sequence {
             identity: self.identity(context),
             tokens: self.tokens.clone(),
             blocks: self.blocks,
+            spans: Arc::new(self.spans.clone()),
             state,
             checkpoints: self.checkpoints.list.clone(),
         })
@@ -405,10 +443,12 @@ impl Sequence {
             self.checkpoints.list.clone_from(&snapshot.checkpoints);
         }
         self.tokens.clone_from(&snapshot.tokens);
+        self.spans = snapshot.spans.to_vec();
         (self.blocks, self.moved) = (snapshot.blocks, None);
         let there = context.len(self.id);
-        if there != self.next() || !context.reaches(self.id, there) {
-            return Err(Error::model(format!("the state is {there} positions long, not {}", self.next())));
+        let expected = self.end(self.tokens.len());
+        if there != expected || !context.reaches(self.id, there) {
+            return Err(Error::model(format!("the state is {there} positions long, not {expected}")));
         }
         // A later rollback can return to this state.
         self.checkpoint(context);
@@ -477,6 +517,25 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_share_a_position_are_kept_together() {
+        let mut sequence = Sequence::new(0, None);
+        sequence.push(&[1, 2]);
+        // Six rows of three columns, and four of one row.
+        sequence.begin_span(RowSpan { start: 2, rows: 6, positions: 3 });
+        sequence.push(&[-2, -3, -4, -5, -6, -7]);
+        sequence.begin_span(RowSpan { start: 8, rows: 4, positions: 4 });
+        sequence.push(&[-8, -9, -10, -11, 3]);
+        let of = |what: fn(&Sequence, usize) -> usize| (0..=13).map(|at| what(&sequence, at)).collect::<Vec<_>>();
+        assert_eq!(of(Sequence::position), [0, 1, 2, 2, 2, 2, 2, 2, 5, 5, 5, 5, 9, 10]);
+        assert_eq!(of(Sequence::end), [0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 6, 6, 6, 10]);
+        assert_eq!(of(Sequence::whole), [0, 1, 2, 2, 2, 2, 2, 2, 8, 8, 8, 8, 12, 13]);
+        sequence.keep(8);
+        assert_eq!((sequence.next(), sequence.spans.len()), (5, 1));
+        sequence.keep(2);
+        assert_eq!((sequence.next(), sequence.spans.len()), (2, 0));
+    }
 
     fn places(checkpoints: &Checkpoints) -> Vec<usize> {
         checkpoints.list.iter().map(|(len, _)| *len).collect()

@@ -15,7 +15,7 @@ use crate::report::StepReport;
 use crate::slots::{Slot, SlotPool, Task};
 use crate::space;
 use foredraft_base::error::{Code, Error};
-use foredraft_llama::DecodeError;
+use foredraft_llama::{DecodeError, EncodedPicture};
 use foredraft_speculation::DecodedTokens;
 
 /// A step whose decode succeeded.
@@ -115,7 +115,11 @@ fn commit_prompt(
         probs.others.truncate(known);
         probs.others.append(&mut outcome.prompt_probs);
     }
-    slot.cache.push(task.tokens.get(known..known + planned.n_context).unwrap_or(&[]));
+    let new = task.tokens.get(known..known + planned.n_context).unwrap_or(&[]);
+    if let Some(span) = new.first().and_then(|first| task.picture_of(*first)?.span_from(*first, known)) {
+        slot.cache.begin_span(span);
+    }
+    slot.cache.push(new);
     let tokens = task.tokens.get(..known + planned.n_context).unwrap_or(&[]);
     if let Some(drafting) = task.drafting() {
         let (first, draft) = (planned.first, planned.straight_draft());
@@ -252,7 +256,11 @@ fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
     for (planned, slot) in plan.slots.iter().zip(slots).filter(|(planned, _)| planned.n_context > 0) {
         let known = slot.cache.len();
         let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
-        slot.cache.recover(context, tokens.get(known..known + planned.n_context).unwrap_or(&[]));
+        let new = tokens.get(known..known + planned.n_context).unwrap_or(&[]);
+        let picture = slot.task.as_ref().zip(new.first()).and_then(|(task, first)| task.picture_of(*first));
+        // How many rows are there cannot be told from a position that they share.
+        let is_unknown = picture.is_some_and(EncodedPicture::shares_positions);
+        slot.cache.recover(context, if is_unknown { &[] } else { new });
         if planned.scores {
             // The probabilities of the tokens after them are lost.
             slot.cache.cut(context, known);

@@ -18,10 +18,21 @@ pub enum BatchInput {
     NonCausalRows,
 }
 
+/// The place of a row in its picture: the second and third number of its position, less those of the picture's first row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowPlace {
+    /// From the top.
+    pub y: i32,
+    /// From the left.
+    pub x: i32,
+}
+
 /// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(crate) tokens: Vec<Token>,
+    /// The position of each token. Rows of a model with M-RoPE have four numbers: the second ones of all rows follow the first ones, then the
+    /// third and fourth.
     pub(crate) positions: Vec<i32>,
     /// The sequences of all tokens, concatenated. `n_sequences` has the number for each token.
     pub(crate) sequences: Vec<SeqId>,
@@ -59,9 +70,24 @@ impl Batch {
     }
 
     /// Adds rows of embeddings, for which `tokens` stand, from `position` of `sequence` on. A batch of rows has nothing else, and no logits.
-    pub fn push_rows(&mut self, input: BatchInput, tokens: &[Token], rows: &[f32], position: usize, sequence: SeqId) {
+    /// `places`: where each row is in its picture, if all have the same position (M-RoPE).
+    pub fn push_rows(
+        &mut self,
+        input: BatchInput,
+        tokens: &[Token],
+        rows: &[f32],
+        places: &[RowPlace],
+        position: usize,
+        sequence: SeqId,
+    ) {
         for (at, token) in tokens.iter().enumerate() {
-            self.push(*token, position + at, sequence, false);
+            self.push(*token, if places.is_empty() { position + at } else { position }, sequence, false);
+        }
+        if !places.is_empty() {
+            let first = i32::try_from(position).unwrap_or(i32::MAX);
+            self.positions.extend(places.iter().map(|place| first.saturating_add(place.y)));
+            self.positions.extend(places.iter().map(|place| first.saturating_add(place.x)));
+            self.positions.extend(places.iter().map(|_| 0));
         }
         self.hidden.extend_from_slice(rows);
         self.input = input;

@@ -61,7 +61,10 @@ impl Context {
             BatchInput::Tokens => self.decode_padded(batch, !is_interruptible)?,
             input => self.decode_rows(batch, !is_interruptible, input == BatchInput::NonCausalRows)?,
         }
-        self.removable.decoded(batch, self.n_ubatch());
+        // Rows can share a position, and llama.cpp removes by position.
+        if batch.input == BatchInput::Tokens {
+            self.removable.decoded(batch, self.n_ubatch());
+        }
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.decoded();
         Ok(())
@@ -233,6 +236,10 @@ impl Context {
         self.validate_hidden(batch)?;
         if batch.input == BatchInput::NonCausalRows && batch.len() > self.n_ubatch() {
             return Err(format!("n_ubatch: expected at least {}, the rows that are decoded together", batch.len()));
+        }
+        let has_places = batch.input != BatchInput::Tokens && self.model.uses_mrope();
+        if batch.positions.len() != batch.len() * if has_places { 4 } else { 1 } {
+            return Err("expected rows with the positions of the model".into());
         }
         let vocab = self.model.vocab();
         let tokens = if batch.input == BatchInput::Tokens { batch.tokens.as_slice() } else { &[] };

@@ -377,6 +377,13 @@ impl Model {
         usize::try_from(unsafe { sys::llama_model_n_embd_inp(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
+    /// Whether positions are four numbers (M-RoPE): those of a text are equal, those of a picture say where each row is in it.
+    pub fn uses_mrope(&self) -> bool {
+        // SAFETY: see `n_ctx_train`.
+        let kind = unsafe { sys::llama_model_rope_type(self.ptr.as_ptr()) };
+        [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind)
+    }
+
     /// The number of parameters.
     pub fn n_params(&self) -> u64 {
         // SAFETY: see `n_ctx_train`.

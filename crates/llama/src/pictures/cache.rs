@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::bitmap::Bitmap;
-use super::projector::{Picture, PicturePiece, Projector};
-use crate::{BatchInput, PauseGate, Token};
+use super::projector::{Picture, PicturePiece, PictureRows, Projector};
+use crate::{Batch, BatchInput, PauseGate, SeqId, Token};
+use foredraft_base::RowSpan;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::work::StopSignal;
 
@@ -52,8 +52,7 @@ pub struct NumberedPicture {
 #[derive(Debug)]
 pub struct EncodedPicture {
     first: Token,
-    /// The row after the last one of each piece.
-    ends: Vec<usize>,
+    pieces: Vec<PictureRows>,
     n_embd: usize,
     is_non_causal: bool,
     rows: Vec<f32>,
@@ -106,17 +105,13 @@ impl PictureCache {
             stops()
         });
         let rows = self.projector.encode(&numbered.picture, &waits_or_stops)?;
-        let mut end = 0;
-        let ends = numbered.picture.pieces().iter().filter_map(|piece| match piece {
+        let pieces = numbered.picture.pieces().iter().filter_map(|piece| match piece {
             PicturePiece::Tokens(_) => None,
-            PicturePiece::Rows(n) => {
-                end += n;
-                Some(end)
-            }
+            PicturePiece::Rows(rows) => Some(rows.clone()),
         });
         let encoded = Arc::new(EncodedPicture {
             first: numbered.first,
-            ends: ends.collect(),
+            pieces: pieces.collect(),
             n_embd: self.projector.n_embd(),
             is_non_causal: self.projector.is_non_causal(),
             rows,
@@ -155,8 +150,8 @@ impl NumberedPicture {
         let mut next = self.first;
         self.picture.pieces().iter().flat_map(move |piece| match piece {
             PicturePiece::Tokens(tokens) => tokens.clone(),
-            PicturePiece::Rows(n) => {
-                let last = next - Token::try_from(*n).unwrap_or(0);
+            PicturePiece::Rows(rows) => {
+                let last = next - Token::try_from(rows.n).unwrap_or(0);
                 let rows = (last + 1..=next).rev().collect();
                 next = last;
                 rows
@@ -172,24 +167,33 @@ impl EncodedPicture {
 
     /// How many rows there are from the one with this number to the end of its piece; `None`: it is none of this picture.
     pub fn rows_from(&self, token: Token) -> Option<usize> {
-        let at = self.index(token)?;
-        self.ends.iter().find(|end| **end > at).map(|end| end - at)
+        self.place_of(token).map(|(piece, at)| piece.n - at)
     }
 
-    /// `n` rows from the one with this number on.
-    pub fn rows(&self, token: Token, n: usize) -> &[f32] {
-        let at = self.index(token).unwrap_or(usize::MAX);
-        let range = |at: usize| {
-            Some(Range { start: at.checked_mul(self.n_embd)?, end: at.checked_add(n)?.checked_mul(self.n_embd)? })
-        };
-        range(at).and_then(|range| self.rows.get(range)).unwrap_or(&[])
+    /// The rows that begin with this one, which is the token at `start`, if they share a position.
+    pub fn span_from(&self, token: Token, start: usize) -> Option<RowSpan> {
+        let (piece, _) = self.place_of(token).filter(|(piece, at)| *at == 0 && !piece.places.is_empty())?;
+        Some(RowSpan { start, rows: piece.n, positions: piece.n_positions })
+    }
+
+    /// Whether its rows share positions.
+    pub fn shares_positions(&self) -> bool {
+        self.pieces.iter().any(|piece| !piece.places.is_empty())
+    }
+
+    /// Adds the rows with these numbers to a batch, from `position` of `sequence` on.
+    pub fn push_to(&self, batch: &mut Batch, tokens: &[Token], position: usize, sequence: SeqId) {
+        let (n, first) = (tokens.len(), tokens.first().copied().unwrap_or(Token::MAX));
+        let at = self.first.checked_sub(first).and_then(|at| usize::try_from(at).ok()).unwrap_or(usize::MAX);
+        let rows = at.checked_mul(self.n_embd).zip(at.checked_add(n).and_then(|end| end.checked_mul(self.n_embd)));
+        let rows = rows.and_then(|(start, end)| self.rows.get(start..end)).unwrap_or(&[]);
+        let places = self.place_of(first).and_then(|(piece, at)| piece.places.get(at..at + n)).unwrap_or(&[]);
+        batch.push_rows(self.input(), tokens, rows, places, position, sequence);
     }
 
     /// The most rows that are decoded together; 0: none have to be.
     pub fn most_together(&self) -> usize {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let most = self.ends.iter().zip(starts).map(|(end, start)| end - start).max().unwrap_or(0);
-        if self.is_non_causal { most } else { 0 }
+        if self.is_non_causal { self.pieces.iter().map(|piece| piece.n).max().unwrap_or(0) } else { 0 }
     }
 
     /// How its rows are decoded.
@@ -197,7 +201,15 @@ impl EncodedPicture {
         if self.is_non_causal { BatchInput::NonCausalRows } else { BatchInput::Rows }
     }
 
-    fn index(&self, token: Token) -> Option<usize> {
-        self.first.checked_sub(token).and_then(|at| usize::try_from(at).ok())
+    /// The piece that has the row with this number, and its place there.
+    fn place_of(&self, token: Token) -> Option<(&PictureRows, usize)> {
+        let mut at = usize::try_from(self.first.checked_sub(token)?).ok()?;
+        for piece in &self.pieces {
+            if at < piece.n {
+                return Some((piece, at));
+            }
+            at -= piece.n;
+        }
+        None
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::bitmap::Bitmap;
 use crate::guard::ErrorBuffer;
 use crate::sources::gguf_source::{GgufFile, GgufSource, Role};
-use crate::{Model, Token, log};
+use crate::{Model, RowPlace, Token, log};
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::work::StopSignal;
 use foredraft_native::{foredraft_picture_chunks, foredraft_picture_encode, foredraft_projector_load};
@@ -48,8 +48,19 @@ unsafe impl Sync for Projector {}
 pub enum PicturePiece {
     /// Tokens of the model's own tags around pictures.
     Tokens(Vec<Token>),
-    /// This many rows of embeddings.
-    Rows(usize),
+    /// Rows of embeddings.
+    Rows(PictureRows),
+}
+
+/// The rows of a piece of a picture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PictureRows {
+    /// Their number.
+    pub n: usize,
+    /// The place of each, if all have the same position (M-RoPE); or empty.
+    pub places: Vec<RowPlace>,
+    /// By how many positions they advance.
+    pub n_positions: usize,
 }
 
 /// A picture that is scaled and cut for an encoder.
@@ -99,7 +110,7 @@ impl Projector {
         unsafe { sys::mtmd_support_audio(self.ptr.as_ptr()) }
     }
 
-    /// Whether rows have positions of four numbers (M-RoPE), which decodes here do not have.
+    /// Whether rows have positions of four numbers (M-RoPE).
     pub fn uses_mrope(&self) -> bool {
         // SAFETY: see above.
         unsafe { sys::mtmd_decode_use_mrope(self.ptr.as_ptr()) }
@@ -144,7 +155,7 @@ impl Projector {
         // SAFETY: the chunk is alive. Its tokens belong to it, and are copied at once.
         let tokens = unsafe {
             if sys::mtmd_input_chunk_get_type(chunk) != sys::MTMD_INPUT_CHUNK_TYPE_TEXT {
-                return Ok(PicturePiece::Rows(sys::mtmd_input_chunk_get_n_tokens(chunk)));
+                return self.rows(chunk).map(PicturePiece::Rows);
             }
             let tokens = sys::mtmd_input_chunk_get_tokens_text(chunk, &raw mut n);
             if n == 0 { &[] } else { std::slice::from_raw_parts(tokens, n) }
@@ -158,6 +169,30 @@ impl Projector {
         Ok(PicturePiece::Tokens(tokens.to_vec()))
     }
 
+    /// The rows of a chunk.
+    fn rows(&self, chunk: *const sys::mtmd_input_chunk) -> Result<PictureRows> {
+        // SAFETY: the chunk is alive, and has a picture, whose rows are as many as its tokens.
+        unsafe {
+            let (n, n_positions) = (sys::mtmd_input_chunk_get_n_tokens(chunk), sys::mtmd_input_chunk_get_n_pos(chunk));
+            let rows = PictureRows { n, places: Vec::new(), n_positions: usize::try_from(n_positions).unwrap_or(0) };
+            if !self.uses_mrope() {
+                return Ok(rows);
+            }
+            let picture = sys::mtmd_input_chunk_get_tokens_image(chunk);
+            let place = |at: usize| {
+                let found = sys::mtmd_image_tokens_get_decoder_pos(picture, 1, at);
+                // Others (HunyuanVL) also count the pictures before this one.
+                let (is_known, y, x) =
+                    ((found.t, found.z) == (1, 0), i32::try_from(found.y).ok()?, i32::try_from(found.x).ok()?);
+                is_known.then_some(RowPlace { y: y - 1, x: x - 1 })
+            };
+            let places = if picture.is_null() { None } else { (0..n).map(place).collect() };
+            let unknown =
+                || Error::model("the mmproj file's encoder gives rows positions of a kind that is not available yet");
+            Ok(PictureRows { places: places.ok_or_else(unknown)?, ..rows })
+        }
+    }
+
     /// Encodes a picture: the rows of all its pieces, one after the other. Another encode is waited for. `stops` is asked every few operations.
     ///
     /// # Errors
@@ -169,7 +204,7 @@ impl Projector {
         }
         let mut rows = Vec::new();
         for (chunk, piece) in picture.chunks().zip(&picture.pieces) {
-            let PicturePiece::Rows(n) = piece else { continue };
+            let PicturePiece::Rows(PictureRows { n, .. }) = piece else { continue };
             let _alone = self.encoding.lock();
             let (mut why, mut is_stopped) = (ErrorBuffer::new(), stops());
             // SAFETY: the projector and the chunk are alive, no other thread encodes, and the rows are copied before the next encode. Their
@@ -209,7 +244,7 @@ impl Picture {
 
     /// The number of rows of all pieces.
     pub(super) fn n_rows(&self) -> usize {
-        self.pieces.iter().map(|piece| if let PicturePiece::Rows(n) = piece { *n } else { 0 }).sum()
+        self.pieces.iter().map(|piece| if let PicturePiece::Rows(rows) = piece { rows.n } else { 0 }).sum()
     }
 
     fn chunks(&self) -> impl Iterator<Item = *const sys::mtmd_input_chunk> + use<> {

@@ -37,6 +37,7 @@ fn snapshot(n: u8) -> Snapshot {
         identity: vec![("model".into(), format!("model {n}")), ("adapters".into(), String::new())],
         tokens: vec![1, 0, i32::MAX, i32::from(n)],
         blocks: usize::from(n),
+        spans: Default::default(),
         state: (0..100 + n).collect(),
         checkpoints: [1, 3].map(|len| (len, Arc::new(vec![n; len]))).to_vec(),
     }
