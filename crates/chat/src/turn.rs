@@ -171,7 +171,7 @@ impl TurnBuilder<'_> {
         let after_reasoning = self.first_of(&anchored, if is_content { text } else { after });
         let mut ways = Vec::new();
         if let Some(block) = &self.format.reasoning {
-            ways.extend(self.reasoning(block, forms, request, after_reasoning, true));
+            ways.extend(self.reasoning(block, forms, request, after_reasoning, Some(text)));
         }
         // A repeated header comes before calls, too, and would begin a message to another recipient.
         let has_others = self.is_lenient && !self.format.foreign.is_empty();
@@ -200,21 +200,24 @@ impl TurnBuilder<'_> {
         (begun, after)
     }
 
-    /// Reasoning and what follows it. Calls inside of it count only at the end of the turn, because models also reason about calls.
+    /// Reasoning and what follows it. Calls inside of it count only at the end of the turn, because models also reason about calls. With
+    /// `in_content`, which may follow the beginning of the content's block, that beginning also ends reasoning, and reasoning may break off.
     fn reasoning(
         &mut self,
         block: &Block,
         forms: &[CallForm],
         request: &TurnRequest,
         after: NodeId,
-        may_break_off: bool,
+        in_content: Option<NodeId>,
     ) -> Option<NodeId> {
         let begin = self.tag(&block.begins)?;
         let ends = cores(&block.ends);
+        let content = self.format.content.as_ref().filter(|_| in_content.is_some() && !ends.is_empty());
+        let content = content.map_or(Vec::new(), |content| cores(&content.begins));
         let space = self.space();
         let begin = self.tree.seq(&[space, begin]);
         let (begin, gap) = (self.shown(begin), self.shown(space));
-        let thought = self.tree.free_text(&ends.iter().map(String::as_str).collect::<Vec<_>>());
+        let thought = self.tree.free_text(&ends.iter().chain(&content).map(String::as_str).collect::<Vec<_>>());
         let mark = if self.format.is_reasoning_content { Mark::Content } else { Mark::Reasoning };
         let thought = self.tree.mark(mark, thought);
         let mut ways = Vec::new();
@@ -232,9 +235,13 @@ impl TurnBuilder<'_> {
                 let inside = self.tree.seq(&[gap, thought, end]);
                 let inside = self.tree.mark(Mark::ReasoningBlock, inside);
                 ways.push(self.tree.seq(&[inside, after]));
-                if may_break_off {
+                if let Some(in_content) = in_content {
                     let inside = self.tree.seq(&[gap, thought, gap]);
-                    ways.push(self.tree.mark(Mark::ReasoningBlock, inside));
+                    let inside = self.tree.mark(Mark::ReasoningBlock, inside);
+                    let begun = self.tag(&content).map(|begin| self.tree.seq(&[begin, in_content]));
+                    let rest: Vec<NodeId> = begun.into_iter().chain([self.tree.empty()]).collect();
+                    let rest = self.tree.alt(&rest);
+                    ways.push(self.tree.seq(&[inside, rest]));
                 }
             }
             None => {
@@ -305,7 +312,7 @@ impl TurnBuilder<'_> {
         let after = self.tree.alt(&after);
         let mut ways = Vec::new();
         if let Some(block) = &self.format.reasoning {
-            ways.extend(self.reasoning(block, &forms, request, after, false));
+            ways.extend(self.reasoning(block, &forms, request, after, None));
         }
         if let Some(end) = self.bare_end() {
             let gap = self.gap();

@@ -8,6 +8,7 @@ use super::real_templates::real_templates;
 use super::renderer::TestTemplate;
 use super::round_trip::{assistant, completion, constraint, read, refused, request_tools, start_of, tools};
 use super::templates;
+use crate::families;
 use crate::{Block, Calls, ChatFormat, MessageReader, ReaderOptions, TurnRequest, TurnStart};
 
 const THOUGHT: &str = "I call it.";
@@ -165,4 +166,38 @@ fn calls_in_reasoning_without_their_last_tag_are_reasoning() {
         let n_calls = |text: &str| read(&reader, text).unwrap().calls.len();
         assert_eq!((n_calls(begun), n_calls(&format!("{begun}\n</tool_call>"))), (0, 1), "{is_enforced}");
     }
+}
+
+/// Kimi K3's models answer without ending reasoning that the prompt opens.
+#[test]
+fn beginning_of_content_ends_reasoning() {
+    let mut checked = Vec::new();
+    for (name, format) in families::all() {
+        let (Some(block), Some(content)) = (&format.reasoning, &format.content) else { continue };
+        checked.push(name);
+        for (thought, begin) in
+            [THOUGHT, ""].into_iter().flat_map(|it| content.begins.iter().map(move |begin| (it, begin)))
+        {
+            let text = format!("{thought}{begin}Hello{}", content.end());
+            let space = begin.strip_suffix(begin.trim_start()).unwrap();
+            for (is_enforced, is_shown) in [(false, false), (true, false), (false, true), (true, true)] {
+                let mut format = format.clone();
+                if is_shown {
+                    format.keep_reasoning_in_content();
+                }
+                let options =
+                    ReaderOptions { opened: block.begin().to_owned(), is_enforced, ..ReaderOptions::default() };
+                let work = foredraft_base::work::Work::unlimited();
+                let reader = Arc::new(MessageReader::new(format, tools(&one_tool()), options, &work).unwrap());
+                let message = read(&reader, &text).unwrap();
+                let wanted = match is_shown {
+                    // Space before the beginning of content is a part of reasoning.
+                    true => (String::new(), format!("{}{thought}{space}Hello", block.begin())),
+                    false => (thought.to_owned(), "Hello".to_owned()),
+                };
+                assert_eq!((message.reasoning, message.content), wanted, "{name} {text:?} {is_enforced}");
+            }
+        }
+    }
+    assert_eq!(checked, ["gpt-oss", "Muse", "Kimi K3", "Solar"]);
 }
