@@ -2,6 +2,7 @@
 //! programs that tests run, and it builds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -580,5 +581,75 @@ fn the_guide_builds() {
                 assert!(text.contains(code), "{code}");
             }
         }
+    }
+}
+
+/// `crates/native/seams.md` has each function that a linker's option replaces, by its name or in a row that counts several, and each
+/// private header of llama.cpp and ggml that a file of ours includes.
+#[test]
+fn seams_name_each_wrapped_function_and_private_header() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("crates/native/seams.md")).expect("UTF-8");
+    let files = sources(&["src", "crates/native"], &["c", "cpp", "h"]);
+    let (mut headers, mut wrapped) = (BTreeSet::new(), BTreeSet::new());
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("UTF-8");
+        let included = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+        headers.extend(included.filter_map(|path| path.rsplit('/').next()).map(str::to_owned));
+        let is_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
+        let names = text.split("__wrap_").skip(1).map(|rest| rest.split(|it| !is_name(it)).next().expect("a part"));
+        wrapped.extend(names.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    // Headers of our own or made by `build/kernels.rs`, and public ones.
+    let own: BTreeSet<String> = files.iter().filter_map(|file| Some(file.file_name()?.to_str()?.to_owned())).collect();
+    let public = [
+        "llama.h",
+        "ggml.h",
+        "ggml-alloc.h",
+        "ggml-backend.h",
+        "ggml-cpu.h",
+        "ggml-rpc.h",
+        "gguf.h",
+        "mtmd.h",
+        "mtmd-helper.h",
+    ];
+    headers.retain(|name| !own.contains(name) && !public.contains(&name.as_str()) && name != "ggml_threadpool.h");
+    let is_named =
+        |name: &&String| [format!("`{name}`"), format!("/{name}`")].iter().any(|quoted| page.contains(quoted));
+    let missing: Vec<&String> = headers.iter().filter(|name| !is_named(name)).collect();
+    assert!(missing.is_empty() && headers.len() >= 9, "{missing:?} of {headers:?}");
+    let (of_ggml, others): (Vec<String>, Vec<String>) =
+        wrapped.into_iter().partition(|name| name.starts_with("ggml_") || name.starts_with("quantize_"));
+    let of_floats: Vec<&String> = others.iter().filter(|name| !is_named(name)).collect();
+    let counted = |words: &str| page.lines().filter(|row| row.contains("--wrap") && row.contains(words)).count();
+    assert_eq!((of_floats.len(), counted("eleven functions of floats")), (11, 1), "{of_floats:?}");
+    assert_eq!((of_ggml.len(), counted("five functions, on AArch64")), (5, 1), "{of_ggml:?}");
+}
+
+/// Facts about the old server, its papers and this library that a page once lacked or had wrong: a row each, the page and a text that the row has.
+#[test]
+fn pages_say_what_readers_found_missing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |page: &str| std::fs::read_to_string(root.join(page)).expect("UTF-8");
+    for (page, texts) in [
+        ("docs/migration.md", ["DeepMind", "arXiv 2302.01318"]),
+        ("docs/migration.md", ["`speculative-simple`", "\"n_max\": 7"]),
+        ("docs/migration.md", ["| A decode that fails |", "`status` 200 and no `stopped_*` flag"]),
+        ("docs/migration.md", ["| The first of `tokens` of `tokenize` |", "for BOS"]),
+        ("docs/migration.md", ["| `text` of `tokenize` as an array |", "`{\"success\": false}`"]),
+        ("docs/migration.md", ["| The log |", "with `-v`"]),
+        ("docs/migration.md", ["| `ignore_eos` |", "bans EOS alone"]),
+        ("docs/migration.md", ["| No prompt, or an empty one |", "if the model has one; else an error"]),
+        ("docs/limits.md", ["NVIDIA H200", "seven of its twelve tests passed"]),
+        ("include/foredraft.h", ["The handle is a number", "never NULL"]),
+    ] {
+        let text = read(page);
+        let is_there = |line: &str| texts.iter().all(|text| line.contains(text));
+        assert!(text.lines().any(is_there), "{page}: no line with {texts:?}");
+    }
+    // The paper that the person names is DeepMind's.
+    assert!(!read("docs/migration.md").contains("Leviathan"));
+    for page in ["README.md", "docs/limits.md"] {
+        assert!(!read(page).to_lowercase().contains("a real gpu"), "{page}: figures of a GPU are in other pages");
     }
 }
