@@ -13,22 +13,11 @@ use serde_json::{Value, json};
 
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::Requests;
+use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
 use crate::common::tiny_models::{delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window};
 use crate::common::{complete, drain, model, n, start, submit, with};
 
 const THREADS: i32 = 2;
-const WIDTH: u32 = 40;
-const HEIGHT: u32 = 24;
-
-fn pixels(seed: u32) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..WIDTH * HEIGHT * 3).map(|_| next()).collect()
-}
-
 fn bitmap(seed: u32) -> Bitmap {
     Bitmap::from_rgb(WIDTH, HEIGHT, &pixels(seed)).expect("a bitmap")
 }
@@ -244,22 +233,6 @@ fn cut_projectors_are_errors() {
     std::fs::remove_dir_all(folder).expect("the folder");
 }
 
-/// A BMP file of 24 bits.
-fn bmp(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
-    let row = (width * 3).next_multiple_of(4);
-    let mut file = b"BM".to_vec();
-    file.extend((54 + row * height).to_le_bytes());
-    file.extend([0; 4]);
-    for number in [54, 40, width, height, 1 | 24 << 16, 0, row * height, 0, 0, 0, 0_u32] {
-        file.extend(number.to_le_bytes());
-    }
-    for line in rgb.chunks((width * 3) as usize).rev() {
-        line.chunks(3).for_each(|pixel| file.extend([pixel[2], pixel[1], pixel[0]]));
-        file.resize(file.len() + (row - width * 3) as usize, 0);
-    }
-    file
-}
-
 #[test]
 fn files_of_pictures_are_bounded_before_they_are_read() {
     let rgb = pixels(3);
@@ -314,30 +287,6 @@ fn damaged_files_of_pictures_end_as_errors_or_pictures() {
     }
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits = bytes.chunks(3).flat_map(|group| {
-        let number = group.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        (0..4).map(
-            move |at| if at > group.len() { '=' } else { char::from(DIGITS[(number >> (18 - 6 * at)) as usize % 64]) },
-        )
-    });
-    digits.collect()
-}
-
-fn rgb8(seed: u32) -> Value {
-    json!({"type": "image", "width": WIDTH, "height": HEIGHT, "format": "rgb8", "base64": base64(&pixels(seed))})
-}
-
-fn chat(pictures: &[Value]) -> Value {
-    let mut parts = vec![json!({"type": "text", "text": "What is in"})];
-    for picture in pictures {
-        parts.extend([picture.clone(), json!({"type": "text", "text": "and what is left of it?"})]);
-    }
-    json!({"messages": [{"role": "system", "content": "You are kind."}, {"role": "user", "content": parts}], "return_tokens": true,
-        "n_predict": 24, "temperature": 0.0, "repeat_penalty": 1.0, "ignore_eos": true, "cache_prompt": false})
-}
-
 fn of_kind((model, mmproj): &(String, String), more: Value) -> JsonEngine {
     with_eyes(mmproj, with(&json!({"model": model}), more))
 }
@@ -365,13 +314,15 @@ fn chats_with_a_picture_have_the_tokens_of_mtmd() {
         for seed in 1..6 {
             let request = chat(&[rgb8(seed)]);
             let rendered = engine.with_loaded(|loaded| loaded.apply_template(request.to_string().as_bytes()));
-            let rendered = rendered.expect("a prompt")["prompt"].as_str().expect("a text").to_owned();
+            let shown = rendered.expect("a prompt");
+            let rendered = shown["prompt"].as_str().expect("a text").to_owned();
             assert_eq!(rendered.matches("<__media__>").count(), 1, "{rendered}");
             let answer = complete(&engine, Foredraft, &request);
             let (_, expected) = greedy_of_mtmd(path, mmproj, (&rendered, true), &pixels(seed), n_vocab, 24);
             assert_eq!(answer["tokens"], json!(expected), "{mmproj}, picture {seed}");
             let stats = &answer["prompt_stats"];
             assert_eq!(n(&stats["total_prompt_tokens"]), n(&answer["tokens_evaluated"]), "{answer}");
+            assert_eq!(shown["n_tokens"], answer["tokens_evaluated"], "{shown}");
             assert!(n(&answer["tokens_evaluated"]) > 30, "the rows are counted");
         }
     }
@@ -551,12 +502,18 @@ fn pictures_in_conversations_decisions_and_full_contexts() {
     let engine = fresh();
     let request = with(&chat(&[rgb8(1)]), json!({"temperature": 0.9, "seed": 5, "cache_prompt": true}));
     let expected = complete(&fresh(), Foredraft, &request);
-    for round in 0..3 {
-        let named = with(&request, json!({"conversation": "of the picture"}));
-        let answer = complete(&engine, Foredraft, &named);
-        assert_eq!(answer["tokens"], expected["tokens"], "round {round}");
-        assert_eq!(n(&answer["timings"]["cache_n"]) > 30, round > 0, "round {round}: {}", answer["timings"]);
-        complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4, "conversation": "of Tom"}));
+    let first = ((target.clone(), mmproj.clone()), 30);
+    for (kind, least) in [first, (kinds()[2].clone(), 30), (kinds()[5].clone(), 5)] {
+        let engine = of_kind(&kind, json!({}));
+        let expected = complete(&of_kind(&kind, json!({})), Foredraft, &request);
+        for round in 0..3 {
+            let named = with(&request, json!({"conversation": "of the picture"}));
+            let answer = complete(&engine, Foredraft, &named);
+            assert_eq!(answer["tokens"], expected["tokens"], "{kind:?}, round {round}");
+            let cached = n(&answer["timings"]["cache_n"]);
+            assert_eq!(cached > least, round > 0, "{kind:?}, round {round}: {}", answer["timings"]);
+            complete(&engine, Foredraft, &json!({"prompt": "Tom", "n_predict": 4, "conversation": "of Tom"}));
+        }
     }
     let several = complete(&engine, Foredraft, &with(&request, json!({"n_cmpl": 2})));
     assert_eq!(several["results"][0]["tokens"], expected["tokens"]);

@@ -7,6 +7,7 @@ pub mod chat;
 mod endpoint;
 #[path = "gguf.rs"]
 pub mod gguf;
+pub mod pictures;
 pub mod tiny_models;
 
 use std::path::{Path, PathBuf};

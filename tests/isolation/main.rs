@@ -12,6 +12,7 @@ mod interface;
 mod logits;
 mod model_file;
 mod pauses;
+mod pictures;
 mod process;
 mod rpc;
 #[path = "../common/rpc_server.rs"]

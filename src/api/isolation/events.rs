@@ -7,7 +7,7 @@ use crate::api::loaded::registry::AcceptedRequest;
 use crate::api::prompts::PreparedPrompt;
 use crate::engine::{Event, Generated, PromptProbs};
 use crate::error::{Error, Result};
-use crate::llama::TokenPieces;
+use crate::llama::{Token, TokenPieces};
 use crate::sampling::TokenProbs;
 
 /// An event of a request.
@@ -46,8 +46,9 @@ impl RequestEvent {
             RequestEvent::Accepted(accepted) => accepted.settings.len() == n_completions,
             RequestEvent::Refused(_) => true,
             RequestEvent::Prepared(prompts) => {
-                prompts.len() == n_completions
-                    && prompts.iter().all(|prompt| prompt.tokens.iter().all(|token| pieces.contains(*token)))
+                // Rows of pictures are below the number for no token.
+                let is_known = |token: &Token| *token < -1 || pieces.contains(*token);
+                prompts.len() == n_completions && prompts.iter().all(|prompt| prompt.tokens.iter().all(is_known))
             }
             RequestEvent::Completion { index, event, .. } => *index < n_completions && is_of_engine(event, pieces),
         };

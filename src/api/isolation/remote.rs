@@ -4,6 +4,7 @@
 //! that have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread
 //! of their own, because they may call functions that wait for the supervisor. A third thread watches the process.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::protocol::{Frame, FrameKind};
 use super::remote_request::{RemoteRequest, stopped};
@@ -28,7 +29,9 @@ use crate::api::loaded::pauses::{Following, HostPauses};
 use crate::api::loaded::registry::{RequestRecord, no_logits_callback};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
-use crate::api::wire::request::{CompletionRequest, RequestArguments, RequestDefaults, UsedValues, parse_request};
+use crate::api::wire::request::{
+    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, embed_pictures, parse_request,
+};
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
 use crate::host::Hook;
@@ -217,13 +220,14 @@ impl LoadedEngine for RemoteEngine {
         is_awaited: bool,
         announce: &dyn Fn(&Arc<RequestRecord>),
     ) -> Result<Arc<RequestRecord>> {
-        Frame::check_argument(text)?;
         self.shared.check()?;
         let RemoteShared { load, counts, preparations, .. } = &*self.shared;
         if load.config.model.vocab_only {
             return Err(vocab_only());
         }
-        let object = parse_request(text)?;
+        let mut object = parse_request(text)?;
+        let text: Arc<[u8]> = with_pictures(text, &mut object)?.into();
+        Frame::check_argument(&text)?;
         let id = engine::new_request_id();
         arguments.isolated.host_number = Some(id);
         let mut request = CompletionRequest::from_object(&object, &load.defaults, arguments.clone())?;
@@ -249,7 +253,7 @@ impl LoadedEngine for RemoteEngine {
         let messages = messages(&request, None, completions.len());
         let record = Arc::new(RequestRecord::new(handle, is_awaited, request, model, completions, messages));
         announce(&record);
-        let request = Arc::new(RemoteRequest::new(Arc::clone(&record), sinks, text.into(), arguments));
+        let request = Arc::new(RemoteRequest::new(Arc::clone(&record), sinks, text, arguments));
         self.shared.unfinished.lock().insert(id, Arc::clone(&request));
         self.shared.dispatch();
         // The supervisor may have given up before the request was in the list.
@@ -264,6 +268,10 @@ impl LoadedEngine for RemoteEngine {
             _ if function.waits() && host::inside() => Err(Error::would_deadlock(function.name())),
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
+            }
+            Function::ApplyTemplate => {
+                let argument = with_pictures(argument, &mut parse_object(argument)?)?;
+                self.shared.call(function.name(), &argument, None)?.ok_or_else(stopped)
             }
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
         }
@@ -289,6 +297,14 @@ impl LoadedEngine for RemoteEngine {
         }
         Ok(())
     }
+}
+
+/// The text of a request with its pictures in it. `object`: what was read from the text.
+fn with_pictures<'a>(text: &'a [u8], object: &mut Map<String, Value>) -> Result<Cow<'a, [u8]>> {
+    if !embed_pictures(object)? {
+        return Ok(Cow::Borrowed(text));
+    }
+    serde_json::to_vec(object).map(Cow::Owned).map_err(|error| Error::new(Code::Internal, error.to_string()))
 }
 
 impl Drop for RemoteEngine {

@@ -260,17 +260,21 @@ fn before_question(rendered: Rendered) -> Result<(Rendered, QuestionFrame)> {
     Ok((Rendered { text, tainted, marks }, frame))
 }
 
-/// Renders messages. Returns the prompt and warnings.
-pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
+/// Renders messages. Returns the prompt, the number of its tokens if it has pictures, and warnings.
+pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Option<usize>, Vec<String>)> {
     let interrupt = PromptInterrupt::new(serving, None);
     let vocab = serving.vocab();
     let rendered = with_schema(serving, chat, &chat.messages, &interrupt, |template, input| {
         template.render_tainted(input, vocab.specials())
     })?;
-    let Rendered { text, .. } = without_added_tokens(rendered, vocab);
+    let rendered = without_added_tokens(rendered, vocab);
+    let pictures = ChatPictures::read(serving, chat, &interrupt)?;
+    let count = || pictures.tokenize(vocab, &rendered, &pictures::of_messages(chat, &chat.messages));
+    let n_tokens = (!chat.pictures.is_empty()).then(count).transpose()?.map(|tokens| tokens.len());
+    let text = rendered.text;
     let fallback = chat.chat_template.is_none().then(|| serving.fallback_warning(!chat.tools.is_empty())).flatten();
     let warnings = fallback.into_iter().chain(vanished(serving, chat, &[], &interrupt, &text)?).collect();
-    Ok((shown(text, chat), warnings))
+    Ok((shown(text, chat), n_tokens, warnings))
 }
 
 /// Renders messages, to know that the template stays within its limits.

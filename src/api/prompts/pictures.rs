@@ -1,20 +1,15 @@
 //! The pictures of a chat in its prompt.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::api::prompts::chat::Rendered;
 use crate::api::prompts::{PromptInterrupt, ServingModel};
-use crate::api::wire::request::{ChatInput, PictureSource, from_base64, is_mark, mark_of, marks_in};
+use crate::api::wire::request::{ChatInput, PictureSource, from_base64, is_mark, mark_of, marks_in, picture_file};
 use crate::error::{Error, Result};
 use crate::llama::{Bitmap, EncodedPicture, NumberedPicture, PictureCache, Token, Vocab};
 
-/// The largest file of a picture.
-const MAX_FILE: u64 = 256 << 20;
 /// The text that stands for a picture where a prompt is shown, as in llama.cpp.
 const SHOWN: &str = "<__media__>";
 
@@ -118,16 +113,7 @@ pub(super) fn shown(mut text: String, chat: &ChatInput) -> String {
 fn bitmap(source: &PictureSource) -> Result<Arc<Bitmap>> {
     let decoded = |text: &str| from_base64(text).ok_or_else(|| Error::invalid("expected base64, got other characters"));
     match source {
-        PictureSource::Path(path) => {
-            let path = Path::new(path);
-            let mut bytes = Vec::new();
-            let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
-            read.map_err(|error| Error::file(path, &error, format!("cannot be read: {}: {error}", path.display())))?;
-            if bytes.len() as u64 > MAX_FILE {
-                return Err(Error::invalid(format!("{}: expected a file of at most {MAX_FILE} bytes", path.display())));
-            }
-            Bitmap::from_file(&bytes).map(Arc::new)
-        }
+        PictureSource::Path(path) => Bitmap::from_file(&picture_file(path)?).map(Arc::new),
         PictureSource::File(base64) => Bitmap::from_file(&decoded(base64)?).map(Arc::new),
         PictureSource::Pixels { width, height, bytes_per_pixel, base64 } => {
             Bitmap::from_pixels(*width, *height, *bytes_per_pixel, decoded(base64)?).map(Arc::new)

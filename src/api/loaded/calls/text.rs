@@ -108,7 +108,7 @@ impl LocalEngine {
         Ok(success(answer, fields.finish()))
     }
 
-    /// `apply_template`: the prompt rendered from `messages`.
+    /// `apply_template`: the prompt rendered from `messages`; with pictures, the number of its tokens too.
     ///
     /// # Errors
     /// The request is invalid, or the template rejects it.
@@ -117,10 +117,12 @@ impl LocalEngine {
         let mut fields = Fields::new(&object);
         let chat = ChatInput::read(&mut fields, None)?
             .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
-        let (prompt, of_template) = prompts::render(&self.target(), &chat)?;
+        let (prompt, n_tokens, of_template) = prompts::render(&self.target(), &chat)?;
         let mut warnings = fields.finish();
         warnings.extend(of_template);
-        Ok(success(json!({"prompt": prompt}), warnings))
+        let mut answer = Map::from_iter([("prompt".to_owned(), prompt.into())]);
+        answer.extend(n_tokens.map(|n_tokens| ("n_tokens".to_owned(), n_tokens.into())));
+        Ok(success(answer.into(), warnings))
     }
 }
 

@@ -302,7 +302,7 @@ impl LoadRequest {
         let log_level = log_level(fields)?;
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         let is_isolated = isolated(fields)?;
-        let pictures = PictureSettings::read(fields, is_isolated)?;
+        let pictures = PictureSettings::read(fields)?;
         ignore_http_keys(fields);
         Ok(LoadRequest {
             config,

@@ -27,16 +27,13 @@ impl PictureSettings {
     /// Reads the keys. `None`: there is no projector.
     ///
     /// # Errors
-    /// A field has the wrong type, is out of range, or is not available in this version.
-    pub(super) fn read(fields: &mut Fields, is_isolated: bool) -> Result<Option<PictureSettings>> {
+    /// A field has the wrong type, or is out of range.
+    pub(super) fn read(fields: &mut Fields) -> Result<Option<PictureSettings>> {
         let path = fields.c_text("mmproj")?.filter(|path| !path.is_empty());
         let min_tokens = fields.int("image_min_tokens", 1..=MAX_TOKENS)?;
         let max_tokens = fields.int("image_max_tokens", 1..=MAX_TOKENS)?;
         let cache = fields.int("image_cache_mb", 0..=MAX_CACHE_MB)?.unwrap_or(CACHE_MB) << 20;
         let Some(path) = path else { return Ok(None) };
-        if is_isolated {
-            return Err(Error::invalid("mmproj: pictures are not available yet with isolate"));
-        }
         if min_tokens.zip(max_tokens).is_some_and(|(least, most)| least > most) {
             return Err(Error::invalid("image_min_tokens: expected at most image_max_tokens"));
         }

@@ -31,7 +31,10 @@ pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::defaults::{RequestDefaults, draw_id_seed, draw_seed, read_seed};
 use self::options::flag;
 pub use self::options::{conversation_name, duration};
-pub use self::pictures::{PictureSource, ends_with_mark, from_base64, is_mark, mark_of, marks_in};
+pub use self::pictures::{
+    PictureSource, embed as embed_pictures, ends_with_mark, file as picture_file, from_base64, is_mark, mark_of,
+    marks_in,
+};
 pub use self::preparation::identity;
 pub use self::prompt::{
     ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,

@@ -1,5 +1,8 @@
 //! The pictures in the messages of a request.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -14,6 +17,8 @@ const MARK: char = '\u{fdef}';
 const MAX_PICTURES: usize = 32;
 /// The longest side of a picture.
 const MAX_SIDE: i64 = 64_000_000;
+/// The largest file of a picture.
+const MAX_FILE: u64 = 256 << 20;
 /// The bytes of a pixel in each format.
 const FORMATS: [(&str, u32); 2] = [("rgb8", 3), ("rgba8", 4)];
 
@@ -74,11 +79,7 @@ pub fn marks_in(text: &str) -> Vec<(std::ops::Range<usize>, usize)> {
 /// # Errors
 /// A field of it has the wrong type, or its memory cannot be read.
 pub(super) fn replaced(name: &str, part: &Value, role: &str, all: &mut Vec<GivenPicture>) -> Result<Option<Value>> {
-    let source = match part.get("type").and_then(Value::as_str) {
-        Some("image_url") => of_url(name, part.get("image_url").unwrap_or(&Value::Null))?,
-        Some("image") => of_pixels(name, part)?,
-        _ => return Ok(None),
-    };
+    let Some(source) = source_of(name, part)? else { return Ok(None) };
     if role != "user" {
         return Err(Error::invalid(format!(
             "{name}: expected text, because pictures are in user messages only, not in those of {role}"
@@ -90,6 +91,64 @@ pub(super) fn replaced(name: &str, part: &Value, role: &str, all: &mut Vec<Given
     let text = mark_of(all.len());
     all.push(GivenPicture { name: name.to_owned(), source });
     Ok(Some(json!({"type": "text", "text": text})))
+}
+
+/// Replaces the pictures in the messages of a request that only this process can read, in its memory and in files, so that another one can.
+/// Returns whether there were any.
+///
+/// # Errors
+/// One cannot be read.
+pub fn embed(request: &mut Map<String, Value>) -> Result<bool> {
+    let mut n = 0;
+    let messages = request.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+    for (message, value) in messages.enumerate() {
+        let parts = value.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
+        for (at, part) in parts.enumerate().filter(|(_, part)| part.get("text").is_none()) {
+            let name = format!("messages[{message}].content[{at}]");
+            let embedded = match source_of(&name, part)? {
+                Some(PictureSource::Path(path)) => {
+                    let file = file(&path).map_err(|error| error.within(&name))?;
+                    json!({"type": "image_url", "image_url": {"url": format!("data:;base64,{}", to_base64(&file))}})
+                }
+                Some(PictureSource::Copied(bitmap)) => {
+                    let (width, height, pixels) = (bitmap.width(), bitmap.height(), to_base64(bitmap.rgb()));
+                    json!({"type": "image", "width": width, "height": height, "format": "rgb8", "base64": pixels})
+                }
+                _ => continue,
+            };
+            n += 1;
+            // The request is refused when it is read.
+            if n > MAX_PICTURES {
+                return Ok(true);
+            }
+            *part = embedded;
+        }
+    }
+    Ok(n > 0)
+}
+
+/// Reads the file of a picture.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub fn file(path: &str) -> Result<Vec<u8>> {
+    let path = Path::new(path);
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Error::file(path, &error, format!("cannot be read: {}: {error}", path.display())))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Error::invalid(format!("{}: expected a file of at most {MAX_FILE} bytes", path.display())));
+    }
+    Ok(bytes)
+}
+
+/// Where the picture of a part is. `None`: the part is no picture.
+fn source_of(name: &str, part: &Value) -> Result<Option<PictureSource>> {
+    match part.get("type").and_then(Value::as_str) {
+        Some("image_url") => of_url(name, part.get("image_url").unwrap_or(&Value::Null)).map(Some),
+        Some("image") => of_pixels(name, part).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Reads `image_url`: `{"url": ...}` or a text, which is a data URI, a `file://` URI, or a path.
@@ -155,4 +214,17 @@ pub fn from_base64(text: &str) -> Option<Vec<u8>> {
         bytes.extend(number.to_be_bytes().into_iter().skip(1).take(n));
     }
     Some(bytes)
+}
+
+/// The base64 of some bytes.
+fn to_base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let number = group.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        let digits =
+            (0..=group.len()).map(|at| DIGITS.get((number >> (18 - 6 * at)) as usize & 63).copied().unwrap_or(b'A'));
+        text.extend(digits.map(char::from));
+    }
+    text
 }

@@ -1,0 +1,87 @@
+//! Pictures of an isolated engine: they reach its process, and a death in the encoder changes nothing.
+
+use std::time::Duration;
+
+use foredraft::api::Function;
+use serde_json::{Value, json};
+
+use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
+use crate::common::tiny_models::{projectors, qwen_vl, sliding_window};
+use crate::common::{Endpoint, complete, start as start_local, with};
+use crate::process::{call, drain, kill, pid, start, submit};
+
+fn init(model: &str, mmproj: &str) -> Value {
+    json!({"model": model, "model_draft": null, "mmproj": mmproj, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64})
+}
+
+fn tokens(updates: &[Value]) -> Value {
+    updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect()
+}
+
+#[test]
+fn pictures_reach_the_process_in_each_form() {
+    for init in [init(&sliding_window(), &projectors::gemma3()), init(&qwen_vl("2"), &projectors::qwen("2"))] {
+        let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, &chat(&[rgb8(5)]));
+        let engine = start(init);
+        assert_eq!(engine.status()["mmproj"]["vision"], true);
+        let (rgb, file) = (pixels(5), bmp(WIDTH, HEIGHT, &pixels(5)));
+        let rgba: Vec<u8> = rgb.chunks(3).flat_map(|pixel| [pixel[0], pixel[1], pixel[2], 77]).collect();
+        let path = std::env::temp_dir().join(format!("foredraft-isolated-picture-{}.bmp", std::process::id()));
+        let raw = |format: &str, pixels: &[u8]| {
+            let address = pixels.as_ptr() as u64;
+            json!({"type": "image", "width": WIDTH, "height": HEIGHT, "format": format, "address": address})
+        };
+        let url = |url: String| json!({"type": "image_url", "image_url": {"url": url}});
+        std::fs::write(&path, &file).expect("the file");
+        for picture in [
+            rgb8(5),
+            raw("rgb8", &rgb),
+            raw("rgba8", &rgba),
+            url(format!("data:image/bmp;base64,{}", base64(&file))),
+            url(path.to_string_lossy().into_owned()),
+        ] {
+            let request = chat(std::slice::from_ref(&picture));
+            let answer = complete(&engine, Endpoint::Foredraft, &request);
+            assert_eq!(answer["tokens"], expected["tokens"], "{picture}");
+            assert_eq!(answer["tokens_evaluated"], expected["tokens_evaluated"], "{picture}");
+            let shown = call(&engine, Function::ApplyTemplate, &request);
+            assert_eq!(shown["prompt"].to_string().matches("<__media__>").count(), 1, "{shown}");
+            assert_eq!(shown["n_tokens"], expected["tokens_evaluated"], "{shown}");
+        }
+        // What the host's process reads of the picture belongs to the submit.
+        let id = submit(&engine, &chat(&[url(path.to_string_lossy().into_owned())]));
+        std::fs::remove_file(&path).expect("the file");
+        assert_eq!(tokens(&drain(&engine, id)), expected["tokens"]);
+        for (picture, expected) in [
+            (url(path.to_string_lossy().into_owned()), "messages[1].content[1]: cannot be read"),
+            (with(&raw("rgb8", &rgb), json!({"address": 4096})), "messages[1].content[1]: address"),
+        ] {
+            let request = chat(std::slice::from_ref(&picture)).to_string();
+            let error = engine.call(Function::Submit, Ok(request.as_bytes())).expect_err("it cannot be read");
+            assert!(error.message().contains(expected), "{}", error.message());
+        }
+    }
+}
+
+#[test]
+fn a_death_in_the_encoder_changes_nothing() {
+    let init = with(&init(&sliding_window(), &projectors::lfm2()), json!({"n_ctx": 2048, "image_min_tokens": 256}));
+    let request = chat(&[rgb8(1), rgb8(2), rgb8(3)]);
+    let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, &request)["tokens"].clone();
+    let engine = start(init);
+    // The encoder waits while the engine is paused.
+    engine.pause().expect("it pauses");
+    let id = submit(&engine, &request);
+    std::thread::sleep(Duration::from_millis(100));
+    kill(pid(&engine), "KILL");
+    engine.resume().expect("it is paused");
+    assert_eq!(tokens(&drain(&engine, id)), expected);
+    for (delay, signal) in [(0, "KILL"), (2, "SEGV"), (8, "ABRT"), (20, "KILL"), (50, "KILL"), (120, "SEGV")] {
+        let process = pid(&engine);
+        let id = submit(&engine, &request);
+        std::thread::sleep(Duration::from_millis(delay));
+        kill(process, signal);
+        assert_eq!(tokens(&drain(&engine, id)), expected, "{signal} after {delay} ms");
+    }
+    assert!(engine.status()["isolation"]["n_restarts"].as_u64() > Some(0));
+}
