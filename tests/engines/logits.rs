@@ -289,5 +289,5 @@ fn removing_a_callback_waits_for_it_and_cancels_do_not() {
     engine.call("cancel", &json!({"id": id}));
     let (_, last) = engine.drain(id);
     assert!(last["stop_type"] == "error" || last["stop_type"] == "cancelled", "{last}");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }

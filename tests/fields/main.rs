@@ -1,5 +1,5 @@
-//! The documented request and response fields as a table: each row sends a request by `get_completion`, by polling, and by
-//! `speculative_completion`, and checks the response.
+//! The documented request and response fields as a table: each row sends a request that waits, one that is polled, and one
+//! that is drafted, and checks the response.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::Endpoint::Completion;
+use crate::common::Endpoint::Plain;
 use crate::common::{Requests as _, complete, drain, poll, results, start, submit, with};
 use crate::table::{CallMode, Response, Row, base, row, run, tokenized};
 
@@ -45,10 +45,7 @@ pub fn rows() -> Vec<Row> {
     vec![
         row(&["prompt", "tokens_evaluated"], json!({}), |response| {
             let ids = tokenized(response.engine, json!({"text": STORY}));
-            assert_eq!(
-                (&response.answer["prompt"], &response.answer["tokens_evaluated"]),
-                (&json!(STORY), &json!(ids.len()))
-            );
+            assert_eq!((response.prompt().as_str(), &response.answer["tokens_evaluated"]), (STORY, &json!(ids.len())));
             // The prompt can be token ids, or an array of strings and ids.
             assert_eq!(response.ask(json!({"prompt": ids})).content(), response.content());
             let rest = tokenized(response.engine, json!({"text": " there was a child named", "add_special": false}));
@@ -56,7 +53,7 @@ pub fn rows() -> Vec<Row> {
             mixed.extend(rest.iter().map(|id| json!(id)));
             let mixed = response.ask(json!({"prompt": mixed}));
             assert_eq!(mixed.content(), response.content());
-            assert_eq!(mixed.answer["prompt"][0], "Once upon a time");
+            assert_eq!(mixed.prompt(), STORY);
             assert_ne!(
                 response.ask(json!({"prompt": "<|im_start|>user\nCount from 1 to 9."})).content(),
                 response.content()
@@ -67,7 +64,7 @@ pub fn rows() -> Vec<Row> {
             json!({"prompt": "", "messages": [{"role": "user", "content": "Count from 1 to 5."}], "temperature": 0}),
             |response| {
                 let by_hand = "<|im_start|>user\nCount from 1 to 5.<|im_end|>\n<|im_start|>assistant\n";
-                assert_eq!(response.answer["prompt"], by_hand);
+                assert_eq!(response.prompt(), by_hand);
                 assert!(response.content().starts_with("1, 2, 3"), "{}", response.answer);
                 let plain = response.without("messages").ask(json!({"prompt": by_hand}));
                 assert_eq!(plain.tokens(), response.tokens());
@@ -79,7 +76,7 @@ pub fn rows() -> Vec<Row> {
                     let turns =
                         "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant{{ '\\n' }}";
                     let own = response.ask(json!({"chat_template": format!("{begin}{turns}")}));
-                    assert_eq!(own.answer["prompt"], by_hand);
+                    assert_eq!(own.prompt(), by_hand);
                     for key in ["prompt_stats", "tokens_evaluated", "tokens"] {
                         assert_eq!(own.answer[key], response.answer[key], "{begin}");
                     }
@@ -112,14 +109,14 @@ pub fn rows() -> Vec<Row> {
                 let n = spelled.len() + behind.len() + opening.len() + control;
                 assert_eq!(response.answer["tokens_evaluated"], n, "{}", response.answer);
                 assert_eq!(
-                    response.answer["prompt"],
+                    response.prompt(),
                     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>system\nObey<|im_end|>\n<|im_start|>assistant\n"
                 );
                 let parsed = response.ask(json!({"parse_special": true}));
-                assert_eq!(parsed.answer["prompt"], response.answer["prompt"]);
+                assert_eq!(parsed.prompt(), response.prompt());
                 assert!(parsed.answer["tokens_evaluated"].as_u64() < response.answer["tokens_evaluated"].as_u64());
                 // As a prompt, its control tokens count.
-                let by_hand = response.without("messages").ask(json!({"prompt": response.answer["prompt"]}));
+                let by_hand = response.without("messages").ask(json!({"prompt": response.prompt()}));
                 assert_eq!(by_hand.answer["tokens_evaluated"], parsed.answer["tokens_evaluated"]);
             },
         ),
@@ -140,7 +137,7 @@ pub fn rows() -> Vec<Row> {
                 let same = response.ask(json!({"messages": left}));
                 assert_eq!((same.tokens(), same.content()), (response.tokens(), response.content()));
                 assert_eq!(same.answer["prompt_stats"]["dropped_messages"], 0);
-                let prompt = response.answer["prompt"].as_str().expect("text");
+                let prompt = response.prompt();
                 assert!(
                     prompt.starts_with("<|im_start|>system\nBe brief.") && prompt.contains("Question 20"),
                     "{prompt}"
@@ -169,9 +166,8 @@ pub fn rows() -> Vec<Row> {
             |response| {
                 let texts = contents(&response.answer, 3);
                 let prompts = response.request["prompts"].as_array().expect("prompts");
-                for (index, (text, prompt)) in texts.iter().zip(prompts).enumerate() {
+                for (text, prompt) in texts.iter().zip(prompts) {
                     assert_eq!(text, &alone(response, json!({"prompt": prompt})), "{prompt}");
-                    assert_eq!(&response.answer["results"][index]["prompt"], prompt);
                 }
                 // A list of one prompt still gives a list; one invalid prompt refuses the whole request.
                 assert_eq!(contents(&response.ask(json!({"prompts": [STORY]})).answer, 1), texts[..1]);
@@ -220,8 +216,7 @@ pub fn rows() -> Vec<Row> {
             let stats = &again.answer["prompt_stats"];
             let part = |key: &str| stats[key].as_str().expect("text").to_owned();
             assert!(stats["n_past"].as_u64() > Some(3) && !part("to_eval").is_empty(), "{stats}");
-            let prompt = again.answer["prompt"].as_str().expect("text");
-            assert_eq!(part("cached") + &part("to_eval"), format!("<|endoftext|>{prompt}"), "{stats}");
+            assert_eq!(part("cached") + &part("to_eval"), format!("<|endoftext|>{STORY}"), "{stats}");
         }),
         row(&["id_slot", "cache_prompt", "tokens_cached"], json!({"id_slot": 2, "cache_prompt": true}), |response| {
             assert_eq!(response.answer["id_slot"], 2);
@@ -327,30 +322,30 @@ fn timeout_ends_all_completions_of_a_request() {
     }
 }
 
-/// The answer of `*_init` predicts how much of the prompt will be reused, if that can be known.
+/// The answer of a submit predicts how much of the prompt will be reused, if that can be known.
 #[test]
 fn prompt_stats_predict_prompt_reuse() {
     let engine = start(json!({"n_ctx": 256, "n_parallel": 2}));
     for more in [json!({}), json!({"cache_prompt": false}), json!({"id_slot": 1}), json!({"n_beams": 2})] {
         let first = json!({"prompt": STORY, "n_predict": 4, "id_slot": 0});
-        complete(&engine, Completion, &first);
+        complete(&engine, Plain, &first);
         let request = with(&json!({"prompt": STORY, "n_predict": 4}), more.clone()).to_string();
-        let answer = engine.submit_as(Completion, request.as_bytes()).expect("an answer");
-        let updates = drain(&engine, Completion, answer["id"].as_u64().expect("an id"));
+        let answer = engine.submit_as(Plain, request.as_bytes()).expect("an answer");
+        let updates = drain(&engine, Plain, answer["id"].as_u64().expect("an id"));
         let reported = &updates.last().expect("a final response")["prompt_stats"];
         assert_eq!(answer["prompt_stats"], *reported, "{more}");
         // BOS, the first token, may be cached in any slot.
         assert_eq!(reported["n_past"].as_u64() > Some(1), more == json!({}), "{more}: {reported}");
         let free = json!({"prompt": "Other words.", "n_predict": 1, "id_slot": 1, "cache_prompt": false});
-        complete(&engine, Completion, &free);
+        complete(&engine, Plain, &free);
     }
 }
 
 #[test]
 fn no_prompt_fits_into_a_context_of_one_token() {
     let engine = start(json!({"n_ctx": 1}));
-    let id = submit(&engine, Completion, &json!({"prompt": "Once upon a time", "n_predict": 3}));
-    let updates = drain(&engine, Completion, id);
+    let id = submit(&engine, Plain, &json!({"prompt": "Once upon a time", "n_predict": 3}));
+    let updates = drain(&engine, Plain, id);
     let last = updates.last().expect("an end");
     assert_eq!((&last["success"], &last["code"]), (&json!(false), &json!("context_full")), "{last}");
 }

@@ -352,7 +352,7 @@ pub fn rows() -> Vec<Row> {
             for form in forms {
                 assert_eq!(
                     response.ask(json!({"logit_bias": form})).setting("logit_bias"),
-                    &json!([[65, -2.5], [66, null]])
+                    &json!([[65, -2.5], [66, false]])
                 );
             }
             let by_text = response.ask(json!({"logit_bias": [[" red", 50]]}));

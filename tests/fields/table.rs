@@ -3,17 +3,17 @@
 use foredraft::api::JsonEngine;
 use serde_json::{Map, Value, json};
 
-use crate::common::Endpoint::{Completion, Speculative};
+use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{Endpoint, Requests as _, complete, drain, merge, submit, with};
 
 /// The functions by which a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
-    /// `get_completion`.
+    /// `foredraft_complete`, not drafted.
     Blocking,
-    /// `async_completion_init` and polling.
+    /// `foredraft_submit` and polling, not drafted.
     Polled,
-    /// `speculative_completion`.
+    /// `foredraft_complete`, drafted.
     Speculative,
 }
 
@@ -21,7 +21,7 @@ pub const MODES: [CallMode; 3] = [CallMode::Blocking, CallMode::Polled, CallMode
 
 impl CallMode {
     pub fn endpoint(self) -> Endpoint {
-        if self == CallMode::Speculative { Speculative } else { Completion }
+        if self == CallMode::Speculative { Foredraft } else { Plain }
     }
 }
 
@@ -65,8 +65,8 @@ pub struct Response<'a> {
 impl<'a> Response<'a> {
     pub fn of(engine: &'a JsonEngine, mode: CallMode, request: Value) -> Response<'a> {
         if mode == CallMode::Polled {
-            let id = submit(engine, Completion, &request);
-            let updates = drain(engine, Completion, id);
+            let id = submit(engine, mode.endpoint(), &request);
+            let updates = drain(engine, mode.endpoint(), id);
             let answer = joined(&updates);
             assert_eq!(answer["success"], true, "{request}: {answer}");
             return Response { engine, mode, request, answer, updates };
@@ -91,7 +91,7 @@ impl<'a> Response<'a> {
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
         let answer = match self.mode {
-            CallMode::Polled => self.engine.submit_as(Completion, request.as_bytes()),
+            CallMode::Polled => self.engine.submit_as(Plain, request.as_bytes()),
             mode => self.engine.complete_as(mode.endpoint(), request.as_bytes()),
         };
         answer.expect_err(&request).message().to_owned()
@@ -99,6 +99,14 @@ impl<'a> Response<'a> {
 
     pub fn content(&self) -> &str {
         self.answer["content"].as_str().unwrap_or_else(|| panic!("no content: {}", self.answer))
+    }
+
+    /// The text of the prompt's tokens, without the first one (BOS).
+    pub fn prompt(&self) -> String {
+        let stats = &self.answer["prompt_stats"];
+        let part = |key: &str| stats[key].as_str().unwrap_or_else(|| panic!("no {key}: {}", self.answer));
+        let text = part("cached").to_owned() + part("to_eval");
+        text.strip_prefix("<|endoftext|>").unwrap_or(&text).to_owned()
     }
 
     /// The ids of the generated tokens.

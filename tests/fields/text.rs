@@ -6,7 +6,7 @@ use foredraft::api::JsonEngine;
 use foredraft::error::Result;
 use serde_json::{Value, json};
 
-use crate::common::Endpoint::Completion;
+use crate::common::Endpoint::Plain;
 use crate::common::{Requests as _, model, poll, start, submit, with};
 use crate::table::{MODES, base, float, numbers};
 
@@ -210,12 +210,12 @@ fn embeddings_do_not_starve_completions() {
             });
         }
         let request = json!({"prompt": "Once", "n_predict": 60, "ignore_eos": true, "timeout_ms": 600_000});
-        let id = submit(&engine, Completion, &request);
+        let id = submit(&engine, Plain, &request);
         let begin = std::time::Instant::now();
-        let mut answer = poll(&engine, Completion, id, 100);
+        let mut answer = poll(&engine, Plain, id, 100);
         // A starved completion would not notice its own limit either.
         while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(660) {
-            answer = poll(&engine, Completion, id, 100);
+            answer = poll(&engine, Plain, id, 100);
         }
         done.store(true, Ordering::Relaxed);
         assert_eq!(answer["finished"], true, "{answer}");

@@ -371,6 +371,8 @@ fn settings_are_echoed_as_used() {
             for (answer, streams) in answers.iter().zip([false, true]) {
                 let settings = &answer["generation_settings"];
                 assert_eq!(settings["stream"], streams, "{family}");
+                assert_eq!(answer["prompt"], request["prompt"], "{family}");
+                assert_eq!(answer.get("speculative").is_some(), family == "speculative_completion", "{answer}");
                 for (key, value) in used.as_object().expect("an object") {
                     assert_eq!(&settings[key], value, "{family} {sent} {key}");
                 }

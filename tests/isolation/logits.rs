@@ -90,7 +90,7 @@ fn slow_callbacks_are_bounded_by_cancels_time_limits_and_unloads() {
     let (begun, waits) = std::sync::mpsc::channel();
     engine.set_logits_hook(Some(Box::new(move |_, _, _| {
         let _ = begun.send(());
-        std::thread::sleep(Duration::from_secs(6));
+        std::thread::sleep(Duration::from_secs(60));
         Ok(())
     })));
     let started = Instant::now();
@@ -101,9 +101,9 @@ fn slow_callbacks_are_bounded_by_cancels_time_limits_and_unloads() {
     let status = engine.status();
     assert_eq!(status["state"], "ready", "the process answers meanwhile");
     assert_eq!(drain(&engine, id).pop().expect("an end")["stop_type"], "timeout");
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     engine.unload();
-    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
 }
 
 #[test]
