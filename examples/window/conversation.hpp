@@ -29,13 +29,13 @@ public:
     Conversation(const std::string &model, const std::string &draft, const std::string &settings) {
         std::string config = "{\"model\": " + foredraft::quote(model) + settings;
         if (!draft.empty()) config += ", \"model_draft\": " + foredraft::quote(draft);
-        timed([&] { engine_.load_async(config + "}"); });
+        timed([&] { engine.load_async(config + "}"); });
     }
 
     // Takes the progress of the load, or the new text of the answer.
     void update() {
         if (state_ != "ready") {
-            const foredraft::json status = timed([&] { return engine_.status(); });
+            const foredraft::json status = timed([&] { return engine.status(); });
             state_ = status["state"].text();
             progress_ = status["progress"].number();
             if (state_ == "failed") throw std::runtime_error(status["error"].text());
@@ -48,17 +48,17 @@ public:
 
     // The engine sleeps from `pause` to `resume`, while the host needs the processor.
     void pause() {
-        timed([&] { return engine_.pause(); });
+        timed([&] { return engine.pause(); });
     }
     void resume() {
-        timed([&] { return engine_.resume(); });
+        timed([&] { return engine.resume(); });
     }
 
     // Begins to answer.
     void ask(const std::string &question) {
         spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});
         const std::string request = request_of(question);
-        request_ = timed([&] { return engine_.submit(request + "}"); });
+        request_ = timed([&] { return engine.submit(request + "}"); });
         remember("user", question);
         turn = {};
         turn.speculates = speculates;
@@ -68,7 +68,7 @@ public:
     // The answer to what is typed so far is begun while nothing else is decoded.
     void prepare(const std::string &typed) {
         const std::string request = request_of(typed);
-        if (is_ready() && !is_answering()) timed([&] { return engine_.prepare(request + ", \"begin\": true}"); });
+        if (is_ready() && !is_answering()) timed([&] { return engine.prepare(request + ", \"begin\": true}"); });
     }
 
     void cancel() {
@@ -81,7 +81,21 @@ public:
     // The time that calls of the library took since this was asked last.
     double take_call_ms() { return std::exchange(call_ms_, 0.0); }
 
+    // The time of a call is added up.
+    template <class Call>
+    auto timed(Call call) -> decltype(call()) {
+        struct Stopwatch {
+            double &ms;
+            Clock::time_point start = Clock::now();
+            ~Stopwatch() { ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+        } stopwatch{call_ms_};
+        return call();
+    }
+
+    foredraft::engine engine;  // ends after the requests
     bool speculates = true;
+    std::string name = "window";  // of the conversation, for the engine
+    std::string messages;         // JSON objects separated by commas
     std::vector<Span> spans;   // all that was said
     Turn turn;                 // the answer that is being written, or the last one
     std::vector<Turn> ended;   // all that have ended
@@ -89,8 +103,8 @@ public:
 private:
     std::string request_of(const std::string &question) const {
         const std::string message = "{\"role\": \"user\", \"content\": " + foredraft::quote(question) + "}";
-        return "{\"messages\": [" + messages_ + (messages_.empty() ? "" : ", ") + message + "], \"conversation\": \"window\", "
-            "\"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, \"speculative\": " + (speculates ? "true" : "false");
+        return "{\"messages\": [" + messages + (messages.empty() ? "" : ", ") + message + "], \"conversation\": \"" + name + "\", "
+            "\"priority\": 5, \"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, \"speculative\": " + (speculates ? "true" : "false");
     }
 
     // An update of a request: more text, or the final response.
@@ -100,7 +114,7 @@ private:
         auto source = sources.begin();
         for (const foredraft::json &token : update["tokens"]) {
             const std::string ids = "{\"tokens\": [" + token.dump() + "]}";
-            const foredraft::json text = timed([&] { return engine_.detokenize(ids); });
+            const foredraft::json text = timed([&] { return engine.detokenize(ids); });
             untold_.push_back({source->text(), text["content"].text()});
             if (source->text() != "target") turn.n_accepted++;
             ++source;
@@ -135,23 +149,12 @@ private:
     }
 
     void remember(const std::string &role, const std::string &content) {
-        messages_ += (messages_.empty() ? "" : ", ");
-        messages_ += "{\"role\": \"" + role + "\", \"content\": " + foredraft::quote(content) + "}";
+        messages += (messages.empty() ? "" : ", ");
+        messages += "{\"role\": \"" + role + "\", \"content\": " + foredraft::quote(content) + "}";
     }
 
-    template <class Call>
-    auto timed(Call call) -> decltype(call()) {
-        struct Stopwatch {
-            double &ms;
-            Clock::time_point start = Clock::now();
-            ~Stopwatch() { ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
-        } stopwatch{call_ms_};
-        return call();
-    }
-
-    foredraft::engine engine_;
-    std::optional<foredraft::request> request_;  // ends before the engine
-    std::string state_, messages_;
+    std::optional<foredraft::request> request_;
+    std::string state_;
     double progress_ = 0, call_ms_ = 0;
     std::deque<Span> untold_;  // tokens whose text has not come yet
     Clock::time_point first_token_;

@@ -6,9 +6,11 @@
 // Type a question and press Return. Escape cancels the answer, Tab turns speculation on and off. Colours show a token's drafter. The bars
 // at the bottom are the times of the last frames, in blue the part that calls of the library took.
 //
-// conversation.hpp has all that concerns the library, screen.hpp all that concerns SDL's drawing.
-#include "conversation.hpp"
+// With --village you talk to one of a dozen villagers, the arrows left and right choose whom, and the others think and feel by themselves.
+//
+// conversation.hpp and village.hpp have all that concerns the library, screen.hpp all that concerns SDL's drawing.
 #include "screen.hpp"
+#include "village.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -33,6 +35,8 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --press TURN:N:KEY  press a key (an SDL name such as Tab) when that answer has N tokens\n"
     "  --screenshot FILE   write the last frame as BMP\n"
     "  --plain             begin without speculation\n"
+    "  --village           talk to a villager, while others think\n"
+    "  --thoughts N        end after so many thoughts of villagers\n"
     "  --report            print frame times and answers\n"
     "  --help              print this\n"
     "  --budget BUSY:PER   the frame budget: decode for BUSY of each PER milliseconds\n"
@@ -52,9 +56,9 @@ struct Options {
     std::string model, draft, settings, screenshot, text, font = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf";
     std::deque<std::string> questions;
     std::vector<Press> presses;
-    std::size_t turns = 0, frames = 0;
+    std::size_t turns = 0, frames = 0, thoughts = 0;
     double work_ms = 0;
-    bool speculates = true, report = false, pauses = false;
+    bool speculates = true, report = false, pauses = false, has_village = false;
 
     Options(int argc, char **argv) {
         std::deque<std::string> words(argv + 1, argv + argc), models;
@@ -85,6 +89,11 @@ struct Options {
                 frames = std::stoul(value());
             } else if (word == "--screenshot") {
                 screenshot = value();
+            } else if (word == "--village") {
+                has_village = true;
+                settings += Village::settings;
+            } else if (word == "--thoughts") {
+                thoughts = std::stoul(value());
             } else if (word == "--plain") {
                 speculates = false;
             } else if (word == "--pause") {
@@ -151,14 +160,14 @@ SDL_Color color_of(const std::string &origin) {
 }
 
 // The conversation, wrapped and scrolled to its end.
-void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std::string &typed, bool is_asking) {
+void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std::string &typed, bool is_asking, int below) {
     struct Cell {
         int column, row;
         Uint32 point;
         SDL_Color color;
     };
     std::vector<Cell> cells;
-    const int columns = (Screen::width - 40) / screen.glyph_width, rows = (Screen::height - 190) / screen.glyph_height;
+    const int columns = (Screen::width - 40) / screen.glyph_width, rows = (Screen::height - 60 - below) / screen.glyph_height;
     int column = 0, row = 0;
     const auto put = [&](const std::string &text, SDL_Color color) {
         for (std::size_t at = 0; at < text.size();) {
@@ -178,6 +187,25 @@ void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std
         if (cell.row < first) continue;
         screen.glyph(20 + cell.column * screen.glyph_width, 60 + (cell.row - first) * screen.glyph_height, cell.point, cell.color);
     }
+}
+
+SDL_Color color_of_mood(const std::string &mood) {
+    if (mood == "happy") return green;
+    if (mood == "sad") return blue;
+    if (mood == "angry") return red;
+    if (mood == "curious") return yellow;
+    return mood == "tired" ? gray : white;
+}
+
+// The villagers in the colours of their moods, who is in front in brackets.
+void draw_village(Screen &screen, const Village &village) {
+    int x = 20, y = Screen::height - 166;
+    for (const Villager &one : village.villagers()) {
+        const bool is_front = &one == &village.front(), is_active = one.request.has_value();
+        const std::string name = (is_front ? "[" : "") + std::string(one.name) + (is_active ? "*" : "") + (is_front ? "]" : "");
+        x = screen.text(x, y, name + " ", color_of_mood(one.mood));
+    }
+    screen.text(20, y + screen.glyph_height, village.meter(), gray);
 }
 
 void draw_status(Screen &screen, const Conversation &conversation) {
@@ -272,6 +300,8 @@ int main(int argc, char **argv) try {
     Options options(argc, argv);
     Screen screen("foredraft", options.font);
     Conversation conversation(options.model, options.draft, options.settings);
+    std::optional<Village> village;
+    if (options.has_village) village.emplace(conversation);
     conversation.speculates = options.speculates;
     Times frames, calls, drawing;
     std::size_t loading = 0;  // frames until the model was loaded
@@ -286,6 +316,12 @@ int main(int argc, char **argv) try {
             if (event.type != SDL_KEYDOWN) continue;
             switch (event.key.keysym.sym) {
             case SDLK_ESCAPE: conversation.cancel(); break;
+            case SDLK_LEFT:
+                if (village) village->meet(village->villagers().size() - 1);
+                break;
+            case SDLK_RIGHT:
+                if (village) village->meet(1);
+                break;
             case SDLK_TAB: conversation.speculates = !conversation.speculates; break;
             case SDLK_RETURN: options.questions.push_back(std::exchange(typed, "")); break;
             case SDLK_BACKSPACE:
@@ -304,9 +340,11 @@ int main(int argc, char **argv) try {
         if (typed != prepared && !typed.empty()) conversation.prepare(typed);
         prepared = typed;
         if (conversation.is_ready() && !conversation.is_answering() && !options.questions.empty()) {
+            if (village) village->interrupt();
             conversation.ask(options.questions.front());
             options.questions.pop_front();
         }
+        if (conversation.is_ready() && village) village->update();
         const auto due = std::partition(options.presses.begin(), options.presses.end(), [&](const Press &press) {
             const bool is_its_turn = conversation.is_answering() && conversation.ended.size() + 1 == press.turn;
             return !is_its_turn || conversation.turn.n_tokens < press.tokens;
@@ -322,11 +360,13 @@ int main(int argc, char **argv) try {
 
         const double before_drawing = used_ms();
         screen.clear(background);
-        draw_conversation(screen, conversation.spans, typed, conversation.is_ready() && !conversation.is_answering());
+        draw_conversation(screen, conversation.spans, typed, conversation.is_ready() && !conversation.is_answering(), village ? 170 : 130);
+        if (village) draw_village(screen, *village);
         draw_status(screen, conversation);
         draw_frames(screen, frames, calls, std::chrono::duration<double>(Clock::now() - start).count());
         if (options.frames > 0 && frames.ms.size() + 1 >= loading + options.frames) runs = false;
         if (options.turns > 0 && conversation.ended.size() >= options.turns) runs = false;
+        if (options.thoughts > 0 && village && village->n_thoughts >= options.thoughts) runs = false;
         if (!runs && !options.screenshot.empty()) screen.save(options.screenshot);
         screen.present();
         drawing.ms.push_back(used_ms() - before_drawing);
@@ -340,6 +380,7 @@ int main(int argc, char **argv) try {
         last = now;
     }
     if (options.report) report(conversation, frames, calls, drawing, loading);
+    if (options.report && village) std::printf("village: %s\n", village->meter().c_str());
 } catch (const std::exception &error) {
     std::cerr << "window: " << error.what() << "\n";
     return 1;

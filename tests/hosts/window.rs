@@ -148,6 +148,13 @@ fn window_shows_answers_and_obeys_its_keys() {
 
     let frames = printed(window().args(["--frames", "30", "models/stories-target.gguf"]), "");
     assert!(frames.lines().any(|line| line.starts_with("loaded: 30 frames: median ")), "{frames}");
+    let village = printed(
+        window().args(["--village", "--ask", "Tell me a story.", "--thoughts", "11", "models/stories-target.gguf"]),
+        "",
+    );
+    let meter = village.lines().find_map(|line| line.strip_prefix("village: ")).expect("a meter");
+    let n_thoughts = meter.split_once(" thoughts, ").and_then(|(number, _)| number.parse::<u32>().ok());
+    assert!(n_thoughts >= Some(11), "{meter}");
     let errors = run_failing(window().arg("models/missing.gguf"));
     assert!(errors.lines().any(|line| line.starts_with("window: ") && line.contains("missing.gguf")), "{errors}");
 }
