@@ -5,6 +5,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 
 use crate::api::wire::fields::{Fields, c_text_in, unexpected};
@@ -108,10 +110,11 @@ pub fn embed(request: &mut Map<String, Value>) -> Result<bool> {
             let embedded = match source_of(&name, part)? {
                 Some(PictureSource::Path(path)) => {
                     let file = file(&path).map_err(|error| error.within(&name))?;
-                    json!({"type": "image_url", "image_url": {"url": format!("data:;base64,{}", to_base64(&file))}})
+                    json!({"type": "image_url", "image_url": {"url": format!("data:;base64,{}", STANDARD_NO_PAD.encode(&file))}})
                 }
                 Some(PictureSource::Copied(bitmap)) => {
-                    let (width, height, pixels) = (bitmap.width(), bitmap.height(), to_base64(bitmap.rgb()));
+                    let (width, height, pixels) =
+                        (bitmap.width(), bitmap.height(), STANDARD_NO_PAD.encode(bitmap.rgb()));
                     json!({"type": "image", "width": width, "height": height, "format": "rgb8", "base64": pixels})
                 }
                 _ => continue,
@@ -189,42 +192,27 @@ fn of_pixels(name: &str, part: &Value) -> Result<PictureSource> {
     }
 }
 
-/// The bytes of a text in base64, with or without padding. `None`: it is none.
+/// The bytes of a text in base64, with the letters of texts or of URLs, with or without padding. `None`: it is none.
 pub fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=').as_bytes();
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 3);
-    for group in digits.chunks(4) {
-        let mut number = 0_u32;
-        for digit in group {
-            let value = match digit {
-                b'A'..=b'Z' => digit - b'A',
-                b'a'..=b'z' => digit - b'a' + 26,
-                b'0'..=b'9' => digit - b'0' + 52,
-                b'+' | b'-' => 62,
-                b'/' | b'_' => 63,
-                _ => return None,
-            };
-            number = number << 6 | u32::from(value);
-        }
-        let n = group.len() * 6 / 8;
-        if n == 0 {
-            return None;
-        }
-        number <<= 6 * (4 - group.len());
-        bytes.extend(number.to_be_bytes().into_iter().skip(1).take(n));
-    }
-    Some(bytes)
+    let engine = if text.contains(['-', '_']) { URL_SAFE_NO_PAD } else { STANDARD_NO_PAD };
+    engine.decode(text.trim_end_matches('=')).ok()
 }
 
-/// The base64 of some bytes.
-fn to_base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let number = group.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        let digits =
-            (0..=group.len()).map(|at| DIGITS.get((number >> (18 - 6 * at)) as usize & 63).copied().unwrap_or(b'A'));
-        text.extend(digits.map(char::from));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_in_both_alphabets_with_or_without_padding() {
+        for text in ["-_8A", "+/8A", "+/8=", "+/8", "", "+_8=", "+/8A\n", "a"] {
+            let read = from_base64(text);
+            let expected: Option<&[u8]> = match text {
+                "-_8A" | "+/8A" => Some(&[0xfb, 0xff, 0]),
+                "+/8=" | "+/8" => Some(&[0xfb, 0xff]),
+                "" => Some(&[]),
+                _ => None,
+            };
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
     }
-    text
 }
