@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::Requests;
-use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
+use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, png, png_of, rgb8};
+use crate::common::root;
 use crate::common::tiny_models::{delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window};
 use crate::common::{complete, drain, model, n, start, submit, with};
 
@@ -236,8 +237,10 @@ fn cut_projectors_are_errors() {
 #[test]
 fn files_of_pictures_are_bounded_before_they_are_read() {
     let rgb = pixels(3);
-    let read = Bitmap::from_file(&bmp(WIDTH, HEIGHT, &rgb)).expect("a picture");
-    assert_eq!((read.width(), read.height(), read.rgb()), (WIDTH, HEIGHT, rgb.as_slice()));
+    for file in [bmp(WIDTH, HEIGHT, &rgb), png(WIDTH, HEIGHT, &rgb)] {
+        let read = Bitmap::from_file(&file).expect("a picture");
+        assert_eq!((read.width(), read.height(), read.rgb()), (WIDTH, HEIGHT, rgb.as_slice()));
+    }
     let png = |width: u32, height: u32| {
         let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
         file.extend(width.to_be_bytes().into_iter().chain(height.to_be_bytes()));
@@ -271,18 +274,80 @@ fn files_of_pictures_are_bounded_before_they_are_read() {
 }
 
 #[test]
+fn files_that_take_more_than_their_pixels_are_errors() {
+    // A literal, matches of 258 bytes at distance 1, and the end, with the fixed codes: 13 bits for 258 bytes.
+    let bomb = |n: usize| {
+        let codes = std::iter::repeat_n([(0b1100_0101, 8), (0, 5)], n).flatten();
+        let all = [(1, 1), (0b10, 2), (0b0011_0000, 8)].into_iter().chain(codes).chain([(0, 7)]);
+        // Codes begin with their highest bit.
+        let bits: Vec<u8> = all
+            .flat_map(|(code, length): (u32, u32)| (0..length).rev().map(move |at| (code >> at & 1) as u8))
+            .collect();
+        let bytes = bits.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit));
+        [vec![0x78, 1], bytes.collect(), vec![0; 4]].concat()
+    };
+    let black = Bitmap::from_file(&png_of(86, 258, &bomb(259))).expect("as many bytes as its lines have");
+    assert!(black.rgb().iter().all(|byte| *byte == 0));
+    for (width, height, n) in [(1, 1, 1000), (86, 258, 2000), (1000, 1000, 1_000_000)] {
+        let error = Bitmap::from_file(&png_of(width, height, &bomb(n))).expect_err("it inflates to more");
+        assert!(error.message().contains("are not those of its size"), "{}", error.message());
+    }
+    let jpeg = jpeg();
+    assert_eq!(Bitmap::from_file(&jpeg).expect("a picture").width(), 24);
+    let at = jpeg.windows(2).position(|bytes| bytes == [0xff, 0xda]).expect("a scan");
+    let end = at + 2 + jpeg[at + 2..].windows(2).position(|bytes| bytes[0] == 0xff && bytes[1] > 0).expect("its end");
+    let scans = [&jpeg[..at], &jpeg[at..end].repeat(101), &jpeg[end..]].concat();
+    assert!(Bitmap::from_file(&scans).expect_err("101 scans").message().contains("are not those of its size"));
+}
+
+/// A progressive JPEG file of 24 x 16 pixels.
+fn jpeg() -> Vec<u8> {
+    std::fs::read(root().join("tests/data/picture.jpg")).expect("the file")
+}
+
+#[test]
 fn damaged_files_of_pictures_end_as_errors_or_pictures() {
-    let file = bmp(WIDTH, HEIGHT, &pixels(3));
     let mut state = 1_u32;
-    for _ in 0..3000 {
-        let mut damaged = file.clone();
-        for _ in 0..3 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let at = (state >> 8) as usize % 64;
-            damaged[at] = state as u8;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize
+    };
+    let bmp = bmp(WIDTH, HEIGHT, &pixels(3));
+    for (file, most) in [(bmp[..200].to_vec(), 64), (bmp, 64), (png(8, 8, &pixels(3)[..192]), 300), (jpeg(), 1000)] {
+        for _ in 0..3000 {
+            let mut damaged = file.clone();
+            for _ in 0..3 {
+                let at = next() % damaged.len().min(most);
+                match next() % 4 {
+                    0 => drop(damaged.remove(at)),
+                    1 => damaged.insert(at, next() as u8),
+                    _ => damaged[at] = next() as u8,
+                }
+            }
+            if let Ok(bitmap) = Bitmap::from_file(&damaged) {
+                assert_eq!(bitmap.rgb().len(), (bitmap.width() * bitmap.height() * 3) as usize);
+            }
         }
-        if let Ok(bitmap) = Bitmap::from_file(&damaged) {
-            assert_eq!(bitmap.rgb().len(), (bitmap.width() * bitmap.height() * 3) as usize);
+    }
+}
+
+#[test]
+fn pictures_of_unusual_sizes_are_seen_or_refused() {
+    for kind in kinds() {
+        let engine = of_kind(&kind, json!({"image_max_tokens": 64}));
+        for (width, height) in [(1, 1), (1, 2), (2, 1), (200, 1), (1, 200), (3, 600), (1500, 11), (1024, 1024)] {
+            let pixels: Vec<u8> = (0..width * height * 3).map(|at: u32| (at * 7 % 251) as u8).collect();
+            let picture = json!({"type": "image", "width": width, "height": height, "format": "rgb8", "address": pixels.as_ptr() as u64});
+            let answer = engine.complete_as(Foredraft, chat(&[picture]).to_string().as_bytes());
+            let seen = answer.as_ref().is_ok_and(|answer| {
+                answer["success"] == true && answer["tokens"].as_array().is_some_and(|all| all.len() == 24)
+            });
+            // LFM2 cuts large pictures into pieces between tags, which the vocabulary does not have.
+            let expected = if kind.1.contains("lfm2") { "tags" } else { "tokens" };
+            let why =
+                answer.as_ref().map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
+            assert!(seen || why.contains(expected), "{kind:?}, {width} x {height}: {why}");
+            assert!(seen || (width, height) != (1, 1), "{kind:?}: {why}");
         }
     }
 }

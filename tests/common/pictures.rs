@@ -31,6 +31,32 @@ pub fn bmp(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
     file
 }
 
+/// A PNG file with these data, without checksums.
+pub fn png_of(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let head: Vec<u8> = width.to_be_bytes().into_iter().chain(height.to_be_bytes()).chain([8, 2, 0, 0, 0]).collect();
+    for (kind, data) in [(b"IHDR", head.as_slice()), (b"IDAT", data), (b"IEND", &[])] {
+        file.extend(u32::try_from(data.len()).expect("small").to_be_bytes());
+        file.extend(kind.iter().chain(data).chain(&[0; 4]));
+    }
+    file
+}
+
+/// A PNG file whose data are not compressed.
+pub fn png(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    let lines: Vec<u8> = rgb.chunks((width * 3) as usize).flat_map(|line| [&[0], line].concat()).collect();
+    let mut data = vec![0x78, 1];
+    let mut parts = lines.chunks(1000).peekable();
+    while let Some(part) = parts.next() {
+        let length = u16::try_from(part.len()).expect("small");
+        data.push(u8::from(parts.peek().is_none()));
+        data.extend(length.to_le_bytes().into_iter().chain((!length).to_le_bytes()));
+        data.extend(part);
+    }
+    data.extend([0; 4]);
+    png_of(width, height, &data)
+}
+
 /// The base64 of some bytes.
 pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -53,6 +53,9 @@ impl Bitmap {
         let size = header::size(file);
         let (width, height) = size.ok_or_else(|| Error::invalid("expected a PNG, JPEG, GIF or BMP file"))?;
         check_size(width, height)?;
+        if !header::is_as_large_as_its_pixels(file) {
+            return Err(Error::invalid("the picture is damaged: its data are not those of its size"));
+        }
         let mut why = ErrorBuffer::new();
         // SAFETY: the file is read during the call. The guard catches exceptions.
         let read = || unsafe { foredraft_picture_read(file.as_ptr(), file.len(), why.ptr(), why.size()) };

@@ -4,4 +4,5 @@
 pub(super) mod bitmap;
 pub(super) mod cache;
 mod header;
+mod inflated;
 pub(super) mod projector;
