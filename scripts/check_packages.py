@@ -7,6 +7,7 @@
 - No file searches a folder of the machine that built it (RPATH, RUNPATH): only $ORIGIN, the package's own folder.
 - Beside a Linux library is `foredraft-engine`, the program of isolated engines.
 - A package for Windows carries foredraft.dll for x86-64, and its tag or its os and cpu say so.
+- A module for GPUs by Vulkan may also need Vulkan's loader, which comes with a driver. It has no `foredraft-engine`.
 - A manylinux tag names at least the C library that the files need. An npm package that carries files has os, cpu and libc.
 
 Prints what each package needs, and ends with 1 if something is wrong. It needs pyelftools; scripts/check-packages.sh installs that first.
@@ -24,6 +25,8 @@ from elftools.elf.elffile import ELFFile
 
 #: Libraries that every Linux with that C library has.
 SYSTEM = re.compile(r"(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+")
+#: What modules for GPUs may need, too.
+LOADER = "libvulkan.so.1"
 #: The newest version of libstdc++ and of its ABI that distributions with a C library (its minor version) have, oldest first.
 LIBSTDCXX = [(17, 19, 7), (24, 22, 10), (27, 24, 11), (28, 24, 11), (31, 28, 12), (34, 29, 13), (35, 30, 13), (38, 32, 13), (39, 33, 13), (41, 33, 15)]
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
@@ -88,7 +91,7 @@ def check(path):
     """Returns the faults of a package, and prints what the package needs."""
     files = contents(path)
     elves = {name: data for name, data in files.items() if data[:4] == b"\x7fELF" and data[16] in (2, 3)}
-    dlls = {name: data for name, data in files.items() if Path(name).name == "foredraft.dll" and data[:2] == b"MZ"}
+    dlls = {name: data for name, data in files.items() if Path(name).name in ("foredraft.dll", "foredraft-vulkan.dll") and data[:2] == b"MZ"}
     wrong = []
     carried = {Path(name).name for name in elves} | {Elf(data).soname for data in elves.values()}
     for name, data in elves.items():
@@ -96,7 +99,7 @@ def check(path):
         wrong += [f"{name}: searches {folder}, a folder of the machine that built it" for folder in elf.paths
                   if not re.fullmatch(r"\$(ORIGIN|\{ORIGIN\})(/.*)?", folder)]
         wrong += [f"{name}: needs {other}, which is neither carried nor a system library" for other in elf.needed
-                  if other not in carried and not SYSTEM.fullmatch(other)]
+                  if other not in carried and not SYSTEM.fullmatch(other) and not (other == LOADER and Path(name).name == "libforedraft-vulkan.so")]
     folders = {Path(name).parent for name in elves if path.is_dir() or zipped(path) if Path(name).name.startswith("libforedraft.so")}
     wrong += [f"{folder}: has no foredraft-engine" for folder in folders if str(folder / "foredraft-engine") not in elves]
     package = next((json.loads(data) for name, data in files.items() if re.fullmatch(r"package/package\.json", name)), None)

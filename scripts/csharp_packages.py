@@ -88,25 +88,30 @@ CONTENT_TYPES = """<?xml version="1.0" encoding="utf-8"?>
 """
 RELATIONSHIPS = """<?xml version="1.0" encoding="utf-8"?>
 <Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
-  <Relationship Type="http://schemas.microsoft.com/packaging/2010/07/manifest" Target="/Foredraft.nuspec" Id="nuspec" />
+  <Relationship Type="http://schemas.microsoft.com/packaging/2010/07/manifest" Target="/{}" Id="nuspec" />
 </Relationships>
 """
+
+
+def nuget(nuspec, files):
+    """The bytes of a NuGet package with these files and this manifest."""
+    files = {**files, nuspec.name: template(nuspec)}
+    # Each extension has a type; what has none is named.
+    extensions = sorted({Path(name).suffix[1:] for name in files} - {""})
+    types = [f'  <Default Extension="{extension}" ContentType="application/octet" />\n' for extension in extensions]
+    types += [f'  <Override PartName="/{name}" ContentType="application/octet" />\n' for name in sorted(files) if not Path(name).suffix]
+    files["[Content_Types].xml"] = CONTENT_TYPES.format("".join(types)).encode()
+    files["_rels/.rels"] = RELATIONSHIPS.format(nuspec.name).encode()
+    return zipped(files)
 
 
 def nupkg(libraries):
     files = {f"contentFiles/cs/any/Foredraft/{name}": data for name, data in sources().items()}
     for name, natives_of in libraries.items():
         files.update({f"runtimes/{name}/native/{file}": data for file, data in natives_of.items()})
-    files["Foredraft.nuspec"] = template(CSHARP / "nuget/Foredraft.nuspec")
     files["README.md"] = (CSHARP / "README.md").read_bytes()
     files["LICENSE"] = (ROOT / "LICENSE").read_bytes()
-    # Each extension has a type; what has none is named.
-    extensions = sorted({Path(name).suffix[1:] for name in files} - {""})
-    types = [f'  <Default Extension="{extension}" ContentType="application/octet" />\n' for extension in extensions]
-    types += [f'  <Override PartName="/{name}" ContentType="application/octet" />\n' for name in sorted(files) if not Path(name).suffix]
-    files["[Content_Types].xml"] = CONTENT_TYPES.format("".join(types)).encode()
-    files["_rels/.rels"] = RELATIONSHIPS.encode()
-    return zipped(files)
+    return nuget(CSHARP / "nuget/Foredraft.nuspec", files)
 
 
 def zipped(files):
@@ -209,7 +214,7 @@ def make(folder, paths):
 # Checks. Each returns what is wrong.
 
 def contents(path):
-    if path.suffix in (".nupkg", ".zip"):
+    if path.suffix in (".nupkg", ".whl", ".zip"):
         with zipfile.ZipFile(path) as archive:
             return {entry.filename: archive.read(entry) for entry in archive.infolist()}
     with tarfile.open(path) as archive:
@@ -233,12 +238,13 @@ def check_sources(files, folder):
     return [f"{name}: missing" for name in sorted(wanted - found)] + [f"{name}: not in csharp/src" for name in sorted(found - wanted)]
 
 
-def check_nupkg(files):
+def check_nuget(files, nuspec):
+    """Whether a NuGet package has a manifest, and parts as the format wants them."""
     space = "{http://schemas.microsoft.com/packaging/2013/05/nuspec.xsd}"
-    metadata = xml.fromstring(files["Foredraft.nuspec"]).find(f"{space}metadata")
-    wrong = [f"Foredraft.nuspec: no {key}" for key in ("id", "version", "authors", "description", "license") if not metadata.findtext(f"{space}{key}")]
+    metadata = xml.fromstring(files[nuspec]).find(f"{space}metadata")
+    wrong = [f"{nuspec}: no {key}" for key in ("id", "version", "authors", "description", "license") if not metadata.findtext(f"{space}{key}")]
     if metadata.findtext(f"{space}version") != version():
-        wrong.append(f"Foredraft.nuspec: the version is not {version()}")
+        wrong.append(f"{nuspec}: the version is not {version()}")
     types = xml.fromstring(files["[Content_Types].xml"])
     extensions = {it.get("Extension") for it in types}
     parts = {it.get("PartName") for it in types}
@@ -247,8 +253,13 @@ def check_nupkg(files):
     target = xml.fromstring(files["_rels/.rels"])[0].get("Target")
     wrong += [] if target[1:] in files else [f"_rels/.rels: {target} is not in the package"]
     carried = {name.split("/")[1] for name in files if name.startswith("runtimes/")}
-    wrong += [f"runtimes/{name}: unknown" for name in carried - PLATFORMS.keys()] + ([] if carried else ["no library"])
-    return wrong + check_sources(files, "contentFiles/cs/any/Foredraft/") + check_natives(files, {name: f"runtimes/{name}/native/" for name in carried & PLATFORMS.keys()})
+    return wrong + [f"runtimes/{name}: unknown" for name in carried - PLATFORMS.keys()] + ([] if carried else ["no library"])
+
+
+def check_nupkg(files):
+    carried = {name.split("/")[1] for name in files if name.startswith("runtimes/")} & PLATFORMS.keys()
+    return (check_nuget(files, "Foredraft.nuspec") + check_sources(files, "contentFiles/cs/any/Foredraft/")
+            + check_natives(files, {name: f"runtimes/{name}/native/" for name in carried}))
 
 
 def check_unity(files):

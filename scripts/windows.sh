@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds foredraft for Windows (x86-64) on Linux with mingw-w64, and runs its tests under Wine.
 #
-#   scripts/windows.sh [build | test | packages]     without an argument: all of them
+#   scripts/windows.sh [build | test | gpu | packages]     without an argument: all of them
 #
 # In target/windows/package:
 #   bin/foredraft.dll
@@ -10,6 +10,8 @@
 #
 # In target/windows/packages: the wheel, the npm package and the C archive, which is that folder. Their files are checked, and the DLL of each is
 # loaded by a C program under Wine; the npm package also by Node for Windows, which comes from npm. There is no Python for Windows here.
+#
+# `gpu` builds the module for GPUs by Vulkan (scripts/gpu.sh windows), and loads it under Wine beside the DLL.
 #
 # The tests: hosts in C and C++ with this package (tests/windows, tests/hosts, examples), the tests of the Rust crate, and the completions of
 # tests/windows/completions.c, whose tokens are compared with those of the library for Linux. What is missing is installed with rustup and
@@ -168,6 +170,33 @@ test_crate() {
     passed "$ok tests of the Rust crate" "$ok"
 }
 
+# The module for GPUs by Vulkan, beside the DLL: without a device, and with Mesa's lavapipe, which computes on the CPU, where it is here.
+test_gpu() {
+    local module=$root/target/gpu/foredraft-vulkan.dll folder=$stage/gpu
+    scripts/gpu.sh windows
+    [ -e "$module" ] || return 0
+    compile devices gcc -std=c99 -Wall -Wextra -Werror tests/windows/devices.c
+    rm -rf "$folder" && mkdir "$folder" && cp "$stage/devices.exe" "$package/bin/foredraft.dll" "$module" "$folder"
+    begin "foredraft-vulkan.dll without a device"
+    run "$folder/devices.exe" "${models[0]}" >"$folder/none" || { cat "$folder/none" >&2; die "no load beside foredraft-vulkan.dll"; }
+    grep -q 'foredraft-vulkan.dll","found":true' "$folder/none" && grep -q '"warnings":\[.*n_gpu_layers: not used' "$folder/none" && grep -q '"content":"[^"]' "$folder/none" ||
+        { cat "$folder/none" >&2; die "expected the module, a warning that layers are not on a GPU, and a completion"; }
+    passed "foredraft-vulkan.dll without a device: $(sed -n 's/.*"warnings":\(\[[^]]*\]\).*/\1/p' "$folder/none")"
+    begin "foredraft-vulkan.dll with the first device"
+    # Wine asks this system's drivers only where there is a display.
+    local display=''
+    if ! have Xvfb || ! compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null; then from_apt xvfb mesa-vulkan-drivers || true; fi
+    have Xvfb && compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || { skip "a completion by Vulkan: no Xvfb or no driver (Debian: xvfb mesa-vulkan-drivers)" && return 0; }
+    exec {display_number}< <(exec Xvfb -displayfd 1 -nolisten tcp 2>/dev/null)
+    local server=$!
+    read -r -u "$display_number" display
+    DISPLAY=:$display GGML_VK_VISIBLE_DEVICES=0 run "$folder/devices.exe" "${models[0]}" >"$folder/one" || { cat "$folder/one" >&2; die "no load with a Vulkan device"; }
+    kill "$server"
+    grep -q '"name":"Vulkan0"' "$folder/one" && grep -q '"warnings":\[\]' "$folder/one" && grep -q '"content":"[^"]' "$folder/one" ||
+        { cat "$folder/one" >&2; die "expected a device of Vulkan, no warning and a completion"; }
+    passed "a completion by Vulkan: $(tail -n 1 "$folder/one" | cut -c1-80)"
+}
+
 # The packages, and a completion with the DLL of each.
 packages() {
     local out=$work/packages tree file
@@ -220,7 +249,7 @@ PROGRAM
     passed "the npm package with Node $node_version for Windows:$(cat "$node/said")"
 }
 
-choose "${1:-all}" build test packages
+choose "${1:-all}" build test gpu packages
 enter "$stage"
 set_up_compiler
 ! wants build || build
@@ -229,6 +258,7 @@ set_up_compiler
     set_up_wine
     say "$("$wine" --version 2>/dev/null)"
     ! wants test || { test_hosts; test_completions; test_crate; }
+    ! wants gpu || test_gpu
     ! wants packages || { packages; test_node; }
     printf 'passed: %d tests under %s\n' "$n_passed" "$("$wine" --version 2>/dev/null)"
 }

@@ -3,6 +3,7 @@
 // loop, and there is none any more when the process or a worker ends. The library writes to a pipe instead (notifier.cjs), or calls a
 // worker that the program's end wakes (logits.cjs).
 const fs = require('node:fs');
+const { createRequire } = require('node:module');
 const path = require('node:path');
 const { promisify } = require('node:util');
 const koffi = require('koffi');
@@ -33,6 +34,19 @@ function libraryPath() {
   }
 }
 
+/** Names the modules of `@foredraft/vulkan`, where that package is installed, for the library and for the processes that it starts. */
+function nameModules() {
+  if (process.env.FOREDRAFT_BACKENDS !== undefined) return;
+  try {
+    const from = createRequire(require.resolve('@foredraft/vulkan/package.json'));
+    const carrier = from.resolve(`${packageName().replace('/', '/vulkan-')}/package.json`);
+    process.env.FOREDRAFT_BACKENDS = unpacked(path.join(path.dirname(carrier), fileName.replace('foredraft', 'foredraft-vulkan')));
+  } catch (error) {
+    if (error.code !== 'MODULE_NOT_FOUND') throw error;
+  }
+}
+
+nameModules();
 const lib = koffi.load(libraryPath());
 // Strings that koffi copies and then releases.
 const Owned = koffi.disposable('str', lib.func('void foredraft_string_free(void *text)'));

@@ -14,7 +14,7 @@ const program = 'foredraft-engine';
 const repository = path.resolve(__dirname, '../..');
 const manifest = fs.readFileSync(path.join(repository, 'Cargo.toml'), 'utf8');
 const version = /^version = "([^"]+)"/m.exec(manifest)[1];
-for (const [name, given] of [['version', main.version], ...Object.entries(main.optionalDependencies)]) {
+for (const [name, given] of [['version', main.version], ...Object.entries({ ...main.optionalDependencies, ...main.peerDependencies })]) {
   if (given !== version) throw new Error(`node/package.json: ${name}: expected ${version}, which Cargo.toml has, got ${given}`);
 }
 if (!process.argv.includes('--check')) make();

@@ -96,6 +96,12 @@ fn the_packages_of_a_release() {
     passed(&RELEASE);
 }
 
+/// A module of GPUs is a package of its own, which the library of the other package finds.
+#[test]
+fn the_packages_of_a_module_for_gpus() {
+    check("test-gpu-packages.sh");
+}
+
 /// The scripts for other platforms run for half an hour: one that ends early says in which step.
 #[test]
 fn scripts_for_platforms_say_which_step_failed() {

@@ -41,9 +41,6 @@ mod unrecoverable;
 pub use backend::devices::{Device, available_memory, devices};
 pub use backend::levels::{CpuLevel, choose_default_level, level, levels};
 pub use backend::module::BackendModule;
-#[cfg(not(target_os = "linux"))]
-pub use backend::modules;
-#[cfg(target_os = "linux")]
 pub use backend::modules::modules;
 pub use backend::rpc::{hurry_rpc_servers, use_rpc_servers};
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};

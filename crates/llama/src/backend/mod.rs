@@ -3,7 +3,6 @@
 pub(super) mod devices;
 pub(super) mod levels;
 pub(super) mod module;
-#[cfg(target_os = "linux")]
 pub(super) mod modules;
 pub(super) mod rpc;
 
@@ -31,7 +30,6 @@ pub fn start() {
             // SAFETY: the processor has the instructions that ggml is compiled for. `Once` keeps other threads out of llama.cpp until this
             // is done.
             unsafe { sys::llama_backend_init() };
-            #[cfg(target_os = "linux")]
             modules::load_all();
         }
     });
@@ -63,12 +61,6 @@ pub enum Numa {
     Isolate,
     /// Use `numactl`'s settings.
     Numactl,
-}
-
-/// Modules are loaded on Linux only.
-#[cfg(not(target_os = "linux"))]
-pub fn modules() -> &'static [module::BackendModule] {
-    &[]
 }
 
 /// One line about the instruction sets and backends in use.

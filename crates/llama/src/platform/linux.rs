@@ -13,7 +13,7 @@ use crate::platform::cpus::{CpuSet, ThreadPriority};
 
 pub(crate) use self::MappedAhead as ReadAhead;
 pub(crate) use self::PolicyAndCpus as Scheduling;
-pub(crate) use super::unix::{clock_ns, file_identity, n_cores_online, stack_bounds, thread_cpu_time};
+pub(crate) use super::unix::{clock_ns, file_identity, n_cores_online, own_file, stack_bounds, thread_cpu_time};
 
 /// Whether a thread inherits an idle priority from the one that starts it.
 pub(crate) const INHERITS_IDLE: bool = true;

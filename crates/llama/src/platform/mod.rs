@@ -31,6 +31,6 @@ pub(crate) use self::system::cpus_of_this_thread;
 pub use self::system::keep_loaded;
 pub(crate) use self::system::{
     INHERITS_IDLE, ReadAhead, Scheduling, allowed_cpus, available_memory, clock_ns, file_identity, give_back_pages,
-    identity_of_descriptor, memory_limit, n_cores_online, physical_cores, sleep_on, stack_bounds, thread_cpu_time,
-    wake_all, wake_one,
+    identity_of_descriptor, memory_limit, n_cores_online, own_file, physical_cores, sleep_on, stack_bounds,
+    thread_cpu_time, wake_all, wake_one,
 };

@@ -1,7 +1,9 @@
 //! The items that Linux and other Unix systems share.
 
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::identity::FileIdentity;
@@ -28,6 +30,19 @@ pub(crate) fn clock_ns() -> u64 {
 pub(crate) fn n_cores_online() -> usize {
     // SAFETY: reads a number of the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
+}
+
+/// The file with this code. `None`: unknown.
+pub(crate) fn own_file() -> Option<PathBuf> {
+    // SAFETY: zeros are a valid structure, which is writable, and the address is one of this file. The name is NUL-terminated.
+    let name = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(own_file as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
+    Some(OsStr::from_bytes(name.to_bytes()).into())
 }
 
 /// The identity of a file. `None`: unknown.

@@ -1,16 +1,19 @@
 //! Windows 10 and later. CPUs are those of the process's processor group, which has at most 64.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
+use std::os::windows::ffi::OsStringExt as _;
 use std::os::windows::io::AsRawHandle as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
+use windows_sys::Win32::Foundation::HMODULE;
 use windows_sys::Win32::Storage::FileSystem::{BY_HANDLE_FILE_INFORMATION, GetFileInformationByHandle};
 use windows_sys::Win32::System::LibraryLoader::{
-    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleExW,
+    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleFileNameW, GetModuleHandleExW,
 };
 use windows_sys::Win32::System::SystemInformation::{
     GROUP_AFFINITY, GetLogicalProcessorInformationEx, RelationProcessorCore, SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX,
@@ -250,17 +253,26 @@ pub(crate) fn give_back_pages(_: &[PathBuf], _: impl Fn(usize) -> bool) {}
 pub fn keep_loaded() {
     static PINNED: Once = Once::new();
     PINNED.call_once(|| {
-        let mut module = std::ptr::null_mut();
-        let inside = keep_loaded as fn() as *const u16;
-        // SAFETY: with these flags the name is an address in the library, and `module` is writable.
-        unsafe {
-            GetModuleHandleExW(
-                GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS,
-                inside,
-                &raw mut module,
-            )
-        };
+        own_module(GET_MODULE_HANDLE_EX_FLAG_PIN);
     });
+}
+
+/// The file with this code. `None`: unknown.
+pub(crate) fn own_file() -> Option<PathBuf> {
+    let mut name = [0; 32768];
+    // SAFETY: the buffer has this size.
+    let written = unsafe { GetModuleFileNameW(own_module(0), name.as_mut_ptr(), 32768) };
+    let name = name.get(..usize::try_from(written).ok()?).filter(|name| !name.is_empty());
+    Some(OsString::from_wide(name?).into())
+}
+
+/// The module with this code, which a call with the flag `GET_MODULE_HANDLE_EX_FLAG_PIN` keeps loaded. Without it the module's count is one more.
+fn own_module(flag: u32) -> HMODULE {
+    let mut module = std::ptr::null_mut();
+    let inside = own_module as fn(u32) -> HMODULE as *const u16;
+    // SAFETY: with these flags the name is an address in the library, and `module` is writable.
+    unsafe { GetModuleHandleExW(flag | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, inside, &raw mut module) };
+    module
 }
 
 /// The lowest address of the calling thread's stack, and the one after its highest.
