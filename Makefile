@@ -50,7 +50,7 @@ install:
 test: setup
 	@$(ENV) scripts/lint.sh
 	@scripts/models.sh --optional
-	$(ENV) cargo build --release --workspace --all-targets
+	$(ENV) cargo build --release --workspace --exclude foredraft-engine --all-targets
 	@$(ENV) PREFIX=$(CURDIR)/target/installed LIBDIR= DESTDIR= scripts/install.sh
 	@$(ENV) scripts/test.sh
 
