@@ -156,6 +156,7 @@ fn preparations_take_no_place_from_requests_and_can_be_cancelled() {
     let second = prepare(&engine, &long("a"));
     let all = engine.cancel(Some(br#"{"all": true}"#)).expect("an answer");
     assert_eq!(all["ids"], json!([second]));
+    wait(&engine, second);
     // One that has ended need not be polled.
     let third = prepare(&engine, &turn(&tokens(1, 10)));
     wait(&engine, third);
