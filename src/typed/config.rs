@@ -14,50 +14,50 @@ pub struct HostConfig(Map<String, Value>);
 
 impl HostConfig {
     /// Loads the GGUF file at this path, with the defaults of all settings.
-    pub fn new(model: impl Into<String>) -> HostConfig {
-        HostConfig(Map::new()).set("model", model.into())
+    pub fn new(model: impl Into<String>) -> Self {
+        Self(Map::new()).set("model", model.into())
     }
 
     /// The path of the draft model.
     #[must_use]
-    pub fn model_draft(self, path: impl Into<String>) -> HostConfig {
+    pub fn model_draft(self, path: impl Into<String>) -> Self {
         self.set("model_draft", path.into())
     }
 
     /// The tokens that a slot's context holds.
     #[must_use]
-    pub fn n_ctx(self, n_ctx: u32) -> HostConfig {
+    pub fn n_ctx(self, n_ctx: u32) -> Self {
         self.set("n_ctx", n_ctx)
     }
 
     /// The number of slots: of requests that are decoded in one batch.
     #[must_use]
-    pub fn n_parallel(self, n_parallel: u32) -> HostConfig {
+    pub fn n_parallel(self, n_parallel: u32) -> Self {
         self.set("n_parallel", n_parallel)
     }
 
     /// The layers of the target that a GPU computes.
     #[must_use]
-    pub fn n_gpu_layers(self, n_gpu_layers: u32) -> HostConfig {
+    pub fn n_gpu_layers(self, n_gpu_layers: u32) -> Self {
         self.set("n_gpu_layers", n_gpu_layers)
     }
 
     /// Runs the engine in a process of its own, which may end without ending this one. Linux only.
     #[must_use]
-    pub fn isolate(self, isolate: bool) -> HostConfig {
+    pub fn isolate(self, isolate: bool) -> Self {
         self.set("isolate", isolate)
     }
 
     /// Any other key of `foredraft_load`.
     #[must_use]
-    pub fn set(mut self, key: &str, value: impl Into<Value>) -> HostConfig {
+    pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
         self
     }
 
     /// The configuration with paths in place of models to download. A drafter beside a target is its draft.
     #[cfg(feature = "hub")]
-    pub(super) fn downloaded(&self) -> Result<HostConfig> {
+    pub(super) fn downloaded(&self) -> Result<Self> {
         let mut config = self.clone();
         for key in ["model", "model_draft"] {
             let Some(model) = config.0.get(key).and_then(Value::as_str).filter(|model| is_remote(model)) else {

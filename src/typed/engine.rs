@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::completion::{ConversationInfo, FinalResponse, RankedDocument, error_of, unexpected};
-use super::config::HostConfig;
-use super::decision::{DecisionAnswer, HostQuestion};
+use super::config::HostConfig as Config;
+use super::decision::{DecisionAnswer, HostQuestion as Question};
 use super::loaded::LoadedModel;
-use super::request::HostRequest;
+use super::request::HostRequest as Request;
 use super::stream::CompletionStream;
 use crate::api::Function;
 use crate::engine::LogitsCallback;
@@ -35,7 +35,7 @@ impl Engine {
     ///
     /// # Errors
     /// The configuration is invalid, or a model cannot be loaded or downloaded.
-    pub fn load(config: &HostConfig) -> Result<Engine> {
+    pub fn load(config: &Config) -> Result<Engine> {
         let loaded = LoadedModel::new();
         loaded.load(config)?;
         Ok(Engine(Arc::new(loaded)))
@@ -45,7 +45,7 @@ impl Engine {
     ///
     /// # Errors
     /// The configuration is invalid, or a model cannot be loaded. Then none is loaded.
-    pub fn reload(&self, config: &HostConfig) -> Result<()> {
+    pub fn reload(&self, config: &Config) -> Result<()> {
         self.0.load(config)
     }
 
@@ -53,7 +53,7 @@ impl Engine {
     ///
     /// # Errors
     /// The request is invalid, the queue is full, or the engine failed.
-    pub fn complete(&self, request: &HostRequest) -> Result<FinalResponse> {
+    pub fn complete(&self, request: &Request) -> Result<FinalResponse> {
         FinalResponse::read(self.call(Function::Complete, &json!(request))?)
     }
 
@@ -64,7 +64,7 @@ impl Engine {
     pub fn decide<'a>(
         &self,
         state: &Value,
-        questions: impl IntoIterator<Item = (&'a str, HostQuestion)>,
+        questions: impl IntoIterator<Item = (&'a str, Question)>,
     ) -> Result<BTreeMap<String, DecisionAnswer>> {
         let questions: Map<String, Value> =
             questions.into_iter().map(|(name, question)| (name.to_owned(), json!(question))).collect();
@@ -81,7 +81,7 @@ impl Engine {
     ///
     /// # Errors
     /// The request is invalid or names no conversation, or too many preparations wait.
-    pub fn prepare(&self, request: &HostRequest, begins: bool) -> Result<u64> {
+    pub fn prepare(&self, request: &Request, begins: bool) -> Result<u64> {
         let answer = self.call(Function::Prepare, &json!(request.clone().set("begin", begins)))?;
         Ok(answer.get("id").and_then(Value::as_u64).unwrap_or_default())
     }
@@ -90,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// The request is invalid, or the queue is full.
-    pub fn stream(&self, request: &HostRequest) -> Result<CompletionStream> {
+    pub fn stream(&self, request: &Request) -> Result<CompletionStream> {
         let answer = self.call(Function::Submit, &json!(request))?;
         let id = answer.get("id").and_then(Value::as_u64).unwrap_or_default();
         Ok(CompletionStream::new(Arc::clone(&self.0), id))

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::config::HostConfig;
+use super::config::HostConfig as Config;
 use super::engine::Engine;
 use super::loaded::LoadedModel;
 use foredraft_base::error::{Code, Error, Result};
@@ -34,7 +34,7 @@ impl EngineLoad {
     ///
     /// # Errors
     /// The system has no thread.
-    pub fn begin(config: &HostConfig) -> Result<EngineLoad> {
+    pub fn begin(config: &Config) -> Result<EngineLoad> {
         let config = config.clone();
         let (loaded, end) = (Arc::new(LoadedModel::new()), Arc::<Mutex<LoadEnd>>::default());
         let (of_thread, end_of_thread) = (Arc::clone(&loaded), Arc::clone(&end));

@@ -7,7 +7,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::config::HostConfig;
+use super::config::HostConfig as Config;
 use crate::api::JsonEngine;
 use foredraft_base::error::Result;
 
@@ -28,7 +28,7 @@ impl LoadedModel {
     }
 
     /// Loads the models of a configuration, and downloads them before if that is needed.
-    pub(super) fn load(&self, config: &HostConfig) -> Result<()> {
+    pub(super) fn load(&self, config: &Config) -> Result<()> {
         #[cfg(feature = "hub")]
         let config = &config.downloaded()?;
         self.engine.load(json!(config).to_string().as_bytes())
