@@ -103,7 +103,7 @@ pub struct Each {
     pub separator: NodeId,
     /// May occur any number of times: among the items if they come in any order, or else behind them.
     pub further: Option<NodeId>,
-    /// The fewest items. All further ones count as one, because a reader may take one for the other.
+    /// The fewest items. All further ones count as one, because a reader may take one for the other, unless that cannot reach `least`.
     pub least: u32,
     /// The most items, each further one counted.
     pub most: Option<u32>,

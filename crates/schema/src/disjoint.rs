@@ -51,14 +51,23 @@ pub(crate) fn disjoint<'a>(
     objects(document, a, b, at, depth)
 }
 
-/// Whether both schemas require a property for which no value is valid under both.
+/// Whether both schemas require a property for which no value is valid under both, or one requires a property that the other forbids.
 fn objects<'a>(document: &Document<'a>, a: &'a Value, b: &'a Value, at: &str, depth: usize) -> SchemaResult<bool> {
-    let (Some(mine), Some(theirs)) = (properties(a), properties(b)) else { return Ok(false) };
-    let needed: HashSet<&str> = required(document, b, at)?.into_iter().collect();
-    for name in required(document, a, at)? {
-        if needed.contains(name)
-            && let Some(one) = mine.get(name)
-            && let Some(other) = theirs.get(name)
+    let (mine, theirs) = (required(document, a, at)?, required(document, b, at)?);
+    for (names, other) in [(&mine, b), (&theirs, a)] {
+        let is_closed = other.get("additionalProperties") == Some(&Value::Bool(false))
+            && other.get("patternProperties").is_none()
+            && other.get("$ref").is_none();
+        let listed = properties(other);
+        if is_closed && names.iter().any(|name| listed.is_none_or(|listed| !listed.contains_key(*name))) {
+            return Ok(true);
+        }
+    }
+    let (Some(one), Some(other)) = (properties(a), properties(b)) else { return Ok(false) };
+    let theirs: HashSet<&str> = theirs.into_iter().collect();
+    for name in mine.into_iter().filter(|name| theirs.contains(name)) {
+        if let Some(one) = one.get(name)
+            && let Some(other) = other.get(name)
             && disjoint(document, one, other, at, depth + 1)?
         {
             return Ok(true);
@@ -68,7 +77,7 @@ fn objects<'a>(document: &Document<'a>, a: &'a Value, b: &'a Value, at: &str, de
 }
 
 /// The schema, or the schema that it refers to.
-fn follow<'a>(document: &Document<'a>, schema: &'a Value, at: &str) -> SchemaResult<&'a Value> {
+pub(crate) fn follow<'a>(document: &Document<'a>, schema: &'a Value, at: &str) -> SchemaResult<&'a Value> {
     match schema.get("$ref").and_then(Value::as_str) {
         Some(reference) => document.resolve(reference, at),
         None => Ok(schema),
@@ -139,7 +148,7 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
 }
 
 /// The names of the required properties.
-fn required<'v>(document: &Document<'_>, schema: &'v Value, at: &str) -> SchemaResult<Vec<&'v str>> {
+pub(crate) fn required<'v>(document: &Document<'_>, schema: &'v Value, at: &str) -> SchemaResult<Vec<&'v str>> {
     let Some(names) = schema.get("required") else { return Ok(Vec::new()) };
     document.count_steps(n_values(names), at)?;
     Ok(names.as_array().into_iter().flatten().filter_map(Value::as_str).collect())

@@ -37,11 +37,22 @@ const CHAR: &str = "(PLAIN|:)";
 const PLAIN: &str = r"([A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})";
 const AUTHORITY: &str = r"((NAME|:)*@)?(\[(IPV6|v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\]|NAME*)(:[0-9]*)?";
 const NAME: &str = r"([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
+/// The characters of names in addresses, and those that RFC 3987 adds.
+const UNRESERVED: &str = "A-Za-z0-9._~";
+const FURTHER: &str = "\u{A0}-\u{D7FF}\u{F900}-\u{FDCF}\u{FDF0}-\u{FFEF}\u{10000}-\u{EFFFD}";
+/// A template of RFC 6570.
+const TEMPLATE: &str = concat!(
+    r"([!#$&()*+,./0-9:;=?@A-Z\[\]_a-z~FURTHER-]|%[0-9A-Fa-f]{2}|",
+    r"\{[+#./;?&=,!@|]?VARIABLE(,VARIABLE)*\})*",
+);
 /// A pointer of RFC 6901.
 const POINTER: &str = "(/([^/~]|~[01])*)*";
 
 /// Words of the patterns above, and the patterns that they stand for. Later ones have none of the earlier ones.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 17] = [
+    ("FURTHER", FURTHER),
+    ("VARIABLE", r"VARCHAR(\.?VARCHAR)*(:[1-9][0-9]{0,3}|\*)?"),
+    ("VARCHAR", "([A-Za-z0-9_]|%[0-9A-Fa-f]{2})"),
     ("HOST", HOST),
     ("LABEL", LABEL),
     ("AUTHORITY", AUTHORITY),
@@ -70,11 +81,14 @@ pub(crate) fn pattern(format: &str) -> Option<String> {
         "hostname" => HOST.to_owned(),
         "ipv4" => IPV4.to_owned(),
         "ipv6" => IPV6.to_owned(),
-        "uri" => URI.to_owned(),
-        "uri-reference" => format!("({URI})|({RELATIVE})"),
+        "uri" | "iri" => URI.to_owned(),
+        "uri-reference" | "iri-reference" => format!("({URI})|({RELATIVE})"),
+        "uri-template" => TEMPLATE.to_owned(),
         "json-pointer" => POINTER.to_owned(),
         "relative-json-pointer" => format!("(0|[1-9][0-9]*)(#|{POINTER})"),
         _ => return None,
     };
-    Some(WORDS.iter().fold(pattern, |pattern, (word, meaning)| pattern.replace(word, meaning)))
+    let pattern = WORDS.iter().fold(pattern, |pattern, (word, meaning)| pattern.replace(word, meaning));
+    let is_international = format.starts_with("iri");
+    Some(if is_international { pattern.replace(UNRESERVED, &format!("{UNRESERVED}{FURTHER}")) } else { pattern })
 }

@@ -3,9 +3,11 @@
 //! The opposite of a schema has exactly the values that are invalid under it. Many schemas have none that a grammar could express; then the
 //! keyword stays, and is reported.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
-use crate::disjoint::disjoint;
+use crate::disjoint::{disjoint, follow, required};
 use crate::document::{Document, SchemaResult};
 use crate::formats;
 use crate::keywords::{TYPES, UNENFORCEABLE, count, is_assertion, named_types, strings};
@@ -117,8 +119,12 @@ fn exclusive(document: &Document<'_>, list: &[Value], at: &str) -> SchemaResult<
         return Ok(None);
     }
     let mut opposites = Vec::new();
-    for schema in list {
-        let Some(opposite) = opposite(document, schema, at, 0)? else { return Ok(None) };
+    for (index, schema) in list.iter().enumerate() {
+        let whole = opposite(document, schema, at, 0)?;
+        let Some(opposite) = (if whole.is_some() { whole } else { opposite_of_own(document, list, index, &list_at)? })
+        else {
+            return Ok(None);
+        };
         opposites.push(opposite);
     }
     let alternatives = list.iter().enumerate().map(|(index, schema)| {
@@ -128,6 +134,28 @@ fn exclusive(document: &Document<'_>, list: &[Value], at: &str) -> SchemaResult<
     let alternatives: Vec<Value> = alternatives.collect();
     document.count_copy(&json!(alternatives), at)?;
     Ok(Some(alternatives))
+}
+
+/// The opposite of the type of a schema and of the only property that it requires and no other one of the list: fewer values than its own
+/// opposite has. `None`: there is no such property.
+fn opposite_of_own(document: &Document<'_>, list: &[Value], index: usize, at: &str) -> SchemaResult<Option<Value>> {
+    let (mut own, mut others) = (Map::new(), HashSet::new());
+    let mut names = Vec::new();
+    for (other, schema) in list.iter().enumerate() {
+        let schema = follow(document, schema, at)?;
+        if other == index {
+            names = required(document, schema, at)?;
+            own.extend(schema.get("type").map(|kind| ("type".to_owned(), kind.clone())));
+        } else {
+            others.extend(required(document, schema, at)?);
+        }
+    }
+    names.retain(|name| !others.contains(name));
+    if names.len() != 1 {
+        return Ok(None);
+    }
+    own.insert("required".to_owned(), json!(names));
+    opposite(document, &Value::Object(own), at, 0)
 }
 
 /// The opposite of a schema. `None`: it cannot be written.

@@ -188,8 +188,10 @@ fn is_finite(node: &SchemaNode, finite: &[bool]) -> bool {
                 n_possible += usize::from(is_possible);
                 has_required &= is_possible || !one.is_required;
             }
-            // The names of several additional properties can be the same.
-            n_possible += usize::from(object.additional.iter().any(|one| is_finite(&one.value, finite)));
+            if object.additional.iter().any(|one| is_finite(&one.value, finite)) {
+                // The names of several additional properties can be the same, so they count as one, unless that cannot reach `least`.
+                n_possible = if object.least > object.properties.len() + 1 { usize::MAX } else { n_possible + 1 };
+            }
             has_required && n_possible >= object.least
         }
         SchemaNode::Array(array) => {

@@ -52,7 +52,7 @@ impl SeenItems {
             next.can_end(each, n_missing - u32::from(*is_required)).then_some((*item, next))
         });
         let may_come = !is_full && (each.any_order || n_missing == 0);
-        let n_further = (self.n_further + 1).min(each.most.unwrap_or(1).max(1));
+        let n_further = (self.n_further + 1).min(each.most.unwrap_or(1).max(most_further(each)));
         let further =
             each.further.filter(|_| may_come).map(|further| (further, SeenItems { n_further, ..self.clone() }));
         items.chain(further.filter(move |(_, next)| next.can_end(each, n_missing)))
@@ -60,7 +60,7 @@ impl SeenItems {
 
     /// Whether the items may end here.
     pub(super) fn may_end(&self, each: &Each) -> bool {
-        self.n_required_missing(each) == 0 && self.n_items() + self.n_further.min(1) >= each.least
+        self.n_required_missing(each) == 0 && self.n_items() + self.n_further.min(most_further(each)) >= each.least
     }
 
     /// Whether the items can end here or after more, if none of the `n_missing` required ones is passed.
@@ -72,13 +72,20 @@ impl SeenItems {
             (false, 0) => n_behind,
             (false, _) => 0,
         };
-        let n_open = n_open + u32::from(each.further.is_some() && self.n_further == 0);
+        let n_further = self.n_further.min(most_further(each));
+        let n_open = n_open + each.further.map_or(0, |_| most_further(each) - n_further);
         let n_free = each.most.map_or(u32::MAX, |most| most.saturating_sub(self.n_items() + self.n_further));
-        let counted = self.n_items() + self.n_further.min(1);
+        let counted = self.n_items() + n_further;
         n_missing <= n_free && counted + n_open.min(n_free) >= each.least
     }
 
     fn n_required_missing(&self, each: &Each) -> u32 {
         each.items.iter().enumerate().map(|(index, item)| u32::from(item.1 && !self.has(index))).sum()
     }
+}
+
+/// How many further items count towards the fewest ones.
+fn most_further(each: &Each) -> u32 {
+    let n_listed = u32::try_from(each.items.len()).unwrap_or(u32::MAX);
+    if each.least > n_listed.saturating_add(1) { each.least } else { 1 }
 }

@@ -78,7 +78,10 @@ impl SchemaReader<'_, '_> {
             for keyword in ["minProperties", "maxProperties"].into_iter().filter(|key| map.contains_key(*key)) {
                 self.document.drop_keyword(at, keyword, why)?;
             }
-            (least, most) = (0, None);
+            // A lower bound that only additional properties reach counts them all, also those with the same name.
+            if additional.is_empty() || most.is_some_and(|most| most < least.max(n_required)) {
+                (least, most) = (0, None);
+            }
         }
         Ok(SchemaNode::Object(Box::new(ObjectNode { properties, additional, least, most })))
     }

@@ -66,6 +66,41 @@ fn only_the_keyword_is_dropped() {
     }
 }
 
+/// Equal names count as several properties, which the warning says.
+#[test]
+fn further_properties_are_counted_where_nothing_else_reaches_the_least() {
+    for any_order in [true, false] {
+        let schema =
+            json!({"properties": {"a": {"const": 1}}, "additionalProperties": {"type": "null"}, "minProperties": 3});
+        let mut tree = Tree::new();
+        let options = CompileOptions { any_order, ..DROPS };
+        let compiled = compile(&schema, &options, &mut tree).unwrap();
+        let reasons: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
+        assert_eq!(reasons, ["minProperties"]);
+        let grammar = automaton(&Written(tree, compiled.node)).unwrap();
+        for (text, is_accepted) in [
+            ("{}", false),
+            (r#"{"a":1}"#, false),
+            (r#"{"a":1,"b":null}"#, false),
+            (r#"{"b":null,"c":null}"#, false),
+            (r#"{"b":null,"b":null,"b":null}"#, true),
+            (r#"{"a":1,"b":null,"c":null}"#, true),
+            (r#"{"b":null,"c":null,"d":null,"e":null}"#, true),
+            (r#"{"b":null,"c":null,"a":1}"#, any_order),
+        ] {
+            assert_eq!(accepts(&grammar, text), is_accepted, "{text} {any_order}");
+        }
+        // With a maximum that the listed properties and one further one cannot reach, too.
+        let (mut schema, mut tree) = (schema, Tree::new());
+        schema["maxProperties"] = json!(3);
+        let compiled = compile(&schema, &options, &mut tree).unwrap();
+        let grammar = automaton(&Written(tree, compiled.node)).unwrap();
+        assert!(accepts(&grammar, r#"{"a":1,"b":null,"c":null}"#), "{any_order}");
+        assert!(!accepts(&grammar, r#"{"a":1,"b":null,"c":null,"d":null}"#), "{any_order}");
+        assert!(!accepts(&grammar, r#"{"a":1,"b":null}"#), "{any_order}");
+    }
+}
+
 #[test]
 fn invalid_schemas_are_errors_also_where_keywords_are_dropped() {
     for schema in [

@@ -335,6 +335,31 @@ fn enforced_format_implies_type_string() {
 }
 
 #[test]
+fn international_addresses_and_templates_are_enforced() {
+    for (format, valid, invalid) in [
+        ("uri", vec!["http://a.b/c?d=%20#e", "urn:a:b"], vec!["a", "http://a.b/é", "http://a b"]),
+        (
+            "iri",
+            vec!["http://ä.b/é?è#ê", "urn:a:b", "http://a.b/𝒳"],
+            vec!["ä", "http://a b", "http://a/\u{80}", "not-an-iri"],
+        ),
+        ("iri-reference", vec!["é", "/é/?ü", "http://ä"], vec!["a b", "<é>"]),
+        (
+            "uri-template",
+            vec!["http://a/{x}/{+y,z:3}{?q*}é", "", "{a.b}%20{#%20}"],
+            vec!["http://a/{", "}", "{}", "{x y}", "a b", "{x:0}"],
+        ),
+    ] {
+        let grammar = automaton(&to_grammar(&json!({"type": "string", "format": format})).unwrap()).unwrap();
+        for (texts, is_valid) in [(valid, true), (invalid, false)] {
+            for text in texts {
+                assert_eq!(accepts(&grammar, &json!(text).to_string()), is_valid, "{text:?} as {format}");
+            }
+        }
+    }
+}
+
+#[test]
 fn whitespace_and_line_ends_in_patterns_follow_ecma_262() {
     let grammar = |pattern: &str| {
         let schema = json!({"type": "string", "pattern": pattern});

@@ -69,6 +69,25 @@ fn cases() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
             vec![json!("a"), json!(1)],
         ),
         (
+            // A list of arrays has no opposite, but the name that each schema alone requires has.
+            json!({"oneOf": [
+                {"type": "string"},
+                {"type": "object", "properties": {"a": {"items": {"type": "array"}}, "n": {}}, "required": ["a", "n"]},
+                {"type": "object", "properties": {"b": {"items": {"type": "array"}}, "n": {}}, "required": ["b", "n"]},
+            ]}),
+            vec![json!("x"), json!({"a": [[]], "n": 1}), json!({"b": [], "n": 1})],
+            vec![json!({"n": 1}), json!({"a": [], "b": [], "n": 1}), json!(1), json!({"a": [1], "n": 1})],
+        ),
+        (
+            // The second one forbids what the first one requires.
+            json!({"oneOf": [
+                {"type": "object", "properties": {"a": {"items": {"type": "array"}}, "n": {}}, "required": ["a"]},
+                {"type": "object", "properties": {"n": {}}, "additionalProperties": false},
+            ]}),
+            vec![json!({"a": [], "n": 1}), json!({"n": 1}), json!({})],
+            vec![json!({"b": 1})],
+        ),
+        (
             json!({"type": "integer", "oneOf": [{"minimum": 3}, {"maximum": 5}]}),
             vec![json!(2), json!(6)],
             vec![json!(3), json!(5)],
