@@ -121,6 +121,7 @@ export interface Config {
   max_queue?: number;
   cache_ram_mb?: number;
   cache_dir?: string;
+  cache_dir_mb?: number;
   mmproj?: string;
   image_min_tokens?: number;
   image_max_tokens?: number;

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import json
 import logging
+import subprocess
 import sys
 import threading
 import types
@@ -257,6 +258,25 @@ def test_conversations(tmp_path):
         engine.conversation("drop", "Tom")
         with pytest.raises(foredraft.NotFoundError):
             engine.conversation("pin", "Tom")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit of a file's size is POSIX's")
+def test_conversations_without_room_on_disk(tmp_path):
+    script = f"""
+import resource
+from foredraft import Engine
+with Engine({str(TARGET)!r}, warmup=False, n_parallel=1, cache_ram_mb=0, cache_dir={str(tmp_path)!r}) as engine:
+    ask = lambda name: engine.complete("Once upon a time", n_predict=4, seed=3, conversation=name)
+    first = ask("Mia")
+    ask("Tom")
+    assert ask("Mia")["timings"]["cache_n"] > 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    for name in ["Eve", "Tom", "Eve", "Bob", "Mia"]:
+        assert ask(name)["content"] == first["content"]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert {path.suffix for path in tmp_path.iterdir()} == {".conversation"}
 
 
 def test_lookups(engine, tmp_path):

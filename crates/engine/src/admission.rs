@@ -119,7 +119,7 @@ impl AdmissionPass {
         let mut applicant = Applicant::of(submission);
         if let (Some(name), None) = (&submission.request.options.conversation, applicant.slot) {
             applicant.slot = free_slot_of(pool, name);
-            applicant.loads_session |= applicant.slot.is_none() && pool.conversations.has(name);
+            applicant.loads_session |= applicant.slot.is_none() && pool.conversations.get(name).is_some();
         }
         self.place_applicant(&applicant, || SlotPrefix::in_slots(pool, submission))
     }
@@ -127,10 +127,13 @@ impl AdmissionPass {
     /// The slot of a preempted request that goes on; `None`: it has to wait.
     pub(super) fn place_preempted(&mut self, pool: &SlotPool, preempted: &PreemptedTask) -> Option<Placement> {
         let mut applicant = Applicant::of_preempted(preempted);
-        let options = &preempted.task.options;
-        let name = options.conversation.as_ref().filter(|_| options.is_preparation());
-        applicant.slot = applicant.slot.or_else(|| free_slot_of(pool, name?));
+        applicant.slot = applicant.slot.or_else(|| free_slot_of(pool, preempted.prepared_conversation()?));
         self.place_applicant(&applicant, Vec::new)
+    }
+
+    /// Keeps a slot, one that is asked for or any, for a request that cannot begin yet.
+    pub(super) fn keep_slot(&mut self, slot: Option<usize>) {
+        self.kept_slots.push(slot);
     }
 
     /// A request has begun.

@@ -46,6 +46,8 @@ pub struct Config {
     pub cache_ram: usize,
     /// The folder of conversations that memory does not hold. `None`: they are dropped.
     pub cache_dir: Option<PathBuf>,
+    /// The most bytes of the files there. `None`: no limit.
+    pub cache_dir_limit: Option<u64>,
     /// Whether both models decode before the first request, so that it is not slower than others, and batches of all sizes are measured.
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.

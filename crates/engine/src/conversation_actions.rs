@@ -6,7 +6,7 @@ use crossbeam_channel::Sender;
 
 use super::conversation_files::{ConversationFiles, ConversationState};
 use crate::session::{ConversationRecord, Session};
-use foredraft_base::error::Result;
+use foredraft_base::error::{Code, Error, Result};
 
 /// Something to do with a conversation.
 #[derive(Debug, Clone)]
@@ -49,10 +49,15 @@ pub(super) struct ConversationJob {
 pub(super) struct ConversationAnswer {
     /// The conversations that it concerned, afterwards.
     pub(super) conversations: Vec<ConversationEntry>,
-    /// Where more of them are, if all were asked for.
+    /// Where more of them may be, for a list.
     pub(super) files: Option<Arc<ConversationFiles>>,
     /// The copied state.
     pub(super) state: Option<ConversationState>,
+}
+
+/// The error for a conversation that does not exist.
+pub(super) fn missing(name: &str) -> Error {
+    Error::new(Code::NotFound, format!("conversation: there is none with the name {name:?}"))
 }
 
 /// A conversation, seen from outside.

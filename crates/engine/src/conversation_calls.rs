@@ -1,21 +1,38 @@
 //! Calls of the host that concern conversations by name, wherever their states are.
 
+use std::sync::Arc;
+
 use super::conversation_actions::{
-    ConversationAction, ConversationAnswer, ConversationEntry, ConversationJob, ConversationPlace, Rewind,
+    ConversationAction, ConversationAnswer, ConversationEntry, ConversationJob, ConversationPlace, Rewind, missing,
 };
 use super::conversation_files::ConversationState;
 use super::conversations::{check_session, copy_bytes, copy_out};
 use super::preemption::PreemptedTask;
 use super::slots::{Slot, SlotPool};
 use crate::session::{ConversationRecord, Session};
-use foredraft_base::error::{Code, Error, Result};
+use foredraft_base::error::{Error, Result};
 
-/// Does a job, and sends the answer.
-pub(super) fn serve(pool: &mut SlotPool, preempted: &mut [PreemptedTask], job: ConversationJob) {
-    let ConversationJob { name, action, reply } = job;
+/// Does a job, and sends the answer. Returns the job if it has to wait for the disk.
+pub(super) fn serve(
+    pool: &mut SlotPool,
+    preempted: &mut [PreemptedTask],
+    job: ConversationJob,
+) -> Option<ConversationJob> {
+    if pool.conversations.disk_is_busy() {
+        return Some(job);
+    }
     let mut calls = ConversationCalls { pool, preempted };
+    if let Some(name) =
+        job.name.as_deref().filter(|_| !matches!(job.action, ConversationAction::List | ConversationAction::Put(_)))
+        && calls.find(name).is_err()
+        && !calls.pool.conversations.fetch(name)
+    {
+        return Some(job);
+    }
+    let ConversationJob { name, action, reply } = job;
     // The caller may be gone.
     let _ = reply.send(calls.act(name.as_deref(), action));
+    None
 }
 
 struct ConversationCalls<'a> {
@@ -25,35 +42,40 @@ struct ConversationCalls<'a> {
 
 impl ConversationCalls<'_> {
     fn act(&mut self, name: Option<&str>, action: ConversationAction) -> Result<ConversationAnswer> {
+        let files = || self.pool.conversations.disk.as_ref().map(|disk| Arc::clone(&disk.files));
         let Some(name) = name else {
-            let files = self.pool.conversations.files.clone();
-            return Ok(ConversationAnswer { conversations: self.list(), files, state: None });
+            return Ok(ConversationAnswer { files: files(), conversations: self.list(), state: None });
         };
         let mut copied = None;
         if let ConversationAction::Put(session) = action {
-            self.put(name, *session)?;
-            return Ok(ConversationAnswer { conversations: vec![self.find(name)?], ..ConversationAnswer::default() });
+            let conversations = vec![self.put(name, *session)?];
+            return Ok(ConversationAnswer { conversations, ..ConversationAnswer::default() });
         }
-        let before = self.find(name)?;
+        let before = match (self.find(name), files()) {
+            // The caller looks on disk.
+            (Err(_), Some(files)) if matches!(action, ConversationAction::List) => {
+                return Ok(ConversationAnswer { files: Some(files), ..ConversationAnswer::default() });
+            }
+            (found, _) => found,
+        };
         let after = match action {
-            ConversationAction::List | ConversationAction::Put(_) => before,
+            ConversationAction::Drop => {
+                // Also a file that cannot be used.
+                self.forget(name);
+                before?
+            }
+            ConversationAction::List | ConversationAction::Put(_) => before?,
             ConversationAction::Copy => {
                 copied = Some(self.copy(name)?);
-                before
+                before?
             }
-            ConversationAction::Drop => {
-                self.forget(name);
-                before
-            }
-            ConversationAction::Fork(to) => {
-                self.fork(name, &to)?;
-                self.find(&to)?
-            }
+            ConversationAction::Fork(to) => self.fork(name, &to)?,
             ConversationAction::Pin(is_pinned) => {
+                before?;
                 self.change(name, |conversation| conversation.is_pinned = is_pinned);
                 self.find(name)?
             }
-            ConversationAction::Rewind(rewind) => self.rewind(before, rewind)?,
+            ConversationAction::Rewind(rewind) => self.rewind(before?, rewind)?,
         };
         Ok(ConversationAnswer { conversations: vec![after], files: None, state: copied })
     }
@@ -62,7 +84,8 @@ impl ConversationCalls<'_> {
     fn list(&self) -> Vec<ConversationEntry> {
         let in_slots = self.pool.slots.iter().filter_map(in_slot);
         let preempted = self.preempted.iter().filter_map(in_preempted);
-        let in_memory = self.pool.conversations.iter().map(|(state, n_bytes)| in_memory(state, n_bytes));
+        let in_memory =
+            self.pool.conversations.iter().map(|(state, n_bytes)| kept_in(ConversationPlace::Memory, state, n_bytes));
         let mut all: Vec<ConversationEntry> = in_slots.chain(preempted).chain(in_memory).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         // A preempted request and a later one can have the same conversation, of which the slot's is the newest.
@@ -74,11 +97,8 @@ impl ConversationCalls<'_> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let in_slots = slot.and_then(in_slot);
         let preempted = || self.preempted.iter().filter_map(in_preempted).find(|info| info.name == name);
-        let store = &self.pool.conversations;
-        let in_memory = || store.get(name).map(|state| in_memory(state, state.n_bytes()));
-        let on_disk = || Some(ConversationEntry::on_disk(&store.files.as_ref()?.find(name)?));
-        let missing = || Error::new(Code::NotFound, format!("conversation: there is none with the name {name:?}"));
-        in_slots.or_else(preempted).or_else(in_memory).or_else(on_disk).ok_or_else(missing)
+        let kept = || self.pool.conversations.get(name).map(|(state, place)| kept_in(place, state, state.n_bytes()));
+        in_slots.or_else(preempted).or_else(kept).ok_or_else(|| missing(name))
     }
 
     /// Changes the conversation `name` in every place that has it, and on disk where no other has it.
@@ -103,7 +123,7 @@ impl ConversationCalls<'_> {
     }
 
     /// Gives the conversation `to` a copy of the state of `name`, as far as that is decoded.
-    fn fork(&mut self, name: &str, to: &str) -> Result<()> {
+    fn fork(&mut self, name: &str, to: &str) -> Result<ConversationEntry> {
         if name == to {
             return Err(Error::invalid(format!("to: expected another name, got {to:?}")));
         }
@@ -111,7 +131,7 @@ impl ConversationCalls<'_> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let n_bytes = match slot.map(|slot| (slot.index, slot.conversation.clone().unwrap_or_default())) {
             Some((index, conversation)) => copy_bytes(self.pool, index, &conversation),
-            None => self.pool.conversations.get(name).map_or(0, ConversationState::n_bytes),
+            None => self.pool.conversations.get(name).map_or(0, |(state, _)| state.n_bytes()),
         };
         if !self.pool.conversations.can_keep(n_bytes, Some(name)) {
             return Err(no_room(n_bytes));
@@ -123,7 +143,11 @@ impl ConversationCalls<'_> {
     }
 
     /// Replaces the state of a conversation by that of a file.
-    fn put(&mut self, name: &str, (session, conversation): (Session, Option<ConversationRecord>)) -> Result<()> {
+    fn put(
+        &mut self,
+        name: &str,
+        (session, conversation): (Session, Option<ConversationRecord>),
+    ) -> Result<ConversationEntry> {
         self.check_idle("conversation", name)?;
         check_session(self.pool, 0, &session)?;
         let n_tokens = session.target.tokens.len();
@@ -137,9 +161,11 @@ impl ConversationCalls<'_> {
         self.keep(state)
     }
 
-    fn keep(&mut self, state: ConversationState) -> Result<()> {
-        let failed = || Error::exhausted("cache_dir: the conversation cannot be written; the log has the reason");
-        if self.pool.conversations.keep(state) { Ok(()) } else { Err(failed()) }
+    fn keep(&mut self, state: ConversationState) -> Result<ConversationEntry> {
+        let n_bytes = state.n_bytes();
+        let entry = kept_in(ConversationPlace::Memory, &state, n_bytes);
+        let place = self.pool.conversations.keep(state).ok_or_else(|| no_room(n_bytes))?;
+        Ok(ConversationEntry { place, ..entry })
     }
 
     /// Fails if a request of the conversation runs. `key`: that of the name.
@@ -163,8 +189,7 @@ impl ConversationCalls<'_> {
         if self.find(name)?.is_running {
             return Err(empty());
         }
-        let store = &self.pool.conversations;
-        store.get(name).cloned().or_else(|| store.files.as_ref()?.read(name)).ok_or_else(empty)
+        self.pool.conversations.get(name).map(|(state, _)| state.clone()).ok_or_else(empty)
     }
 
     /// Cuts a conversation back. Returns it afterwards.
@@ -201,12 +226,10 @@ impl ConversationCalls<'_> {
 
     /// The ends of the turns of a conversation that does not run.
     fn turns(&self, name: &str) -> Vec<usize> {
-        let store = &self.pool.conversations;
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let known = slot.and_then(|slot| slot.conversation.as_ref());
-        let known = known.or_else(|| Some(&store.get(name)?.conversation)).cloned();
-        let known = known.or_else(|| Some(store.files.as_ref()?.find(name)?.0));
-        known.unwrap_or_default().turns
+        let known = known.or_else(|| Some(&self.pool.conversations.get(name)?.0.conversation));
+        known.map(|conversation| conversation.turns.clone()).unwrap_or_default()
     }
 }
 
@@ -225,9 +248,10 @@ fn in_preempted(preempted: &PreemptedTask) -> Option<ConversationEntry> {
     Some(ConversationEntry::of(preempted.conversation.as_ref()?, ConversationPlace::Preempted, n_tokens))
 }
 
-fn in_memory(ConversationState { conversation, .. }: &ConversationState, n_bytes: usize) -> ConversationEntry {
-    ConversationEntry {
-        n_bytes,
-        ..ConversationEntry::of(conversation, ConversationPlace::Memory, conversation.n_tokens)
-    }
+fn kept_in(
+    place: ConversationPlace,
+    ConversationState { conversation, .. }: &ConversationState,
+    n_bytes: usize,
+) -> ConversationEntry {
+    ConversationEntry { n_bytes, ..ConversationEntry::of(conversation, place, conversation.n_tokens) }
 }

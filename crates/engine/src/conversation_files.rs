@@ -1,13 +1,15 @@
 //! The states of conversations on disk: a session file for each, whose name is a hash of the conversation's name and of the model, its
-//! adapters and its context. So any text names a file, and models can share a folder. Files are replaced completely or left unchanged.
+//! adapters and its context. So any text names a file, and models can share a folder. Files are replaced completely or left unchanged. Those
+//! unused for longest are removed when all of the folder would have more bytes than the limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::session::{ConversationRecord, Session};
-use foredraft_base::error::Error;
+use foredraft_base::error::{Error, Result};
 use foredraft_llama::log::{self, Level};
 
 /// The end of the names of the files.
@@ -49,19 +51,21 @@ impl ConversationState {
 /// A folder of conversations of a model and a kind of context.
 pub(super) struct ConversationFiles {
     folder: PathBuf,
+    /// The most bytes of all files, of other models too. `None`: no limit.
+    limit: Option<u64>,
     /// A hash of what a state must have in common with the engine.
     identity: u64,
 }
 
 impl ConversationFiles {
     /// `identity`: that of the states, see [`Snapshot`](foredraft_base::Snapshot).
-    pub(super) fn new(folder: PathBuf, identity: &[(String, String)]) -> ConversationFiles {
+    pub(super) fn new(folder: PathBuf, limit: Option<u64>, identity: &[(String, String)]) -> ConversationFiles {
         let mut hash = Xxh3::new();
         for text in identity.iter().flat_map(|(name, value)| [name, value]) {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
-        ConversationFiles { folder, identity: hash.digest() }
+        ConversationFiles { folder, limit, identity: hash.digest() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -70,15 +74,50 @@ impl ConversationFiles {
         self.folder.join(format!("{:016x}-{:032x}.{EXTENSION}", self.identity, hash.digest128()))
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.path(name).is_file()
+    /// Writes a conversation. If that fails, the log has the reason, and an older file stays.
+    pub(super) fn write(&self, ConversationState { conversation, session, .. }: &ConversationState) {
+        let path = self.path(&conversation.name);
+        let written = session.write_of(Some(conversation), &path, |n_bytes| self.make_room(n_bytes, &path));
+        written.err().iter().for_each(|error| warn(&conversation.name, error));
     }
 
-    /// Writes a conversation. Returns whether that succeeded; otherwise the log has the reason, and an older file stays.
-    pub(super) fn write(&self, ConversationState { conversation, session, .. }: &ConversationState) -> bool {
-        let written = session.write_of(Some(conversation), &self.path(&conversation.name));
-        written.as_ref().err().into_iter().for_each(|error| warn(&conversation.name, error));
-        written.is_ok()
+    /// Removes the files unused for longest until there is room for so many bytes, except for those of pinned conversations. `replaced`:
+    /// the file that is written anew, which does not count.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn make_room(&self, n_bytes: u64, replaced: &Path) -> Result<()> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let used = |path: PathBuf| {
+            let metadata = fs::metadata(&path).ok()?;
+            Some((metadata.modified().ok(), path, metadata.len()))
+        };
+        let mut files: Vec<_> = self.paths("").filter(|path| path != replaced).filter_map(used).collect();
+        files.sort();
+        let mut total: u64 = files.iter().map(|(.., n_bytes)| n_bytes).sum();
+        for (_, path, n_old) in files {
+            if n_bytes > limit || total.saturating_add(n_bytes) <= limit {
+                break;
+            }
+            let is_pinned = Session::conversation_of(&path).is_ok_and(|found| found.is_some_and(|it| it.is_pinned));
+            if !is_pinned && fs::remove_file(&path).is_ok() {
+                total -= n_old;
+            }
+        }
+        match total.saturating_add(n_bytes) <= limit {
+            true => Ok(()),
+            false => Err(Error::exhausted(format!("cache_dir_mb: has no room for the {n_bytes} bytes of the file"))),
+        }
+    }
+
+    /// The files whose names begin with `prefix`.
+    fn paths(&self, prefix: &str) -> impl Iterator<Item = PathBuf> {
+        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        names.filter(move |path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(prefix) && !name.starts_with('.'))
+                && path.extension().is_some_and(|extension| extension == EXTENSION)
+        })
     }
 
     /// Reads a conversation. `None`: there is none, or its file cannot be used, which the log says.
@@ -93,6 +132,8 @@ impl ConversationFiles {
             }
             _ => Err(Error::invalid(format!("{}: is of another conversation", path.display()))),
         });
+        // Only the order in which files are removed depends on it.
+        let _ = fs::OpenOptions::new().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         read.inspect_err(|error| warn(name, error)).ok()
     }
 
@@ -109,12 +150,7 @@ impl ConversationFiles {
 
     /// All conversations of this model and kind of context, without their states, and the bytes of their files.
     pub(super) fn list(&self) -> Vec<(ConversationRecord, u64)> {
-        let prefix = format!("{:016x}-", self.identity);
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let files = entries.filter(|entry| {
-            entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix) && name.ends_with(EXTENSION))
-        });
-        files.filter_map(|entry| found(&entry.path())).collect()
+        self.paths(&format!("{:016x}-", self.identity)).filter_map(|path| found(&path)).collect()
     }
 }
 

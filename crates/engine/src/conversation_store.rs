@@ -1,9 +1,10 @@
 //! The states of conversations that no slot holds, in memory, up to a limit, and beyond it on disk.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use super::conversation_files::{ConversationFiles, ConversationState};
+use super::conversation_actions::ConversationPlace;
+use super::conversation_disk::ConversationDisk;
+use super::conversation_files::ConversationState;
 use crate::session::ConversationRecord;
 
 /// A number of conversations in memory, and their bytes.
@@ -23,7 +24,7 @@ pub(super) struct ConversationStore {
     n_uses: u64,
     kept: HashMap<String, KeptConversation>,
     /// The conversations on disk, which have those that memory does not hold.
-    pub(super) files: Option<Arc<ConversationFiles>>,
+    pub(super) disk: Option<ConversationDisk>,
 }
 
 struct KeptConversation {
@@ -33,8 +34,8 @@ struct KeptConversation {
 }
 
 impl ConversationStore {
-    pub(super) fn new(limit: usize, files: Option<ConversationFiles>) -> ConversationStore {
-        ConversationStore { limit, n_bytes: 0, n_uses: 0, kept: HashMap::new(), files: files.map(Arc::new) }
+    pub(super) fn new(limit: usize, disk: Option<ConversationDisk>) -> ConversationStore {
+        ConversationStore { limit, n_bytes: 0, n_uses: 0, kept: HashMap::new(), disk }
     }
 
     /// Removes the conversations unused for longest from memory until there is room for so many bytes. Returns whether there is. `needed`
@@ -53,8 +54,8 @@ impl ConversationStore {
                 return false;
             };
             let oldest = self.take_from_memory(&oldest);
-            if let (Some(files), Some(oldest)) = (&self.files, oldest) {
-                files.write(&oldest);
+            if let (Some(disk), Some(oldest)) = (&mut self.disk, oldest) {
+                disk.write(oldest);
             }
         }
         true
@@ -62,28 +63,43 @@ impl ConversationStore {
 
     /// Whether a state of so many bytes can be kept: in memory, after [`ConversationStore::make_room`], or on disk.
     pub(super) fn can_keep(&mut self, n_bytes: usize, needed: Option<&str>) -> bool {
-        self.make_room(n_bytes, needed) || self.files.is_some()
+        self.make_room(n_bytes, needed) || self.disk.is_some()
     }
 
-    /// Keeps a conversation, if there is room for it in memory, else on disk. Returns whether it is kept.
-    pub(super) fn keep(&mut self, state: ConversationState) -> bool {
+    /// Whether a state of so many bytes can be kept without waiting for the disk, or not at all.
+    pub(super) fn keeps_at_once(&self, n_bytes: usize) -> bool {
+        self.n_bytes.saturating_add(n_bytes) <= self.limit || !self.disk_is_busy()
+    }
+
+    /// Keeps a conversation, if there is room for it in memory, else on disk. Returns where.
+    pub(super) fn keep(&mut self, state: ConversationState) -> Option<ConversationPlace> {
         let name = state.conversation.name.clone();
         self.take_from_memory(&name);
         let n_bytes = state.n_bytes();
         if self.n_bytes + n_bytes > self.limit {
-            return self.files.as_ref().is_some_and(|files| files.write(&state));
+            self.disk.as_mut()?.write(state);
+            return Some(ConversationPlace::Disk);
         }
         self.n_uses += 1;
         self.n_bytes += n_bytes;
         self.kept.insert(name, KeptConversation { state, n_bytes, last_used: self.n_uses });
-        true
+        Some(ConversationPlace::Memory)
     }
 
-    /// Writes all conversations in memory to disk, if there is a folder for them.
+    /// Writes all conversations in memory to disk, if there is a folder for them. Waits for the disk.
     pub(super) fn write_all(&mut self) {
-        if let Some(files) = &self.files {
-            self.kept.values().for_each(|kept| _ = files.write(&kept.state));
+        let Some(disk) = &mut self.disk else { return };
+        disk.wait();
+        self.n_bytes = 0;
+        for (_, kept) in self.kept.drain() {
+            disk.write(kept.state);
+            disk.wait();
         }
+    }
+
+    /// Whether reads or writes of files have not ended.
+    pub(super) fn disk_is_busy(&self) -> bool {
+        self.disk.as_ref().is_some_and(ConversationDisk::is_busy)
     }
 
     /// The conversations in memory, with their bytes.
@@ -91,30 +107,30 @@ impl ConversationStore {
         self.kept.values().map(|kept| (&kept.state, kept.n_bytes))
     }
 
-    /// A conversation in memory.
-    pub(super) fn get(&self, name: &str) -> Option<&ConversationState> {
-        self.kept.get(name).map(|kept| &kept.state)
+    /// A conversation in memory, or one that was fetched from disk.
+    pub(super) fn get(&self, name: &str) -> Option<(&ConversationState, ConversationPlace)> {
+        let kept = self.kept.get(name).map(|kept| (&kept.state, ConversationPlace::Memory));
+        kept.or_else(|| Some((self.disk.as_ref()?.fetched(name)?, ConversationPlace::Disk)))
     }
 
-    /// Changes a conversation in memory or on disk, if there is one: its turns may only become fewer.
+    /// Looks for a conversation that memory does not have on disk. Returns whether that has ended: [`ConversationStore::get`] then has it,
+    /// if there is one.
+    pub(super) fn fetch(&mut self, name: &str) -> bool {
+        self.kept.contains_key(name) || self.disk.as_mut().is_none_or(|disk| disk.fetch(name))
+    }
+
+    /// Changes a conversation that [`ConversationStore::get`] has: its turns may only become fewer.
     pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut ConversationRecord)) {
         if let Some(kept) = self.kept.get_mut(name) {
             change(&mut kept.state.conversation);
-        } else if let Some(files) = &self.files
-            && let Some(mut state) = files.read(name)
-        {
-            change(&mut state.conversation);
-            files.write(&state);
+        } else if let Some(disk) = &mut self.disk {
+            disk.change(name, change);
         }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.kept.contains_key(name) || self.files.as_ref().is_some_and(|files| files.has(name))
-    }
-
-    /// Takes a conversation out of memory, or reads it. A file stays: an older state is better than none.
+    /// Takes a conversation that [`ConversationStore::get`] has. A file stays: an older state is better than none.
     pub(super) fn take(&mut self, name: &str) -> Option<ConversationState> {
-        self.take_from_memory(name).or_else(|| self.files.as_ref()?.read(name))
+        self.take_from_memory(name).or_else(|| self.disk.as_mut()?.take(name))
     }
 
     fn take_from_memory(&mut self, name: &str) -> Option<ConversationState> {
@@ -126,8 +142,8 @@ impl ConversationStore {
     /// Forgets a conversation, in memory and on disk.
     pub(super) fn forget(&mut self, name: &str) {
         self.take_from_memory(name);
-        if let Some(files) = &self.files {
-            files.remove(name);
+        if let Some(disk) = &mut self.disk {
+            disk.remove(name);
         }
     }
 
@@ -164,7 +180,7 @@ mod tests {
     }
 
     fn left(store: &ConversationStore) -> Vec<&str> {
-        ["a", "b", "c"].into_iter().filter(|name| store.has(name)).collect()
+        ["a", "b", "c"].into_iter().filter(|name| store.get(name).is_some()).collect()
     }
 
     #[test]
@@ -184,11 +200,11 @@ mod tests {
         assert!(!full.make_room(30_001, None) && !full.make_room(20_001, Some("a")));
         assert_eq!(left(&full), ["a", "b", "c"], "nothing is dropped without need");
         full.keep(state("d", 10_000));
-        assert!(!full.has("d") && full.memory().n_bytes == 30_000);
+        assert!(full.get("d").is_none() && full.memory().n_bytes == 30_000);
         full.keep(state("a", 9_000));
         assert_eq!(full.memory(), ConversationMemory { n: 3, n_bytes: 29_000 }, "it replaces the old state");
         let mut none = store(0, &["a"]);
-        assert!(!none.has("a") && none.take("a").is_none() && none.memory() == ConversationMemory::default());
+        assert!(none.get("a").is_none() && none.take("a").is_none() && none.memory() == ConversationMemory::default());
     }
 
     #[test]
@@ -198,6 +214,6 @@ mod tests {
         assert!(full.make_room(10_000, None));
         assert_eq!(left(&full), ["a", "c"]);
         assert!(!full.make_room(25_000, None));
-        assert!(full.has("a"));
+        assert!(full.get("a").is_some());
     }
 }

@@ -26,6 +26,25 @@ pub(super) fn switch(pool: &mut SlotPool, index: usize, name: Option<&str>, prom
     slot.conversation.get_or_insert_with(new).keep_turns(common_prefix(&slot.cache, prompt));
 }
 
+/// Whether a request of the conversation `name`, or of none, can begin in a slot without waiting for the disk. Otherwise the reading of its
+/// file has begun, or other jobs have to end before.
+pub(super) fn is_ready(pool: &mut SlotPool, index: usize, name: Option<&str>) -> bool {
+    if let Some(name) = name
+        && !pool.slots.iter().any(|slot| slot.has_conversation(name))
+        && !pool.conversations.fetch(name)
+    {
+        return false;
+    }
+    // What a request that is preempted takes along is not kept here.
+    let displaced = pool.slots.get(index).filter(|slot| slot.task.is_none()).and_then(|slot| slot.conversation.clone());
+    displaced.filter(|conversation| Some(conversation.name.as_str()) != name).is_none_or(|conversation| {
+        !pool.conversations.disk_is_busy() || {
+            let n_bytes = copy_bytes(pool, index, &conversation);
+            pool.conversations.keeps_at_once(n_bytes)
+        }
+    })
+}
+
 /// Moves the state of the conversation in a slot to memory or to disk, if there is room. `needed`: a conversation that stays in memory.
 pub(super) fn put_away(pool: &mut SlotPool, index: usize, needed: Option<&str>) {
     let Some(conversation) = pool.slots.get_mut(index).and_then(|slot| slot.conversation.take()) else { return };
@@ -50,9 +69,12 @@ pub(super) fn copy_bytes(pool: &mut SlotPool, index: usize, conversation: &Conve
 
 /// Writes what slots and memory have to disk, when the engine stops.
 pub(super) fn write_all(pool: &mut SlotPool) {
-    if pool.conversations.files.is_some() {
-        (0..pool.slots.len()).for_each(|index| put_away(pool, index, None));
-        pool.conversations.write_all();
+    pool.conversations.write_all();
+    if pool.conversations.disk.is_some() {
+        for index in 0..pool.slots.len() {
+            put_away(pool, index, None);
+            pool.conversations.write_all();
+        }
     }
 }
 

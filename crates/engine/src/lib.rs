@@ -21,6 +21,7 @@ mod completion;
 mod config;
 mod conversation_actions;
 mod conversation_calls;
+mod conversation_disk;
 mod conversation_files;
 mod conversation_store;
 mod conversations;
@@ -70,7 +71,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::conversation_actions::{ConversationAnswer, ConversationJob};
+use self::conversation_actions::{ConversationAnswer, ConversationJob, missing};
 use self::request::{Command, EmbeddingJob, JobClaim, PromptState, SessionJob, SessionWork, Submission};
 use self::request_handle::Expected;
 use crate::session::Session;
@@ -326,6 +327,10 @@ impl WorkerHandle {
     /// There is no such conversation, or those of the action.
     pub fn conversations(&self, name: Option<&str>, action: ConversationAction) -> Result<Vec<ConversationEntry>> {
         let ConversationAnswer { mut conversations, files, .. } = self.run_conversation_job(name, action)?;
+        if let (Some(name), Some(files)) = (name, &files) {
+            let found = files.find(name).ok_or_else(|| missing(name))?;
+            return Ok(vec![ConversationEntry::on_disk(&found)]);
+        }
         for found in files.iter().flat_map(|files| files.list()) {
             if let Err(place) = conversations.binary_search_by(|known| known.name.cmp(&found.0.name)) {
                 conversations.insert(place, ConversationEntry::on_disk(&found));
@@ -342,7 +347,7 @@ impl WorkerHandle {
         let ConversationAnswer { conversations, state, .. } =
             self.run_conversation_job(Some(name), ConversationAction::Copy)?;
         let state = state.ok_or_else(|| self.stopped())?;
-        let n_bytes = state.session.write_of(Some(&state.conversation), path)?;
+        let n_bytes = state.session.write_of(Some(&state.conversation), path, |_| Ok(()))?;
         Ok((conversations, sessions::saved(&state.session, n_bytes)))
     }
 

@@ -52,9 +52,8 @@ pub(super) fn preempt(pool: &mut SlotPool, index: usize, keeps_state: bool) -> O
 
 /// Lets a preempted request go on in the slot `index`, which is free.
 pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask) {
+    switch(pool, index, preempted.prepared_conversation(), &preempted.task.tokens);
     let PreemptedTask { mut task, lora, conversation, state, .. } = preempted;
-    let name = task.options.conversation.as_deref().filter(|_| task.options.is_preparation());
-    switch(pool, index, name, &task.tokens);
     let n_tokens = state.as_ref().map_or(0, |state| state.tokens.len());
     // Without room the state is not put back, and its tokens are decoded again.
     let has_room = make_room(pool, index, n_tokens).is_ok();
@@ -80,6 +79,11 @@ pub(super) fn resume(pool: &mut SlotPool, index: usize, preempted: PreemptedTask
 }
 
 impl PreemptedTask {
+    /// The conversation of a preparation, whose cells it has left to it.
+    pub(super) fn prepared_conversation(&self) -> Option<&str> {
+        self.task.options.conversation.as_deref().filter(|_| self.task.options.is_preparation())
+    }
+
     /// Ends the request while it has no slot.
     pub(super) fn end(self, stop: Stop) -> (CompletionSink, Outcome) {
         self.task.finish(stop, self.slot, 0, false)

@@ -1,12 +1,15 @@
 //! The scheduler of one model: its slots, the requests that wait for one, and the loop of steps.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::Instant;
 
 use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
 use super::begun::BegunAnswers;
 use super::config::Config;
+use super::conversation_actions::ConversationJob;
+use super::conversation_disk::ConversationDisk;
 use super::conversation_files::ConversationFiles;
 use super::conversation_store::ConversationStore;
 use super::ending::end;
@@ -15,15 +18,17 @@ use super::follow_up::follow_up;
 use super::preemption::{self, PreemptedTask};
 use super::priority::Rank;
 use super::report::StepReport;
-use super::request::{Prepared, PromptState, SessionJob, Submission};
+use super::request::{Prepared, PromptState, RequestOptions, SessionJob, Submission};
 use super::request_handle::{CompletionSink, Phase};
 use super::sessions::{self, SessionAnswer};
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
 use super::step::Step;
 use super::step::draft_tree::DraftTree;
+use super::{conversation_calls, conversations};
 use crate::session;
 use foredraft_base::error::Result;
+use foredraft_llama::log::{self, Level};
 use foredraft_llama::{Context, Interrupt, Rollback, working_time};
 use foredraft_speculation::{BatchSplit, Drafters, SequencePadding};
 
@@ -60,6 +65,13 @@ impl Waiting {
         }
     }
 
+    fn options(&self) -> &RequestOptions {
+        match self {
+            Waiting::New(submission) => &submission.request.options,
+            Waiting::Preempted(preempted) => &preempted.task.options,
+        }
+    }
+
     fn sink(&self) -> &CompletionSink {
         match self {
             Waiting::New(submission) => &submission.sink,
@@ -79,6 +91,10 @@ pub(super) struct BatchScheduler {
     pub(super) queue_order: Vec<u64>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
+    /// What the host wants to be done with conversations, until the disk is ready for it.
+    pub(super) conversation_jobs: VecDeque<ConversationJob>,
+    /// Whether a request that could have begun otherwise waits for the disk.
+    waits_for_disk: bool,
     pub(super) beams: Beams,
     pub(super) step: Step,
     /// The changes that are not delivered yet.
@@ -107,14 +123,18 @@ impl BatchScheduler {
         let begun = BegunAnswers::new(context.n_ctx());
         let identity = |slot: &Slot| slot.cache.identity(&context);
         let files = config.cache_dir.clone().zip(slots.first().map(identity));
-        let files = files.map(|(folder, identity)| ConversationFiles::new(folder, &identity));
+        let disk = files.and_then(|(folder, identity)| {
+            let disk = ConversationDisk::new(ConversationFiles::new(folder, config.cache_dir_limit, &identity));
+            let failed = |error: &io::Error| log::write(Level::Warn, &format!("cache_dir: not used: {error}"));
+            disk.inspect_err(failed).ok()
+        });
         let shared_cells = (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx());
         BatchScheduler {
             pool: SlotPool {
                 context,
                 slots,
                 drafters,
-                conversations: ConversationStore::new(config.cache_ram, files),
+                conversations: ConversationStore::new(config.cache_ram, disk),
                 begun,
                 shared_cells,
                 ctx_shift: config.ctx_shift,
@@ -126,6 +146,8 @@ impl BatchScheduler {
             preempted: Vec::new(),
             queue_order: Vec::new(),
             session_jobs: VecDeque::new(),
+            conversation_jobs: VecDeque::new(),
+            waits_for_disk: false,
             beams,
             step: Step::new(trees),
             report: StepReport::default(),
@@ -158,16 +180,17 @@ impl BatchScheduler {
     /// When there is something to do. Requests whose prompts are being prepared have to end at their deadlines, and keep slots for a while.
     pub(super) fn next_work(&self) -> NextWork {
         let runs = !self.session_jobs.is_empty() || self.beams.is_busy() || self.pool.running().next().is_some();
-        let can_begin = self.has_waiting() && self.queue.iter().all(|it| it.prompt == PromptState::Known);
+        let waits_for_disk = self.waits_for_disk && self.pool.conversations.disk_is_busy();
+        let is_known = || self.queue.iter().all(|it| it.prompt == PromptState::Known);
+        let can_begin = self.has_waiting() && !waits_for_disk && is_known();
         if runs || can_begin {
             return NextWork::Now;
         }
-        let deadlines = self.queue.iter().filter_map(|submission| submission.deadline);
         let late = self.queue.iter().filter_map(|submission| match submission.prompt {
             PromptState::Awaited(until) => Some(until),
             PromptState::Known | PromptState::Late => None,
         });
-        deadlines.chain(late).min().map_or(NextWork::AfterCommand, NextWork::At)
+        self.first_deadline().into_iter().chain(late).min().map_or(NextWork::AfterCommand, NextWork::At)
     }
 
     /// Gives the completions of the request `id` their prompts. Those that have none end.
@@ -247,9 +270,29 @@ impl BatchScheduler {
         }
     }
 
+    /// Takes note of what the disk has done, and serves the host's calls that concern conversations. Some wait for the disk.
+    pub(super) fn serve_conversations(&mut self) {
+        if let Some(disk) = &mut self.pool.conversations.disk {
+            disk.observe();
+        }
+        while let Some(job) = self.conversation_jobs.pop_front() {
+            if let Some(job) = conversation_calls::serve(&mut self.pool, &mut self.preempted, job) {
+                self.conversation_jobs.push_front(job);
+                return;
+            }
+        }
+        if let Some(disk) = &mut self.pool.conversations.disk {
+            let queued = || self.queue.iter().map(|submission| &submission.request.options);
+            let preempted = || self.preempted.iter().map(|preempted| &preempted.task.options);
+            let of = |name: &str, options: &RequestOptions| options.conversation.as_deref() == Some(name);
+            disk.keep_fetched(|name| queued().chain(preempted()).any(|options| of(name, options)));
+        }
+    }
+
     /// Gives slots to the requests that wait: see [`AdmissionPass`].
     fn admit(&mut self) {
         self.queue_order.clear();
+        self.waits_for_disk = false;
         if !self.has_waiting() {
             return;
         }
@@ -266,6 +309,12 @@ impl BatchScheduler {
                 Waiting::New(submission) => pass.place(&self.pool, submission),
                 Waiting::Preempted(preempted) => pass.place_preempted(&self.pool, preempted),
             };
+            if place.is_some_and(|place| !self.has_files_for(place, &next)) {
+                self.waits_for_disk = true;
+                pass.keep_slot(next.options().slot);
+                left.push(next);
+                continue;
+            }
             let Some(place) = place.filter(|place| self.make_way(*place, waiting.iter().chain(&left))) else {
                 left.push(next);
                 continue;
@@ -288,6 +337,16 @@ impl BatchScheduler {
                 Waiting::Preempted(preempted) => self.preempted.push(preempted),
             }
         }
+    }
+
+    /// Whether a request can begin in a place without waiting for the disk.
+    fn has_files_for(&mut self, place: Placement, waiting: &Waiting) -> bool {
+        let Placement::Slot(index) = place else { return true };
+        let name = match waiting {
+            Waiting::New(submission) => submission.request.options.conversation.as_deref(),
+            Waiting::Preempted(preempted) => preempted.prepared_conversation(),
+        };
+        conversations::is_ready(&mut self.pool, index, name)
     }
 
     /// Preempts the request that runs in a place, if there is one. Returns whether the place is free then. The states of as many preempted

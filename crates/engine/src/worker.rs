@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::{Receiver, Select, TryRecvError};
 
+use super::conversations;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
@@ -16,11 +17,13 @@ use super::request::{Command, Prepared, Submission};
 use super::scheduler::{BatchScheduler, NextWork};
 use super::slots::Task;
 use super::{Notify, Shared};
-use super::{conversation_calls, conversations};
 use foredraft_base::error::{Code, Error, Result};
 
 /// How long the thread waits before it looks again whether the weights have their final layout.
 const PANELS_LOOK: Duration = Duration::from_millis(50);
+
+/// How long a paused engine sleeps before it looks whether a file is read or written, for which an action on a conversation may wait.
+const DISK_LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
@@ -77,6 +80,7 @@ impl Worker {
         if self.shared.stopping.load(Ordering::Acquire) {
             return;
         }
+        self.scheduler.iter_mut().for_each(|scheduler| scheduler.serve_conversations());
         self.limit_pause();
         // During a pause requests end, but none begins.
         let is_paused = self.shared.interrupt.gate().is_closed();
@@ -164,14 +168,18 @@ impl Worker {
             NextWork::AfterCommand => NextWork::Now,
             work => work,
         };
-        let mut next = match work {
-            NextWork::Now => self.commands.try_recv(),
-            NextWork::At(deadline) => self.commands.recv_deadline(deadline).map_err(|error| match error {
-                RecvTimeoutError::Timeout => TryRecvError::Empty,
-                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-            }),
-            NextWork::AfterCommand => self.commands.recv().map_err(|_| TryRecvError::Disconnected),
-        };
+        let mut events = Select::new();
+        events.recv(&self.commands);
+        if let Some(disk) = self.scheduler.as_ref().and_then(|scheduler| scheduler.pool.conversations.disk.as_ref()) {
+            disk.add_to(&mut events);
+        }
+        match work {
+            NextWork::Now => {}
+            // Nothing has come in time.
+            NextWork::At(deadline) => _ = events.ready_deadline(deadline),
+            NextWork::AfterCommand => _ = events.ready(),
+        }
+        let mut next = self.commands.try_recv();
         loop {
             match next {
                 Ok(command) => {
@@ -211,6 +219,10 @@ impl Worker {
             if has_received || !gate.is_closed() || left.is_some_and(|left| left.is_zero()) {
                 return;
             }
+            if self.scheduler.as_ref().is_some_and(|scheduler| scheduler.pool.conversations.disk_is_busy()) {
+                gate.wait(events, Some(DISK_LOOK));
+                return;
+            }
             gate.wait(events, left);
         }
     }
@@ -244,7 +256,8 @@ impl Worker {
             }
             Command::Conversation(job) => {
                 if let Some(scheduler) = &mut self.scheduler {
-                    conversation_calls::serve(&mut scheduler.pool, &mut scheduler.preempted, job);
+                    scheduler.conversation_jobs.push_back(job);
+                    scheduler.serve_conversations();
                 }
             }
             Command::Embed(job) => {

@@ -140,6 +140,7 @@ class EngineOptions(TypedDict, total=False):
     max_queue: int
     cache_ram_mb: int
     cache_dir: Path
+    cache_dir_mb: int
     mmproj: Path
     image_min_tokens: int
     image_max_tokens: int

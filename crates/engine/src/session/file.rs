@@ -135,26 +135,22 @@ impl Session {
     /// # Errors
     /// The folder is missing, full or not writable; an existing file at `path` is unchanged.
     pub fn write(&self, path: &Path) -> Result<u64> {
-        self.write_of(None, path)
+        self.write_of(None, path, |_| Ok(()))
     }
 
-    /// As [`Session::write`], the session of a conversation.
+    /// As [`Session::write`], the session of a conversation. `make_room` is called before with the bytes of the file.
     ///
     /// # Errors
-    /// As [`Session::write`].
-    pub fn write_of(&self, conversation: Option<&ConversationRecord>, path: &Path) -> Result<u64> {
+    /// As [`Session::write`]; or `make_room` failed.
+    pub fn write_of(
+        &self,
+        conversation: Option<&ConversationRecord>,
+        path: &Path,
+        make_room: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<u64> {
         if self.target.tokens.iter().any(|token| *token < 0) {
             return Err(Error::invalid("the sequence has pictures, which a session file does not hold yet"));
         }
-        let mut size = 0;
-        atomic_write::write(path, |file| {
-            size = self.write_to(file, conversation)?;
-            Ok(())
-        })?;
-        Ok(size)
-    }
-
-    fn write_to(&self, file: &mut File, conversation: Option<&ConversationRecord>) -> io::Result<u64> {
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
         let head = SessionHead {
             writer: writer(),
@@ -164,13 +160,16 @@ impl Session {
             draft: self.draft.as_ref().map(SnapshotHead::of),
             conversation: conversation.cloned(),
         };
-        let head = serde_json::to_vec(&head)?;
+        let head = serde_json::to_vec(&head).map_err(|error| atomic_write::failed(path, &error.into()))?;
         let mut sections = vec![head.as_slice()];
         for snapshot in snapshots() {
             sections.push(&snapshot.state);
             sections.extend(snapshot.checkpoints.iter().map(|(_, state)| state.as_slice()));
         }
-        write_sections(file, &sections)
+        let size = HEADER + sections.iter().map(|section| 16 + section.len()).sum::<usize>();
+        make_room(size as u64)?;
+        atomic_write::write(path, |file| write_sections(file, size as u64, &sections))?;
+        Ok(size as u64)
     }
 
     /// Reads and verifies a file.
@@ -208,14 +207,13 @@ impl Session {
     }
 }
 
-/// Writes a file of these sections. Returns its size.
-fn write_sections(file: &mut impl Write, sections: &[&[u8]]) -> io::Result<u64> {
-    let size = HEADER + sections.iter().map(|section| 16 + section.len()).sum::<usize>();
+/// Writes a file of `size` bytes with these sections.
+fn write_sections(file: &mut impl Write, size: u64, sections: &[&[u8]]) -> io::Result<()> {
     let mut header = Vec::with_capacity(HEADER);
     header.extend_from_slice(MAGIC);
     header.extend_from_slice(&FORMAT.to_le_bytes());
     header.extend_from_slice(&u32::try_from(sections.len()).unwrap_or(u32::MAX).to_le_bytes());
-    header.extend_from_slice(&(size as u64).to_le_bytes());
+    header.extend_from_slice(&size.to_le_bytes());
     header.extend_from_slice(&[0; 8]);
     header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
     file.write_all(&header)?;
@@ -224,7 +222,7 @@ fn write_sections(file: &mut impl Write, sections: &[&[u8]]) -> io::Result<u64> 
         file.write_all(&xxh3_64(section).to_le_bytes())?;
         file.write_all(section)?;
     }
-    Ok(size as u64)
+    Ok(())
 }
 
 struct SessionReader<'a> {

@@ -1,12 +1,13 @@
 //! Conversations: more than there are slots, in random order. Each output is that of a fresh engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::reference::reference_output;
 use super::{Setup, TestEngine, output, request};
-use crate::Request;
 use crate::conversation_actions::{ConversationAction, ConversationEntry, ConversationJob, ConversationPlace, Rewind};
-use crate::conversation_calls;
+use crate::scheduler::NextWork;
+use crate::{Phase, Request};
 use foredraft_base::error::{Code, Result};
 use foredraft_llama::fake::{FakeModel, mix};
 use foredraft_llama::{Rollback, Token};
@@ -38,8 +39,14 @@ fn two_slots() -> Setup {
 fn call(engine: &mut TestEngine, name: Option<&str>, action: ConversationAction) -> Result<Vec<ConversationEntry>> {
     let (reply, answer) = crossbeam_channel::bounded(1);
     let job = ConversationJob { name: name.map(str::to_owned), action, reply };
-    conversation_calls::serve(&mut engine.scheduler.pool, &mut engine.scheduler.preempted, job);
-    answer.recv().expect("an answer").map(|answer| answer.conversations)
+    engine.scheduler.conversation_jobs.push_back(job);
+    loop {
+        engine.scheduler.serve_conversations();
+        match answer.try_recv() {
+            Ok(answer) => return answer.map(|answer| answer.conversations),
+            Err(_) => engine.scheduler.pool.conversations.disk.as_mut().expect("it waits for the disk").wait(),
+        }
+    }
 }
 
 /// Forks, rewinds, pins or drops a conversation, as the host's tokens.
@@ -343,4 +350,114 @@ fn later_engines_find_conversations_on_disk() {
     let cached = [0, 1, 2, 3, 4].map(|name| ask(&mut engine, &setup, &name.to_string(), &prompt(name)));
     assert_eq!(cached, [59, 59, 40, 0, 59]);
     assert_eq!(ask(&mut engine, &setup, "6", &prompt(1)), 59);
+}
+
+#[test]
+fn steps_go_on_while_the_disk_is_busy() {
+    let setup = Setup { cache_ram: 0, cache_dir: Some(folder("busy")), draft: None, ..two_slots() };
+    let prompt = |name: u64| words(name, 60).collect::<Vec<_>>();
+    let mut engine = TestEngine::new(&setup);
+    for name in 0..4 {
+        ask(&mut engine, &setup, &name.to_string(), &prompt(name));
+    }
+    // The disk writes or reads something until the test lets it.
+    let (release, held) = crossbeam_channel::bounded::<()>(1);
+    let hold = |engine: &mut TestEngine, held: crossbeam_channel::Receiver<()>| {
+        engine.scheduler.pool.conversations.disk.as_mut().unwrap().begin(None, move |_| {
+            let _ = held.recv();
+            None
+        });
+    };
+    hold(&mut engine, held.clone());
+    let mut long = turn("3", &prompt(3), 1);
+    long.options.n_predict = Some(30);
+    let (long, from_disk) = (engine.submit(vec![long]), engine.submit(vec![turn("0", &prompt(0), 1)]));
+    while long.phase() != Phase::Finished {
+        engine.advance_beside_disk();
+        assert_eq!(from_disk.phase(), Phase::Queued, "its file is not read yet");
+    }
+    assert_eq!(engine.scheduler.next_work(), NextWork::AfterCommand, "the engine sleeps until the disk is ready");
+    // Of an action, too, only the answer waits.
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    let action = ConversationAction::Fork("4".into());
+    engine.scheduler.conversation_jobs.push_back(ConversationJob { name: Some("1".into()), action, reply });
+    engine.advance_beside_disk();
+    assert!(answer.is_empty());
+    release.send(()).unwrap();
+    while !engine.scheduler.is_idle() {
+        engine.step();
+    }
+    assert!(answer.recv().unwrap().is_ok());
+    assert_eq!(output(&from_disk).1.prompt.n_cached, 59);
+    // A cancelled request leaves nothing that was read for it.
+    hold(&mut engine, held);
+    let cancelled = engine.submit(vec![turn("1", &prompt(1), 1)]);
+    engine.advance_beside_disk();
+    cancelled.cancel();
+    release.send(()).unwrap();
+    engine.step();
+    engine.step();
+    assert!(engine.scheduler.is_idle() && engine.scheduler.pool.conversations.get("1").is_none());
+}
+
+#[test]
+fn files_unused_for_longest_make_room() {
+    let folder = folder("limit");
+    let files = || -> Vec<_> {
+        let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect()
+    };
+    let prompt = |name: u64| words(name, 60).collect::<Vec<_>>();
+    let open = |limit| {
+        let dir = Some(folder.clone());
+        Setup { cache_ram: 0, cache_dir: dir, cache_dir_limit: limit, draft: None, n_parallel: 1, ..two_slots() }
+    };
+    // Each turn writes the conversation that had the slot. The clock of the file system may be slow, so the test sets the times.
+    let mut time = std::time::SystemTime::UNIX_EPOCH;
+    let mut old: Vec<std::path::PathBuf> = Vec::new();
+    let mut next = |engine: &mut TestEngine, setup: &Setup, name: u64| {
+        let cached = ask(engine, setup, &name.to_string(), &prompt(name));
+        engine.scheduler.pool.conversations.disk.as_mut().unwrap().wait();
+        for (path, _) in files() {
+            let file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+            if !old.contains(&path) || file.metadata().unwrap().modified().unwrap() > time + Duration::from_secs(1000) {
+                time += Duration::from_secs(1);
+                file.set_modified(time).unwrap();
+            }
+        }
+        old = files().into_iter().map(|(path, _)| path).collect();
+        cached
+    };
+    let setup = open(None);
+    let mut engine = TestEngine::new(&setup);
+    assert_eq!([1, 2].map(|name| next(&mut engine, &setup, name)), [0, 0]);
+    let size = files()[0].1;
+    let limit = size * 7 / 2; // three of them, which differ by a few bytes
+    let setup = open(Some(limit));
+    let mut engine = TestEngine::new(&setup);
+    for name in [2, 3, 4] {
+        assert_eq!(next(&mut engine, &setup, name), 0, "conversation {name}");
+    }
+    // 1, 2 and 3 are on disk, and 4 has the slot.
+    assert_eq!(next(&mut engine, &setup, 1), 59);
+    // Now 4 is there, too, and made room by 2, since 1 was read last.
+    assert_eq!(files().len(), 3);
+    assert!(call(&mut engine, Some("3"), ConversationAction::Pin(true)).unwrap()[0].is_pinned);
+    let on_disk = |engine: &TestEngine, name: u64| {
+        engine.scheduler.pool.conversations.disk.as_ref().unwrap().files.find(&name.to_string()).is_some()
+    };
+    assert_eq!([1, 2, 3, 4].map(|name| on_disk(&engine, name)), [true, false, true, true]);
+    for name in 5..15 {
+        next(&mut engine, &setup, name);
+        let total: u64 = files().iter().map(|(_, n_bytes)| n_bytes).sum();
+        assert!(total <= limit, "{total} of {limit} bytes");
+    }
+    assert_eq!([1, 3, 4, 13].map(|name| on_disk(&engine, name)), [false, true, false, true], "3 is pinned");
+    // A file that is larger than the limit leaves the others alone.
+    let setup = open(Some(size / 2));
+    let mut engine = TestEngine::new(&setup);
+    next(&mut engine, &setup, 20);
+    next(&mut engine, &setup, 21);
+    assert_eq!(files().len(), 3);
+    assert_eq!(next(&mut engine, &setup, 20), 0);
 }

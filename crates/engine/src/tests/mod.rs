@@ -109,6 +109,8 @@ struct Setup {
     cache_ram: usize,
     /// The folder of those that memory does not hold.
     cache_dir: Option<std::path::PathBuf>,
+    /// The most bytes of its files.
+    cache_dir_limit: Option<u64>,
 }
 
 impl Setup {
@@ -132,6 +134,7 @@ impl Setup {
             draft_scores: None,
             cache_ram: 1 << 20,
             cache_dir: None,
+            cache_dir_limit: None,
         }
     }
 
@@ -200,6 +203,7 @@ impl TestEngine {
             max_queue: usize::MAX,
             cache_ram: setup.cache_ram,
             cache_dir: setup.cache_dir.clone(),
+            cache_dir_limit: setup.cache_dir_limit,
             warmup: false,
             numa: None,
             frame_budget: None,
@@ -237,6 +241,16 @@ impl TestEngine {
     }
 
     fn advance(&mut self) {
+        // So that what happens in a step does not depend on the disk.
+        if let Some(disk) = &mut self.scheduler.pool.conversations.disk {
+            disk.wait();
+        }
+        self.advance_beside_disk();
+    }
+
+    /// Runs a step, whatever the disk does.
+    fn advance_beside_disk(&mut self) {
+        self.scheduler.serve_conversations();
         self.scheduler.prepare();
         self.scheduler.step(&self.interrupt);
         self.changed.clear();

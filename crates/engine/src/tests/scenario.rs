@@ -248,7 +248,7 @@ prop_compose! {
         let padding = padding && rollback.is_unlimited();
         Setup {
             n_parallel, kv_unified, n_ctx, n_ubatch, max_invariant_tokens, padding, rollback, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
-            draft_vocab: None, draft_scores, cache_ram: 1 << 20, cache_dir: None,
+            draft_vocab: None, draft_scores, cache_ram: 1 << 20, cache_dir: None, cache_dir_limit: None,
         }
     }
 }

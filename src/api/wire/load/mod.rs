@@ -42,7 +42,7 @@ const MAX_CTX: i64 = 1 << 26;
 const MAX_DRAFT_VOCAB: i64 = i32::MAX as i64;
 /// The memory that `fit` leaves free on each device, in MiB: llama.cpp's default.
 const FIT_MARGIN_MB: u64 = 1024;
-/// The default and the maximum of `cache_ram_mb`.
+/// The default of `cache_ram_mb`, and the maximum of it and of `cache_dir_mb`.
 const CACHE_RAM_MB: usize = 256;
 const MAX_CACHE_RAM_MB: i64 = 1 << 24;
 /// The default of `max_queue`.
@@ -280,6 +280,7 @@ impl LoadRequest {
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             cache_ram: fields.int("cache_ram_mb", 0..=MAX_CACHE_RAM_MB)?.unwrap_or(CACHE_RAM_MB) << 20,
             cache_dir: fields.c_text("cache_dir")?.map(PathBuf::from),
+            cache_dir_limit: fields.int("cache_dir_mb", 0..=MAX_CACHE_RAM_MB)?.map(|n_mb: u64| n_mb << 20),
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
             frame_budget,
