@@ -85,7 +85,7 @@ impl ConversationCalls<'_> {
         let in_slots = self.pool.slots.iter().filter_map(in_slot);
         let preempted = self.preempted.iter().filter_map(in_preempted);
         let in_memory =
-            self.pool.conversations.iter().map(|(state, n_bytes)| kept_in(ConversationPlace::Memory, state, n_bytes));
+            self.pool.conversations.iter().map(|(record, n_bytes)| kept_in(ConversationPlace::Memory, record, n_bytes));
         let mut all: Vec<ConversationEntry> = in_slots.chain(preempted).chain(in_memory).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         // A preempted request and a later one can have the same conversation, of which the slot's is the newest.
@@ -97,7 +97,7 @@ impl ConversationCalls<'_> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let in_slots = slot.and_then(in_slot);
         let preempted = || self.preempted.iter().filter_map(in_preempted).find(|info| info.name == name);
-        let kept = || self.pool.conversations.get(name).map(|(state, place)| kept_in(place, state, state.n_bytes()));
+        let kept = || self.pool.conversations.get(name).map(|(record, n_bytes, place)| kept_in(place, record, n_bytes));
         in_slots.or_else(preempted).or_else(kept).ok_or_else(|| missing(name))
     }
 
@@ -131,7 +131,7 @@ impl ConversationCalls<'_> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let n_bytes = match slot.map(|slot| (slot.index, slot.conversation.clone().unwrap_or_default())) {
             Some((index, conversation)) => copy_bytes(self.pool, index, &conversation),
-            None => self.pool.conversations.get(name).map_or(0, |(state, _)| state.n_bytes()),
+            None => self.pool.conversations.get(name).map_or(0, |(_, n_bytes, _)| n_bytes),
         };
         if !self.pool.conversations.can_keep(n_bytes, Some(name)) {
             return Err(no_room(n_bytes));
@@ -163,7 +163,7 @@ impl ConversationCalls<'_> {
 
     fn keep(&mut self, state: ConversationState) -> Result<ConversationEntry> {
         let n_bytes = state.n_bytes();
-        let entry = kept_in(ConversationPlace::Memory, &state, n_bytes);
+        let entry = kept_in(ConversationPlace::Memory, &state.conversation, n_bytes);
         let place = self.pool.conversations.keep(state).ok_or_else(|| no_room(n_bytes))?;
         Ok(ConversationEntry { place, ..entry })
     }
@@ -189,7 +189,7 @@ impl ConversationCalls<'_> {
         if self.find(name)?.is_running {
             return Err(empty());
         }
-        self.pool.conversations.get(name).map(|(state, _)| state.clone()).ok_or_else(empty)
+        self.pool.conversations.copy(name).ok_or_else(empty)
     }
 
     /// Cuts a conversation back. Returns it afterwards.
@@ -228,7 +228,7 @@ impl ConversationCalls<'_> {
     fn turns(&self, name: &str) -> Vec<usize> {
         let slot = self.pool.slots.iter().find(|slot| slot.has_conversation(name));
         let known = slot.and_then(|slot| slot.conversation.as_ref());
-        let known = known.or_else(|| Some(&self.pool.conversations.get(name)?.0.conversation));
+        let known = known.or_else(|| Some(self.pool.conversations.get(name)?.0));
         known.map(|conversation| conversation.turns.clone()).unwrap_or_default()
     }
 }
@@ -248,10 +248,6 @@ fn in_preempted(preempted: &PreemptedTask) -> Option<ConversationEntry> {
     Some(ConversationEntry::of(preempted.conversation.as_ref()?, ConversationPlace::Preempted, n_tokens))
 }
 
-fn kept_in(
-    place: ConversationPlace,
-    ConversationState { conversation, .. }: &ConversationState,
-    n_bytes: usize,
-) -> ConversationEntry {
+fn kept_in(place: ConversationPlace, conversation: &ConversationRecord, n_bytes: usize) -> ConversationEntry {
     ConversationEntry { n_bytes, ..ConversationEntry::of(conversation, place, conversation.n_tokens) }
 }

@@ -14,10 +14,13 @@ use super::conversation_files::{ConversationFiles, ConversationState};
 use crate::session::ConversationRecord;
 use foredraft_host::forks;
 
+/// Work on files. Returns the conversation that was read, if one was.
+type FileWork = dyn FnOnce(&ConversationFiles) -> Option<ConversationState> + Send;
+
 /// Work on files, and the name of the conversation that it looks for.
 struct DiskJob {
     name: Option<String>,
-    work: Box<dyn FnOnce(&ConversationFiles) -> Option<ConversationState> + Send>,
+    work: Box<FileWork>,
 }
 
 /// A conversation that was looked for on disk.
@@ -139,11 +142,11 @@ impl ConversationDisk {
         });
     }
 
-    /// Writes a conversation.
-    pub(super) fn write(&mut self, state: ConversationState) {
-        self.keep_fetched(|name| name != state.conversation.name);
+    /// Writes the state of a conversation, which the thread makes.
+    pub(super) fn write(&mut self, name: &str, state: impl FnOnce() -> ConversationState + Send + 'static) {
+        self.keep_fetched(|fetched| fetched != name);
         self.begin(None, move |files| {
-            files.write(&state);
+            files.write(&state());
             None
         });
     }

@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::session::{ConversationRecord, Session};
+use super::chunk_pool::ChunkPool;
+use crate::session::{ConversationRecord, MAX_CHECKPOINTS, Session};
 use foredraft_base::error::{Error, Result};
 use foredraft_llama::log::{self, Level};
 
@@ -27,17 +29,18 @@ pub(super) struct ConversationState {
     pub(super) is_from_file: bool,
 }
 
-/// The bytes of a sequence with this state and these tokens.
+/// The most bytes of a sequence with a state, which includes those of its checkpoints, and tokens.
 pub(super) fn sequence_bytes(n_state: usize, n_tokens: usize) -> usize {
-    n_state + n_tokens * size_of::<i32>() + OVERHEAD
+    ChunkPool::most_bytes(n_state, 1 + MAX_CHECKPOINTS) + n_tokens * size_of::<i32>() + OVERHEAD
 }
 
 /// The bytes of a conversation beside its sequences.
 pub(super) fn name_bytes(conversation: &ConversationRecord) -> usize {
-    conversation.name.len() * 2 + conversation.turns.capacity() * size_of::<usize>()
+    conversation.name.len() * 3 + conversation.turns.capacity() * size_of::<usize>()
 }
 
 impl ConversationState {
+    /// The most bytes that it takes in memory, if it has nothing in common with others.
     pub(super) fn n_bytes(&self) -> usize {
         let all = [Some(&self.session.target), self.session.draft.as_ref()].into_iter().flatten();
         let sequences = all.map(|part| {
@@ -45,6 +48,14 @@ impl ConversationState {
             sequence_bytes(part.state.capacity() + checkpoints, part.tokens.capacity())
         });
         sequences.sum::<usize>() + name_bytes(&self.conversation)
+    }
+
+    /// Replaces the state of each of its sequences and their checkpoints, always in the same order.
+    pub(super) fn replace_states(&mut self, mut replace: impl FnMut(&[u8]) -> Vec<u8>) {
+        for part in std::iter::once(&mut self.session.target).chain(&mut self.session.draft) {
+            part.state = replace(&part.state);
+            part.checkpoints.iter_mut().for_each(|(_, state)| *state = Arc::new(replace(state)));
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod attention;
 mod beams;
 mod begun;
 mod builder;
+mod chunk_pool;
 mod compare;
 mod completion;
 mod config;

@@ -7,4 +7,4 @@ mod sequence;
 
 pub use extend::SelfExtend;
 pub use file::{ConversationRecord, SeedOrigin, Session};
-pub use sequence::{Sequence, branches};
+pub use sequence::{MAX_CHECKPOINTS, Sequence, branches};

@@ -457,7 +457,7 @@ impl Sequence {
 }
 
 /// The largest number of checkpoints per sequence.
-const MAX_CHECKPOINTS: usize = 8;
+pub const MAX_CHECKPOINTS: usize = 8;
 /// The largest total size of a sequence's checkpoints; the last one is kept regardless.
 const MAX_CHECKPOINT_BYTES: usize = 512 << 20;
 

@@ -344,8 +344,8 @@ fn later_engines_find_conversations_on_disk() {
     let mut engine = TestEngine::new(&setup);
     let one = call(&mut engine, Some("1"), ConversationAction::Fork("6".into())).unwrap();
     assert_eq!(one[0].place, ConversationPlace::Memory);
-    call(&mut engine, Some("2"), ConversationAction::Rewind(Rewind::Token(40))).unwrap();
-    assert_eq!(call(&mut engine, Some("2"), ConversationAction::List).unwrap()[0].place, ConversationPlace::Disk);
+    let rewound = call(&mut engine, Some("2"), ConversationAction::Rewind(Rewind::Token(40))).unwrap();
+    assert_eq!((rewound[0].place, rewound[0].n_tokens), (ConversationPlace::Disk, 40));
     call(&mut engine, Some("3"), ConversationAction::Drop).unwrap();
     let cached = [0, 1, 2, 3, 4].map(|name| ask(&mut engine, &setup, &name.to_string(), &prompt(name)));
     assert_eq!(cached, [59, 59, 40, 0, 59]);
@@ -430,13 +430,14 @@ fn files_unused_for_longest_make_room() {
     };
     let setup = open(None);
     let mut engine = TestEngine::new(&setup);
-    assert_eq!([1, 2].map(|name| next(&mut engine, &setup, name)), [0, 0]);
+    [1, 2].map(|name| next(&mut engine, &setup, name));
     let size = files()[0].1;
     let limit = size * 7 / 2; // three of them, which differ by a few bytes
     let setup = open(Some(limit));
     let mut engine = TestEngine::new(&setup);
     for name in [2, 3, 4] {
-        assert_eq!(next(&mut engine, &setup, name), 0, "conversation {name}");
+        let cached = next(&mut engine, &setup, name);
+        assert!(cached < 20, "conversation {name}: {cached} tokens, by chance those of the one before");
     }
     // 1, 2 and 3 are on disk, and 4 has the slot.
     assert_eq!(next(&mut engine, &setup, 1), 59);
@@ -459,5 +460,5 @@ fn files_unused_for_longest_make_room() {
     next(&mut engine, &setup, 20);
     next(&mut engine, &setup, 21);
     assert_eq!(files().len(), 3);
-    assert_eq!(next(&mut engine, &setup, 20), 0);
+    assert!(next(&mut engine, &setup, 20) < 20);
 }
