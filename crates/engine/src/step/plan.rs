@@ -125,8 +125,8 @@ struct BatchSpace {
     tokens: usize,
     /// The part of `tokens` that later slots need to advance.
     owed: usize,
-    /// Cells for drafted tokens.
-    drafted: usize,
+    /// Cells for drafted tokens and filler.
+    cells: usize,
 }
 
 /// The tokens that a slot decodes after its context, if there is space.
@@ -166,7 +166,7 @@ pub(crate) fn fill<'a>(
     let most = most.min(limits.n_budgeted_tokens);
     // The tokens that each slot needs to advance come before any draft, and before more of a prompt.
     let owed: usize = states.iter().zip(&schedule.slots).map(|(state, slot)| due(state, slot)).sum();
-    let mut space = BatchSpace { tokens: most.max(owed).min(n_batch), owed, drafted: free_cells(input, schedule) };
+    let mut space = BatchSpace { tokens: most.max(owed).min(n_batch), owed, cells: free_cells(input, schedule) };
     order.clear();
     order.extend(0..states.len());
     order.sort_unstable_by_key(|index| {
@@ -188,8 +188,8 @@ pub(crate) fn fill<'a>(
             slot.n_context = slot.n_context.min(n_pending - 1);
         }
         let is_complete = slot.n_context == n_pending && n_pending > 0;
-        let n_free = (most - slot.n_context).min(limits.max_rejected());
-        let n_draft = if is_complete { n_free.min(space.drafted) } else { 0 };
+        let n_free = (most - slot.n_context).min(limits.max_rejected()).min(space.cells);
+        let n_draft = if is_complete { n_free } else { 0 };
         let Wanted { draft, length } = wanted(index);
         let n_draft = slot.set_draft(draft, n_draft);
         // Filler is always rejected.
@@ -198,7 +198,7 @@ pub(crate) fn fill<'a>(
         }
         slot.row = is_complete.then_some(slot.n_context - 1);
         space.tokens -= slot.n_batch_tokens();
-        space.drafted -= n_draft;
+        space.cells -= n_draft + slot.n_filler;
     }
     let mut first = 0;
     plan.n_tokens.clear();
@@ -210,7 +210,7 @@ pub(crate) fn fill<'a>(
     }
 }
 
-/// Cells that drafts may take. If a step needed more, its decode would fail, the youngest request would be preempted, go on as soon as it
+/// Cells that drafts and filler may take. If a step needed more, its decode would fail, the youngest request would be preempted, go on as soon as it
 /// fits, and the same would happen again.
 fn free_cells(input: &StepInput, schedule: &Schedule) -> usize {
     let StepInput { slots: states, limits } = input;

@@ -215,10 +215,12 @@ fn prompts_and_drafts_fit_the_frame_budget() {
 }
 
 #[test]
-fn drafts_take_no_more_cells_than_are_free() {
+fn drafts_and_filler_take_no_more_cells_than_are_free() {
     let limits = StepLimits { shared_cells: Some(24), ..LIMITS };
     let states = [generating(10), SlotState { last_used: 1, ..generating(10) }];
     assert_eq!(filled(&mut stages(&states), &limits, &[3, 3], &[0, 0]), [(1, 3, 0), (1, 1, 0)]);
+    assert_eq!(filled(&mut stages(&states), &limits, &[3, 1], &[3, 3]), [(1, 3, 0), (1, 1, 0)]);
+    assert_eq!(filled(&mut stages(&states), &limits, &[1, 1], &[3, 3]), [(1, 1, 2), (1, 1, 0)]);
 }
 
 #[test]
