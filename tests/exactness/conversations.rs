@@ -270,3 +270,37 @@ fn a_small_limit_is_never_passed() {
     let (cached, most) = talk("limit", &json!({"n_ctx": 512, "cache_ram_mb": 1}), 30, 60);
     assert!(cached > 0.0 && most > 0, "{cached}, {most}");
 }
+
+#[test]
+fn a_hundred_conversations_hold_their_world_once() {
+    let init = json!({"n_ctx": 1024, "n_batch": 256, "model_draft": null});
+    let engine = start(with(&init, json!({"n_parallel": 1})));
+    let world = tokens(1, 700);
+    let ask = |name: usize| {
+        let prompt = [world.clone(), tokens(name + 2, 20)].concat();
+        let request = json!({"prompt": prompt, "n_predict": 4, "seed": name, "temperature": 0.9, "ignore_eos": true, "return_tokens": true});
+        let own = json!({"conversation": format!("character {name}"), "cache_prompt": true});
+        complete(&engine, Plain, &with(&request, own))
+    };
+    let first: Vec<Value> = (0..101).map(|name| ask(name)["tokens"].clone()).collect();
+    let memory = engine.status()["conversations"].clone();
+    assert_eq!(memory["n"], 100, "{memory}: and one has the slot");
+    let alone = call(&engine, &json!({"action": "list", "conversation": "character 5"})).expect("listed");
+    let (alone, all) = (n(&alone["conversations"][0]["bytes"]), n(&memory["bytes"]));
+    // Beside the world each has its own 24 tokens, its tokens as numbers, and a chunk or two of each layer's keys and values.
+    assert!(all < 30 * alone, "{all} bytes of a hundred, {alone} of each alone");
+    let fresh = start(init);
+    for name in (0..101).step_by(7) {
+        let again = ask(name);
+        assert_eq!((&again["tokens"], &again["timings"]["cache_n"]), (&first[name], &json!(719)), "{name}");
+        let prompt = [world.clone(), tokens(name + 2, 20)].concat();
+        let request = json!({"prompt": prompt, "n_predict": 4, "seed": name, "temperature": 0.9, "ignore_eos": true,
+            "return_tokens": true, "cache_prompt": false});
+        assert_eq!(complete(&fresh, Plain, &request)["tokens"], first[name], "{name}");
+    }
+    for name in 0..101 {
+        call(&engine, &json!({"action": "drop", "conversation": format!("character {name}")})).expect("dropped");
+    }
+    let memory = engine.status()["conversations"].clone();
+    assert_eq!((&memory["n"], &memory["bytes"]), (&json!(0), &json!(0)), "given back to the byte");
+}
