@@ -57,7 +57,8 @@ impl CompletionRequest {
         }
         if self.n_completions() > 1 {
             let n = self.n_completions();
-            return Err(Error::invalid(format!("prompts: expected one completion to prepare, got {n}")));
+            let key = if self.n_cmpl > 1 { "n_cmpl" } else { "prompts" };
+            return Err(Error::invalid(format!("{key}: expected one completion to prepare, got {n}")));
         }
         let others = [
             ("session_load", options.session_load.is_some()),
