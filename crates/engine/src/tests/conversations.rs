@@ -430,7 +430,9 @@ fn files_unused_for_longest_make_room() {
     };
     let setup = open(None);
     let mut engine = TestEngine::new(&setup);
-    [1, 2].map(|name| next(&mut engine, &setup, name));
+    for name in [1, 2] {
+        next(&mut engine, &setup, name);
+    }
     let size = files()[0].1;
     let limit = size * 7 / 2; // three of them, which differ by a few bytes
     let setup = open(Some(limit));
