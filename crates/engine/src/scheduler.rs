@@ -137,6 +137,7 @@ impl BatchScheduler {
                 conversations: ConversationStore::new(config.cache_ram, disk),
                 begun,
                 shared_cells,
+                n_withheld: 0,
                 ctx_shift: config.ctx_shift,
                 reuses_prompts: true,
                 decodes_slots_together,

@@ -115,6 +115,8 @@ pub(super) struct SlotPool {
     pub(super) begun: BegunAnswers,
     /// Cells that all slots share; `None`: each slot has its own.
     pub(super) shared_cells: Option<usize>,
+    /// Those of them that are left free, because a decode has found too few cells: until one succeeds.
+    pub(super) n_withheld: usize,
     /// Whether a full context drops its middle and goes on.
     pub(super) ctx_shift: bool,
     /// Whether a prompt can begin with what a slot has in its cache.
@@ -152,7 +154,7 @@ impl SlotPool {
             n_ctx: context.n_ctx(),
             n_batch: context.n_batch(),
             n_ubatch: context.n_ubatch(),
-            shared_cells: self.shared_cells,
+            shared_cells: self.shared_cells.map(|cells| cells.saturating_sub(self.n_withheld)),
             max_invariant_tokens: context.max_invariant_tokens(),
             n_budgeted_tokens: pacing::most_tokens(context, &self.drafters.controller.costs),
             is_batch_invariant: context.is_batch_invariant(),

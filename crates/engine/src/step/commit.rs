@@ -89,6 +89,7 @@ pub(crate) fn commit(
         }
     }
     learn_costs(step, n_tokens, adapts, pool);
+    pool.n_withheld = 0;
     if is_poisoned {
         pool.wipe();
         if pool.shared_cells.is_some() {
@@ -221,8 +222,11 @@ pub(crate) fn abandon(
         DecodeError::Full => {
             let change = pool.shared_cells.and_then(|_| space::next_to_evict(states));
             match change {
-                // Nothing was decoded: the next step tries again with what fits.
-                Some(change) => space::apply(pool, change),
+                // Nothing was decoded: the next step tries again with what fits, and with fewer tokens, or else the same could happen again.
+                Some(change) => {
+                    pool.n_withheld += plan.n_tokens.iter().sum::<usize>();
+                    space::apply(pool, change);
+                }
                 None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, report),
             }
         }

@@ -250,3 +250,17 @@ fn unprepared_requests_end_by_deadline_cancel_and_error() {
     engine.scheduler.queue[0].prompt = PromptState::Known;
     assert_eq!(engine.scheduler.next_work(), NextWork::Now);
 }
+
+/// The engine counts more cells than there are, as it would if something that it does not know took some.
+#[test]
+fn requests_advance_where_decodes_find_fewer_cells_than_were_counted() {
+    let mut engine = TestEngine::new(&Setup { kv_unified: true, ..Setup::plain(FAKE_MODEL, 2, 100, 64) });
+    engine.scheduler.pool.shared_cells = Some(200);
+    let requests: Vec<_> = (0..2).map(|start| engine.submit(vec![greedy(repeating(40, start), 40)])).collect();
+    for _ in 0..1000 {
+        engine.step();
+    }
+    for request in requests {
+        assert_eq!(super::output(&request).1.n_predicted, 40);
+    }
+}

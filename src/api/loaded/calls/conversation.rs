@@ -77,7 +77,7 @@ fn read_action(action: &str, fields: &mut Fields) -> Result<ConversationAction> 
             match (turn, fields.int("token", 0..=i64::from(i32::MAX))?) {
                 (Some(turn), None) => ConversationAction::Rewind(Rewind::Turn(turn)),
                 (None, Some(token)) => ConversationAction::Rewind(Rewind::Token(token)),
-                _ => return Err(Error::invalid("rewind: expected either turn or token")),
+                _ => return Err(Error::invalid("turn: expected either turn or token")),
             }
         }
         _ => return Err(Error::invalid(format!("action: expected {ACTIONS}, got {action:?}"))),
