@@ -120,7 +120,6 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
         (br#"{"model": "x", "cache_type_k": "q3"}"#.to_vec(), 3, "cache_type_k: "),
         (br#"{"model": "x", "override_kv": [{}]}"#.to_vec(), 3, "override_kv"),
         (br#"{"model": "x", "mmproj": 5}"#.to_vec(), 3, "mmproj: expected a string"),
-        (br#"{"model": "x", "mmproj": "y", "isolate": true}"#.to_vec(), 3, "mmproj: "),
         (
             br#"{"model": "x", "mmproj": "y", "image_min_tokens": 3, "image_max_tokens": 2}"#.to_vec(),
             3,

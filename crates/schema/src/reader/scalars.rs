@@ -24,9 +24,9 @@ impl SchemaReader<'_, '_> {
         if let Some(not) = map.get("not").filter(|_| negation::excludes_texts(map)) {
             negation::excluded(not, &mut excluded);
         }
-        let wanted = map.get("pattern").map(|pattern| ("pattern", pattern));
-        for (key, value) in wanted.into_iter().chain(excluded.iter().copied()) {
-            let keyword = if wanted == Some((key, value)) { "pattern" } else { "not" };
+        let wanted = map.get("pattern").map(|pattern| ("pattern", "pattern", pattern));
+        let excluded = excluded.iter().map(|(key, value)| ("not", *key, *value));
+        for (keyword, key, value) in wanted.into_iter().chain(excluded) {
             let (mut all, mut none) = (Vec::new(), Vec::new());
             match (key, value.as_str()) {
                 ("enum", _) => {

@@ -131,3 +131,14 @@ fn conditions_beside_unevaluated_properties_are_refused() {
         "else": {"properties": {"b": {}}}, "unevaluatedProperties": false});
     assert!(to_grammar(&schema).is_err());
 }
+
+/// The pattern that is forbidden is compared by its place, not by its text.
+#[test]
+fn nothing_matches_a_pattern_and_its_opposite() {
+    for pattern in ["^b$", "^b?[^a]+$"] {
+        for not in [json!({"pattern": pattern}), json!({"type": "string", "pattern": pattern})] {
+            let schema = json!({"type": "string", "pattern": pattern, "not": not});
+            assert!(to_grammar(&schema).is_err(), "{schema}");
+        }
+    }
+}
