@@ -322,26 +322,31 @@ def problems(kind, files):
         return [f"{type(error).__name__} {error}"]
 
 
-def check(path):
-    files = contents(path)
-    wrong = problems(path.suffix, files)
+def report(path, files, wrong):
+    """Prints what a package has and what is wrong with it. Returns whether nothing is."""
     print(f"{path.name}: {len(files)} files, {path.stat().st_size} bytes")
     for problem in wrong:
         print(f"{path.name}: {problem}", file=sys.stderr)
     return not wrong
 
 
-def main():
+def check(path):
+    files = contents(path)
+    return report(path, files, problems(path.suffix, files))
+
+
+def run(documentation, make, check):
+    """Runs the command of the program's arguments: `make FOLDER FILE...` or `check PACKAGE...`. Returns the exit status."""
     command, *rest = sys.argv[1:] or [""]
     if command == "make" and len(rest) > 1:
         paths = make(Path(rest[0]), rest[1:])
     elif command == "check" and rest:
         paths = [Path(path) for path in rest]
     else:
-        print(__doc__.strip())
+        print(documentation.strip())
         return 0 if command == "--help" else 2
     return 0 if all([check(path) for path in paths]) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, make, check))

@@ -153,23 +153,8 @@ def check(path):
     elif path.suffix == ".tgz":
         manifest = json.loads(files["package/package.json"])
         wrong += [f"package.json: {key}: not {version()}" for key, of in manifest.get("optionalDependencies", {"": manifest["version"]}).items() if of != version()]
-    print(f"{path.name}: {len(files)} files, {path.stat().st_size} bytes")
-    for problem in wrong:
-        print(f"{path.name}: {problem}", file=sys.stderr)
-    return not wrong
-
-
-def main():
-    command, *rest = sys.argv[1:] or [""]
-    if command == "make" and len(rest) > 1:
-        paths = make(Path(rest[0]), rest[1:])
-    elif command == "check" and rest:
-        paths = [Path(path) for path in rest]
-    else:
-        print(__doc__.strip())
-        return 0 if command == "--help" else 2
-    return 0 if all([check(path) for path in paths]) else 1
+    return csharp_packages.report(path, files, wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(csharp_packages.run(__doc__, make, check))

@@ -48,7 +48,7 @@ fn pictures_reach_the_process_in_each_form() {
             assert_eq!(shown["prompt"].to_string().matches("<__media__>").count(), 1, "{shown}");
             assert_eq!(shown["n_tokens"], expected["tokens_evaluated"], "{shown}");
         }
-        // What the host's process reads of the picture belongs to the submit.
+        // The host's process reads the picture during the submit.
         let id = submit(&engine, &chat(&[url(path.to_string_lossy().into_owned())]));
         std::fs::remove_file(&path).expect("the file");
         assert_eq!(tokens(&drain(&engine, id)), expected["tokens"]);

@@ -60,7 +60,7 @@ impl ChunkPool {
                 *n_uses += 1;
                 Arc::clone(known)
             } else {
-                // Of two chunks with the same hash, the second one is not shared.
+                // A chunk with the hash of another one is not shared.
                 self.n_bytes += chunk.len() + CHUNK_BYTES;
                 Arc::from(chunk)
             };

@@ -35,7 +35,7 @@ pub(super) fn is_ready(pool: &mut SlotPool, index: usize, name: Option<&str>) ->
     {
         return false;
     }
-    // What a request that is preempted takes along is not kept here.
+    // A preempted request takes its state along; it is not kept here.
     let displaced = pool.slots.get(index).filter(|slot| slot.task.is_none()).and_then(|slot| slot.conversation.clone());
     displaced.filter(|conversation| Some(conversation.name.as_str()) != name).is_none_or(|conversation| {
         !pool.conversations.disk_is_busy() || {

@@ -91,7 +91,7 @@ pub(super) struct BatchScheduler {
     pub(super) queue_order: Vec<u64>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
-    /// What the host wants to be done with conversations, until the disk is ready for it.
+    /// The host's actions on conversations that wait for the disk, or for the next step.
     pub(super) conversation_jobs: VecDeque<ConversationJob>,
     /// Whether a request that could have begun otherwise waits for the disk.
     waits_for_disk: bool,

@@ -377,7 +377,7 @@ fn steps_go_on_while_the_disk_is_busy() {
         assert_eq!(from_disk.phase(), Phase::Queued, "its file is not read yet");
     }
     assert_eq!(engine.scheduler.next_work(), NextWork::AfterCommand, "the engine sleeps until the disk is ready");
-    // Of an action, too, only the answer waits.
+    // An action waits, too; the step does not.
     let (reply, answer) = crossbeam_channel::bounded(1);
     let action = ConversationAction::Fork("4".into());
     engine.scheduler.conversation_jobs.push_back(ConversationJob { name: Some("1".into()), action, reply });

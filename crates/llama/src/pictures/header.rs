@@ -1,4 +1,4 @@
-//! What reading an encoded picture will take, from the file. mtmd's reader allocates what a header says, so it is read here before.
+//! The memory that an encoded picture will take, from its file. mtmd's reader allocates what a header says, so it is read here before.
 
 use super::inflated;
 
