@@ -197,13 +197,12 @@ fn completions_survive_the_end_of_memory() {
 }
 
 /// If it is one of Rust's, the process ends. If it is one of llama.cpp's, an exception leaves a context that is of no use: it is made anew, or
-/// the process ends if the decode has lost threads.
+/// the process ends if the decode has lost threads. Few are Rust's: where no eighth allocation was, their neighbours fail next.
 #[test]
 fn completion_survives_each_failing_allocation_of_a_step() {
     let request = &requests(1, &json!({"speculative": {"type": "auto"}}))[0];
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request)["content"].clone();
-    let mut n_restarts = 0;
-    for at in (1..=FAILING_ALLOCATIONS).step_by(8) {
+    let n_restarts = |at| {
         let engine = start(json!({"n_ctx": 512, "isolate_path": engine_with_fault("one-memory", at)}));
         let id = submit(&engine, request);
         let first = poll(&engine, id, 60_000);
@@ -216,9 +215,10 @@ fn completion_survives_each_failing_allocation_of_a_step() {
             (expected.clone(), json!("limit")),
             "allocation {at}: {updates:?}"
         );
-        n_restarts += engine.status()["isolation"]["n_restarts"].as_u64().unwrap_or(0);
-    }
-    assert!(n_restarts > 0, "no process ended");
+        engine.status()["isolation"]["n_restarts"].as_u64().unwrap_or(0)
+    };
+    let mut passes = (1..=8).map(|first| (first..=FAILING_ALLOCATIONS).step_by(8).map(n_restarts).sum::<u64>());
+    assert!(passes.any(|n_restarts| n_restarts > 0), "no process ended");
 }
 
 #[test]
