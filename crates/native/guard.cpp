@@ -13,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <regex>
 #include <stdexcept>
 
 #ifdef FOREDRAFT_HAS_STREAMS
@@ -201,6 +202,13 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
         }
     }
     return found;
+}
+
+bool foredraft_check_pattern(const char * pattern, char * why, size_t why_size) {
+    return guarded(false, why, why_size, [&] {
+        const std::regex read(pattern);
+        return true;
+    });
 }
 
 int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,

@@ -108,6 +108,9 @@ void foredraft_stream_close(void * stream);
 // Reads `size` bytes from byte `at` of a stream, less at its end and after an error.
 size_t foredraft_stream_read(void * stream, uint64_t at, uint8_t * to, size_t size);
 
+// Returns whether llama.cpp can read `pattern` as a regular expression. If false, `why` says why not.
+bool foredraft_check_pattern(const char * pattern, char * why, size_t why_size);
+
 struct llama_context * foredraft_context_new(struct llama_model * model, struct llama_context_params params, char * why, size_t why_size);
 
 // Returns -1000 if it threw (-1001: for lack of memory), else as llama_decode or, with the model's encoder, as llama_encode.

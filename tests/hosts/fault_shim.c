@@ -1,6 +1,7 @@
 /* A library to preload. While armed, it lets every call of pthread_create from the FAULT_AT-th on fail, or the FAULT_AT-th call of what FAULT
  * names: a large allocation ("memory"), read, write, rename, mmap, open, fread or fsync. With FAULT=all-memory, every allocation after SIGUSR2, with
- * FAULT=one-memory the FAULT_AT-th, with FAULT=large-memory the FAULT_AT-th large one. With FAULT=marker, a recv of the text FAULT_MARKER ends the process. */
+ * FAULT=one-memory the FAULT_AT-th, with FAULT=large-memory the FAULT_AT-th large one. With FAULT=marker, a recv of the text FAULT_MARKER ends the process.
+ * With FAULT=held, opening a model waits while the file FAULT_HOLD exists. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -120,6 +121,23 @@ ssize_t recv(int socket, void *to, size_t size, int flags) {
     return n;
 }
 
+/* A second file, FAULT_HOLD with ".reached", exists while a process waits here. */
+static void hold(const char *path) {
+    const char *fault = getenv("FAULT"), *file = getenv("FAULT_HOLD");
+    char reached[4096];
+    int ms;
+    if (fault == NULL || file == NULL || strcmp(fault, "held") != 0 || strstr(path, ".gguf") == NULL || access(file, F_OK) != 0) {
+        return;
+    }
+    snprintf(reached, sizeof reached, "%s.reached", file);
+    close(creat(reached, 0600));
+    /* At most a minute: a host that waits for this process would wait forever. */
+    for (ms = 0; ms < 60000 && access(file, F_OK) == 0; ++ms) {
+        usleep(1000);
+    }
+    unlink(reached);
+}
+
 int open64(const char *path, int flags, ...) {
     static int (*real)(const char *, int, ...);
     va_list more;
@@ -130,6 +148,7 @@ int open64(const char *path, int flags, ...) {
     va_start(more, flags);
     mode = va_arg(more, mode_t);
     va_end(more);
+    hold(path);
     if (fails("open", 0)) {
         errno = EMFILE;
         return -1;

@@ -21,8 +21,9 @@ const MEMORY_ENDS: &str = "USR2";
 const FAILING_ALLOCATIONS: u32 = 241;
 
 /// A program that runs the engine's process with a shim between it and the system: after the signal [`MEMORY_ENDS`], what `fault` names fails,
-/// or its `at`-th call.
-fn engine_with_fault(fault: &str, at: u32) -> String {
+/// or its `at`-th call. With `held`, it waits in a load while the file of the program's name with `.hold` exists, and one with `.hold.reached`
+/// exists meanwhile.
+pub fn engine_with_fault(fault: &str, at: u32) -> String {
     // Processes of other tests load the shim and run their programs meanwhile.
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     static N_PROGRAMS: AtomicU32 = AtomicU32::new(0);
@@ -37,7 +38,9 @@ fn engine_with_fault(fault: &str, at: u32) -> String {
         folder("isolation").join(format!("engine-{fault}-{at}-{}", N_PROGRAMS.fetch_add(1, Ordering::Relaxed)));
     let engine = env!("CARGO_BIN_EXE_foredraft-engine");
     let shim = shim.display();
-    let script = format!("#!/bin/sh\nLD_PRELOAD={shim} FAULT={fault} FAULT_AT={at} exec {engine} \"$@\"\n");
+    let script = format!(
+        "#!/bin/sh\nLD_PRELOAD={shim} FAULT={fault} FAULT_AT={at} FAULT_HOLD=\"$0.hold\" exec {engine} \"$@\"\n"
+    );
     std::fs::write(&program, script).expect("target/ is writable");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("an own file");
     program.to_str().expect("a path").to_owned()

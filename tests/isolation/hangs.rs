@@ -1,6 +1,7 @@
 //! Calls of different threads do not wait for each other, and a process that does not answer is ended.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
@@ -8,6 +9,7 @@ use foredraft::error::Code;
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, Requests as _, complete, model, start as start_local, with};
+use crate::deaths::engine_with_fault;
 use crate::process::{call, drain, kill, pid, poll, start, submit};
 use crate::toolchain::folder;
 
@@ -160,6 +162,34 @@ fn submit_waits_for_no_process() {
     kill(process, "KILL");
     while running(&engine) == process {}
     let id = answered(&json!({"prompt": "Once upon a time", "n_predict": 5}));
+    assert_eq!(drain(&engine, id).last().expect("an end")["tokens_predicted"], 5);
+}
+
+/// A model of 800 MB is loaded for seconds.
+#[test]
+fn submit_waits_for_no_load() {
+    let program = engine_with_fault("held", 1);
+    let [hold, reached] = ["hold", "hold.reached"].map(|end| PathBuf::from(format!("{program}.{end}")));
+    for left in [&hold, &reached] {
+        let _ = std::fs::remove_file(left);
+    }
+    let engine = start(json!({"n_ctx": 512, "isolate_path": program}));
+    std::fs::write(&hold, "").expect("target/ is writable");
+    kill(pid(&engine), "KILL");
+    while !reached.exists() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let request = json!({"prompt": "Once upon a time", "n_predict": 5});
+    let answer = call(&engine, Function::Submit, &request);
+    assert_eq!(answer["prompt_stats"]["pending"], true, "{answer}");
+    let cancelled = submit(&engine, &request);
+    cancel(&engine, cancelled);
+    assert_eq!(drain(&engine, cancelled).last().expect("an end")["stop_type"], "cancelled");
+    let error = engine.call(Function::Submit, Ok(br#"{"prompt": 5}"#)).expect_err("invalid");
+    assert_eq!(error.code(), Code::InvalidRequest);
+    assert!(reached.exists(), "the load goes on after none of these calls");
+    std::fs::remove_file(&hold).expect("it was made");
+    let id = answer["id"].as_u64().expect("an id");
     assert_eq!(drain(&engine, id).last().expect("an end")["tokens_predicted"], 5);
 }
 

@@ -40,6 +40,7 @@ fn array_of_texts_has_an_embedding_for_each() {
     let message = |request: Value| embed(&engine, &request).expect_err("an error").message().to_owned();
     assert_eq!(message(json!({"input": ["a"], "content": "a"})), "input: expected either input or content, got both");
     assert!(message(json!({"input": ["a", true]})).starts_with("input[1]: "));
+    assert_eq!(message(json!({"truncate": true})), "input: expected a string or an array of strings, got null");
     let long = "Tom had a hat. ".repeat(99);
     let error = embed(&engine, &json!({"input": ["a", long]})).expect_err("an error");
     let overflow = error.overflow().expect("its numbers");

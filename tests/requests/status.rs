@@ -227,10 +227,16 @@ fn weights_are_placed_by_patterns() {
     ] {
         assert_eq!(text(keys.clone()), plain, "{keys}");
     }
-    let engine = JsonEngine::new();
-    let config = json!({"model": model("target"), "override_tensor": {"ffn": "GPU7"}});
-    let error = engine.load(config.to_string().as_bytes()).expect_err("no such device");
-    assert!(error.message().contains("override_tensor: there is no device \"GPU7\", but CPU"), "{error}");
-    let config = json!({"model": model("target"), "override_tensor": {"ffn[": "CPU"}});
-    assert!(engine.load(config.to_string().as_bytes()).is_err(), "no regular expression");
+    let config = json!({"model": model("target"), "model_draft": model("draft"), "log_level": "none"});
+    for key in ["override_tensor", "override_tensor_draft"] {
+        for (placed, expected) in [
+            (json!({"ffn": "GPU7"}), format!("{key}: there is no device \"GPU7\", but CPU")),
+            (json!({"ffn[": "CPU"}), format!("{key}: expected a regular expression (")),
+        ] {
+            let config = with(&config, json!({key: placed}));
+            let error = JsonEngine::new().load(config.to_string().as_bytes()).expect_err("it cannot be placed");
+            assert_eq!(error.code().init_number(), 3, "{error}");
+            assert!(error.message().starts_with(&expected), "{error}");
+        }
+    }
 }

@@ -556,6 +556,23 @@ fn the_interrupt_stops_a_rendering() {
     assert!(steps < 100_000, "{steps}");
 }
 
+/// Gemma 4's template looks back over all earlier messages for each message: the steps of a pair of messages do not grow with their number.
+#[test]
+fn loops_over_all_earlier_items_take_steps_for_each_pair() {
+    let steps = |n: usize| {
+        let source = format!(
+            "{{% set m = [{{'role': 'user'}}] * {n} %}}{{% for a in m %}}{{% set found = namespace(role=none) %}}\
+            {{% for j in range(loop.index0 - 1, -1, -1) %}}{{% if not found.role and m[j]['role'] != 'tool' %}}\
+            {{% set found.role = m[j]['role'] %}}{{% endif %}}{{% endfor %}}{{{{ 'x' if found.role else 'y' }}}}{{% endfor %}}"
+        );
+        let (result, steps) = rendered(&source, None);
+        assert!(result.is_ok_and(|text| text.trim_start() == format!("y{}", "x".repeat(n - 1))));
+        steps
+    };
+    let (few, many) = (steps(100), steps(400));
+    assert!(few > 100 * 99 / 2 && many < 17 * few, "{few} and {many} steps");
+}
+
 #[test]
 fn long_error_messages_are_cut() {
     for source in ["{{ raise_exception('a' * 1000000) }}", "{{ [1]|map('a' * 1000000)|list }}"] {

@@ -28,11 +28,18 @@ use foredraft_native::{foredraft_lora_load, foredraft_model_load};
 struct ModelNames {
     model: &'static str,
     devices: &'static str,
+    override_tensor: &'static str,
     role: Role,
 }
 
-const TARGET: ModelNames = ModelNames { model: "model", devices: "devices", role: Role::Target };
-const DRAFT: ModelNames = ModelNames { model: "model_draft", devices: "devices_draft", role: Role::Draft };
+const TARGET: ModelNames =
+    ModelNames { model: "model", devices: "devices", override_tensor: "override_tensor", role: Role::Target };
+const DRAFT: ModelNames = ModelNames {
+    model: "model_draft",
+    devices: "devices_draft",
+    override_tensor: "override_tensor_draft",
+    role: Role::Draft,
+};
 
 /// The part of the load of a mapped model that reads its files from the disk, where the weights stay in them, and where they are copied.
 const READ_AHEAD: f32 = 0.9;
@@ -71,7 +78,7 @@ impl Model {
         let adapters: Vec<GgufFile> = params.lora.iter().map(adapter).collect::<Result<_>>()?;
         let devices = usable_devices(names, params)?;
         let servers = UsedServers::of(devices.as_deref());
-        let mut lists = Lists::of(params, devices, overrides)?;
+        let mut lists = Lists::of(names, params, devices, overrides)?;
 
         let maps = params.use_mmap && opened.can_map && !params.only_measures;
         let repack = if params.use_mlock { Some(false) } else { params.repack };
@@ -231,6 +238,7 @@ struct Lists {
 
 impl Lists {
     fn of(
+        names: &ModelNames,
         params: &ModelParams,
         mut devices: Option<Vec<sys::ggml_backend_dev_t>>,
         overrides: Vec<sys::llama_model_kv_override>,
@@ -241,7 +249,8 @@ impl Lists {
         let mut split = params.tensor_split.clone();
         // SAFETY: returns a number.
         split.resize(unsafe { sys::llama_max_devices() }.max(split.len()), 0.0);
-        Ok(Lists { devices, split, overrides, tensor_placement: TensorPlacement::of(params)? })
+        let tensor_placement = TensorPlacement::of(names.override_tensor, params)?;
+        Ok(Lists { devices, split, overrides, tensor_placement })
     }
 }
 

@@ -4,9 +4,10 @@ use std::ffi::CString;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::guard;
+use crate::guard::{self, ErrorBuffer};
 use crate::params::ModelParams;
-use foredraft_base::error::{Error, Result};
+use foredraft_base::error::{Code, Error, Result};
+use foredraft_native::foredraft_check_pattern;
 
 /// The longest pattern. llama.cpp reads it with a parser that recurses.
 const MAX_PATTERN: usize = 256;
@@ -24,18 +25,19 @@ pub(super) struct TensorPlacement {
 }
 
 impl TensorPlacement {
+    /// `key`: the load's field that names patterns and devices.
+    ///
     /// # Errors
-    /// A pattern that could take long, or a device that does not exist.
-    pub(super) fn of(params: &ModelParams) -> Result<TensorPlacement> {
+    /// A pattern contains NUL, or a device does not exist.
+    pub(super) fn of(key: &str, params: &ModelParams) -> Result<TensorPlacement> {
         let experts = experts_of(params.n_cpu_moe).map(|pattern| (pattern, "CPU"));
         let named = params.override_tensor.iter().map(|(pattern, device)| (pattern.clone(), device.as_str()));
         let (mut list, mut patterns) = (Vec::new(), Vec::new());
         for (pattern, device) in named.chain(experts) {
-            let c_pattern =
-                CString::new(pattern.as_str()).map_err(|_| Error::invalid("override_tensor: contains NUL"))?;
+            let c_pattern = c_pattern(key, &pattern)?;
             list.push(sys::llama_model_tensor_buft_override {
                 pattern: c_pattern.as_ptr(),
-                buft: buffer_type(device)?,
+                buft: buffer_type(key, device)?,
             });
             patterns.push(c_pattern);
         }
@@ -49,14 +51,18 @@ impl TensorPlacement {
     }
 }
 
-/// Refuses a pattern of `override_tensor` that is not like a name, or could take long to match.
+fn c_pattern(key: &str, pattern: &str) -> Result<CString> {
+    CString::new(pattern).map_err(|_| Error::invalid(format!("{key}: expected a pattern without NUL, got {pattern:?}")))
+}
+
+/// Refuses a pattern of `key` that llama.cpp cannot read, or that could take long to match.
 ///
 /// # Errors
-/// It is empty, too long, or has too many or nested repetitions.
-pub fn check_tensor_pattern(pattern: &str) -> Result<()> {
-    let refuse = |why: String| Err(Error::invalid(format!("override_tensor: {why}, in the pattern {pattern:?}")));
+/// It is empty, too long, no regular expression, or has too many or nested repetitions; [`Code::ResourceExhausted`]: memory is lacking.
+pub fn check_tensor_pattern(key: &str, pattern: &str) -> Result<()> {
+    let refuse = |why: String| Err(Error::invalid(format!("{key}: {why}, in the pattern {pattern:?}")));
     if pattern.is_empty() || pattern.len() > MAX_PATTERN {
-        return Err(Error::invalid(format!("override_tensor: expected a pattern of 1 to {MAX_PATTERN} bytes")));
+        return Err(Error::invalid(format!("{key}: expected a pattern of 1 to {MAX_PATTERN} bytes")));
     }
     let repeats = |text: &str| text.starts_with(['*', '+', '{']);
     let n = pattern.char_indices().filter(|(at, _)| repeats(&pattern[*at..])).count();
@@ -66,7 +72,16 @@ pub fn check_tensor_pattern(pattern: &str) -> Result<()> {
     if pattern.match_indices(')').any(|(at, _)| repeats(&pattern[at + 1..])) {
         return refuse("expected no repetition of a group".to_owned());
     }
-    Ok(())
+    let (c_pattern, mut why) = (c_pattern(key, pattern)?, ErrorBuffer::new());
+    // SAFETY: the pattern ends with NUL, and the buffer has the size. The guard catches exceptions.
+    if unsafe { foredraft_check_pattern(c_pattern.as_ptr(), why.ptr(), why.size()) } {
+        return Ok(());
+    }
+    let error = why.error(key);
+    if error.code() == Code::ResourceExhausted {
+        return Err(error);
+    }
+    refuse(format!("expected a regular expression ({})", why.message()))
 }
 
 /// The pattern of the experts of the first layers. `None`: of none.
@@ -80,7 +95,7 @@ fn experts_of(n_layers: u32) -> Option<String> {
 }
 
 /// The buffers of a device, by its name or by theirs.
-fn buffer_type(name: &str) -> Result<sys::ggml_backend_buffer_type_t> {
+fn buffer_type(key: &str, name: &str) -> Result<sys::ggml_backend_buffer_type_t> {
     let mut names = Vec::new();
     // SAFETY: indices are below the count, and devices and their types of buffers live as long as the process, as do their names.
     unsafe {
@@ -97,7 +112,7 @@ fn buffer_type(name: &str) -> Result<sys::ggml_backend_buffer_type_t> {
             names.push(known);
         }
     }
-    Err(Error::invalid(format!("override_tensor: there is no device {name:?}, but {}", names.join(", "))))
+    Err(Error::invalid(format!("{key}: there is no device {name:?}, but {}", names.join(", "))))
 }
 
 #[cfg(test)]
@@ -107,10 +122,10 @@ mod tests {
     #[test]
     fn patterns_that_could_take_long_are_refused() {
         for fine in [r"blk\.(1[0-9]|2[0-3])\.ffn_.*_exps\.", ".*=.*", r"\.ffn_(up|down)_exps", "attn?", "a{2,3}b*c+"] {
-            assert!(check_tensor_pattern(fine).is_ok(), "{fine}");
+            assert!(check_tensor_pattern("override_tensor", fine).is_ok(), "{fine}");
         }
         for bad in ["", "(a*)*", "(a|a)+b", "(a){9}", ".*.*.*.*.*x", &"a".repeat(257)] {
-            assert!(check_tensor_pattern(bad).is_err(), "{bad}");
+            assert!(check_tensor_pattern("override_tensor", bad).is_err(), "{bad}");
         }
     }
 

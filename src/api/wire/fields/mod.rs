@@ -276,6 +276,26 @@ impl<'a> Fields<'a> {
         self.read(key, |name, value| int_in(name, value, range))
     }
 
+    /// Reads a whole number, see [`int_in`], or one of the words.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn int_or_word<T: TryFrom<i64> + Copy>(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<i64>,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>> {
+        let (least, most) = (*range.start(), *range.end());
+        self.read(key, |name, value| match words.iter().find(|(word, _)| value == word) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => int_in(name, value, range).map_err(|_| {
+                let list: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                unexpected(name, &format!("a whole number from {least} to {most}, or {}", list.join(" or ")), value)
+            }),
+        })
+    }
+
     /// Reads a finite number, see [`number_in`].
     ///
     /// # Errors

@@ -145,18 +145,12 @@ fn bytes(fields: &mut Fields, key: &'static str, least: i64) -> Result<Option<u6
 
 /// Reads a number of layers, or one of llama.cpp's words.
 fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
-    match fields.get(key) {
-        Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
-        _ => fields.int(key, i64::from(i32::MIN)..=i64::from(i32::MAX)),
-    }
+    fields.int_or_word(key, i64::from(i32::MIN)..=i64::from(i32::MAX), &[("auto", -1), ("all", -2)])
 }
 
 /// Reads a number of layers, or `all`.
 fn n_cpu_moe(fields: &mut Fields, key: &'static str) -> Result<Option<u32>> {
-    match fields.get(key) {
-        Some(Value::String(_)) => fields.word(key, &[("all", ModelParams::ALL_LAYERS)]),
-        _ => fields.int(key, 0..=i64::from(ModelParams::ALL_LAYERS)),
-    }
+    fields.int_or_word(key, 0..=i64::from(ModelParams::ALL_LAYERS), &[("all", ModelParams::ALL_LAYERS)])
 }
 
 /// Reads pairs of a pattern and a device: an object, or strings in llama.cpp's form `pattern=device`.
@@ -169,7 +163,7 @@ fn override_tensor(fields: &mut Fields, key: &'static str) -> Result<Option<Vec<
         _ => fields.c_texts(key)?.map(|items| items.iter().map(|item| tensor_item(key, item)).collect()).transpose()?,
     };
     for (pattern, _) in pairs.iter().flatten() {
-        check_tensor_pattern(pattern)?;
+        check_tensor_pattern(key, pattern)?;
     }
     Ok(pairs)
 }

@@ -375,7 +375,9 @@ fn invalid_values_are_refused() {
     check(json!({"n_parallel": 257}), "n_parallel: expected a whole number from 1 to 256, got 257");
     check(json!({"n_threads": 513}), "n_threads: expected a whole number from -1 to 512, got 513");
     check(json!({"n_threads_draft": 513}), "n_threads_draft"); // checked even without a draft model
-    check(json!({"n_gpu_layers": "most"}), "n_gpu_layers: expected one of \"auto\", \"all\", got \"most\"");
+    let layers =
+        "n_gpu_layers: expected a whole number from -2147483648 to 2147483647, or \"auto\" or \"all\", got \"most\"";
+    check(json!({"n_gpu_layers": "most"}), layers);
     check(json!({"main_gpu": 16}), "main_gpu");
     check(
         json!({"split_mode": "column"}),
@@ -383,9 +385,20 @@ fn invalid_values_are_refused() {
     );
     check(json!({"tensor_split": vec![1; 17]}), "tensor_split: expected at most 16 shares, got 17");
     check(json!({"tensor_split": [-1]}), "tensor_split[0]");
-    check(json!({"n_cpu_moe": -1}), "n_cpu_moe");
+    for (value, shown) in [(json!(-1), "-1"), (json!("a"), "\"a\""), (json!(1.5), "1.5")] {
+        let expected = format!("n_cpu_moe: expected a whole number from 0 to 1000, or \"all\", got {shown}");
+        check(json!({"n_cpu_moe": value}), &expected);
+    }
     check(json!({"override_tensor": "experts"}), "pattern=device");
-    check(json!({"override_tensor": {"(a*)*": "CPU"}}), "repetition of a group");
+    for key in ["override_tensor", "override_tensor_draft"] {
+        check(json!({key: {"(a*)*": "CPU"}}), &format!("{key}: expected no repetition of a group"));
+        for pattern in ["ffn[", "(", "a)", "a{2", "*a", "\\", "[b-a]", "[[:none:]]", "(a)\\2"] {
+            let refused = format!("{key}: expected a regular expression (");
+            check(json!({key: {pattern: "CPU"}}), &refused);
+            check(json!({key: format!("{pattern}=CPU")}), &format!("in the pattern {pattern:?}"));
+        }
+        check(json!({key: {"a\0b": "CPU"}}), &format!("{key}: expected a pattern without NUL"));
+    }
     check(json!({"cache_type_k": "f15"}), "cache_type_k: expected one of \"f32\", \"f16\"");
     check(json!({"cache_type_v": "q4_0", "flash_attn": "off"}), "cache_type_v: a quantized V cache needs flash_attn");
     check(
@@ -467,7 +480,7 @@ fn command_lines_give_the_same_request() {
     check(b"[]", Code::InvalidJson, "expected a JSON object, got []");
     check(b"-m \xff", Code::InvalidJson, "not UTF-8");
     check(b"-m m.gguf -c -5", Code::InvalidRequest, "n_ctx: expected a whole number from 0");
-    check(b"-m m.gguf -ngl most", Code::InvalidRequest, "n_gpu_layers: expected one of");
+    check(b"-m m.gguf -ngl most", Code::InvalidRequest, "n_gpu_layers: expected a whole number from");
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 

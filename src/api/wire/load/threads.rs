@@ -135,16 +135,11 @@ pub(super) fn read(
 
 /// Reads a priority, as llama.cpp's number or `"idle"`.
 fn priority(fields: &mut Fields, key: &'static str) -> Result<Option<ThreadPriority>> {
-    match fields.get(key) {
-        Some(Value::String(word)) if word == "idle" => return Ok(Some(ThreadPriority::Idle)),
-        Some(value @ Value::String(_)) => {
-            return Err(unexpected(key, "a whole number from -1 to 3, or \"idle\"", value));
-        }
-        _ => {}
-    }
-    let number: Option<i64> = fields.int(key, -1..=3)?;
+    const IDLE: i64 = -2;
+    let number = fields.int_or_word(key, -1..=3, &[("idle", IDLE)])?;
     Ok(number.map(|number| match number {
-        ..=-1 => ThreadPriority::Low,
+        ..=IDLE => ThreadPriority::Idle,
+        -1 => ThreadPriority::Low,
         0 => ThreadPriority::Normal,
         1 => ThreadPriority::Medium,
         2 => ThreadPriority::High,
@@ -273,7 +268,7 @@ mod tests {
     #[test]
     fn wrong_values_are_errors_that_name_the_key() {
         for (object, message) in [
-            (json!({"prio": 4}), "prio: expected a whole number from -1 to 3, got 4"),
+            (json!({"prio": 4}), "prio: expected a whole number from -1 to 3, or \"idle\", got 4"),
             (
                 json!({"prio_batch": "high"}),
                 "prio_batch: expected a whole number from -1 to 3, or \"idle\", got \"high\"",

@@ -210,6 +210,19 @@ fn messages_that_a_template_drops_are_named_in_a_warning() {
     assert_eq!(warning(PRINTS_ALL, call), dropped("messages[11].tool_calls"));
 }
 
+/// Gemma 4's template looks back over all earlier messages for each message, and cannot end that loop.
+#[test]
+fn two_thousand_turns_render_with_a_template_that_looks_back_over_all_messages() {
+    let template = "{%- for m in messages %}{%- set before = namespace(role=None, found=false) %}{%- if loop.index0 > 0 %}\
+        {%- for j in range(loop.index0 - 1, -1, -1) %}{%- if not before.found %}{%- if messages[j]['role'] != 'tool' %}\
+        {%- set before.role = messages[j]['role'] %}{%- set before.found = true %}{%- endif %}{%- endif %}{%- endfor %}{%- endif %}\
+        {{- m.role[0] ~ (before.role or '-')[0] ~ m.content }}{%- endfor %}";
+    let messages: Vec<Json> =
+        (0..4000).map(|i| said(if i % 2 == 0 { "user" } else { "assistant" }, format!("{i} "))).collect();
+    let prompt = render(template, messages.into()).unwrap();
+    assert!(prompt.starts_with("u-0 au1 ua2 ") && prompt.ends_with("ua3998 au3999 "));
+}
+
 #[test]
 fn a_thousand_turns_render_with_a_template_that_compares_all_messages() {
     let template = "{% for m in messages %}{% set n = namespace(later=0) %}{% for o in messages[loop.index:] %}{% if o.role == 'user' %}\
