@@ -50,12 +50,13 @@ impl ConversationState {
         sequences.sum::<usize>() + name_bytes(&self.conversation)
     }
 
-    /// Replaces the state of each of its sequences and their checkpoints, always in the same order.
-    pub(super) fn replace_states(&mut self, mut replace: impl FnMut(&[u8]) -> Vec<u8>) {
-        for part in std::iter::once(&mut self.session.target).chain(&mut self.session.draft) {
-            part.state = replace(&part.state);
-            part.checkpoints.iter_mut().for_each(|(_, state)| *state = Arc::new(replace(state)));
-        }
+    /// The states of its sequences and their checkpoints, always in the same order.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        let parts = std::iter::once(&mut self.session.target).chain(&mut self.session.draft);
+        parts.flat_map(|part| {
+            let checkpoints = part.checkpoints.iter_mut().map(|(_, state)| Arc::make_mut(state));
+            std::iter::once(&mut part.state).chain(checkpoints)
+        })
     }
 }
 

@@ -109,15 +109,29 @@ impl Worker {
         self.shared.set_interruptible(false);
         self.publish();
         self.deliver();
+        self.cut_states();
         self.measure();
+    }
+
+    /// Whether there is nothing to do before the next command.
+    fn is_idle(&self) -> bool {
+        self.next_work() == NextWork::AfterCommand && self.postponed.is_empty() && self.commands.is_empty()
+    }
+
+    /// Makes room for conversations while there is nothing else to do.
+    fn cut_states(&mut self) {
+        while self.is_idle()
+            && !self.shared.interrupt.gate().is_closed()
+            && let Some(scheduler) = &mut self.scheduler
+            && scheduler.pool.conversations.cut_early()
+        {
+            self.publish();
+        }
     }
 
     /// Measures a size of batches, if nothing else is to be done. A command interrupts that.
     fn measure(&mut self) {
-        if self.measuring.is_done() || self.measuring.must_wait() {
-            return;
-        }
-        if self.next_work() != NextWork::AfterCommand || !self.postponed.is_empty() {
+        if self.measuring.is_done() || self.measuring.must_wait() || !self.is_idle() {
             return;
         }
         let Some(scheduler) = &mut self.scheduler else { return };
