@@ -247,10 +247,17 @@ pub fn with_suppressed_tokens(tokens: &[i32]) -> String {
 
 /// The same model with a chat template under `key`.
 pub fn with_template(key: &str, template: &str) -> String {
-    let mut model = Writer::without("gemma3", key);
-    model.entry(key, 8, |bytes| put_string(bytes, template));
+    with_texts("template", &[(key, template)])
+}
+
+/// The same model with texts under these keys, the first of which the vocabulary may have.
+pub fn with_texts(name: &'static str, texts: &[(&str, &str)]) -> String {
+    let mut model = Writer::without("gemma3", texts[0].0);
+    for (key, text) in texts {
+        model.entry(key, 8, |bytes| put_string(bytes, text));
+    }
     window(&mut model);
-    model.write("template")
+    model.write(name)
 }
 
 /// The same model without a chat template.

@@ -176,7 +176,7 @@ fn temperatures_count_by_type() {
 }
 
 #[test]
-fn temperatures_in_a_file_count_and_decision_models_are_refused() {
+fn temperatures_in_a_file_count_and_models_with_heads_are_refused() {
     let with_key = |key: &str, text: &str| {
         let model = tiny_models::with_seed(9, || tiny_models::with_template(key, text));
         start(json!({"model": model, "n_ctx": 512}))
@@ -198,6 +198,120 @@ fn temperatures_in_a_file_count_and_decision_models_are_refused() {
     let error = try_decide(&native, &request.to_string()).expect_err("it is refused");
     assert!(error.code() == Code::InvalidRequest && error.message().contains("type kev"), "{error}");
     complete(&native, Plain, &json!({"prompt": STORY, "n_predict": 1}));
+}
+
+/// An engine with a native decision model of this type.
+fn native(kind: &str, more: &[(&str, &str)]) -> JsonEngine {
+    const TEMPLATE: &str = "{{ state | tojson }}{% for q in questions or [] %}<{{ q.id }}>{% endfor %}|{{ type }}|{{ instructions }}\
+        {% for o in options %}{{ '\\n' }}{{ o.label or loop.index }}:{{ o.key }}={{ o.description | tojson }}{% endfor %}{{ '\\n' }}Answer:";
+    let texts = [&[("tokenizer.chat_template.systemone", TEMPLATE), ("gemma3.decision.type", kind)], more].concat();
+    let model = tiny_models::with_seed(9, || tiny_models::with_texts("native-decisions", &texts));
+    start(json!({"model": model, "n_ctx": 512}))
+}
+
+/// The probabilities of labels after a text, by `choices`. Each is the token that its text is alone, which may begin with a space.
+fn label_probabilities(engine: &JsonEngine, prompt: &str, labels: &[&str]) -> Vec<f64> {
+    let tokenized = |text: &str| {
+        let request = json!({"text": text, "add_special": false});
+        engine.call(Function::Tokenize, Ok(request.to_string().as_bytes())).expect("tokens")
+    };
+    let label = |label: &&str| {
+        let tokens = tokenized(label);
+        assert_eq!(tokens["length"], 1, "{tokens}");
+        tokens["tokens"][0].clone()
+    };
+    let labels: Vec<Value> = labels.iter().map(label).collect();
+    let request = json!({"prompt": tokenized(prompt)["ids"], "choices": labels, "temperature": 1});
+    let choices = complete(engine, Plain, &request)["choices"].clone();
+    choices.as_array().expect("a list").iter().map(|choice| choice["prob"].as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn native_decision_models_are_asked_by_their_own_template() {
+    let letters = |n: usize| ["A", "B", "C", "D", "E", "F", "G", "H", "I"][..n].to_vec();
+    let state = json!({"z": "Tom had a kite.", "a": 1});
+    let questions = json!({
+        "pick": {"type": "choice", "instructions": "Which?", "criteria": {"kite": "red", "hat": null, "dog": null}},
+        "level": {"type": "score", "instructions": "How sad?", "criteria": ["no", "yes"]},
+        "lost": {"type": "noul", "instructions": "It is lost.", "criteria": {"true": "gone"}},
+    });
+    let request = json!({"state": state, "questions": questions});
+    let close = |found: &Value, expected: f64| (found.as_f64().expect("a number") - expected).abs() < 1e-12;
+    for kind in ["openjev", "lev", "nimble"] {
+        let engine = native(kind, &[]);
+        let answer = decide(&engine, &request);
+        let answers = &answer["answers"];
+        let state =
+            if kind == "lev" { r#"{"a": 1, "z": "Tom had a kite."}"# } else { r#"{"z": "Tom had a kite.", "a": 1}"# };
+        let all = if kind == "nimble" { "<pick><level><lost>" } else { "" };
+        let shown = |kind_of: &str, text: &str, options: &[&str]| {
+            let label = |at: usize| if kind == "openjev" { (at + 1).to_string() } else { letters(9)[at].to_owned() };
+            let options = options.iter().enumerate().map(|(at, option)| format!("\n{}:{option}", label(at)));
+            format!("{state}{all}|{kind_of}|{text}{}\nAnswer:", options.collect::<String>())
+        };
+        let options = [r#"kite="red""#, "hat=null", "dog=null"];
+        let mut expected = label_probabilities(&engine, &shown("choice", "Which?", &options), &letters(3));
+        if kind == "lev" {
+            let reverse = [options[2], options[1], options[0]];
+            let other = label_probabilities(&engine, &shown("choice", "Which?", &reverse), &letters(3));
+            expected = (0..3).map(|at| (expected[at] + other[2 - at]) / 2.0).collect();
+        }
+        for (key, expected) in ["kite", "hat", "dog"].into_iter().zip(&expected) {
+            let found = &answers["pick"]["probabilities"][key];
+            assert!(close(found, *expected), "{kind}, {key}: {found}, expected {expected}");
+        }
+        let expected =
+            label_probabilities(&engine, &shown("score", "How sad?", &[r#"0="no""#, r#"1="yes""#]), &letters(2));
+        assert!(close(&answers["level"]["score"], expected[1]), "{kind}: {answers}");
+        let (yes, no) = (r#"true="gone""#, "false=null");
+        let order = if kind == "openjev" { [yes, no] } else { [no, yes] };
+        let labels = letters(if kind == "lev" { 9 } else { 2 });
+        let probs = label_probabilities(&engine, &shown("noul", "It is lost.", &order), &labels);
+        let rating = |probs: &[f64]| probs.iter().enumerate().map(|(at, prob)| prob * at as f64 / 8.0).sum();
+        let expected = match kind {
+            "openjev" => probs[0],
+            "lev" => rating(&probs),
+            _ => probs[1],
+        };
+        assert!(close(&answers["lost"]["noul"], expected), "{kind}: {answers}");
+        // The same bits alone and in another order, unless the prompt names all questions; by a submit and polls; and by messages.
+        if kind != "nimble" {
+            for id in ["lost", "pick"] {
+                let alone = decide(&engine, &json!({"state": request["state"], "questions": {id: questions[id]}}));
+                assert_eq!(alone["answers"][id].to_string(), answers[id].to_string(), "{kind}");
+            }
+        }
+        let updates = drain(&engine, Foredraft, submit(&engine, Foredraft, &request));
+        assert_eq!(bits(updates.last().expect("an end")), bits(&answer));
+        let messages = json!([{"role": "user", "content": "Tom had a kite."}]);
+        let of_messages = decide(&engine, &json!({"messages": messages, "questions": questions}));
+        assert_eq!(bits(&of_messages), bits(&decide(&engine, &json!({"state": messages, "questions": questions}))));
+        // A label in the state is text, and what cannot be asked is an error that names the field.
+        let refused = |more: Value, why: &str| {
+            let error = try_decide(&engine, &with(&request, more).to_string()).expect_err(why);
+            assert!(error.message().contains(why), "{why}: {error}");
+        };
+        refused(json!({"state": null, "prompt": "a"}), "a decision model is asked about state or messages");
+        refused(json!({"state": "a ".repeat(2000)}), "questions.pick: ");
+        let many: Map<String, Value> = (0..300).map(|at| (at.to_string(), Value::Null)).collect();
+        let many = json!({"x": {"type": "choice", "instructions": "b", "criteria": many}});
+        refused(json!({"questions": many}), "questions.x.criteria: 300 options, and the model has labels for ");
+    }
+}
+
+#[test]
+fn native_decision_models_have_temperatures_and_need_a_template() {
+    let request = json!({"state": "a", "questions": questions(3)});
+    let plain = decide(&native("lev", &[]), &request)["answers"].clone();
+    let answers =
+        decide(&native("lev", &[("gemma3.decision.temperature.choice.small", "4")]), &request)["answers"].clone();
+    let same = decide(&native("lev", &[]), &with(&request, json!({"temperatures": {"choice": 4}})));
+    assert_eq!(same["answers"], answers, "as given by the host");
+    assert!(plain["q0"] != answers["q0"] && plain["q1"] == answers["q1"] && plain["q2"] == answers["q2"]);
+    let model = tiny_models::with_template("gemma3.decision.type", "nimble");
+    let error =
+        try_decide(&start(json!({"model": model, "n_ctx": 512})), &request.to_string()).expect_err("no template");
+    assert!(error.message().contains("no chat template named systemone"), "{error}");
 }
 
 #[test]

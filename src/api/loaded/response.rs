@@ -286,8 +286,11 @@ fn completion_response(record: &RequestRecord, ended: &EndedCompletion) -> Optio
         answer.insert("choices".into(), scored_choices(record, scores));
     }
     if !record.request.questions.is_empty() {
-        let answers = record.request.questions.iter().zip(&outcome.decisions);
-        let answers = answers.map(|(asked, scores)| (asked.id.clone(), asked.answer(&scores.probs)));
+        let mut scores = outcome.decisions.iter().map(|scores| scores.probs.as_slice());
+        let answers = record.request.questions.iter().map_while(|asked| {
+            let orders: Vec<&[f64]> = asked.orders().filter_map(|_| scores.next()).collect();
+            (!orders.is_empty()).then(|| (asked.id.clone(), asked.answer(&orders)))
+        });
         answer.insert("answers".into(), answers.collect::<Map<_, _>>().into());
     }
     if let Some(restored) = &outcome.session_load {

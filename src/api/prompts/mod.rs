@@ -4,6 +4,7 @@ pub mod chat;
 pub mod chat_format;
 mod infill;
 mod interrupt;
+mod native_decision;
 mod pictures;
 mod serving_model;
 
@@ -23,7 +24,7 @@ use crate::api::prompts::chat::{
     ChatTemplate, FittedChat, RenderInput, Rendered, add_to_system, drop_turns, without_dropped,
 };
 use crate::api::wire::request::{
-    AskedQuestion, ChatInput, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
+    AskedQuestion, ChatInput, DecisionModel, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
 };
 use crate::error::{Error, Result};
 use crate::llama::{EncodedPicture, Token, Vocab, Vocabulary as _};
@@ -96,7 +97,9 @@ impl PromptSource {
         }
         let prediction = self.prediction.as_ref().map_or(0, String::len);
         let questions = self.questions.iter().map(AskedQuestion::len_estimate);
-        let inputs = self.inputs.all.iter().map(|input| input.prompt.text_len());
+        // A native decision model reads the state with each question.
+        let times = if self.decision_model().is_some() { self.questions.len() } else { 1 };
+        let inputs = self.inputs.all.iter().map(|input| input.prompt.text_len().saturating_mul(times));
         let is_short = inputs.chain(questions).fold(prediction, usize::saturating_add) <= MAX_INLINE;
         is_short && chat_len <= MAX_INLINE_CHAT && (!self.has_grammar || self.serving.model.has_token_tree())
     }
@@ -107,6 +110,9 @@ impl PromptSource {
     /// # Errors
     /// The template rejects the messages, a token is not in the vocabulary, or a prompt is empty or does not fit.
     pub fn prepare(&self) -> Result<PreparedTexts> {
+        if let Some(model) = self.decision_model() {
+            return self.decision(model);
+        }
         let _tree = self.has_grammar.then(|| self.serving.model.token_tree());
         let mut frame = QuestionFrame { before: "\n\n", text: "\n".to_owned(), marks: Vec::new() };
         let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
@@ -131,6 +137,27 @@ impl PromptSource {
         Ok(PreparedTexts { prompts, questions, prediction: prediction.transpose()? })
     }
 
+    /// The native decision model that answers the questions in its own form.
+    fn decision_model(&self) -> Option<DecisionModel> {
+        self.questions.first().and_then(AskedQuestion::model)
+    }
+
+    /// Prepares the questions to a native decision model: what their prompts have in common is the prompt.
+    fn decision(&self, model: DecisionModel) -> Result<PreparedTexts> {
+        let chat = self.inputs.all.first().and_then(|input| match &input.prompt {
+            Prompt::Messages(chat) => Some((chat, chat.state.as_deref()?)),
+            Prompt::Text(_) | Prompt::Infill(_) => None,
+        });
+        let not_a_chat = || Error::invalid("prompt: a decision model is asked about state or messages");
+        let (chat, state) = chat.ok_or_else(not_a_chat)?;
+        refuse_pictures(chat)?;
+        let (questions, special) = (&self.questions, self.inputs.parse_special);
+        let prompts = native_decision::prompts(model, questions, state, special, &self.serving, &self.interrupt)?;
+        let text = self.serving.vocab().detokenize(&prompts.common, true)?;
+        let prompt = PreparedPrompt::whole(prompts.common, Some(String::from_utf8_lossy(&text).into()));
+        Ok(PreparedTexts { prompts: vec![prompt], questions: prompts.questions, prediction: None })
+    }
+
     /// Tokenizes one prompt. Error messages call it `name`. `frame` becomes that of messages.
     fn prompt(&self, name: &str, input: &Input, frame: &mut QuestionFrame) -> Result<PreparedPrompt> {
         let parse_special = self.inputs.parse_special;
@@ -145,12 +172,7 @@ impl PromptSource {
             }
             Prompt::Messages(chat) if self.questions.is_empty() => self.chat(chat)?,
             Prompt::Messages(chat) => {
-                if let Some(first) = chat.pictures.first() {
-                    return Err(Error::invalid(format!(
-                        "{}: pictures are not available yet with questions",
-                        first.name
-                    )));
-                }
+                refuse_pictures(chat)?;
                 let rendered = self.render(chat, &chat.messages)?;
                 let (rendered, of_messages) = before_question(rendered)?;
                 *frame = of_messages;
@@ -247,6 +269,14 @@ pub struct PreparedTexts {
     pub questions: Vec<QuestionTokens>,
     /// The predicted output.
     pub prediction: Option<Arc<Predicted>>,
+}
+
+/// # Errors
+/// There are pictures.
+fn refuse_pictures(chat: &ChatInput) -> Result<()> {
+    chat.pictures.first().map_or(Ok(()), |first| {
+        Err(Error::invalid(format!("{}: pictures are not available yet with questions", first.name)))
+    })
 }
 
 /// Divides a prompt where its question is put: into the part before it, and the text after it.

@@ -111,6 +111,11 @@ impl Model {
         self.chat_template_named(Some(c"tool_use"))
     }
 
+    /// The template of native decision models for a state and a question.
+    pub fn decision_template(&self) -> Option<String> {
+        self.chat_template_named(Some(c"systemone"))
+    }
+
     /// The template that some files have for a query and a document, as text with `{query}` and `{document}`.
     pub fn rerank_template(&self) -> Option<String> {
         self.chat_template_named(Some(c"rerank"))

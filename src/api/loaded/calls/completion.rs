@@ -52,7 +52,7 @@ impl LocalEngine {
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
-        decision::validate(&request, &serving)?;
+        decision::set_model(&mut request, &serving)?;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
         let elapsed = request.options.elapsed;

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use crate::api::prompts::{QuestionTokens, ServingModel};
-use crate::api::wire::request::{AskedQuestion, Choices, CompletionRequest};
+use crate::api::wire::request::{AskedQuestion, Choices, CompletionRequest, DecisionModel};
 use crate::engine::{Question, Questions};
 use crate::error::{Error, Result};
-
-/// The numbers of options up to which llama.cpp's metadata has a temperature of its own.
-const BUCKETS: [(usize, &str); 4] = [(2, ".2"), (5, ".3_5"), (10, ".6_10"), (usize::MAX, ".11")];
 
 /// `choices` as the only question, whose choices continue the prompt itself.
 ///
@@ -35,25 +32,36 @@ pub(super) fn questions(
         choices,
         temperature: asked.temperature.or_else(|| temperature_in_file(asked, serving)).unwrap_or(1.0),
     };
-    (!asked.is_empty()).then(|| asked.iter().zip(tokens).map(question).collect())
+    let orders = asked.iter().flat_map(AskedQuestion::orders).map(|(asked, _)| asked);
+    (!asked.is_empty()).then(|| orders.zip(tokens).map(question).collect())
 }
 
 /// The temperature that calibrates the model's answers to such a question, by llama.cpp's metadata of decision models.
 fn temperature_in_file(asked: &AskedQuestion, serving: &ServingModel) -> Option<f32> {
-    let (n, kind) = (asked.labels().len(), asked.kind.as_str());
-    let bucket = BUCKETS.iter().find(|(most, _)| n <= *most).map_or("", |(_, bucket)| bucket);
+    let (n, kind) = (asked.n_options(), asked.kind.as_str());
+    let bucket = DecisionModel::temperature_buckets(asked.model())
+        .iter()
+        .find(|(most, _)| n <= *most)
+        .map_or("", |(_, bucket)| bucket);
     let key = |bucket: &str| serving.model.metadata_of_kind(&format!("decision.temperature.{kind}{bucket}"));
     let temperature = key(bucket).or_else(|| key(""))?.parse::<f32>().ok();
     temperature.filter(|temperature| temperature.is_finite() && *temperature > 0.0)
 }
 
+/// Gives the questions of a request to a native decision model the form of its type.
+///
 /// # Errors
-/// The request has questions, and the model answers such only in a form that this version does not have.
-pub(super) fn validate(request: &CompletionRequest, serving: &ServingModel) -> Result<()> {
+/// Its type is none that this version has.
+pub(super) fn set_model(request: &mut CompletionRequest, serving: &ServingModel) -> Result<()> {
     let native = serving.model.metadata_of_kind("decision.type").filter(|_| !request.questions.is_empty());
-    native.map_or(Ok(()), |native| {
-        Err(Error::invalid(format!(
-            "questions: the model is a decision model of type {native}, whose prompts and heads this version does not have"
-        )))
-    })
+    let Some(native) = native else { return Ok(()) };
+    let model = DecisionModel::of(&native).ok_or_else(|| {
+        Error::invalid(format!(
+            "questions: the model is a decision model of type {native}, whose heads this version does not have"
+        ))
+    })?;
+    let mut questions = request.questions.to_vec();
+    questions.iter_mut().for_each(|question| question.set_model(model));
+    request.questions = questions.into();
+    Ok(())
 }

@@ -147,6 +147,8 @@ pub struct ChatInput {
     pub shown_schema: Option<ShownSchema>,
     /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
     pub continued: Option<ContinuedTurn>,
+    /// What questions are about, for a native decision model: the state, or the messages as they came.
+    pub state: Option<Box<Value>>,
 }
 
 /// The form in which the model sees the schema of its answer.
@@ -225,6 +227,7 @@ pub(super) fn read(fields: &mut Fields, asks: bool) -> Result<Inputs> {
     let state = if asks { fields.get("state") } else { None };
     let mut chat = ChatInput::read(fields, state)?;
     if let Some(chat) = chat.as_mut().filter(|_| asks) {
+        chat.state = Some(Box::new(state.map_or_else(|| chat.messages.clone().into(), Value::clone)));
         chat.leave_room_for_question();
     }
     let infill = Infill::read(fields, given)?;
@@ -348,6 +351,7 @@ impl ChatInput {
             add_generation_prompt: add_generation_prompt.unwrap_or(true),
             shown_schema,
             continued: None,
+            state: None,
         }))
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
+use super::decision_model::DecisionModel;
 use super::prompt::{as_text, value_len};
 use crate::api::wire::fields::{Fields, number_in, show, unexpected};
 use crate::error::{Error, Result};
@@ -31,6 +32,8 @@ pub struct AskedQuestion {
     pub kind: AnswerKind,
     /// Divides the logits, if the request says so.
     pub temperature: Option<f32>,
+    /// The model that it is asked by a prompt of its own; `None`: by its chat template.
+    model: Option<DecisionModel>,
     instructions: Value,
     options: Vec<AnswerOption>,
 }
@@ -77,6 +80,62 @@ impl AskedQuestion {
         options.fold(value_len(&self.instructions), usize::saturating_add)
     }
 
+    /// Asks it in the form of a native decision model.
+    pub fn set_model(&mut self, model: DecisionModel) {
+        self.model = Some(model);
+        if self.kind == AnswerKind::Noul && !model.is_true_first() {
+            self.options.reverse();
+        }
+    }
+
+    /// The native decision model whose form it has.
+    pub fn model(&self) -> Option<DecisionModel> {
+        self.model
+    }
+
+    /// The number of its options.
+    pub fn n_options(&self) -> usize {
+        self.options.len()
+    }
+
+    /// The number of labels among which a native decision model decides.
+    pub fn n_labels(&self) -> usize {
+        match (self.kind, self.model) {
+            (AnswerKind::Noul, Some(model)) => model.n_ratings(),
+            _ => self.options.len(),
+        }
+    }
+
+    /// The question, once for each order in which its options are asked, and whether that is the reverse one.
+    pub fn orders(&self) -> impl Iterator<Item = (&AskedQuestion, bool)> {
+        let both = self.kind == AnswerKind::Choice && self.model.is_some_and(DecisionModel::asks_both_orders);
+        let n = if both && self.options.len() > 1 { 2 } else { 1 };
+        [false, true].into_iter().take(n).map(move |is_reversed| (self, is_reversed))
+    }
+
+    /// The question as the template of a native decision model gets it. `labels`: those of the options, if it gets them.
+    pub fn variables(&self, labels: &[String], is_reversed: bool) -> Map<String, Value> {
+        let option = |(index, option): (usize, &AnswerOption)| {
+            let label = labels.get(index).map(|label| ("label".to_owned(), label.as_str().into()));
+            let own = [
+                ("key".to_owned(), option.key.as_str().into()),
+                ("description".to_owned(), option.description.clone()),
+            ];
+            own.into_iter().chain(label).collect::<Map<_, _>>().into()
+        };
+        let options: Vec<Value> = match is_reversed {
+            false => self.options.iter().enumerate().map(option).collect(),
+            true => self.options.iter().rev().enumerate().map(option).collect(),
+        };
+        let instructions = self.instructions.clone();
+        Map::from_iter([
+            ("id".to_owned(), self.id.as_str().into()),
+            ("type".to_owned(), self.kind.as_str().into()),
+            ("instructions".to_owned(), instructions),
+            ("options".to_owned(), options.into()),
+        ])
+    }
+
     /// The texts of its answers.
     pub fn labels(&self) -> impl ExactSizeIterator<Item = &str> {
         self.options.iter().map(|option| option.label.as_str())
@@ -102,8 +161,15 @@ impl AskedQuestion {
         text
     }
 
-    /// The answer, with the probability of each option.
-    pub fn answer(&self, probs: &[f64]) -> Value {
+    /// The answer, with the probability of each option, in each order.
+    pub fn answer(&self, orders: &[&[f64]]) -> Value {
+        let of = |at: usize, (order, probs): (usize, &&[f64])| {
+            let at = if order == 0 { Some(at) } else { (probs.len() - 1).checked_sub(at) };
+            at.and_then(|at| probs.get(at)).copied().unwrap_or(0.0)
+        };
+        let n = orders.first().map_or(0, |probs| probs.len());
+        let mean = |at| orders.iter().enumerate().map(|order| of(at, order)).sum::<f64>() / orders.len() as f64;
+        let probs: &[f64] = &(0..n).map(mean).collect::<Vec<f64>>();
         let probability = |index: usize| probs.get(index).copied().unwrap_or(0.0);
         let named = || self.options.iter().zip(probs).map(|(option, prob)| (option.key.clone(), json!(prob)));
         let best = (1..probs.len()).fold(0, |best, at| if probability(at) > probability(best) { at } else { best });
@@ -125,7 +191,13 @@ impl AskedQuestion {
                     "confidence": score_confidence(best, probs),
                 })
             }
-            AnswerKind::Noul => json!({"type": kind, "noul": probability(0)}),
+            AnswerKind::Noul if self.model.is_none_or(DecisionModel::is_true_first) => {
+                json!({"type": kind, "noul": probability(0)})
+            }
+            AnswerKind::Noul => {
+                let rated: f64 = probs.iter().zip(0_u32..).map(|(prob, rating)| prob * f64::from(rating)).sum();
+                json!({"type": kind, "noul": rated / (probs.len() as f64 - 1.0).max(1.0)})
+            }
         }
     }
 }
@@ -200,7 +272,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Vec<AskedQuestion>> {
         fields.absorb(inner);
         let place = AnswerKind::WORDS.iter().position(|(_, known)| *known == kind);
         let temperature = place.and_then(|place| temperatures.get(place).copied().flatten());
-        Ok(AskedQuestion { id: id.clone(), kind, temperature, instructions, options })
+        Ok(AskedQuestion { id: id.clone(), kind, temperature, model: None, instructions, options })
     };
     questions.iter().map(read).collect()
 }

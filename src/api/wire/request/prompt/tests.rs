@@ -105,6 +105,7 @@ fn messages_are_parsed() {
             add_generation_prompt: true,
             shown_schema: None,
             continued: None,
+            state: None,
         }
     );
     let tool = json!({"type": "function", "function": {"name": "a"}});
