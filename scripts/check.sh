@@ -9,6 +9,7 @@
 #   faults [FAULTS KILLS]         lets each call of the system fail in turn, kills processes that save (40 and 100), and limits Python's memory
 #   chaos [MINUTES] | soak        random calls on eight threads (10); memory after 100000 requests and 1000 loads
 #   deaths                        kills isolated engines at random moments; prints the table of docs/isolation.md
+#   conversations [TURNS]         turns of a hundred conversations in random order, with forks and rewinds (1000), on each kind of memory
 #   exactness                     compares the distributions of 100000 sampled outputs with and without speculation, for each verification rule
 #   templates                     prompts of real chat templates beside Jinja2's, and messages of completions beside llama.cpp's (downloads 76 MB)
 #   schemas                       the JSON Schema test suite: no grammar accepts what it calls invalid (downloads 0.4 MB)
@@ -47,7 +48,7 @@ miri() {
 }
 
 case $check in
-    asan | tsan | valgrind | miri | fuzz | faults | chaos | soak | deaths | architectures | exactness | templates | schemas | tool-calls) setup ;;
+    asan | tsan | valgrind | miri | fuzz | faults | chaos | soak | deaths | conversations | architectures | exactness | templates | schemas | tool-calls) setup ;;
     audit) ;;
     *)
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
@@ -69,6 +70,10 @@ case $check in
     soak) scripts/soak.sh soak "$@" ;;
     deaths)
         tests --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of never_polled | sed 's/^[.]*|/|/' | grep '^|'
+        ;;
+    conversations)
+        echo "| memory | turns | cached | states found | missed | bytes at most | samples |"
+        FOREDRAFT_TURNS=${1:-1000} tests --quiet --test exactness -- --nocapture outputs_of_a_fresh_engine small_limit 2>&1 | grep -E '^\||panicked|^test result'
         ;;
     architectures)
         FOREDRAFT_TABLE=1 tests --test architectures -- --ignored --exact all_architectures

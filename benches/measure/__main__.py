@@ -22,6 +22,7 @@ NAMES = {
     "hybrids": "drafts of a chosen quality over none, with hybrids of random weights",
     "loads": "loads in memory and from the disk, and the memory they need, beside llama.cpp and ik_llama.cpp",
     "logits": "the cost of a logits callback",
+    "minds": "conversations that come back from memory, first tokens of prepared turns, and questions in bulk",
     "polls": "how long submits and polls of chats take at most, beside busy programs",
     "schemas": "JSONSchemaBench: schemas that compile, instances that are judged rightly, and the cost of masks, beside llguidance",
     "slots": "several requests at once, beside llama-server",

@@ -1,5 +1,9 @@
 //! Conversations: many more than slots, in random order. Each output is that of a fresh engine, whatever the memory.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::{complete, drain, model, n, start, submit, tiny_models, tokens, with};
 use foredraft::api::JsonEngine;
@@ -45,16 +49,62 @@ fn change(engine: &JsonEngine, prompts: &mut [Vec<usize>], random: usize) {
     }
 }
 
-/// Runs turns of conversations in random order, two at a time, each with the prompt so far and a few new tokens. Returns the share of the
-/// prompts' tokens that was cached, and the most bytes in memory.
-fn talk(kind: &str, init: &Value, n_conversations: usize, n_turns: usize) -> (f64, usize) {
+/// The number of turns for each kind of memory, if a check sets it.
+fn n_turns() -> Option<usize> {
+    std::env::var("FOREDRAFT_TURNS").ok().map(|n| n.parse().expect("a number"))
+}
+
+/// How the turns of conversations went.
+#[derive(Debug)]
+struct Talk {
+    /// The share of the prompts' tokens that was cached.
+    cached: f64,
+    /// Turns after the first of a conversation that found a state, and those that found none.
+    n_found: usize,
+    n_missed: usize,
+    /// The most bytes in memory, and how often they were read.
+    most: usize,
+    n_samples: usize,
+}
+
+/// Runs turns of conversations in random order, two at a time, each with the prompt so far and a few new tokens, while a thread reads how much
+/// memory they take.
+fn talk(kind: &str, init: &Value, n_conversations: usize, n_turns: usize) -> Talk {
     let limit = init["cache_ram_mb"].as_u64().map_or(256, |mb| usize::try_from(mb).expect("small")) << 20;
     let fresh = start(with(init, json!({"n_parallel": 1, "kv_unified": false})));
     let engine = start(with(init, json!({"n_parallel": 2})));
+    let has_ended = AtomicBool::new(false);
+    let sample = || {
+        let (mut most, mut n_samples) = (0, 0);
+        while !has_ended.load(Ordering::Acquire) {
+            let bytes = n(&engine.status()["conversations"]["bytes"]);
+            assert!(bytes <= limit, "{kind}: {bytes} of {limit} bytes");
+            (most, n_samples) = (most.max(bytes), n_samples + 1);
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        (most, n_samples)
+    };
+    std::thread::scope(|scope| {
+        let sampler = scope.spawn(sample);
+        // Also after a failure, which would wait for the thread otherwise.
+        let talked = catch_unwind(AssertUnwindSafe(|| take_turns(kind, &engine, &fresh, n_conversations, n_turns)));
+        has_ended.store(true, Ordering::Release);
+        let (most, n_samples) = sampler.join().expect("within the limit");
+        let talk = Talk { n_samples, ..talked.unwrap_or_else(|failed| resume_unwind(failed)) };
+        let talk = Talk { most: talk.most.max(most), ..talk };
+        let Talk { cached, n_found, n_missed, most, n_samples } = &talk;
+        eprintln!("\n| {kind} | {} | {cached:.2} | {n_found} | {n_missed} | {most} | {n_samples} |", 2 * (n_turns / 2));
+        talk
+    })
+}
+
+fn take_turns(kind: &str, engine: &JsonEngine, fresh: &JsonEngine, n_conversations: usize, n_turns: usize) -> Talk {
     let mut prompts: Vec<Vec<usize>> = (0..n_conversations).map(|name| tokens(name, 60 + name)).collect();
-    let (mut n_cached, mut n_prompt, mut most) = (0, 0, 0);
+    let mut is_known = vec![false; n_conversations];
+    let mut talk = Talk { cached: 0.0, n_found: 0, n_missed: 0, most: 0, n_samples: 0 };
+    let (mut n_cached, mut n_prompt) = (0, 0);
     let mut random = 5_usize;
-    for round in 0..n_turns {
+    for round in 0..n_turns / 2 {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let first = (random >> 33) % n_conversations;
         let both = [first, (first + 1 + (random >> 45) % (n_conversations - 1)) % n_conversations];
@@ -65,34 +115,37 @@ fn talk(kind: &str, init: &Value, n_conversations: usize, n_turns: usize) -> (f6
                 "return_tokens": true, "speculative": drafting(round), "conversation": format!("character {name}"),
                 "priority": round % 2,
             });
-            (name, submit(&engine, Foredraft, &request), request)
+            (name, submit(engine, Foredraft, &request), request)
         });
         for (name, id, request) in turns {
-            let updates = drain(&engine, Foredraft, id);
+            let updates = drain(engine, Foredraft, id);
             let found: Vec<Value> =
                 updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect();
             let alone = json!({"cache_prompt": false, "speculative": false, "conversation": null, "priority": 0});
-            let expected = complete(&fresh, Plain, &with(&request, alone));
+            let expected = complete(fresh, Plain, &with(&request, alone));
             assert_eq!(json!(found), expected["tokens"], "{kind}, round {round}, conversation {name}");
-            n_cached += n(&updates.last().expect("an end")["timings"]["cache_n"]);
-            n_prompt += prompts[name].len();
+            let own = n(&updates.last().expect("an end")["timings"]["cache_n"]);
+            (n_cached, n_prompt) = (n_cached + own, n_prompt + prompts[name].len());
+            match std::mem::replace(&mut is_known[name], true) {
+                true if own > 0 => talk.n_found += 1,
+                true => talk.n_missed += 1,
+                false => {}
+            }
             prompts[name].extend(found.iter().map(n));
             if prompts[name].len() > 300 {
                 prompts[name].truncate(70); // it rewinds
             }
-            let bytes = n(&engine.status()["conversations"]["bytes"]);
-            assert!(bytes <= limit, "{kind}: {bytes} of {limit} bytes");
-            most = most.max(bytes);
+            talk.most = talk.most.max(n(&engine.status()["conversations"]["bytes"]));
         }
-        change(&engine, &mut prompts, random >> 20);
+        change(engine, &mut prompts, random >> 20);
     }
-    (n_cached as f64 / n_prompt as f64, most)
+    Talk { cached: n_cached as f64 / n_prompt as f64, ..talk }
 }
 
 #[test]
 fn a_hundred_conversations_have_the_outputs_of_a_fresh_engine() {
-    let (cached, most) = talk("drafts", &json!({"n_ctx": 512}), 100, 300);
-    assert!(cached > 0.7 && most > 1 << 20, "{cached} of the prompts was cached, {most} bytes");
+    let talk = talk("drafts", &json!({"n_ctx": 512}), 100, n_turns().unwrap_or(600));
+    assert!(talk.cached > 0.7 && talk.most > 1 << 20, "{talk:?}");
 }
 
 #[test]
@@ -106,11 +159,11 @@ fn conversations_on_other_memories_have_the_outputs_of_a_fresh_engine() {
         ("sliding window", json!({"model": tiny_models::sliding_window(), "model_draft": null, "swa_full": false})),
     ] {
         let init = with(&json!({"n_ctx": 512, "n_batch": 64, "n_ubatch": 32}), init);
-        let (cached, most) = talk(kind, &init, 8, 40);
-        assert!(
-            cached > 0.4 && (most > 0) == (init["cache_ram_mb"] != 0),
-            "{kind}: {cached} of the prompts was cached, {most} bytes"
-        );
+        let talk = match n_turns() {
+            Some(n_turns) => talk(kind, &init, 100, n_turns),
+            None => talk(kind, &init, 8, 80),
+        };
+        assert!(talk.cached > 0.4 && (talk.most > 0) == (init["cache_ram_mb"] != 0), "{kind}: {talk:?}");
     }
 }
 
@@ -267,8 +320,8 @@ fn actions_wait_for_no_request() {
 
 #[test]
 fn a_small_limit_is_never_passed() {
-    let (cached, most) = talk("limit", &json!({"n_ctx": 512, "cache_ram_mb": 1}), 30, 60);
-    assert!(cached > 0.0 && most > 0, "{cached}, {most}");
+    let talk = talk("limit", &json!({"n_ctx": 512, "cache_ram_mb": 1}), 30, n_turns().unwrap_or(120));
+    assert!(talk.cached > 0.0 && talk.most > 0, "{talk:?}");
 }
 
 #[test]
