@@ -28,7 +28,7 @@ namespace Foredraft.Tests
             kept.NextAsync().Wait();
             Check.That(!running.Finished, "it has ended");
             // A poll sees what is new before the callback says so.
-            SpinWait.SpinUntil(() => Volatile.Read(ref updates) > 0, 20000);
+            SpinWait.SpinUntil(() => Volatile.Read(ref updates) > 0, 600000);
             return updates;
         }
 
@@ -62,7 +62,7 @@ namespace Foredraft.Tests
             engine.Load(new Json { ["model"] = Runner.Model("draft"), ["n_ctx"] = 512, ["n_threads"] = 1, ["log_level"] = "none" });
             Callbacks.SetLog((level, text) => { });
             kept = engine.Submit("{\"prompt\": \"Once upon a time\", \"ignore_eos\": true, \"n_predict\": -1}");
-            Check.That(SpinWait.SpinUntil(() => Volatile.Read(ref updates) > 0, 20000), "no updates");
+            Check.That(SpinWait.SpinUntil(() => Volatile.Read(ref updates) > 0, 600000), "no updates");
         }
 
         public void Release() { Engine.Named("domains").Dispose(); }
@@ -106,7 +106,7 @@ namespace Foredraft.Tests
             var program = new ProcessStartInfo("mono", typeof(Runner).Assembly.Location + " " + Runner.EndsWhileAnotherDomainRuns) { UseShellExecute = false };
             using (var running = Process.Start(program))
             {
-                var ended = running.WaitForExit(60000);
+                var ended = running.WaitForExit(600000);
                 if (!ended) running.Kill();
                 Check.That(ended, "it hangs");
                 Check.Equal(0, running.ExitCode);

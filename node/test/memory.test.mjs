@@ -33,10 +33,16 @@ test('memory stays flat over many short requests', async () => {
     globalThis.gc();
     return process.memoryUsage().rss;
   };
-  const before = await requests(500);
-  const after = await requests(1500);
+  // What a runtime keeps stops growing. A leak is there in each series.
+  let before = await requests(500);
+  const grown = [];
+  while (grown.length < 4 && !(grown.at(-1) < 8e6)) {
+    const after = await requests(1500);
+    grown.push(after - before);
+    before = after;
+  }
   await engine.close();
-  assert.ok(after - before < 8e6, `${(after - before) / 1e6} MB more after 1500 requests`);
+  assert.ok(grown.at(-1) < 8e6, `${grown} bytes more after each 1500 requests`);
 });
 
 test('engines that were dropped are closed', { skip: process.platform !== 'linux' }, async () => {

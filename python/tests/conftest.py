@@ -17,7 +17,7 @@ DRAFT = MODELS / "stories-draft.gguf"
 #: A text without end, which only a cancellation ends.
 ENDLESS = {"ignore_eos": True, "n_predict": -1}
 #: Ends a test that hangs; no test asserts how long anything takes.
-HANG = 120
+HANG = 600
 
 CONFIG = {"model_draft": DRAFT, "n_parallel": 2, "n_ctx": 1024, "warmup": False}
 

@@ -11,7 +11,7 @@ def test_streams_are_collected_at_each_line_of_the_notifier():
         import asyncio, faulthandler, gc, sys
         from foredraft import Engine, _notify
 
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(500, exit=True)
         gc.disable()
         left, seen = [], set()
 
@@ -62,7 +62,7 @@ def test_an_engine_is_collected_while_a_log_handler_is_locked():
         import faulthandler, gc, logging
         from foredraft import Engine
 
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(500, exit=True)
 
         class Handler(logging.Handler):
             def emit(self, record):
@@ -88,7 +88,7 @@ def test_an_engine_is_collected_on_its_own_thread():
         import faulthandler, gc, threading
         from foredraft import Engine
 
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(500, exit=True)
         for _ in range(5):
             engine = Engine(TARGET, **CONFIG)
             may_collect, has_collected = threading.Event(), threading.Event()
@@ -103,7 +103,7 @@ def test_an_engine_is_collected_on_its_own_thread():
             gc.disable()
             del engine, cycle
             may_collect.set()
-            assert has_collected.wait(60)
+            assert has_collected.wait(500)
             gc.enable()
     """).end()
 

@@ -31,5 +31,10 @@ def test_memory_stays_flat_over_many_short_requests():
                 engine.complete(f"Number {i}", n_predict=1)
             return resident()
 
-        before = request(500)
-        assert request(1500) - before < 8e6
+        # What a runtime keeps stops growing. A leak is there in each series.
+        resident_after = [request(500)]
+        for _ in range(4):
+            resident_after.append(request(1500))
+            if resident_after[-1] - resident_after[-2] < 8e6:
+                break
+        assert resident_after[-1] - resident_after[-2] < 8e6, resident_after

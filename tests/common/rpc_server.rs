@@ -63,10 +63,18 @@ fn child_runs_an_rpc_server() {
     }
 }
 
-/// An address with a free port.
+/// An address with a free port: below those that systems give to connections and to port 0, so that none takes it before the server does.
 pub fn address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").to_string()
+    static N_ADDRESSES: AtomicUsize = AtomicUsize::new(0);
+    const PORTS: std::ops::Range<usize> = 12_000..32_000;
+    // Each test program begins somewhere else.
+    let first = std::process::id() as usize * 101;
+    let next = || PORTS.start + (first + N_ADDRESSES.fetch_add(1, Ordering::SeqCst)) % PORTS.len();
+    let free = std::iter::repeat_with(next)
+        .take(PORTS.len())
+        .map(|port| format!("127.0.0.1:{port}"))
+        .find(|address| TcpListener::bind(address).is_ok());
+    free.expect("a free port")
 }
 
 /// The fault of a connection.

@@ -28,8 +28,15 @@ fn request(number: usize) -> Value {
     })
 }
 
-/// Submits requests in waves, so that later ones find the slots taken, and compares the output of each with that of the request alone.
+/// Storms until a request is preempted: on a machine that is busy, the requests of a small one can end before others come.
 fn storm(kind: &str, init: &Value, n_requests: usize) {
+    let n_preempted = (0..20).map(|_| one_storm(kind, init, n_requests));
+    assert!(n_preempted.into_iter().any(|n| n > 0), "{kind}: the test needs preempted requests");
+}
+
+/// Submits requests in waves, so that later ones find the slots taken, and compares the output of each with that of the request alone. Returns
+/// how often requests were preempted.
+fn one_storm(kind: &str, init: &Value, n_requests: usize) -> usize {
     let expected = start(with(init, json!({"n_parallel": 1, "kv_unified": false})));
     let engine = start(with(init, json!({"n_parallel": 4, "max_queue": n_requests})));
     let requests: Vec<Value> = (0..n_requests).map(request).collect();
@@ -50,9 +57,9 @@ fn storm(kind: &str, init: &Value, n_requests: usize) {
         assert_eq!(timings["deadline_missed_ms"].is_f64(), request["deadline_ms"].is_u64(), "{timings}");
         n_preempted += n(&timings["preempted_n"]);
     }
-    assert!(n_preempted > 0, "{kind}: the test needs preempted requests");
     let status = engine.status();
     assert_eq!((&status["queue"], &status["queue_order"]), (&json!(0), &json!([])), "nothing is left");
+    n_preempted
 }
 
 #[test]
@@ -81,17 +88,22 @@ fn a_preempted_request_goes_on_after_a_context_shift() {
     let engine = start(init);
     let long = json!({"prompt": "Once upon a time", "n_predict": 400, "temperature": 0.8, "seed": 3, "ignore_eos": true, "return_tokens": true});
     let expected = alone(&engine, &long);
-    let id = submit(&engine, Foredraft, &long);
-    let mut updates = Vec::new();
-    while text(&updates).len() < 600 {
-        let answer = crate::common::poll(&engine, Foredraft, id, 60_000);
-        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
-    }
-    complete(&engine, Foredraft, &json!({"prompt": "Tom had a", "n_predict": 20, "priority": 3}));
-    updates.extend(drain(&engine, Foredraft, id));
-    let found: Value =
-        updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect();
-    let end = updates.last().expect("an end");
-    assert_eq!((&end["timings"]["preempted_n"], &end["truncated"]), (&json!(1), &json!(true)));
-    assert_eq!(found, expected);
+    // On a machine that is busy it can end before the other one comes.
+    let is_preempted = |_| {
+        let id = submit(&engine, Foredraft, &long);
+        let mut updates = Vec::new();
+        while text(&updates).len() < 600 {
+            let answer = crate::common::poll(&engine, Foredraft, id, 60_000);
+            updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+        }
+        complete(&engine, Foredraft, &json!({"prompt": "Tom had a", "n_predict": 20, "priority": 3}));
+        updates.extend(drain(&engine, Foredraft, id));
+        let found: Value =
+            updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect();
+        let end = updates.last().expect("an end");
+        assert_eq!(end["truncated"], true);
+        assert_eq!(found, expected);
+        end["timings"]["preempted_n"] == 1
+    };
+    assert!((0..50).any(is_preempted), "it was never preempted");
 }

@@ -98,19 +98,25 @@ fn full_queue_refuses_new_requests() {
 fn status_shows_a_request_that_has_just_started() {
     let _guard = loaded(json!({"n_ctx": 2048}));
     let prompt: Vec<u32> = (0..1900).map(|n| 300 + n * n % 700).collect();
-    let id = submit("async_completion_init", &json!({"prompt": prompt, "n_predict": 1}));
-    let is_shown = || {
-        let slot = status()["slots"][0].clone();
-        slot["state"] == "prompt" && slot["request_id"] == id
+    // On a machine that is busy this thread can sleep during a whole decode.
+    let is_shown = |_| {
+        let request = json!({"prompt": prompt, "n_predict": 1, "cache_prompt": false});
+        let id = submit("async_completion_init", &request);
+        let is_shown = || {
+            let slot = status()["slots"][0].clone();
+            slot["state"] == "prompt" && slot["request_id"] == id
+        };
+        loop {
+            if is_shown() {
+                last_update("async_completion", id);
+                return true;
+            }
+            if call("async_completion_poll", &json!({"id": id}))["finished"] == true {
+                return false;
+            }
+        }
     };
-    while !is_shown() {
-        assert_eq!(
-            call("async_completion_poll", &json!({"id": id}))["finished"],
-            false,
-            "the status must show the request before it finishes"
-        );
-    }
-    last_update("async_completion", id);
+    assert!((0..50).any(is_shown), "the status must show the request before it finishes");
     assert_works();
 }
 
@@ -229,24 +235,31 @@ fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
     });
     for endpoint in ENDPOINTS {
         let (start, cancel) = (format!("{endpoint}_init"), format!("{endpoint}_cancel"));
-        let earlier = submit(&start, &json!({"prompt": "Once", "n_predict": 1}));
-        last_update(endpoint, earlier);
-        let (mut cancels_before, mut cancelled) = (0, Vec::new());
-        let id = std::thread::scope(|scope| {
-            let reading = scope.spawn(|| submit(&start, &request));
-            while !reading.is_finished() {
-                let answer = call_bytes(&cancel, None);
-                cancels_before += usize::from(answer["id"] == earlier);
-                assert!(answer["id"] != earlier || answer["cancelled"] == false, "{answer}");
-                cancelled.extend(answer["id"].as_u64().filter(|_| answer["cancelled"] == true));
-            }
-            reading.join().expect("a number")
-        });
-        assert!(cancels_before > 3, "the request was parsed too fast for this test: {cancels_before}");
-        assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
-        let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
-        assert_eq!(last_update(endpoint, id)["stop_type"], expected, "{cancelled:?}");
-        wait_until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
+        let cancels_before = |_| {
+            let earlier = submit(&start, &json!({"prompt": "Once", "n_predict": 1}));
+            last_update(endpoint, earlier);
+            let (mut cancels_before, mut cancelled) = (0, Vec::new());
+            let id = std::thread::scope(|scope| {
+                let reading = scope.spawn(|| submit(&start, &request));
+                while !reading.is_finished() {
+                    let answer = call_bytes(&cancel, None);
+                    cancels_before += usize::from(answer["id"] == earlier);
+                    assert!(answer["id"] != earlier || answer["cancelled"] == false, "{answer}");
+                    cancelled.extend(answer["id"].as_u64().filter(|_| answer["cancelled"] == true));
+                }
+                reading.join().expect("a number")
+            });
+            assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
+            let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
+            assert_eq!(last_update(endpoint, id)["stop_type"], expected, "{cancelled:?}");
+            wait_until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
+            cancels_before
+        };
+        // On a machine that is busy this thread can sleep while the request is parsed.
+        assert!(
+            (0..50).map(cancels_before).any(|n| n > 3),
+            "{endpoint}: the request was parsed too fast for this test"
+        );
     }
     // A request in this stage does not delay `deinit`, and is gone afterwards.
     std::thread::scope(|scope| {

@@ -11,7 +11,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, start as start_local, text, with};
-use crate::process::{call, drain, kill, pid, poll, start, submit};
+use crate::process::{call, drain, kill, pid, poll, start, submit, until_found};
 use crate::toolchain::{compiler, folder, run};
 
 pub const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
@@ -92,12 +92,12 @@ impl Updates {
     }
 }
 
-/// Runs the requests at once, and kills the process `n_deaths` times meanwhile, by one of the signals.
+/// Runs the requests at once, and kills the process `n_deaths` times meanwhile, by one of the signals, each time `within` a time.
 pub fn killed(
     engine: &JsonEngine,
     requests: &[Value],
     signals: &[&str],
-    n_deaths: usize,
+    (n_deaths, within): (usize, Duration),
     random: &mut u64,
 ) -> Vec<Updates> {
     std::thread::scope(|scope| {
@@ -106,11 +106,38 @@ pub fn killed(
         for _ in 0..n_deaths {
             *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let process = pid(engine);
-            std::thread::sleep(Duration::from_micros((*random >> 33) % 120_000));
+            std::thread::sleep(within.mul_f64((*random >> 33) as f64 / f64::from(1_u32 << 31)));
             kill(process, signals[(*random >> 20) as usize % signals.len()]);
         }
         readers.into_iter().map(|reader| reader.join().expect("a reader")).collect()
     })
+}
+
+/// Rounds of [`killed`], each checked: the moments of the deaths are spread over the time that requests take on this machine. If no request was
+/// running when a process died, there are more rounds, with earlier deaths. Returns the number of deaths while a request ran, and the seconds
+/// that each of them cost.
+pub fn survived_deaths(
+    engine: &JsonEngine,
+    requests: &[Value],
+    signals: &[&str],
+    rounds: usize,
+    check: impl Fn(usize, &[Updates]),
+) -> (usize, f64) {
+    let mut random = 7;
+    let begun = Instant::now();
+    killed(engine, requests, signals, (0, Duration::ZERO), &mut random);
+    let undisturbed = begun.elapsed();
+    let begun = Instant::now();
+    let (mut n_deaths, mut n_rounds) = (0, 0);
+    while n_rounds < rounds || n_deaths == 0 {
+        assert!(n_rounds < 20 * rounds, "no request was running when the process died");
+        let within = undisturbed / u32::try_from(1 + n_rounds / rounds).expect("a few");
+        let found = killed(engine, requests, signals, (1 + n_rounds % 3, within), &mut random);
+        check(n_rounds, &found);
+        n_deaths += found.iter().map(|found| found.n_notifications).max().unwrap_or(0);
+        n_rounds += 1;
+    }
+    (n_deaths, (begun.elapsed().as_secs_f64() - undisturbed.as_secs_f64() * n_rounds as f64) / n_deaths as f64)
 }
 
 /// Returns the number of deaths while a request ran, and the seconds that each of them cost.
@@ -131,27 +158,17 @@ fn requests_survive(signals: &[&str], init: Value, requests: &[Value], rounds: u
             .collect()
     };
     let engine = start(init);
-    let mut random = 7;
-    let begun = Instant::now();
-    killed(&engine, requests, signals, 0, &mut random);
-    let undisturbed = begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
-    let mut n_deaths = 0;
-    for round in 0..rounds {
-        let found = killed(&engine, requests, signals, 1 + round % 3, &mut random);
+    let found = survived_deaths(&engine, requests, signals, rounds, |round, found| {
         for (found, (text, tokens)) in found.iter().zip(&expected) {
             let found = joined(&found.updates);
             assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
             assert_eq!(&found.tokens, tokens, "round {round}");
         }
-        n_deaths += found.iter().map(|found| found.n_notifications).max().unwrap_or(0);
-    }
-    let lost = begun.elapsed().as_secs_f64() - undisturbed * rounds as f64;
+    });
     let isolation = &engine.status()["isolation"];
-    assert!(isolation["n_restarts"].as_u64() >= Some(n_deaths as u64), "{isolation}");
+    assert!(isolation["n_restarts"].as_u64() >= Some(found.0 as u64), "{isolation}");
     assert!(isolation["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIG")), "{isolation}");
-    assert!(n_deaths > 0, "no request was running when the process died");
-    (n_deaths, lost / n_deaths as f64)
+    found
 }
 
 /// Prints the table of the reliability page: `scripts/check.sh deaths`.
@@ -183,11 +200,13 @@ fn preempted_requests_survive_deaths() {
         *request = with(request, json!({"priority": priority, "deadline_ms": 1}));
     }
     let engine = start(init.clone());
-    let undisturbed = killed(&engine, &requests, &SIGNALS, 0, &mut 7);
-    let timings = |found: &Updates| found.updates.last().expect("an end")["timings"].clone();
-    let n_preempted = undisturbed.iter().map(|found| timings(found)["preempted_n"].as_u64().expect("a number"));
-    assert!(n_preempted.sum::<u64>() > 0, "the test needs preempted requests");
-    assert!(undisturbed.iter().all(|found| timings(found)["deadline_missed_ms"].as_f64() > Some(0.0)));
+    until_found("preempted requests", || {
+        let undisturbed = killed(&engine, &requests, &SIGNALS, (0, Duration::ZERO), &mut 7);
+        let timings = |found: &Updates| found.updates.last().expect("an end")["timings"].clone();
+        assert!(undisturbed.iter().all(|found| timings(found)["deadline_missed_ms"].as_f64() > Some(0.0)));
+        let n_preempted = undisturbed.iter().map(|found| timings(found)["preempted_n"].as_u64().expect("a number"));
+        (n_preempted.sum::<u64>() > 0).then_some(())
+    });
     requests_survive(&SIGNALS, init, &requests, 4);
 }
 
@@ -328,6 +347,8 @@ fn only_the_guilty_request_ends_with_an_error() {
         let expected = complete(&local, Endpoint::Foredraft, request);
         assert_eq!((json!(found.text), found.stop_type), (expected["content"].clone(), json!("limit")));
     }
+    // The last death is counted before the next process serves.
+    pid(&engine);
     let isolation = &engine.status()["isolation"];
     assert!((5..=6).contains(&isolation["n_restarts"].as_u64().expect("a number")), "{isolation}");
 }

@@ -7,7 +7,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, model, start as start_local, text, with};
-use crate::process::{call, drain, pid, poll, start, submit};
+use crate::process::{call, drain, pid, poll, start, submit, until_found};
 use crate::toolchain::folder;
 
 /// A copy of the target model.
@@ -21,12 +21,6 @@ fn copied(name: &str) -> PathBuf {
 fn cut(path: &PathBuf) {
     let file = fs::File::options().write(true).open(path).expect("a file");
     file.set_len(file.metadata().expect("a file").len() / 3).expect("an own file");
-}
-
-/// Puts the whole model in the place of the cut file.
-fn restore(path: &PathBuf) {
-    let whole = copied("restored.gguf");
-    fs::rename(whole, path).expect("an own folder");
 }
 
 fn request() -> Value {
@@ -66,7 +60,7 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
     assert!(refused.is_err(), "{refused:?}");
     // The host loads again.
     drop(engine);
-    restore(&path);
+    fs::rename(copied("restored.gguf"), &path).expect("an own folder");
     let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
     call(&engine, Function::Complete, &json!({"prompt": "Once", "n_predict": 2}));
 }
@@ -74,20 +68,28 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
 #[test]
 fn request_goes_on_when_the_cut_model_file_is_whole_again() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request())["content"].clone();
-    let path = copied("restored-in-time.gguf");
-    let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
-    let first = pid(&engine);
-    let (id, mut updates) = cut_while_running(&engine, &path, &request());
-    while causes(&updates).is_empty() {
-        let answer = poll(&engine, id, 60_000);
-        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
-        assert_eq!(answer["finished"], false, "the file was cut too late: {updates:?}");
-    }
-    restore(&path);
-    updates.extend(drain(&engine, id));
-    assert_eq!(causes(&updates), ["SIGBUS"]);
-    assert_eq!((json!(text(&updates)), &updates.last().expect("an end")["stop_type"]), (expected, &json!("limit")));
-    assert_ne!(pid(&engine), first);
+    until_found("a request that runs when the file is cut", || {
+        let path = copied("restored-in-time.gguf");
+        // A rename alone puts it in the place of the cut one, while the next processes fail to load that.
+        let whole = copied("restored.gguf");
+        let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
+        let first = pid(&engine);
+        let (id, mut updates) = cut_while_running(&engine, &path, &request());
+        while causes(&updates).is_empty() {
+            let answer = poll(&engine, id, 60_000);
+            updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+            if answer["finished"] == true && causes(&updates).is_empty() {
+                return None;
+            }
+        }
+        fs::rename(whole, &path).expect("an own folder");
+        updates.extend(drain(&engine, id));
+        assert_eq!(causes(&updates), ["SIGBUS"]);
+        let stop_type = &updates.last().expect("an end")["stop_type"];
+        assert_eq!((json!(text(&updates)), stop_type), (expected.clone(), &json!("limit")));
+        assert_ne!(pid(&engine), first);
+        Some(())
+    });
 }
 
 /// In the host's own process, the file must not be mapped.

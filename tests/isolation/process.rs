@@ -1,6 +1,5 @@
 //! The engine's process, as tests see and kill it.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
@@ -62,10 +61,29 @@ pub fn pid(engine: &JsonEngine) -> u64 {
     }
 }
 
-/// Sends a signal to the process.
+/// Sends a signal to the process, which may have ended. In this thread, because what runs there may end before a shell has started.
+#[allow(unsafe_code)]
 pub fn kill(pid: u64, signal: &str) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{signal} {pid} 2>/dev/null")]).status();
-    status.expect("a shell");
+    let signals = [
+        ("KILL", libc::SIGKILL),
+        ("SEGV", libc::SIGSEGV),
+        ("ABRT", libc::SIGABRT),
+        ("USR2", libc::SIGUSR2),
+        ("STOP", libc::SIGSTOP),
+        ("CONT", libc::SIGCONT),
+    ];
+    let (_, number) = signals.into_iter().find(|(name, _)| *name == signal).expect("a known signal");
+    // SAFETY: a number, which names this test's child or no process.
+    unsafe { libc::kill(libc::pid_t::try_from(pid).expect("a process"), number) };
+}
+
+/// How often [`until_found`] tries.
+const MAX_TRIES: usize = 50;
+
+/// Tries again until a try finds what the test needs: a request can end before its process dies, on a machine that is fast or busy.
+pub fn until_found<R>(what: &str, attempt: impl FnMut() -> Option<R>) -> R {
+    let mut attempts = std::iter::repeat_with(attempt).take(MAX_TRIES);
+    attempts.find_map(|found| found).unwrap_or_else(|| panic!("{what}: not in {MAX_TRIES} tries"))
 }
 
 /// Whether a process exists and is no zombie.

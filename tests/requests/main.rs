@@ -18,6 +18,7 @@ mod model_files;
 mod model_metadata;
 mod preparation;
 mod prepared_turns;
+mod processor_time;
 mod prompt_logprobs;
 mod questions;
 mod reference;

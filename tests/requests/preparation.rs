@@ -95,8 +95,8 @@ fn requests_whose_preparation_takes_long_hold_no_others() {
 #[test]
 fn a_request_can_be_cancelled_and_time_out_while_its_prompt_is_prepared() {
     let engine = start(json!({"n_ctx": 256}));
-    let ids: Vec<u64> =
-        (0..3).map(|_| submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4}))).collect();
+    let endless = json!({"prompt": huge(), "n_predict": -1, "ignore_eos": true});
+    let ids: Vec<u64> = (0..3).map(|_| submit(&engine, Foredraft, &endless)).collect();
     let late = submit(&engine, Foredraft, &json!({"prompt": huge(), "n_predict": 4, "timeout_ms": 1}));
     let end = drain(&engine, Foredraft, late);
     assert_eq!(last(&end)["stop_type"], "timeout", "{end:?}");
@@ -151,7 +151,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
 #[test]
 fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
     let engine = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 3}));
-    let request = json!({"prompt": huge(), "n_predict": 4});
+    let request = json!({"prompt": huge(), "n_predict": -1, "ignore_eos": true});
     let ids: Vec<u64> = (0..4).map(|_| submit(&engine, Foredraft, &request)).collect();
     let refused = engine.submit_as(Foredraft, request.to_string().as_bytes());
     assert_eq!(refused.expect_err("full").code().as_str(), "queue_full");

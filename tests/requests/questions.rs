@@ -321,12 +321,12 @@ fn cancelled_and_late_decisions_have_no_answers_and_disturb_none() {
     let expected = complete(&engine, Plain, &story)["content"].clone();
     let request = json!({"state": STORY, "questions": questions(60)});
     let whole = bits(&decide(&engine, &request));
-    let (beside, kept, ended) = (
-        submit(&engine, Foredraft, &story),
-        submit(&engine, Foredraft, &request),
-        submit(&engine, Foredraft, &request),
-    );
-    cancel(&engine, Foredraft, ended);
+    let (beside, kept) = (submit(&engine, Foredraft, &story), submit(&engine, Foredraft, &request));
+    // So that this one has not ended when the cancel comes.
+    engine.pause().expect("it pauses");
+    let ended = submit(&engine, Foredraft, &request);
+    assert!(cancel(&engine, Foredraft, ended));
+    engine.resume().expect("it is paused");
     let updates = drain(&engine, Foredraft, ended);
     let last = updates.last().expect("an end");
     assert_eq!((&last["stop_type"], &last["answers"]), (&json!("cancelled"), &json!({})));

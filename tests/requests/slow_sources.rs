@@ -1,5 +1,5 @@
 //! Templates, schemas and patterns that take long: no submit is held much longer than its `timeout_ms`. `FOREDRAFT_SEARCH_SECONDS`: how long
-//! to search for such sources; `FOREDRAFT_FUZZ_SEED`: the first one.
+//! to search for such sources, instead of a number of them; `FOREDRAFT_FUZZ_SEED`: the first one.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,21 +10,30 @@ use serde_json::{Value, json};
 
 use crate::common::Endpoint::Foredraft;
 use crate::common::{cancel, start};
+use crate::processor_time;
 
 const TIMEOUT: Duration = Duration::from_millis(20);
-/// The time of a submit beyond its `timeout_ms`: several times that of a fast processor.
+/// The time of a submit beyond its `timeout_ms`, on a processor that is not slow: several times what it needs.
 const SLACK: Duration = Duration::from_millis(200);
+/// How often a source that took long is tried again, each time with a new engine.
+const MORE_TRIES: usize = 4;
 /// The longest source in bytes.
 const MAX_SOURCE: usize = 64 << 10;
 /// Enough for every work, so that all of it is on the calling thread.
 const STACK: usize = 64 << 20;
 
-/// The processor time of this thread.
-fn processor_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("below a second"))
+/// The least processor time of a few submits, of which all but the first have new engines, or of the first that is within the limit. Returns the
+/// limit, too. A thread that shares a core's caches with another one takes longer now and then.
+fn least_taken(engine: &JsonEngine, source: &Value) -> (Duration, Duration) {
+    let mut found = (taken(engine, source), TIMEOUT + SLACK);
+    for _ in 0..MORE_TRIES {
+        if found.0 < found.1 {
+            break;
+        }
+        let engine = start(json!({"n_ctx": 256}));
+        found = (found.0.min(taken(&engine, source)), found.1.max(TIMEOUT + SLACK.mul_f64(processor_time::slowness())));
+    }
+    found
 }
 
 /// Submits a request, and returns the processor time of that.
@@ -33,9 +42,9 @@ fn taken(engine: &JsonEngine, source: &Value) -> Duration {
     request["timeout_ms"] = json!(TIMEOUT.as_millis() as u64);
     request.as_object_mut().expect("an object").extend(source.as_object().expect("an object").clone());
     let request = request.to_string();
-    let before = processor_time();
+    let before = processor_time::of_this_thread();
     let answer = engine.call(Function::Submit, Ok(request.as_bytes()));
-    let taken = processor_time() - before;
+    let taken = processor_time::of_this_thread() - before;
     if let Ok(answer) = answer {
         cancel(engine, Foredraft, answer["id"].as_u64().expect("an id"));
     }
@@ -57,14 +66,16 @@ fn braces_that_a_template_prints_hold_no_call() {
                     "{{% for m in messages %}}{{{{ m.content }}}}{{% if m.tool_calls {condition} %}}{{{{ {braces} }}}}\
                      {{% for c in m.tool_calls %}}{{{{ c.function.name }}}}{{% endfor %}}{{% endif %}}{{% endfor %}}"
                 );
-                let before = processor_time();
+                let before = processor_time::of_this_thread();
                 // A load finds the format of its template.
                 let engine = start(json!({"n_ctx": 256, "chat_template": template}));
-                let of_load = processor_time() - before;
-                let times = [taken(&engine, &json!({})), taken(&engine, &json!({"chat_template": template + " "}))];
+                let of_load = processor_time::of_this_thread() - before;
+                let own = taken(&engine, &json!({}));
+                let (others, limit) = least_taken(&engine, &json!({"chat_template": template + " "}));
                 engine.unload();
-                assert!(of_load < Duration::from_secs(2), "{of_load:?}: {braces}");
-                assert!(times.iter().all(|time| *time < TIMEOUT + SLACK), "{times:?}: {braces}");
+                assert!(of_load < Duration::from_secs(2).mul_f64(processor_time::slowness()), "{of_load:?}: {braces}");
+                assert!(own < TIMEOUT + SLACK.mul_f64(processor_time::slowness()), "{own:?}: {braces}");
+                assert!(others < limit, "{others:?} of {limit:?}: {braces}");
             }
         }
     });
@@ -190,20 +201,20 @@ impl Random {
     }
 }
 
-/// Submits sources for a while.
-fn search(source: fn(&mut Random) -> Value) {
+/// Submits so many sources, which take some ten seconds, or as many as a given time allows.
+fn search(source: fn(&mut Random) -> Value, n_sources: u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let time = Duration::from_secs(number("FOREDRAFT_SEARCH_SECONDS").unwrap_or(10));
+    let time = number("FOREDRAFT_SEARCH_SECONDS").map(Duration::from_secs);
     let first = number("FOREDRAFT_FUZZ_SEED").unwrap_or(1);
     on_a_large_stack(move || {
         let engine = start(json!({"n_ctx": 256}));
         let (begin, mut seed, mut slowest) = (Instant::now(), first, (Duration::ZERO, 0));
-        while begin.elapsed() < time {
+        while time.map_or(seed - first < n_sources, |time| begin.elapsed() < time) {
             let source = source(&mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
             if source.to_string().len() <= MAX_SOURCE {
-                let taken = taken(&engine, &source);
+                let (taken, limit) = least_taken(&engine, &source);
                 let shown: String = source.to_string().chars().take(300).collect();
-                assert!(taken < TIMEOUT + SLACK, "{taken:?}: FOREDRAFT_FUZZ_SEED={seed}: {shown}");
+                assert!(taken < limit, "{taken:?} of {limit:?}: FOREDRAFT_FUZZ_SEED={seed}: {shown}");
                 slowest = slowest.max((taken, seed));
             }
             seed += 1;
@@ -215,10 +226,10 @@ fn search(source: fn(&mut Random) -> Value) {
 
 #[test]
 fn no_template_holds_a_submit() {
-    search(Random::template_request);
+    search(Random::template_request, 250);
 }
 
 #[test]
 fn no_schema_or_pattern_holds_a_submit() {
-    search(Random::schema_request);
+    search(Random::schema_request, 2000);
 }
