@@ -11,7 +11,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, start as start_local, text, with};
-use crate::process::{call, drain, kill, pid, poll, start, submit, until_found};
+use crate::process::{at_next_update, call, drain, kill, pid, poll, start, submit, until_found};
 use crate::toolchain::{compiler, folder, run};
 
 pub const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
@@ -114,8 +114,8 @@ pub fn killed(
 }
 
 /// Rounds of [`killed`], each checked: the moments of the deaths are spread over the time that requests take on this machine. If no request was
-/// running when a process died, there are more rounds, with earlier deaths. Returns the number of deaths while a request ran, and the seconds
-/// that each of them cost.
+/// running then, the process dies at an update in one more round. Returns the number of deaths while a request ran, and the seconds that each of
+/// them cost.
 pub fn survived_deaths(
     engine: &JsonEngine,
     requests: &[Value],
@@ -130,9 +130,12 @@ pub fn survived_deaths(
     let begun = Instant::now();
     let (mut n_deaths, mut n_rounds) = (0, 0);
     while n_rounds < rounds || n_deaths == 0 {
-        assert!(n_rounds < 20 * rounds, "no request was running when the process died");
-        let within = undisturbed / u32::try_from(1 + n_rounds / rounds).expect("a few");
-        let found = killed(engine, requests, signals, (1 + n_rounds % 3, within), &mut random);
+        assert!(n_rounds <= rounds, "no request was running when the process died");
+        let (process, signal) = (pid(engine), signals[0].to_owned());
+        let death = (n_rounds == rounds).then(|| at_next_update(engine, move || kill(process, &signal)));
+        let kills = if death.is_some() { 0 } else { 1 + n_rounds % 3 };
+        let found = killed(engine, requests, signals, (kills, undisturbed), &mut random);
+        engine.set_update_hook(None);
         check(n_rounds, &found);
         n_deaths += found.iter().map(|found| found.n_notifications).max().unwrap_or(0);
         n_rounds += 1;
@@ -201,11 +204,16 @@ fn preempted_requests_survive_deaths() {
     }
     let engine = start(init.clone());
     until_found("preempted requests", || {
-        let undisturbed = killed(&engine, &requests, &SIGNALS, (0, Duration::ZERO), &mut 7);
-        let timings = |found: &Updates| found.updates.last().expect("an end")["timings"].clone();
-        assert!(undisturbed.iter().all(|found| timings(found)["deadline_missed_ms"].as_f64() > Some(0.0)));
-        let n_preempted = undisturbed.iter().map(|found| timings(found)["preempted_n"].as_u64().expect("a number"));
-        (n_preempted.sum::<u64>() > 0).then_some(())
+        let (same, higher) = (engine.clone(), requests[1..].to_vec());
+        let others =
+            at_next_update(&engine, move || higher.iter().map(|request| submit(&same, request)).collect::<Vec<_>>());
+        let mut ids = vec![submit(&engine, &requests[0])];
+        ids.extend(others.recv().expect("an update"));
+        engine.set_update_hook(None);
+        let ends = ids.into_iter().map(|id| drain(&engine, id).pop().expect("an end")["timings"].clone());
+        let ends: Vec<Value> = ends.collect();
+        assert!(ends.iter().all(|timings| timings["deadline_missed_ms"].as_f64() > Some(0.0)), "{ends:?}");
+        ends.iter().any(|timings| timings["preempted_n"].as_u64() > Some(0)).then_some(())
     });
     requests_survive(&SIGNALS, init, &requests, 4);
 }
@@ -226,11 +234,11 @@ fn completion_survives_each_failing_allocation_of_a_step() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request)["content"].clone();
     let n_restarts = |at| {
         let engine = start(json!({"n_ctx": 512, "isolate_path": engine_with_fault("one-memory", at)}));
+        let process = pid(&engine);
+        let memory_ends = at_next_update(&engine, move || kill(process, MEMORY_ENDS));
         let id = submit(&engine, request);
-        let first = poll(&engine, id, 60_000);
-        kill(pid(&engine), MEMORY_ENDS);
-        let mut updates = first["completion_updates"].as_array().expect("updates").clone();
-        updates.extend(drain(&engine, id));
+        memory_ends.recv().expect("an update");
+        let updates = drain(&engine, id);
         let found = joined(&updates);
         assert_eq!(
             (json!(found.text), found.stop_type),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Endpoint, Requests as _, complete, model, start as start_local, with};
 use crate::deaths::engine_with_fault;
-use crate::process::{call, drain, kill, pid, poll, start, submit, until_found};
+use crate::process::{at_next_update, call, drain, kill, pid, poll, start, submit, until_found};
 use crate::toolchain::folder;
 
 /// Renders for as long as it may, with many messages.
@@ -92,14 +92,14 @@ fn stopped_process_is_ended_and_what_was_in_flight_goes_on() {
     let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request)["content"].clone();
     until_found("a request that runs when its process is stopped", || {
         let engine = start(json!({"n_ctx": 512}));
-        let id = submit(&engine, &request);
-        let mut updates = poll(&engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
         let process = pid(&engine);
-        kill(process, "STOP");
+        let stopped = at_next_update(&engine, move || kill(process, "STOP"));
+        let id = submit(&engine, &request);
+        stopped.recv().expect("an update");
         // A call without a time limit.
         call(&engine, Function::Tokenize, &json!({"text": "a"}));
         assert_ne!(pid(&engine), process);
-        updates.extend(drain(&engine, id));
+        let updates = drain(&engine, id);
         let content: String = updates.iter().map(|update| update["content"].as_str().expect("content")).collect();
         assert_eq!(json!(content), expected);
         let isolation = &engine.status()["isolation"];

@@ -7,7 +7,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, model, start as start_local, text, with};
-use crate::process::{call, drain, pid, poll, start, submit, until_found};
+use crate::process::{at_next_update, call, drain, pid, poll, start, submit, until_found};
 use crate::toolchain::folder;
 
 /// A copy of the target model.
@@ -27,12 +27,14 @@ fn request() -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 300, "ignore_eos": true, "seed": 5})
 }
 
-/// Submits a request, and cuts the file once the request has text. Returns its id and its updates so far.
-fn cut_while_running(engine: &JsonEngine, path: &PathBuf, request: &Value) -> (u64, Vec<Value>) {
+/// Submits a request, and cuts the file once the request has text. Returns its id.
+fn cut_while_running(engine: &JsonEngine, path: &PathBuf, request: &Value) -> u64 {
+    let own = path.clone();
+    let is_cut = at_next_update(engine, move || cut(&own));
     let id = submit(engine, request);
-    let first = poll(engine, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
-    cut(path);
-    (id, first)
+    is_cut.recv().expect("an update");
+    engine.set_update_hook(None);
+    id
 }
 
 fn causes(updates: &[Value]) -> Vec<&Value> {
@@ -44,8 +46,8 @@ fn cut_model_file_ends_the_request_and_not_the_host() {
     let path = copied("cut.gguf");
     let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
     let endless = with(&request(), json!({"n_predict": -1}));
-    let (id, mut updates) = cut_while_running(&engine, &path, &endless);
-    updates.extend(drain(&engine, id));
+    let id = cut_while_running(&engine, &path, &endless);
+    let updates = drain(&engine, id);
     assert_eq!(causes(&updates), ["SIGBUS"]);
     let last = updates.last().expect("an end");
     assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
@@ -74,7 +76,8 @@ fn request_goes_on_when_the_cut_model_file_is_whole_again() {
         let whole = copied("restored.gguf");
         let engine = start(json!({"model": path, "n_ctx": 512, "repack": false}));
         let first = pid(&engine);
-        let (id, mut updates) = cut_while_running(&engine, &path, &request());
+        let id = cut_while_running(&engine, &path, &request());
+        let mut updates = Vec::new();
         while causes(&updates).is_empty() {
             let answer = poll(&engine, id, 60_000);
             updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());

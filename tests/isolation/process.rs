@@ -1,5 +1,7 @@
 //! The engine's process, as tests see and kill it.
 
+use std::sync::Mutex;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use foredraft::api::{Function, JsonEngine};
@@ -75,6 +77,18 @@ pub fn kill(pid: u64, signal: &str) {
     let (_, number) = signals.into_iter().find(|(name, _)| *name == signal).expect("a known signal");
     // SAFETY: a number, which names this test's child or no process.
     unsafe { libc::kill(libc::pid_t::try_from(pid).expect("a process"), number) };
+}
+
+/// Lets the callback act at the next update, however late this thread is. Returns where the result of the act arrives.
+pub fn at_next_update<R: Send + 'static>(engine: &JsonEngine, act: impl FnOnce() -> R + Send + 'static) -> Receiver<R> {
+    let (done, result) = std::sync::mpsc::channel();
+    let act = Mutex::new(Some(move || done.send(act())));
+    engine.set_update_hook(Some(Box::new(move |_| {
+        if let Some(act) = act.lock().unwrap().take() {
+            act().expect("the test waits");
+        }
+    })));
+    result
 }
 
 /// How often [`until_found`] tries.

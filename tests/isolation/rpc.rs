@@ -6,7 +6,7 @@ use foredraft::api::JsonEngine;
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, model, start as start_local, text, with};
-use crate::process::{drain, poll, start, submit, until_found};
+use crate::process::{at_next_update, drain, start, submit, until_found};
 use crate::rpc_server::{Fault, FaultyServer, address, serve};
 
 #[test]
@@ -17,11 +17,10 @@ fn completion_survives_the_death_of_one_of_two_servers() {
         let there = [address(), address()];
         let [first, _second] = [serve(&there[0]), serve(&there[1])];
         let engine = start(json!({"n_ctx": 512, "rpc": there.join(","), "n_gpu_layers": 99, "fallback": true}));
+        let died = at_next_update(&engine, move || drop(first));
         let id = submit(&engine, &request);
-        let first_updates = poll(&engine, id, 60_000)["completion_updates"].clone();
-        drop(first);
-        let mut updates: Vec<Value> = first_updates.as_array().expect("updates").clone();
-        updates.extend(drain(&engine, id));
+        died.recv().expect("an update");
+        let updates = drain(&engine, id);
         assert_eq!(json!(text(&updates)), expected);
         assert_eq!(updates.last().expect("an end")["stop_type"], "limit");
         if updates.iter().all(|update| update.get("engine").is_none()) {
