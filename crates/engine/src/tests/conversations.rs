@@ -464,3 +464,60 @@ fn files_unused_for_longest_make_room() {
     assert_eq!(files().len(), 3);
     assert!(next(&mut engine, &setup, 20) < 20);
 }
+
+/// Folders in which no user can make a file: one of the system's, and one that a file has replaced.
+#[test]
+fn a_folder_that_cannot_be_written_costs_no_request() {
+    let gone = folder("gone");
+    let setups = [std::path::PathBuf::from("/proc/self"), gone.clone()].map(|dir| Setup {
+        cache_ram: 0,
+        cache_dir: Some(dir),
+        draft: None,
+        n_parallel: 1,
+        ..two_slots()
+    });
+    let mut engines = setups.each_ref().map(TestEngine::new);
+    std::fs::remove_dir_all(&gone).unwrap();
+    std::fs::write(&gone, "a file").unwrap();
+    for (engine, setup) in engines.iter_mut().zip(&setups) {
+        for turn in 0..6 {
+            // Each displaces the other one, whose state no place takes.
+            let name = turn % 2;
+            let prompt: Vec<Token> = words(name, 60).collect();
+            assert!(ask(engine, setup, &name.to_string(), &prompt) < 20);
+            engine.scheduler.pool.conversations.disk.as_mut().unwrap().wait();
+        }
+        for action in [ConversationAction::Pin(true), ConversationAction::Drop] {
+            let missing = call(engine, Some("0"), action).unwrap_err();
+            assert_eq!(missing.code(), Code::NotFound, "{missing}");
+        }
+        assert_eq!(call(engine, None, ConversationAction::List).unwrap().len(), 1, "the one in the slot");
+    }
+}
+
+#[test]
+fn a_folder_with_a_hundred_thousand_files_stays_within_its_limit() {
+    let folder = folder("full");
+    let other = |number: usize| folder.join(format!("{number:016x}-{number:032x}.conversation"));
+    for number in 0..100_000 {
+        std::fs::write(other(number), "of another model").unwrap();
+    }
+    std::fs::write(folder.join("notes.txt"), "the host's").unwrap();
+    let limit = 1 << 20;
+    let dir = Some(folder.clone());
+    let setup =
+        Setup { cache_ram: 0, cache_dir: dir, cache_dir_limit: Some(limit), draft: None, n_parallel: 1, ..two_slots() };
+    let mut engine = TestEngine::new(&setup);
+    for (name, cached) in [(1, None), (2, None), (1, Some(59)), (2, Some(59))] {
+        let prompt: Vec<Token> = words(name, 60).collect();
+        let found = ask(&mut engine, &setup, &name.to_string(), &prompt);
+        assert!(cached.map_or(found < 20, |cached| found == cached), "{name}: {found} tokens");
+    }
+    engine.scheduler.pool.conversations.disk.as_mut().unwrap().wait();
+    let lengths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert!(lengths.sum::<u64>() <= limit + 10, "but for the host's file");
+    assert!(folder.join("notes.txt").exists());
+    let files = std::sync::Arc::clone(&engine.scheduler.pool.conversations.disk.as_ref().unwrap().files);
+    assert_eq!(files.list().len(), 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
