@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::{Map, Value as Json};
 
 use crate::api::wire::template_name::NAME;
@@ -77,7 +77,10 @@ impl<'a> Marker<'a> {
             let last = text.chars().next_back().map_or(0, char::len_utf8);
             text.get(..text.len() - last).is_some_and(|front| front.contains(guarded.first_chars()))
         };
-        let sought = AhoCorasick::new(literals.iter().map(String::as_str).filter(starts_inside));
+        // Of another kind than a DFA, whose making takes the square of the length of a literal that repeats a few characters.
+        let sought = AhoCorasick::builder()
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(literals.iter().map(String::as_str).filter(starts_inside));
         let sought = sought.map_err(|error| Error::invalid(format!("{NAME}: its literals: {error}")))?;
         Ok(Marker { mark, seen_through, guarded, literals, sought })
     }

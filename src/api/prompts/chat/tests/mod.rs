@@ -640,6 +640,15 @@ fn many_literals_are_sought_in_a_long_text() {
     assert!(rendered == format!("<12x<6999<~/a>{rest}<34"), "{} bytes", rendered.len());
 }
 
+/// Takes minutes in a DFA: each of its states goes through all earlier ones of the same literal.
+#[test]
+fn literals_that_repeat_a_few_characters_are_sought() {
+    let literal = "[<{".repeat(21_000);
+    let template = format!("{{% for m in messages %}}{{{{ m.content }}}}{{{{ '{literal}' if m.none }}}}{{% endfor %}}");
+    let rendered = render_tainted(&template, json!([{"role": "user", "content": format!("<a{literal}<b")}]));
+    assert!(rendered == format!("<~a{literal}<~b"), "{} bytes", rendered.len());
+}
+
 /// llama.cpp renders templates with a name, and gets no content.
 #[test]
 fn contents_in_named_templates_stay_data() {
