@@ -482,6 +482,13 @@ pub fn encoder_with_pooling(pooling: u64) -> String {
     bert(pooling).write(&format!("encoder-{pooling}"))
 }
 
+/// The same with a text under a key.
+pub fn encoder_with_text(key: &str, text: &str) -> String {
+    let mut model = bert(1);
+    model.entry(key, 8, |bytes| put_string(bytes, text));
+    model.write("encoder-text")
+}
+
 /// The same with a classifier that has one score. BOS is before a pair of texts, and the token [`SEPARATOR`] after each of the two.
 pub fn reranker() -> String {
     let mut model = bert(4);

@@ -128,6 +128,34 @@ fn adapter_scales_change_the_output() {
     assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
 }
 
+/// A state belongs to the scales that computed it, in a slot, in memory, on disk and in a file.
+#[test]
+fn conversations_of_other_adapters_are_decoded_again() {
+    let (a, b) = (adapter("conversation-a", 1), adapter("conversation-b", 2));
+    let disk = std::env::temp_dir().join(format!("foredraft-{}-lora-conversations", std::process::id()));
+    let prompt = "Once upon a time there was a little girl who had a red kite.";
+    let of = |name: &str, scale: f64| {
+        json!({"prompt": prompt, "temperature": 0, "n_predict": 8, "ignore_eos": true,
+        "conversation": name, "lora": [{"id": 0, "scale": scale}]})
+    };
+    let fresh = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
+    let alone = |scale: f64| {
+        let request = with(&of("", scale), json!({"conversation": null, "cache_prompt": false}));
+        complete(&fresh, CallMode::Blocking.endpoint(), &request)["content"].clone()
+    };
+    let expected = [alone(0.0), alone(2.0)];
+    assert_ne!(expected[0], expected[1]);
+    for more in [json!({}), json!({"cache_ram_mb": 0, "cache_dir": disk})] {
+        let engine = start_with(&[(&a, 1.0), (&b, 0.0)], with(&json!({"n_parallel": 1}), more));
+        // Each but the first comes from the place where the other conversation has put it, with its own scales or those of the other one.
+        for (name, which) in [("x", 0), ("y", 1), ("x", 0), ("y", 0), ("x", 1), ("y", 1), ("x", 1), ("y", 1)] {
+            let answer = complete(&engine, CallMode::Blocking.endpoint(), &of(name, [0.0, 2.0][which]));
+            assert_eq!(answer["content"], expected[which], "{name} with {which}: {}", answer["timings"]);
+        }
+    }
+    let _ = std::fs::remove_dir_all(&disk);
+}
+
 /// `fit` and the status count them: their tensors lie beside the weights that they change.
 #[test]
 fn adapters_count_as_weights_of_the_model() {

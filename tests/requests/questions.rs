@@ -198,6 +198,12 @@ fn temperatures_in_a_file_count_and_models_with_heads_are_refused() {
     let error = try_decide(&native, &request.to_string()).expect_err("it is refused");
     assert!(error.code() == Code::InvalidRequest && error.message().contains("type kev"), "{error}");
     complete(&native, Plain, &json!({"prompt": STORY, "n_predict": 1}));
+    let encoder = json!({"model": tiny_models::encoder_with_text("bert.decision.type", "laya"), "n_threads": 1});
+    let error = JsonEngine::new().load(encoder.to_string().as_bytes()).expect_err("it generates no text");
+    assert!(error.message().contains("a decision model of type laya"), "{error}");
+    let encoder = start(with(&encoder, json!({"model_draft": null, "embedding": true})));
+    let error = try_decide(&encoder, &request.to_string()).expect_err("it is refused");
+    assert!(error.code() == Code::InvalidRequest && error.message().contains("type laya"), "{error}");
 }
 
 /// An engine with a native decision model of this type.

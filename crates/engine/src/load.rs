@@ -138,7 +138,11 @@ fn start(
         made = builder.schedulers(models, mtp_failure, &caches, progress)?;
     }
     if made.is_none() && !config.embedding {
-        return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
+        let decides = models.target.metadata_of_kind("decision.type");
+        let decides = decides
+            .map(|kind| format!(" It is a decision model of type {kind}, whose heads this version does not have."));
+        let message = "model: it generates no text; \"embedding\": true loads it for embeddings.";
+        return Err(Error::model(format!("{message}{}", decides.unwrap_or_default())));
     }
     let (scheduler, draft_only, measuring) = match made {
         Some(BuiltSchedulers { target, draft_only, measuring }) => (Some(target), draft_only, measuring),

@@ -49,10 +49,11 @@ impl LocalEngine {
         let identity = request.options.place().map_or(0, |_| identity(&object, &request));
         request.log(object);
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
+        // Also of an encoder, which generates nothing.
+        decision::set_model(&mut request, &serving)?;
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
-        decision::set_model(&mut request, &serving)?;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
         let elapsed = request.options.elapsed;
