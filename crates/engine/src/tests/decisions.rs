@@ -263,17 +263,19 @@ fn questions_have_the_bits_of_each_alone_and_of_its_tokens_in_the_prompt() {
 
 /// Eight branches fit into a step. The batch of the test's context has 64 tokens.
 #[test]
-fn twenty_questions_take_three_passes_beside_their_prompt() {
-    for (n_prompt, n_question, n_passes) in [(20, 2, 3), (60, 7, 1 + 3), (61, 6, 1 + 3)] {
+fn eight_questions_take_a_pass_beside_their_prompt() {
+    for (n_prompt, n_question, n_asked, n_passes) in
+        [(20, 2, 20, 3), (60, 7, 20, 1 + 3), (61, 6, 20, 1 + 3), (20, 2, 1, 1), (20, 5, 100, 14), (20, 5, 800, 101)]
+    {
         let setup = Setup { max_invariant_tokens: usize::MAX, ..Setup::plain(FAKE_MODEL, 1, 200, 64) };
         let mut engine = TestEngine::new(&setup);
         let single: Vec<Vec<Token>> = (0..4).map(|n| vec![word(n)]).collect();
         let question = |index: u64| question(prompt(n_question, index), &single, 1.0);
-        let handle = engine.submit(vec![asking(prompt(n_prompt, 3), (0..20).map(question).collect())]);
+        let handle = engine.submit(vec![asking(prompt(n_prompt, 3), (0..n_asked).map(question).collect())]);
         while !engine.scheduler.is_idle() {
             engine.step();
         }
-        assert_eq!(outcome(&handle).0.decisions.len(), 20);
-        assert_eq!(engine.scheduler.pool.context.fake().n_decodes(), n_passes);
+        assert_eq!(outcome(&handle).0.decisions.len() as u64, n_asked);
+        assert_eq!(engine.scheduler.pool.context.fake().n_decodes(), n_passes, "{n_asked} questions");
     }
 }
