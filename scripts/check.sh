@@ -14,6 +14,7 @@
 #   templates                     prompts of real chat templates beside Jinja2's, and messages of completions beside llama.cpp's (downloads 76 MB)
 #   schemas                       the JSON Schema test suite: no grammar accepts what it calls invalid (downloads 0.4 MB)
 #   tool-calls [MODEL]            forces 200 calls of tools of SmolLM2, and counts forward passes with the grammar as the drafter
+#   rig                           the adapter for rig, with its tests (downloads rig)
 #   audit                         compares the dependencies with RustSec's advisories
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,7 +49,7 @@ miri() {
 }
 
 case $check in
-    asan | tsan | valgrind | miri | fuzz | faults | chaos | soak | deaths | conversations | architectures | exactness | templates | schemas | tool-calls) setup ;;
+    asan | tsan | valgrind | miri | fuzz | faults | chaos | soak | deaths | conversations | architectures | exactness | templates | schemas | tool-calls | rig) setup ;;
     audit) ;;
     *)
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
@@ -56,6 +57,7 @@ case $check in
         ;;
 esac
 case $check in
+    rig) tests --manifest-path examples/adapters/rig/Cargo.toml "$@" ;;
     asan) scripts/sanitize.sh address "$@" ;;
     tsan) scripts/sanitize.sh thread "$@" ;;
     valgrind) scripts/sanitize.sh valgrind "$@" ;;

@@ -17,8 +17,8 @@ use foredraft_base::error::{Code, Error, Result};
 /// How long a poll of the iterator waits. Then it polls again, so the number does not matter.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The updates of a completion as they come: an iterator that waits, and a [`Stream`] that does not (`futures::StreamExt` gives it `next`).
-/// Dropping it cancels the request.
+/// The updates of a completion as they come: an iterator that waits, and a [`Stream`] that does not (`futures::TryStreamExt` gives it
+/// `try_next`). Dropping it cancels the request.
 pub struct CompletionStream {
     loaded: Arc<LoadedModel>,
     id: u64,
