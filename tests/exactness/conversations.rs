@@ -152,6 +152,8 @@ fn a_hundred_conversations_have_the_outputs_of_a_fresh_engine() {
 fn conversations_on_other_memories_have_the_outputs_of_a_fresh_engine() {
     for (kind, init) in [
         ("disk", json!({"cache_ram_mb": 0, "cache_dir": path("talk")})),
+        // As much as the states take, so they are cut into chunks.
+        ("chunks", json!({"cache_ram_mb": if n_turns().is_some() { 72 } else { 5 }})),
         ("shared cells", json!({"kv_unified": true, "n_ctx": 700})),
         ("hybrid", json!({"model": tiny_models::hybrid(), "model_draft": model("draft")})),
         ("delta net with its own head", json!({"model": tiny_models::delta_net_mtp(), "model_draft": null})),
