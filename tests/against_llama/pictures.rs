@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use foredraft::api::JsonEngine;
+use foredraft::api::{Function, JsonEngine};
 use foredraft::llama::{
     Batch, BatchInput, Bitmap, Context, ContextParams, Interrupt, Model, ModelParams, PauseGate, Picture, PicturePiece,
     PictureRows, Projector, ProjectorParams, ThreadPool,
@@ -604,4 +604,82 @@ fn pictures_in_conversations_decisions_and_full_contexts() {
     assert!(dropped > 0 && dropped.is_multiple_of(2), "{}", answer["prompt_stats"]);
     let rest = with(&long, json!({"messages": messages[dropped..]}));
     assert_eq!(complete(&fresh(), Foredraft, &rest)["tokens"], answer["tokens"]);
+}
+
+fn call(engine: &JsonEngine, function: Function, request: &Value) -> Value {
+    engine.call(function, Ok(request.to_string().as_bytes())).expect("an answer")
+}
+
+#[test]
+fn questions_about_a_picture_have_the_probabilities_of_its_choices() {
+    let (kite, red) = (
+        json!({"type": "choice", "instructions": "\nWhat is on it?", "criteria": {"a kite": null, "a hat": "red"}}),
+        json!({"type": "noul", "instructions": "It is red."}),
+    );
+    let asked = |picture: u32, questions: Value, more: Value| {
+        with(&json!({"messages": chat(&[rgb8(picture)])["messages"], "questions": questions}), more)
+    };
+    for kind in kinds() {
+        let engine = of_kind(&kind, json!({"n_parallel": 2}));
+        let both = asked(1, json!({"kite": kite, "red": red}), json!({}));
+        let new = call(&engine, Function::Decide, &both);
+        assert_eq!(call(&engine, Function::Decide, &both)["answers"], new["answers"], "{kind:?}: cached");
+        let other = call(&engine, Function::Decide, &asked(2, json!({"kite": kite}), json!({})));
+        assert_ne!(other["answers"]["kite"], new["answers"]["kite"], "{kind:?}: the picture is seen");
+        for (name, question) in [("kite", &kite), ("red", &red)] {
+            let alone = asked(1, json!({name: question}), json!({"cache_prompt": false}));
+            let alone = call(&of_kind(&kind, json!({})), Function::Decide, &alone);
+            assert_eq!(alone["answers"][name], new["answers"][name], "{kind:?}: {name} alone");
+        }
+        let how = "Answer this question only with the letter of the best option, with the number of the best level, or with Yes or No:";
+        let text = format!("\n\n{how}\n\n\nWhat is on it?\n\nA: a kite\nB: a hat (red)");
+        let mut plain = chat(&[rgb8(1)]);
+        let parts = plain["messages"][1]["content"].as_array_mut().expect("parts");
+        parts.push(json!({"type": "text", "text": text}));
+        let plain = with(&plain, json!({"choices": ["A", "B"], "temperature": 1.0, "n_predict": null}));
+        let plain = complete(&of_kind(&kind, json!({})), Foredraft, &plain);
+        for (index, option) in ["a kite", "a hat"].iter().enumerate() {
+            assert_eq!(new["answers"]["kite"]["probabilities"][option], plain["choices"][index]["prob"], "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn pictures_are_counted_and_shown_where_prompts_are() {
+    let engine = with_eyes(&projectors::lfm2(), json!({}));
+    let request = with(&chat(&[rgb8(1), rgb8(2)]), json!({"cache_prompt": true}));
+    let messages = |pictures: &[Value]| json!({"messages": chat(pictures)["messages"]});
+    let tokens = |request: &Value| call(&engine, Function::Tokenize, request);
+    let all = tokens(&messages(&[rgb8(1), rgb8(2)]));
+    let answer = complete(&engine, Foredraft, &request);
+    assert_eq!(all["length"], answer["tokens_evaluated"], "{all}");
+    let ids: Vec<i64> = all["ids"].as_array().expect("ids").iter().filter_map(Value::as_i64).collect();
+    assert_eq!(ids.len(), n(&all["length"]));
+    let rows: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] < 0).collect();
+    assert!(rows.len() > 20 && rows.iter().all(|at| all["tokens"][at] == "" && all["pieces"][at] == ""), "{all}");
+    assert_eq!(tokens(&messages(&[rgb8(1), rgb8(2)])), all, "the same pictures have the same numbers");
+    let other = tokens(&messages(&[rgb8(1), rgb8(3)]));
+    assert_eq!(other["length"], all["length"]);
+    let same: Vec<bool> = rows.iter().map(|at| other["ids"][at] == all["ids"][at]).collect();
+    assert_eq!(same, [vec![true; rows.len() / 2], vec![false; rows.len() / 2]].concat(), "{other}");
+    let with_pieces = tokens(&with(&messages(&[rgb8(1)]), json!({"with_pieces": true})));
+    assert_eq!(with_pieces["tokens"][rows[0]], json!({"id": ids[rows[0]], "piece": ""}));
+    // Text alone, and both.
+    let plain = json!({"messages": [{"role": "user", "content": "Tom had a red hat."}]});
+    let prompt = call(&engine, Function::ApplyTemplate, &plain)["prompt"].clone();
+    assert_eq!(tokens(&plain)["ids"], tokens(&json!({"text": prompt}))["ids"]);
+    let both = with(&plain, json!({"text": "Tom"})).to_string();
+    let both = engine.call(Function::Tokenize, Ok(both.as_bytes())).expect_err("either").message().to_owned();
+    assert!(both.contains("either text or messages"), "{both}");
+    let stats = &answer["prompt_stats"];
+    assert_eq!((&stats["total_prompt_tokens"], &stats["n_to_eval"]), (&all["length"], &all["length"]), "{stats}");
+    let text = |stats: &Value, part: &str| stats[part].as_str().expect("a text").to_owned();
+    let prompt = call(&engine, Function::ApplyTemplate, &messages(&[rgb8(1), rgb8(2)]))["prompt"].clone();
+    let shown = text(stats, "to_eval");
+    let without_tags = shown.replace("<|image_start|>", "").replace("<|image_end|>", "");
+    assert!(without_tags.ends_with(prompt.as_str().expect("a text")), "{shown:?} {prompt}");
+    let again = complete(&engine, Foredraft, &request);
+    let stats = &again["prompt_stats"];
+    assert_eq!(n(&stats["n_cached"]) + n(&stats["n_to_eval"]), ids.len(), "{stats}");
+    assert_eq!(text(stats, "cached") + &text(stats, "to_eval"), shown, "{stats}");
 }

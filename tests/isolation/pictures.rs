@@ -33,6 +33,7 @@ fn pictures_reach_the_process_in_each_form() {
         };
         let url = |url: String| json!({"type": "image_url", "image_url": {"url": url}});
         std::fs::write(&path, &file).expect("the file");
+        let mut answers = Vec::new();
         for picture in [
             rgb8(5),
             raw("rgb8", &rgb),
@@ -47,7 +48,12 @@ fn pictures_reach_the_process_in_each_form() {
             let shown = call(&engine, Function::ApplyTemplate, &request);
             assert_eq!(shown["prompt"].to_string().matches("<__media__>").count(), 1, "{shown}");
             assert_eq!(shown["n_tokens"], expected["tokens_evaluated"], "{shown}");
+            let messages = json!({"messages": request["messages"]});
+            assert_eq!(call(&engine, Function::Tokenize, &messages)["length"], shown["n_tokens"], "{picture}");
+            let asked = with(&messages, json!({"questions": {"red": {"type": "noul", "instructions": "It is red."}}}));
+            answers.push(call(&engine, Function::Decide, &asked)["answers"].to_string());
         }
+        assert!(answers.windows(2).all(|two| two[0] == two[1]), "{answers:?}");
         // The host's process reads the picture during the submit.
         let id = submit(&engine, &chat(&[url(path.to_string_lossy().into_owned())]));
         std::fs::remove_file(&path).expect("the file");

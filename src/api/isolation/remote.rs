@@ -269,7 +269,7 @@ impl LoadedEngine for RemoteEngine {
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }
-            Function::ApplyTemplate => {
+            Function::ApplyTemplate | Function::Tokenize => {
                 let argument = with_pictures(argument, &mut parse_object(argument)?)?;
                 self.shared.call(function.name(), &argument, None)?.ok_or_else(stopped)
             }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
+pub use self::pictures::PICTURE;
 use self::pictures::{ChatPictures, shown};
 use self::serving_model::QuestionFrame;
 pub use self::serving_model::{ChatTemplates, QuestionTokens, ServedModel, ServingModel, TemplatesByTools};
@@ -150,7 +151,9 @@ impl PromptSource {
         });
         let not_a_chat = || Error::invalid("prompt: a decision model is asked about state or messages");
         let (chat, state) = chat.ok_or_else(not_a_chat)?;
-        refuse_pictures(chat)?;
+        if let Some(first) = chat.pictures.first() {
+            return Err(Error::invalid(format!("{}: decision models take no pictures", first.name)));
+        }
         let (questions, special) = (&self.questions, self.inputs.parse_special);
         let prompts = native_decision::prompts(model, questions, state, special, &self.serving, &self.interrupt)?;
         let text = self.serving.vocab().detokenize(&prompts.common, true)?;
@@ -170,15 +173,7 @@ impl PromptSource {
                 let text = self.serving.vocab().detokenize(&tokens, true)?;
                 PreparedPrompt::whole(tokens, Some(String::from_utf8_lossy(&text).into()))
             }
-            Prompt::Messages(chat) if self.questions.is_empty() => self.chat(chat)?,
-            Prompt::Messages(chat) => {
-                refuse_pictures(chat)?;
-                let rendered = self.render(chat, &chat.messages)?;
-                let (rendered, of_messages) = before_question(rendered)?;
-                *frame = of_messages;
-                let tokens = ChatPictures::default().tokenize(self.serving.vocab(), &rendered, &[])?;
-                PreparedPrompt::whole(tokens, Some(rendered.text.into()))
-            }
+            Prompt::Messages(chat) => self.chat(chat, frame)?,
         };
         let (n, n_ctx) = (prompt.tokens.len(), self.serving.n_ctx);
         if self.inputs.on_overflow == Overflow::Error && n >= n_ctx {
@@ -199,42 +194,34 @@ impl PromptSource {
         Ok(prompt)
     }
 
-    /// Renders and tokenizes a chat, if the request asks for that without the oldest turns that do not fit.
-    fn chat(&self, chat: &ChatInput) -> Result<PreparedPrompt> {
+    /// Renders and tokenizes a chat, if the request asks for that without the oldest turns that do not fit. With questions, the prompt ends where
+    /// one begins, and `frame` gets what surrounds it.
+    fn chat(&self, chat: &ChatInput, frame: &mut QuestionFrame) -> Result<PreparedPrompt> {
         let numbered = ChatPictures::read(&self.serving, chat, &self.interrupt)?;
-        if self.inputs.on_overflow != Overflow::DropTurns {
-            let (tokens, text) = self.render_and_tokenize(chat, &chat.messages, &numbered)?;
-            let warnings = self.vanished(chat, &[], &text)?;
-            let (pictures, text) = (numbered.encode(&text, &self.interrupt)?, shown(text, chat));
-            return Ok(PreparedPrompt { warnings, pictures, ..PreparedPrompt::whole(tokens, Some(text.into())) });
-        }
-        let FittedChat { prompt: (tokens, text), dropped, warning } = drop_turns(
-            &chat.messages,
-            self.infill_budget.n_predict,
-            self.serving.n_ctx,
-            |messages| self.render_and_tokenize(chat, messages, &numbered),
-            |(tokens, _)| tokens.len(),
-        )?;
-        let warnings = warning.into_iter().chain(self.vanished(chat, &dropped, &text)?).collect();
+        let asks = !self.questions.is_empty();
+        let tokenized = |messages: &[Value]| {
+            let (mut rendered, mut after) = (self.render(chat, messages)?, QuestionFrame::default());
+            if asks {
+                (rendered, after) = before_question(rendered)?;
+            }
+            let tokens = numbered.tokenize(self.serving.vocab(), &rendered, &pictures::of_messages(chat, messages))?;
+            Ok((tokens, rendered.text, after))
+        };
+        let FittedChat { prompt: (tokens, text, after), dropped, warning } = match self.inputs.on_overflow {
+            Overflow::DropTurns if !asks => {
+                let (n_predict, n_ctx) = (self.infill_budget.n_predict, self.serving.n_ctx);
+                drop_turns(&chat.messages, n_predict, n_ctx, tokenized, |(tokens, ..)| tokens.len())?
+            }
+            _ => FittedChat { prompt: tokenized(&chat.messages)?, dropped: Vec::new(), warning: None },
+        };
+        *frame = after;
+        let vanished = match asks {
+            true => Vec::new(),
+            false => vanished(&self.serving, chat, &dropped, &self.interrupt, &text)?,
+        };
+        let warnings = warning.into_iter().chain(vanished).collect();
         let (pictures, text) = (numbered.encode(&text, &self.interrupt)?, Some(shown(text, chat).into()));
         Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped: dropped.len(), warnings, pictures })
-    }
-
-    /// A warning about the messages that are in no part of the prompt, without those that were dropped on purpose.
-    fn vanished(&self, chat: &ChatInput, dropped: &[usize], prompt: &str) -> Result<Vec<String>> {
-        vanished(&self.serving, chat, dropped, &self.interrupt, prompt)
-    }
-
-    /// Renders and tokenizes messages. Returns the tokens and the text.
-    fn render_and_tokenize(
-        &self,
-        chat: &ChatInput,
-        messages: &[Value],
-        pictures: &ChatPictures,
-    ) -> Result<(Vec<Token>, String)> {
-        let rendered = self.render(chat, messages)?;
-        let tokens = pictures.tokenize(self.serving.vocab(), &rendered, &pictures::of_messages(chat, messages))?;
-        Ok((tokens, rendered.text))
     }
 
     /// Renders messages, and what continues them.
@@ -271,14 +258,6 @@ pub struct PreparedTexts {
     pub prediction: Option<Arc<Predicted>>,
 }
 
-/// # Errors
-/// There are pictures.
-fn refuse_pictures(chat: &ChatInput) -> Result<()> {
-    chat.pictures.first().map_or(Ok(()), |first| {
-        Err(Error::invalid(format!("{}: pictures are not available yet with questions", first.name)))
-    })
-}
-
 /// Divides a prompt where its question is put: into the part before it, and the text after it.
 fn before_question(rendered: Rendered) -> Result<(Rendered, QuestionFrame)> {
     let Rendered { mut text, mut tainted, marks } = rendered;
@@ -290,8 +269,12 @@ fn before_question(rendered: Rendered) -> Result<(Rendered, QuestionFrame)> {
     Ok((Rendered { text, tainted, marks }, frame))
 }
 
-/// Renders messages. Returns the prompt, the number of its tokens if it has pictures, and warnings.
-pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Option<usize>, Vec<String>)> {
+/// Renders messages. Returns the prompt, its tokens if they are wanted, and warnings.
+pub fn render(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    wants_tokens: bool,
+) -> Result<(String, Option<Vec<Token>>, Vec<String>)> {
     let interrupt = PromptInterrupt::new(serving, None);
     let vocab = serving.vocab();
     let rendered = with_schema(serving, chat, &chat.messages, &interrupt, |template, input| {
@@ -299,12 +282,12 @@ pub fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Optio
     })?;
     let rendered = without_added_tokens(rendered, vocab);
     let pictures = ChatPictures::read(serving, chat, &interrupt)?;
-    let count = || pictures.tokenize(vocab, &rendered, &pictures::of_messages(chat, &chat.messages));
-    let n_tokens = (!chat.pictures.is_empty()).then(count).transpose()?.map(|tokens| tokens.len());
+    let tokens = || pictures.tokenize(vocab, &rendered, &pictures::of_messages(chat, &chat.messages));
+    let tokens = wants_tokens.then(tokens).transpose()?;
     let text = rendered.text;
     let fallback = chat.chat_template.is_none().then(|| serving.fallback_warning(!chat.tools.is_empty())).flatten();
     let warnings = fallback.into_iter().chain(vanished(serving, chat, &[], &interrupt, &text)?).collect();
-    Ok((shown(text, chat), n_tokens, warnings))
+    Ok((shown(text, chat), tokens, warnings))
 }
 
 /// Renders messages, to know that the template stays within its limits.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::llama::{Bitmap, EncodedPicture, NumberedPicture, PictureCache, Token, Vocab};
 
 /// The text that stands for a picture where a prompt is shown, as in llama.cpp.
-const SHOWN: &str = "<__media__>";
+pub const PICTURE: &str = "<__media__>";
 
 /// The pictures of a chat, cut and numbered.
 #[derive(Default)]
@@ -105,7 +105,7 @@ pub(super) fn of_messages(chat: &ChatInput, messages: &[Value]) -> Vec<usize> {
 /// A prompt as it is shown.
 pub(super) fn shown(mut text: String, chat: &ChatInput) -> String {
     for number in 0..chat.pictures.len() {
-        text = text.replace(&mark_of(number), SHOWN);
+        text = text.replace(&mark_of(number), PICTURE);
     }
     text
 }

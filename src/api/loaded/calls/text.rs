@@ -15,21 +15,29 @@ use crate::llama::Token;
 const ANSWERED: usize = 1024;
 
 impl LocalEngine {
-    /// `tokenize`: the tokens of `text` (or `content`), which can contain token ids like a prompt. With `with_pieces`, `tokens` has
-    /// llama-server's form, with id and piece.
+    /// `tokenize`: the tokens of `text` (or `content`), which can contain token ids like a prompt, or of the prompt of `messages`. With
+    /// `with_pieces`, `tokens` has llama-server's form, with id and piece.
     ///
     /// # Errors
     /// The request is invalid, or the text is too long.
     pub fn tokenize(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let (name, text) = text(&mut fields, "text", "content")?;
         let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
-        let add_special = fields.flag("add_special")?.unwrap_or(true);
-        let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let serving = self.target();
         let vocab = serving.vocab();
-        let ids = serving.tokenize(name, &text, add_special, parse_special)?;
+        let (ids, of_template) = if fields.is_given("messages") {
+            if fields.is_given("text") || fields.is_given("content") {
+                return Err(Error::invalid("messages: expected either text or messages, got both"));
+            }
+            let (_, ids, warnings) = prompts::render(&serving, &messages(&mut fields)?, true)?;
+            (ids.unwrap_or_default(), warnings)
+        } else {
+            let (name, text) = text(&mut fields, "text", "content")?;
+            let add_special = fields.flag("add_special")?.unwrap_or(true);
+            let parse_special = fields.flag("parse_special")?.unwrap_or(true);
+            (serving.tokenize(name, &text, add_special, parse_special)?, Vec::new())
+        };
         ask_for(ids.len().saturating_mul(if with_pieces { 2 * ANSWERED } else { ANSWERED }), "tokenize: the answer")?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
@@ -44,7 +52,8 @@ impl LocalEngine {
             true => ids.iter().zip(&pieces).map(|(id, piece)| json!({"id": id, "piece": piece})).collect(),
             false => strings.into_iter().map(Value::from).collect(),
         };
-        Ok(success(json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces}), fields.finish()))
+        let answer = json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces});
+        Ok(success(answer, fields.finish().into_iter().chain(of_template).collect()))
     }
 
     /// `detokenize`: the text of `tokens`; where they are not whole characters, its `bytes` too.
@@ -108,22 +117,26 @@ impl LocalEngine {
         Ok(success(answer, fields.finish()))
     }
 
-    /// `apply_template`: the prompt rendered from `messages`; with pictures, the number of its tokens too.
+    /// `apply_template`: the prompt rendered from `messages`, with pictures, the number of its tokens too.
     ///
     /// # Errors
     /// The request is invalid, or the template rejects it.
     pub fn apply_template(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let chat = ChatInput::read(&mut fields, None)?
-            .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
-        let (prompt, n_tokens, of_template) = prompts::render(&self.target(), &chat)?;
+        let chat = messages(&mut fields)?;
+        let (prompt, tokens, of_template) = prompts::render(&self.target(), &chat, !chat.pictures.is_empty())?;
         let mut warnings = fields.finish();
         warnings.extend(of_template);
         let mut answer = Map::from_iter([("prompt".to_owned(), prompt.into())]);
-        answer.extend(n_tokens.map(|n_tokens| ("n_tokens".to_owned(), n_tokens.into())));
+        answer.extend(tokens.map(|tokens| ("n_tokens".to_owned(), tokens.len().into())));
         Ok(success(answer.into(), warnings))
     }
+}
+
+fn messages(fields: &mut Fields) -> Result<ChatInput> {
+    let absent = || Error::invalid("messages: expected an array of messages, got nothing");
+    ChatInput::read(fields, None)?.ok_or_else(absent)
 }
 
 /// Reads the text from the field `name`, else from `other`. Returns the field's name, too.
