@@ -9,6 +9,8 @@
 
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
+#[path = "../common/mod.rs"]
+mod common;
 mod examples;
 #[cfg(target_os = "linux")]
 mod faults;
