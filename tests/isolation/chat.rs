@@ -6,7 +6,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Map, Value, json};
 
 use crate::common::chat::{PLAIN, TOOLS, sum_of_deltas};
-use crate::common::{Endpoint, complete, start as start_local, with};
+use crate::common::{Endpoint, complete, start as start_local, tiny_models, with};
 use crate::deaths::{SIGNALS, Updates, survived_deaths};
 use crate::process::{call, drain, kill, pid, start, submit};
 
@@ -97,6 +97,31 @@ fn decisions_have_the_answers_of_an_engine_in_this_process() {
     assert_eq!(updates.last().expect("an end")["answers"], local["answers"]);
     let refused = isolated.call(Function::Decide, Ok(br#"{"state": "a", "questions": {"": {}}}"#)).expect_err("no id");
     assert!(refused.message().contains("questions: expected an id"), "{refused}");
+}
+
+/// The host's process makes the answers of the scores that arrive, in the form of the model that it does not have.
+#[test]
+fn native_decision_models_have_the_answers_of_an_engine_in_this_process() {
+    const TEMPLATE: &str =
+        "{{ state }} {{ instructions }}{% for o in options %} {{ o.label }}: {{ o.key }}{% endfor %}";
+    let question = |kind: &str, criteria: Value| json!({"type": kind, "instructions": "Which?", "criteria": criteria});
+    let questions = json!({"pick": question("choice", json!({"kite": null, "hat": null, "dog": null})),
+        "level": question("score", json!(["no", "yes"])), "lost": question("noul", Value::Null)});
+    let request = json!({"state": "Tom had a red kite.", "questions": questions});
+    for kind in ["openjev", "lev", "nimble", "kev"] {
+        let texts = [("tokenizer.chat_template.systemone", TEMPLATE), ("gemma3.decision.type", kind)];
+        let model = tiny_models::with_seed(9, || tiny_models::with_texts("native-isolated", &texts));
+        let config = json!({"model": model, "model_draft": null, "n_ctx": 512});
+        let (local, isolated) = (start_local(config.clone()), start(config));
+        let decide = |engine: &JsonEngine| engine.call(Function::Decide, Ok(request.to_string().as_bytes()));
+        if kind == "kev" {
+            let error = decide(&isolated).expect_err("it is refused");
+            assert_eq!(error.message(), decide(&local).expect_err("it is refused").message());
+            continue;
+        }
+        let answer = decide(&isolated).expect("an answer");
+        assert_eq!(answer["answers"], decide(&local).expect("an answer")["answers"], "{kind}");
+    }
 }
 
 /// A message without the ids of its calls, which are drawn.

@@ -168,7 +168,7 @@ impl Frame {
 impl ServedModel {
     /// The frame that sends it.
     pub fn frame(&self, number: u64) -> Frame {
-        let line = format!("{}\n", json!({"name": self.name, "n_ctx": self.n_ctx}));
+        let line = format!("{}\n", json!({"name": self.name, "n_ctx": self.n_ctx, "decision": self.decision}));
         Frame::new(FrameKind::Model, number, [line.into_bytes(), self.pieces.to_bytes()].concat())
     }
 
@@ -178,7 +178,9 @@ impl ServedModel {
         let fields: Value = serde_json::from_slice(line).ok()?;
         let n_ctx = fields.get("n_ctx")?.as_u64().and_then(|n_ctx| u32::try_from(n_ctx).ok())?;
         let name = fields.get("name")?.as_str()?.to_owned();
-        Some(ServedModel { name, n_ctx: n_ctx as usize, pieces: Arc::new(TokenPieces::from_bytes(pieces)?) })
+        let decision = fields.get("decision").and_then(Value::as_str).map(str::to_owned);
+        let pieces = Arc::new(TokenPieces::from_bytes(pieces)?);
+        Some(ServedModel { name, n_ctx: n_ctx as usize, pieces, decision })
     }
 }
 
@@ -284,7 +286,12 @@ mod tests {
     fn models_arrive_as_they_were_sent() {
         let mut pieces = TokenPieces::default();
         assert!(pieces.push(b"\na\xff"));
-        let model = ServedModel { name: "a\nb".to_owned(), n_ctx: 512, pieces: Arc::new(pieces) };
+        let model = ServedModel {
+            name: "a\nb".to_owned(),
+            n_ctx: 512,
+            pieces: Arc::new(pieces),
+            decision: Some("lev".to_owned()),
+        };
         let frame = model.frame(1);
         assert_eq!(ServedModel::read(&frame), Some(model));
         for end in 0..frame.text.len() {

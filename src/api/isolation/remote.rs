@@ -243,6 +243,7 @@ impl LoadedEngine for RemoteEngine {
         let counts = if request.options.is_preparation() { preparations } else { counts };
         counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
         let model = self.shared.model(request.speculative.draft_only);
+        request.set_decision_model(model.decision.as_deref())?;
         let bans_as_null = request.translation.bans_as_null;
         let used = UsedValues { streams: !is_awaited, ignores_eos: request.ignore_eos, bans_as_null };
         let sampling = request.sampling.clone();

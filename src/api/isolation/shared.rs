@@ -296,7 +296,7 @@ impl RemoteShared {
         let [target, draft] = &*self.models.lock();
         let model = draft.as_ref().filter(|_| draft_only).or(target.as_ref());
         // No process has loaded one again, and the requests wait for it.
-        let none = || ServedModel { name: self.load.alias(), n_ctx: 0, pieces: Arc::default() };
+        let none = || ServedModel { name: self.load.alias(), n_ctx: 0, pieces: Arc::default(), decision: None };
         model.cloned().unwrap_or_else(none)
     }
 

@@ -74,12 +74,20 @@ pub struct ServedModel {
     /// The context length of one request, in tokens.
     pub n_ctx: usize,
     pub pieces: Arc<TokenPieces>,
+    /// The type of a native decision model, as its file has it.
+    pub decision: Option<String>,
 }
 
 impl ServingModel {
     /// The model, as answers need to know it.
     pub fn served(&self) -> ServedModel {
-        ServedModel { name: self.name.clone(), n_ctx: self.n_ctx, pieces: Arc::clone(self.vocab().pieces()) }
+        let pieces = Arc::clone(self.vocab().pieces());
+        ServedModel { name: self.name.clone(), n_ctx: self.n_ctx, pieces, decision: self.decision() }
+    }
+
+    /// The type of a native decision model, as its file has it.
+    pub fn decision(&self) -> Option<String> {
+        self.model.metadata_of_kind("decision.type")
     }
 
     pub fn vocab(&self) -> &Vocab {

@@ -51,7 +51,7 @@ impl Host {
         let connection = Arc::new(Connection::new(frames, stream));
         let mut pieces = TokenPieces::default();
         (0..N_VOCAB).for_each(|token| assert!(pieces.push(&[b'a' + token as u8])));
-        let model = ServedModel { name: "m".to_owned(), n_ctx: 64, pieces: Arc::new(pieces) };
+        let model = ServedModel { name: "m".to_owned(), n_ctx: 64, pieces: Arc::new(pieces), decision: None };
         let mut host =
             Host { engine, requests: RequestRegistry::default(), supervisor, connection, sent, notices: noticed };
         host.serve(&bytes(&model.frame(0))).expect("a model");

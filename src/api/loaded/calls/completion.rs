@@ -50,7 +50,7 @@ impl LocalEngine {
         request.log(object);
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
         // Also of an encoder, which generates nothing.
-        decision::set_model(&mut request, &serving)?;
+        request.set_decision_model(serving.decision().as_deref())?;
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }

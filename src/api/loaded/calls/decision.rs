@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::prompts::{QuestionTokens, ServingModel};
 use crate::api::wire::request::{AskedQuestion, Choices, CompletionRequest, DecisionModel};
 use crate::engine::{Question, Questions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// `choices` as the only question, whose choices continue the prompt itself.
 ///
@@ -46,22 +46,4 @@ fn temperature_in_file(asked: &AskedQuestion, serving: &ServingModel) -> Option<
     let key = |bucket: &str| serving.model.metadata_of_kind(&format!("decision.temperature.{kind}{bucket}"));
     let temperature = key(bucket).or_else(|| key(""))?.parse::<f32>().ok();
     temperature.filter(|temperature| temperature.is_finite() && *temperature > 0.0)
-}
-
-/// Gives the questions of a request to a native decision model the form of its type.
-///
-/// # Errors
-/// Its type is none that this version has.
-pub(super) fn set_model(request: &mut CompletionRequest, serving: &ServingModel) -> Result<()> {
-    let native = serving.model.metadata_of_kind("decision.type").filter(|_| !request.questions.is_empty());
-    let Some(native) = native else { return Ok(()) };
-    let model = DecisionModel::of(&native).ok_or_else(|| {
-        Error::invalid(format!(
-            "questions: the model is a decision model of type {native}, whose heads this version does not have"
-        ))
-    })?;
-    let mut questions = request.questions.to_vec();
-    questions.iter_mut().for_each(|question| question.set_model(model));
-    request.questions = questions.into();
-    Ok(())
 }

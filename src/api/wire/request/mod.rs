@@ -180,6 +180,22 @@ impl CompletionRequest {
         Ok(())
     }
 
+    /// Gives the questions the form of a native decision model. `native`: its type, as the model's file has it.
+    ///
+    /// # Errors
+    /// Its type is none that this version has.
+    pub fn set_decision_model(&mut self, native: Option<&str>) -> Result<()> {
+        let Some(native) = native.filter(|_| !self.questions.is_empty()) else { return Ok(()) };
+        let model = DecisionModel::of(native).ok_or_else(|| {
+            let why = "whose heads this version does not have";
+            Error::invalid(format!("questions: the model is a decision model of type {native}, {why}"))
+        })?;
+        let mut questions = self.questions.to_vec();
+        questions.iter_mut().for_each(|question| question.set_model(model));
+        self.questions = questions.into();
+        Ok(())
+    }
+
     /// Moves the prompts out of the request.
     pub fn take_inputs(&mut self) -> Inputs {
         let nothing = Inputs { all: Vec::new(), ..self.inputs };
