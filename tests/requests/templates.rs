@@ -7,6 +7,7 @@
 //! With the same templates, messages full of the text of tokens that the template uses do not become these tokens, whatever their type,
 //! and messages without such text become the same tokens as without that protection.
 
+use crate::processor_time;
 use crate::vocabulary::{Kind, byte_level, sentence_piece};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -398,6 +399,39 @@ fn control_tokens_that_llama_cpp_retypes_are_not_made_of_content() {
     assert_eq!(String::from_utf8_lossy(&text), attack);
     assert!(!tokens.iter().any(|token| vocab.is_control(*token)), "{tokens:?}");
     assert!(names.iter().all(|name| vocab.tokenize(name.as_bytes(), false, true).expect("tokens").len() == 1));
+}
+
+/// llama.cpp walks over all earlier parts of a text at each special token: it takes seconds for each of these texts.
+#[test]
+fn texts_with_many_special_tokens_have_the_tokens_of_their_turns() {
+    let texts = [("<|im_start|>", Kind::Control), ("<|im_end|>", Kind::Control), ("<br>", Kind::UserDefined)];
+    let specials: Vec<(String, Kind)> = texts.iter().map(|(text, kind)| ((*text).to_owned(), *kind)).collect();
+    for model in made_for("many-specials", &specials) {
+        let vocab = model.vocab();
+        let turn = |number: usize| format!("<|im_start|>user\n the{number} <br>in<|im_end|>\n");
+        for parse_special in [true, false] {
+            let tokens = |text: &str| vocab.tokenize(text.as_bytes(), false, parse_special).expect("tokens");
+            // Without `parse_special`, a text continues in the next turn, up to the next mark.
+            let cut = if parse_special { "<|im_start|>" } else { "<br>" };
+            let whole: String = (0..6000).map(turn).collect();
+            let before = processor_time::of_this_thread();
+            let found = tokens(&whole);
+            let taken = processor_time::of_this_thread() - before;
+            let expected: Vec<Token> = whole
+                .split_inclusive(cut)
+                .flat_map(|part| match part.strip_suffix(cut) {
+                    Some(part) => [if part.is_empty() { Vec::new() } else { tokens(part) }, tokens(cut)].concat(),
+                    None => tokens(part),
+                })
+                .collect();
+            assert!(found == expected, "{} tokens, expected {}", found.len(), expected.len());
+            let limit = Duration::from_secs(1).mul_f64(processor_time::slowness());
+            assert!(taken < limit, "{taken:?} of {limit:?} for {} special tokens", whole.matches('<').count());
+            let ends = vocab.tokenize(b"", true, parse_special).expect("tokens");
+            let with_ends = vocab.tokenize(whole.as_bytes(), true, parse_special).expect("tokens");
+            assert_eq!(with_ends.len(), found.len() + ends.len());
+        }
+    }
 }
 
 #[test]

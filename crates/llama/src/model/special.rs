@@ -11,6 +11,9 @@ use std::ops::Range;
 
 use crate::Token;
 
+/// llama.cpp walks over half a million parts for so many special tokens, which takes a millisecond.
+const MANY: usize = 1024;
+
 /// A token that llama.cpp searches for in the text before tokenization.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpecialToken {
@@ -115,6 +118,19 @@ impl SpecialTokens {
         }
         let complete = range.iter().take_while(|index| byte(index, text.len()).is_none()).count();
         range.get(complete..).unwrap_or(&[])
+    }
+
+    /// Whether a text has so many special tokens that llama.cpp's partition takes long, which walks over all earlier parts at each one, and not
+    /// so many that overlap that [`SpecialTokens::partition`] takes much memory.
+    pub(crate) fn are_many(&self, text: &[u8], parse_special: bool) -> bool {
+        let mut n = 0;
+        for at in 0..text.len() {
+            self.walk(text.get(at..).unwrap_or(&[]), |special| n += usize::from(parse_special || !special.is_control));
+            if n > text.len() {
+                return false;
+            }
+        }
+        n > MANY
     }
 
     /// Splits a text at its special tokens as llama.cpp does with `parse_special`, except that no control token and none of `marks`

@@ -363,6 +363,24 @@ impl Vocab {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));
         }
+        if !self.specials.are_many(text, parse_special) {
+            return self.tokenize_at_once(text, add_special, parse_special);
+        }
+        let data: Vec<usize> = if parse_special { Vec::new() } else { (1..=text.len()).collect() };
+        let mut tokens = Vec::new();
+        for part in self.specials.partition(text, &data, &[]) {
+            match part {
+                Fragment::Special(token) => tokens.push(token),
+                Fragment::Text(range) => {
+                    tokens.extend(self.tokenize_at_once(text.get(range).unwrap_or(&[]), false, false)?);
+                }
+            }
+        }
+        if add_special { self.with_ends(tokens) } else { Ok(tokens) }
+    }
+
+    /// As [`Vocab::tokenize`], with llama.cpp's partition of the text at its special tokens.
+    fn tokenize_at_once(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         let vocab = LivingVocab(self.ptr);
         let longest = longest_run(text);
         let size = STACK.saturating_add(longest.saturating_mul(STACK_PER_BYTE));
