@@ -11,7 +11,7 @@ use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
 
 use crate::common::{Endpoint, complete, start as start_local, text, with};
-use crate::process::{at_next_update, call, drain, kill, pid, poll, start, submit, until_found};
+use crate::process::{at_next_update, call, drain, is_alive, kill, pid, poll, start, submit, until_found};
 use crate::toolchain::{compiler, folder, run};
 
 pub const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
@@ -84,10 +84,11 @@ pub struct Updates {
 
 impl Updates {
     fn new(updates: Vec<Value>) -> Updates {
-        // Each completion of a request has an update about it.
-        let is_notification =
-            |update: &&Value| update.get("engine").is_some() && update.get("index").is_none_or(|index| *index == 0);
-        let n_notifications = updates.iter().filter(is_notification).count();
+        // Each completion of a request that has not ended has an update about it.
+        let of_completion = |index: &Value| {
+            updates.iter().filter(|update| update.get("engine").is_some() && update["index"] == *index).count()
+        };
+        let n_notifications = updates.iter().map(|update| of_completion(&update["index"])).max().unwrap_or(0);
         Updates { updates, n_notifications }
     }
 }
@@ -114,8 +115,8 @@ pub fn killed(
 }
 
 /// Rounds of [`killed`], each checked: the moments of the deaths are spread over the time that requests take on this machine. If no request was
-/// running then, the process dies at an update in one more round. Returns the number of deaths while a request ran, and the seconds that each of
-/// them cost.
+/// running then, the process is stopped before it gets the requests of one more round. Returns the number of deaths while a request ran, and
+/// the seconds that each of them cost.
 pub fn survived_deaths(
     engine: &JsonEngine,
     requests: &[Value],
@@ -130,12 +131,16 @@ pub fn survived_deaths(
     let begun = Instant::now();
     let (mut n_deaths, mut n_rounds) = (0, 0);
     while n_rounds < rounds || n_deaths == 0 {
-        assert!(n_rounds <= rounds, "no request was running when the process died");
-        let (process, signal) = (pid(engine), signals[0].to_owned());
-        let death = (n_rounds == rounds).then(|| at_next_update(engine, move || kill(process, &signal)));
-        let kills = if death.is_some() { 0 } else { 1 + n_rounds % 3 };
-        let found = killed(engine, requests, signals, (kills, undisturbed), &mut random);
-        engine.set_update_hook(None);
+        assert!(n_rounds <= rounds, "no request was running when the process died: {}", requests[0]);
+        let found = if n_rounds < rounds {
+            killed(engine, requests, signals, (1 + n_rounds % 3, undisturbed), &mut random)
+        } else {
+            // Not the last process, whose death the engine may not have noticed.
+            let process = std::iter::repeat_with(|| pid(engine)).find(|process| is_alive(*process));
+            // A stopped process has ended no request when it dies.
+            kill(process.expect("a process"), "STOP");
+            killed(engine, requests, &["KILL"], (1, Duration::ZERO), &mut random)
+        };
         check(n_rounds, &found);
         n_deaths += found.iter().map(|found| found.n_notifications).max().unwrap_or(0);
         n_rounds += 1;

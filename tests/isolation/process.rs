@@ -85,7 +85,8 @@ pub fn at_next_update<R: Send + 'static>(engine: &JsonEngine, act: impl FnOnce()
     let act = Mutex::new(Some(move || done.send(act())));
     engine.set_update_hook(Some(Box::new(move |_| {
         if let Some(act) = act.lock().unwrap().take() {
-            act().expect("the test waits");
+            // Not every test waits for it.
+            let _ = act();
         }
     })));
     result
