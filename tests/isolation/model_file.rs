@@ -1,7 +1,7 @@
 //! The model file is cut while it is mapped. The engine's process gets a SIGBUS from the missing part, never its host.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foredraft::api::{Function, JsonEngine};
 use serde_json::{Value, json};
@@ -28,8 +28,8 @@ fn request() -> Value {
 }
 
 /// Submits a request, and cuts the file once the request has text. Returns its id.
-fn cut_while_running(engine: &JsonEngine, path: &PathBuf, request: &Value) -> u64 {
-    let own = path.clone();
+fn cut_while_running(engine: &JsonEngine, path: &Path, request: &Value) -> u64 {
+    let own = path.to_path_buf();
     let is_cut = at_next_update(engine, move || cut(&own));
     let id = submit(engine, request);
     is_cut.recv().expect("an update");
