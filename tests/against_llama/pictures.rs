@@ -496,7 +496,7 @@ fn pictures_that_cannot_be_shown_are_errors() {
     assert!(n(&most["tokens_evaluated"]) > 100);
     let full = refused(&engine, &with(&chat(&all[..32]), json!({"on_overflow": "error"})));
     assert!(full.contains("512"), "{full}");
-    for more in [json!({"n_beams": 2}), json!({"prompt_logprobs": 1}), json!({"session_save": "/tmp/never-written"})] {
+    for more in [json!({"n_beams": 2}), json!({"prompt_logprobs": 1})] {
         let message = refused(&engine, &with(&chat(&[rgb8(1)]), more.clone()));
         assert!(message.contains("picture"), "{more}: {message}");
     }
@@ -588,9 +588,6 @@ fn pictures_in_conversations_decisions_and_full_contexts() {
     let small = with_eyes(&mmproj, json!({"model": target, "n_ctx": 128}));
     let full = complete(&small, Foredraft, &with(&request, json!({"n_predict": 500})));
     assert_eq!(full["stop_type"], "limit", "a context with a picture does not shift");
-    let session = json!({"id_slot": 0, "filename": "/tmp/never-written"}).to_string();
-    let saved = small.with_loaded(|loaded| loaded.session_save(session.as_bytes()));
-    assert!(saved.expect_err("it holds a picture").message().contains("pictures"));
     // The oldest turns go with their pictures.
     let mut messages = Vec::new();
     for seed in 1..30 {
@@ -682,4 +679,68 @@ fn pictures_are_counted_and_shown_where_prompts_are() {
     let stats = &again["prompt_stats"];
     assert_eq!(n(&stats["n_cached"]) + n(&stats["n_to_eval"]), ids.len(), "{stats}");
     assert_eq!(text(stats, "cached") + &text(stats, "to_eval"), shown, "{stats}");
+}
+
+#[test]
+fn saved_pictures_go_on_in_other_engines() {
+    let folder = std::env::temp_dir().join(format!("foredraft-saved-pictures-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let request =
+        |pictures: &[Value]| with(&chat(pictures), json!({"temperature": 0.9, "seed": 5, "cache_prompt": true}));
+    let (seen, other) = (request(&[rgb8(1), rgb8(2)]), request(&[rgb8(1), rgb8(4)]));
+    for (index, kind) in kinds().iter().enumerate() {
+        let path = |name: &str| folder.join(format!("{index}-{name}"));
+        let fresh = |request: &Value| complete(&of_kind(kind, json!({})), Foredraft, request)["tokens"].clone();
+        let (expected, expected_other) = (fresh(&seen), fresh(&other));
+        let file = |name: &str| json!({"id_slot": 0, "filename": path(name)});
+        let first = of_kind(kind, json!({}));
+        // A saved sliding window does not go back behind an answer.
+        let named = with(&seen, json!({"session_save": path("request"), "conversation": "a", "n_predict": 1}));
+        assert_eq!(complete(&first, Foredraft, &named)["tokens"][0], expected[0], "{kind:?}");
+        call(&first, Function::SessionSave, &file("slot"));
+        call(&first, Function::Conversation, &json!({"action": "save", "conversation": "a", "filename": path("talk")}));
+        let most = n(&complete(&first, Foredraft, &named)["timings"]["cache_n"]);
+        assert!(most > 5, "{kind:?}: {most}");
+        for has_seen in [false, true] {
+            for name in ["slot", "request", "talk"] {
+                let engine = of_kind(kind, json!({}));
+                if has_seen {
+                    // The pictures get other numbers than in the engine before.
+                    complete(&engine, Foredraft, &request(&[rgb8(9), rgb8(2)]));
+                }
+                let more = match name {
+                    "slot" => {
+                        call(&engine, Function::SessionLoad, &file(name));
+                        json!({})
+                    }
+                    "request" => json!({"session_load": path(name)}),
+                    _ => {
+                        let load = json!({"action": "load", "conversation": "b", "filename": path(name)});
+                        call(&engine, Function::Conversation, &load);
+                        json!({"conversation": "b"})
+                    }
+                };
+                let answer = complete(&engine, Foredraft, &with(&seen, more));
+                assert_eq!(answer["tokens"], expected, "{kind:?}, {name}");
+                assert_eq!(n(&answer["timings"]["cache_n"]), most, "{kind:?}, {name}: {}", answer["timings"]);
+                let answer = complete(&engine, Foredraft, &other);
+                assert_eq!(answer["tokens"], expected_other, "{kind:?}, {name}: another picture");
+            }
+        }
+        let on_disk = || of_kind(kind, json!({"cache_dir": path("conversations"), "cache_ram_mb": 0}));
+        complete(&on_disk(), Foredraft, &with(&seen, json!({"conversation": "a", "n_predict": 1})));
+        let answer = complete(&on_disk(), Foredraft, &with(&seen, json!({"conversation": "a"})));
+        assert_eq!(answer["tokens"], expected, "{kind:?}, on disk");
+        assert_eq!(n(&answer["timings"]["cache_n"]), most, "{kind:?}, on disk: {}", answer["timings"]);
+    }
+    // With another projector, the same pixels are another picture; without one, there are none.
+    let load = json!({"id_slot": 0, "filename": folder.join("0-slot")});
+    let engine = of_kind(&kinds()[1], json!({}));
+    call(&engine, Function::SessionLoad, &load);
+    let answer = complete(&engine, Foredraft, &seen);
+    assert_eq!(answer["tokens"], complete(&of_kind(&kinds()[1], json!({})), Foredraft, &seen)["tokens"]);
+    let blind = start(json!({"model": kinds()[0].0, "model_draft": null, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64}));
+    let refused = blind.call(Function::SessionLoad, Ok(load.to_string().as_bytes())).expect_err("no eyes");
+    assert!(refused.message().contains("without mmproj"), "{}", refused.message());
+    std::fs::remove_dir_all(folder).expect("the folder");
 }

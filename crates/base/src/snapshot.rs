@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::token::Token;
 
 /// A saved sequence.
@@ -23,7 +25,7 @@ pub struct Snapshot {
 
 /// Rows of a picture that have fewer positions than cells: all have the position of the first one, and what follows them goes on after the
 /// longer side of the picture (M-RoPE).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowSpan {
     /// The index of the first row among the tokens.
     pub start: usize,
@@ -31,4 +33,30 @@ pub struct RowSpan {
     pub rows: usize,
     /// The number of positions.
     pub positions: usize,
+}
+
+/// A picture whose rows are in a saved list of tokens, as negative numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedPicture {
+    /// The number of its first row. That of each further one is smaller by one.
+    pub first: Token,
+    /// The number of its rows.
+    pub rows: Token,
+    /// The SHA-256 of what its rows depend on: the pixels, the projector and its settings.
+    pub hash: [u8; 32],
+}
+
+impl SavedPicture {
+    /// The most rows of a picture in a file.
+    const MAX_ROWS: Token = 1 << 20;
+
+    /// Whether a file can have it.
+    pub fn is_possible(&self) -> bool {
+        (1..=SavedPicture::MAX_ROWS).contains(&self.rows) && (Token::MIN + self.rows..-1).contains(&self.first)
+    }
+
+    /// Whether a token is one of its rows.
+    pub fn has(&self, token: Token) -> bool {
+        token <= self.first && self.first - token < self.rows
+    }
 }

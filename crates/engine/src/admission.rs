@@ -416,7 +416,6 @@ fn adapt_to_pictures(pool: &SlotPool, index: usize, request: &mut Request) -> Re
             "prompt: ends with a picture, after which there is no text".to_owned(),
         ),
         (options.prompt_probs.is_some(), "prompt_logprobs: not available with pictures".to_owned()),
-        (options.session_save.is_some(), "session_save: a session file does not hold pictures yet".to_owned()),
         (is_grouped, "grp_attn_n: not available with pictures".to_owned()),
     ];
     if let Some((_, why)) = refusals.into_iter().find(|(is_refused, _)| *is_refused) {

@@ -87,19 +87,20 @@ pub(super) fn copy_out(
     index: usize,
     mut conversation: ConversationRecord,
 ) -> Result<ConversationState> {
-    let SlotPool { context, slots, drafters, .. } = pool;
+    let SlotPool { context, slots, drafters, pictures, .. } = pool;
     let slot = slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     (conversation.is_moved, conversation.n_tokens) = (slot.cache.is_moved(), slot.cache.len());
     let target = slot.cache.save(context)?;
-    let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone() };
+    let pictures = pictures.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
+    let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), pictures };
     Ok(ConversationState { conversation, session, is_from_file: false })
 }
 
 /// Puts a conversation into a slot. Without success the slot is empty.
 fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
-    let ConversationState { conversation, session, is_from_file } = state;
+    let ConversationState { conversation, mut session, is_from_file } = state;
     if is_from_file {
-        if let Err(error) = put_session(pool, index, &session) {
+        if let Err(error) = put_session(pool, index, &mut session) {
             pool.clear_cache(index);
             log::write(Level::Warn, &format!("conversation: {}: {error}; it is decoded again", conversation.name));
         }
@@ -127,8 +128,11 @@ fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
 ///
 /// # Errors
 /// They are another model's, do not fit, or are invalid.
-pub(super) fn put_session(pool: &mut SlotPool, index: usize, session: &Session) -> Result<usize> {
+pub(super) fn put_session(pool: &mut SlotPool, index: usize, session: &mut Session) -> Result<usize> {
     check_session(pool, index, session)?;
+    if let Some(known) = pool.pictures.get() {
+        known.adopt(&mut session.target.tokens, &mut session.pictures)?;
+    }
     put_away(pool, index, None);
     make_room(pool, index, session.target.tokens.len())?;
     // Restoring decodes a token, with the scales that the session was saved with.
@@ -156,6 +160,9 @@ pub(super) fn check_session(pool: &SlotPool, index: usize, session: &Session) ->
     let slot = pool.slots.get(index).ok_or_else(|| no_slot(index))?;
     if let Some(difference) = slot.cache.mismatch(&pool.context, &session.target) {
         return Err(Error::invalid(format!("was saved with another model or context: {difference}")));
+    }
+    if pool.pictures.get().is_none() && !session.pictures.is_empty() {
+        return Err(Error::invalid("has pictures, and the engine was loaded without mmproj"));
     }
     match session.target.tokens.len() {
         n_tokens if n_tokens > n_ctx => {

@@ -64,8 +64,8 @@ mod trace;
 mod worker;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ use self::request_handle::Expected;
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_llama::log::{self, Level};
-use foredraft_llama::{Interrupt, ThreadPool, Token};
+use foredraft_llama::{Interrupt, PictureCache, ThreadPool, Token};
 use foredraft_speculation::Caches;
 
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
@@ -132,6 +132,7 @@ pub struct WorkerHandle {
     embedding_limits: Option<EmbeddingLimits>,
     n_slots: usize,
     max_queue: usize,
+    pictures: Arc<OnceLock<Arc<PictureCache>>>,
 }
 
 /// The state that the engine's thread shares with all others.
@@ -210,6 +211,12 @@ impl WorkerHandle {
         let handle =
             RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(self.counts(is_preparation)));
         Ok(Reservation { engine: self, handle, requests, is_prepared, is_sent: false, _open: closed })
+    }
+
+    /// Gives the engine the numbers of pictures in its token lists, for saved states that have some.
+    pub fn set_pictures(&self, pictures: Arc<PictureCache>) {
+        // A load has one projector.
+        let _ = self.pictures.set(pictures);
     }
 
     /// Sends the prompts of requests that were queued without them.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{self, AdmissionPass, Placement};
@@ -142,6 +143,7 @@ impl BatchScheduler {
                 reuses_prompts: true,
                 decodes_slots_together,
                 n_admissions: 0,
+                pictures: Arc::default(),
             },
             queue: VecDeque::new(),
             preempted: Vec::new(),

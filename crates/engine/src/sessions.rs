@@ -26,7 +26,7 @@ pub(super) fn saved(session: &Session, n_bytes: u64) -> Saved {
 
 /// The result of a job, and the channel to its caller.
 pub(super) enum SessionAnswer {
-    Saved(Sender<Result<Session>>, Result<Session>),
+    Saved(Sender<Result<Session>>, Box<Result<Session>>),
     Restored(Sender<Result<Restored>>, Result<Restored>),
     Erased(Sender<Result<Erased>>, Result<Erased>),
 }
@@ -35,7 +35,7 @@ impl SessionAnswer {
     /// Sends the result to the caller, unless the caller is gone.
     pub(super) fn send(self) {
         match self {
-            SessionAnswer::Saved(caller, result) => drop(caller.send(result)),
+            SessionAnswer::Saved(caller, result) => drop(caller.send(*result)),
             SessionAnswer::Restored(caller, result) => drop(caller.send(result)),
             SessionAnswer::Erased(caller, result) => drop(caller.send(result)),
         }
@@ -45,8 +45,8 @@ impl SessionAnswer {
 /// Does a job on a free slot.
 pub(super) fn serve(pool: &mut SlotPool, job: SessionJob) -> SessionAnswer {
     match job.work {
-        SessionWork::Save(caller) => SessionAnswer::Saved(caller, copy_out(pool, job.slot)),
-        SessionWork::Load(session, caller) => SessionAnswer::Restored(caller, put_in(pool, job.slot, &session)),
+        SessionWork::Save(caller) => SessionAnswer::Saved(caller, Box::new(copy_out(pool, job.slot))),
+        SessionWork::Load(session, caller) => SessionAnswer::Restored(caller, put_in(pool, job.slot, *session)),
         SessionWork::Erase(caller) => SessionAnswer::Erased(caller, erase(pool, job.slot)),
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn save_to(pool: &mut SlotPool, slot: usize, path: &Path) -> Result<S
 /// Serves `session_load` of a request.
 pub(super) fn load_from(pool: &mut SlotPool, slot: usize, path: &Path) -> Result<Restored> {
     let restored =
-        Session::read(path).and_then(|session| put_in(pool, slot, &session).map_err(|error| of_file(path, error)));
+        Session::read(path).and_then(|session| put_in(pool, slot, session).map_err(|error| of_file(path, error)));
     restored.map_err(|error| error.within("session_load"))
 }
 
@@ -76,18 +76,19 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
         return Err(Error::invalid(message));
     }
     let target = slot.cache.save(&mut pool.context)?;
-    let draft = pool.drafters.save(index);
-    Ok(Session { target, draft, seed: slot.seed, lora: slot.lora.clone() })
+    let pictures = pool.pictures.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
+    Ok(Session { target, draft: pool.drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), pictures })
 }
 
 /// Puts a session into a slot. Everything is checked before anything is changed.
-fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restored> {
-    let n_draft = put_session(pool, index, session)?;
+fn put_in(pool: &mut SlotPool, index: usize, mut session: Session) -> Result<Restored> {
+    let n_draft = put_session(pool, index, &mut session)?;
     pool.n_admissions += 1;
     let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
-    slot.loaded = Some(session.target.tokens.clone());
+    let n_tokens = session.target.tokens.len();
+    slot.loaded = Some(session.target.tokens);
     slot.last_used = pool.n_admissions;
-    Ok(Restored { n_tokens: session.target.tokens.len(), n_draft, seed: session.seed })
+    Ok(Restored { n_tokens, n_draft, seed: session.seed })
 }
 
 /// Removes the tokens of a slot from the caches of target and draft, with the seed that a session would have.

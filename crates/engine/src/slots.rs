@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::begun::{BegunAnswer, BegunAnswers};
@@ -20,7 +20,7 @@ use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
 use crate::session::{ConversationRecord, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
-use foredraft_llama::{BatchInput, Context, EncodedPicture, Token};
+use foredraft_llama::{BatchInput, Context, EncodedPicture, PictureCache, Token};
 use foredraft_sampling::Sampler;
 use foredraft_speculation::verify::Residual;
 use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
@@ -125,6 +125,8 @@ pub(super) struct SlotPool {
     pub(super) decodes_slots_together: bool,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) n_admissions: u64,
+    /// The numbers of pictures in token lists. Empty: the engine takes none.
+    pub(super) pictures: Arc<OnceLock<Arc<PictureCache>>>,
 }
 
 impl SlotPool {

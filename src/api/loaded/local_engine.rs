@@ -114,6 +114,9 @@ impl LocalEngine {
         let (models, worker) = engine::load(&load.config, pauses, notify, progress)?;
         let pictures = projector(&load, &models)?.map(|(projector, most)| PictureCache::new(projector, most, pauses));
         let pictures = pictures.map(Arc::new);
+        if let (Some(worker), Some(pictures)) = (&worker, &pictures) {
+            worker.set_pictures(Arc::clone(pictures));
+        }
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
         load.warn_about_models(&models);

@@ -567,7 +567,7 @@ fn session_files_are_read_or_refused() {
         checkpoints: vec![(20, Arc::new(vec![1; 30]))],
     };
     let seed = Some(SeedOrigin { seed: 7, origin: 3 });
-    let session = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0] };
+    let session = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0], pictures: Vec::new() };
     session.write(&path).unwrap();
     let seeds = [std::fs::read(&path).unwrap()];
     run("session file", |mutator| {

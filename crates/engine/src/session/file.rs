@@ -10,9 +10,9 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use foredraft_base::Snapshot;
 use foredraft_base::atomic_write;
 use foredraft_base::error::{Error, Result};
+use foredraft_base::{RowSpan, SavedPicture, Snapshot};
 use foredraft_llama::{Token, llama_version};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,6 +32,8 @@ pub struct Session {
     pub seed: Option<SeedOrigin>,
     /// The scale of each LoRA adapter that the target's sequence was decoded with.
     pub lora: Vec<f32>,
+    /// The pictures in the target's sequence.
+    pub pictures: Vec<SavedPicture>,
 }
 
 /// A seed, and the token index at which its RNG counter is 0.
@@ -99,6 +101,8 @@ struct SessionHead {
     /// The conversation to which the sequences belong, if it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pictures: Vec<SavedPicture>,
 }
 
 /// The parts of a snapshot beside its states.
@@ -107,21 +111,36 @@ struct SnapshotHead {
     identity: Vec<(String, String)>,
     tokens: Vec<Token>,
     blocks: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    spans: Vec<RowSpan>,
     /// The numbers of tokens of the checkpoints, ascending.
     checkpoints: Vec<usize>,
 }
 
 impl SnapshotHead {
     fn of(snapshot: &Snapshot) -> SnapshotHead {
-        let Snapshot { identity, tokens, blocks, checkpoints, .. } = snapshot.clone();
-        SnapshotHead { identity, tokens, blocks, checkpoints: checkpoints.iter().map(|(place, _)| *place).collect() }
+        let checkpoints = snapshot.checkpoints.iter().map(|(place, _)| *place).collect();
+        let (identity, tokens) = (snapshot.identity.clone(), snapshot.tokens.clone());
+        SnapshotHead { identity, tokens, blocks: snapshot.blocks, spans: snapshot.spans.to_vec(), checkpoints }
     }
 
-    /// Whether a sequence can have these tokens and checkpoints.
-    fn is_possible(&self) -> bool {
+    /// Whether a sequence can have these tokens, rows of these pictures, and checkpoints.
+    fn is_possible(&self, pictures: &[SavedPicture]) -> bool {
+        let is_known = |token: &Token| *token >= 0 || pictures.iter().any(|picture| picture.has(*token));
+        let spans = self.spans.iter().try_fold(0, |end, span| {
+            let rows = self.tokens.get(span.start..span.start.checked_add(span.rows)?)?;
+            let fits =
+                end <= span.start && (1..=span.rows).contains(&span.positions) && rows.iter().all(|row| *row < 0);
+            fits.then_some(span.start + span.rows)
+        });
         let ascends = std::iter::once(&0).chain(&self.checkpoints).is_sorted_by(|before, after| before < after);
-        let is_text = !self.tokens.is_empty() && self.tokens.iter().all(|token| *token >= 0);
-        is_text && ascends && self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len())
+        let reaches = self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len());
+        !self.tokens.is_empty()
+            && pictures.iter().all(SavedPicture::is_possible)
+            && self.tokens.iter().all(is_known)
+            && spans.is_some()
+            && ascends
+            && reaches
     }
 }
 
@@ -148,9 +167,6 @@ impl Session {
         path: &Path,
         make_room: impl FnOnce(u64) -> Result<()>,
     ) -> Result<u64> {
-        if self.target.tokens.iter().any(|token| *token < 0) {
-            return Err(Error::invalid("the sequence has pictures, which a session file does not hold yet"));
-        }
         let snapshots = || std::iter::once(&self.target).chain(&self.draft);
         let head = SessionHead {
             writer: writer(),
@@ -159,7 +175,12 @@ impl Session {
             target: SnapshotHead::of(&self.target),
             draft: self.draft.as_ref().map(SnapshotHead::of),
             conversation: conversation.cloned(),
+            pictures: self.pictures.clone(),
         };
+        let end = |span: &RowSpan| span.start.saturating_add(span.rows);
+        if self.target.spans.last().map(end) > Some(self.target.tokens.len()) {
+            return Err(Error::invalid("the sequence ends within a picture"));
+        }
         let head = serde_json::to_vec(&head).map_err(|error| atomic_write::failed(path, &error.into()))?;
         let mut sections = vec![head.as_slice()];
         for snapshot in snapshots() {
@@ -195,7 +216,8 @@ impl Session {
         if reader.at != reader.size {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
-        Ok((Session { target, draft, seed: head.seed, lora: head.lora }, head.conversation))
+        let session = Session { target, draft, seed: head.seed, lora: head.lora, pictures: head.pictures };
+        Ok((session, head.conversation))
     }
 
     /// Reads only of which conversation a file is.
@@ -255,7 +277,8 @@ impl SessionReader<'_> {
         if head.writer != known {
             return Err(reader.error(start, &format!("the file was written by {}; this is {known}", head.writer)));
         }
-        if !std::iter::once(&head.target).chain(&head.draft).all(SnapshotHead::is_possible) {
+        let draft_is_possible = head.draft.as_ref().is_none_or(|draft| draft.is_possible(&[]));
+        if !head.target.is_possible(&head.pictures) || !draft_is_possible {
             return Err(reader.error(start, "the tokens or checkpoints are invalid"));
         }
         Ok((reader, n_sections, head))
@@ -322,11 +345,11 @@ impl SessionReader<'_> {
     }
 
     fn snapshot(&mut self, owner: &str, head: SnapshotHead) -> Result<Snapshot> {
-        let SnapshotHead { identity, tokens, blocks, checkpoints } = head;
+        let SnapshotHead { identity, tokens, blocks, spans, checkpoints } = head;
         let state = self.section(&format!("the {owner}'s state"))?;
         let checkpoint = |place| Ok((place, Arc::new(self.section(&format!("a checkpoint of the {owner}"))?)));
         let checkpoints = checkpoints.into_iter().map(checkpoint).collect::<Result<_>>()?;
-        Ok(Snapshot { identity, tokens, blocks, spans: Arc::default(), state, checkpoints })
+        Ok(Snapshot { identity, tokens, blocks, spans: Arc::new(spans), state, checkpoints })
     }
 }
 

@@ -69,7 +69,8 @@ fn sample_source(source: &GgufSource) -> String {
 /// The sample of a file that cannot be read.
 const UNKNOWN: &str = "unknown";
 
-fn sample_file(path: &Path) -> String {
+/// A checksum of samples of a file.
+pub(crate) fn sample_file(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();

@@ -1,7 +1,7 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
 pub(super) mod device_use;
-pub(super) mod identity;
+pub(crate) mod identity;
 mod load;
 pub(super) mod pieces;
 mod properties;

@@ -3,19 +3,18 @@
 //! In a list of tokens a picture is a run of negative numbers, one for each row, which no other picture of the engine has. So prompts with pictures
 //! are compared as others are.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use sha2::{Digest as _, Sha256};
 
 use super::bitmap::Bitmap;
 use super::projector::{Picture, PicturePiece, PictureRows, Projector};
 use crate::{Batch, BatchInput, PauseGate, SeqId, Token};
-use foredraft_base::RowSpan;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::work::StopSignal;
+use foredraft_base::{RowSpan, SavedPicture};
 
 /// The number of an engine's first row. llama.cpp has -1 for no token.
 const FIRST_ROW: Token = -2;
@@ -28,15 +27,16 @@ pub struct PictureCache {
     pauses: Arc<PauseGate>,
     /// The most bytes of rows in memory.
     most: usize,
-    seed: u64,
     known: Mutex<KnownPictures>,
 }
 
 #[derive(Debug)]
 struct KnownPictures {
     next_row: Token,
-    /// The first row of each picture, by the hash of its pixels and its size.
-    first_rows: HashMap<(u128, u32, u32), Token>,
+    /// The first row of each picture, by its hash and the number of its rows.
+    first_rows: HashMap<([u8; 32], Token), Token>,
+    /// The pictures by their first rows.
+    by_first: BTreeMap<Token, SavedPicture>,
     /// Encoded pictures, the one that was used last at the end.
     encoded: Vec<Arc<EncodedPicture>>,
 }
@@ -61,10 +61,9 @@ pub struct EncodedPicture {
 impl PictureCache {
     /// A cache of this encoder with at most `most` bytes of rows. It encodes nothing while the engine is paused.
     pub fn new(projector: Projector, most: usize, pauses: &Arc<PauseGate>) -> PictureCache {
-        let known = KnownPictures { next_row: FIRST_ROW, first_rows: HashMap::new(), encoded: Vec::new() };
-        // Unknown to anybody who makes pictures, so that none can be made whose hash is that of another one.
-        let seed = RandomState::new().hash_one(0);
-        PictureCache { projector, pauses: Arc::clone(pauses), most, seed, known: Mutex::new(known) }
+        let (first_rows, by_first) = Default::default();
+        let known = KnownPictures { next_row: FIRST_ROW, first_rows, by_first, encoded: Vec::new() };
+        PictureCache { projector, pauses: Arc::clone(pauses), most, known: Mutex::new(known) }
     }
 
     /// The encoder.
@@ -78,17 +77,40 @@ impl PictureCache {
     /// Those of [`Projector::cut`]; or the engine has no numbers left.
     pub fn number(&self, bitmap: &Bitmap) -> Result<NumberedPicture> {
         let picture = self.projector.cut(bitmap)?;
-        let n = Token::try_from(picture.n_rows()).unwrap_or(Token::MAX);
-        let key = (xxh3_128_with_seed(bitmap.rgb(), self.seed), bitmap.width(), bitmap.height());
-        let mut known = self.known.lock();
-        let (next, known_first) = (known.next_row, known.first_rows.get(&key).copied());
-        let first = known_first.unwrap_or(next);
-        if known_first.is_none() {
-            let exhausted = || Error::exhausted("the engine has encoded too many pictures: load it again");
-            known.next_row = next.checked_sub(n).ok_or_else(exhausted)?;
-            known.first_rows.insert(key, first);
+        let rows = Token::try_from(picture.n_rows()).unwrap_or(Token::MAX);
+        let mut hash = Sha256::new_with_prefix(self.projector.identity());
+        [bitmap.width(), bitmap.height()].iter().for_each(|side| hash.update(side.to_le_bytes()));
+        let hash = hash.chain_update(bitmap.rgb()).finalize().into();
+        Ok(NumberedPicture { picture, first: self.known.lock().number(hash, rows)? })
+    }
+
+    /// The pictures whose rows are among these tokens.
+    pub fn among(&self, tokens: &[Token]) -> Vec<SavedPicture> {
+        let known = self.known.lock();
+        let mut found: Vec<SavedPicture> = Vec::new();
+        for token in tokens.iter().filter(|token| **token < 0) {
+            if !found.iter().rev().any(|picture| picture.has(*token)) {
+                found.extend(known.by_first.range(*token..).next().map(|(_, picture)| picture.clone()));
+            }
         }
-        Ok(NumberedPicture { picture, first })
+        found
+    }
+
+    /// Gives the rows of saved pictures the numbers that they have in this engine.
+    ///
+    /// # Errors
+    /// A row is in none of them, or the engine has no numbers left.
+    pub fn adopt(&self, tokens: &mut [Token], pictures: &mut [SavedPicture]) -> Result<()> {
+        let mut known = self.known.lock();
+        let first_rows = pictures.iter().map(|picture| known.number(picture.hash, picture.rows));
+        let first_rows: Vec<Token> = first_rows.collect::<Result<_>>()?;
+        for token in tokens.iter_mut().filter(|token| **token < 0) {
+            let place = pictures.iter().zip(&first_rows).find(|(picture, _)| picture.has(*token));
+            let (picture, first) = place.ok_or_else(|| Error::invalid("a row belongs to no picture"))?;
+            *token = first - (picture.first - *token);
+        }
+        pictures.iter_mut().zip(first_rows).for_each(|(picture, first)| picture.first = first);
+        Ok(())
     }
 
     /// The rows of a picture: those in memory, or new ones. The cache then has them, and no more than its bytes.
@@ -122,6 +144,19 @@ impl PictureCache {
 }
 
 impl KnownPictures {
+    /// The number of the first row of a picture: the one that it had before, or a new one.
+    fn number(&mut self, hash: [u8; 32], rows: Token) -> Result<Token> {
+        if let Some(first) = self.first_rows.get(&(hash, rows)) {
+            return Ok(*first);
+        }
+        let exhausted = || Error::exhausted("the engine has encoded too many pictures: load it again");
+        let first = self.next_row;
+        self.next_row = first.checked_sub(rows).ok_or_else(exhausted)?;
+        self.first_rows.insert((hash, rows), first);
+        self.by_first.insert(first, SavedPicture { first, rows, hash });
+        Ok(first)
+    }
+
     /// A picture in memory, which thereby is the one that was used last.
     fn take(&mut self, first: Token) -> Option<Arc<EncodedPicture>> {
         let at = self.encoded.iter().position(|encoded| encoded.first == first)?;

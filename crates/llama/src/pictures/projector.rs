@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::bitmap::Bitmap;
 use crate::guard::ErrorBuffer;
+use crate::model::identity::sample_file;
 use crate::sources::gguf_source::{GgufFile, GgufSource, Role};
 use crate::{Model, RowPlace, Token, log};
 use foredraft_base::error::{Code, Error, Result};
@@ -36,6 +37,8 @@ pub struct Projector {
     /// An encode uses the memory of the context.
     encoding: Mutex<()>,
     model: Arc<Model>,
+    /// See [`Projector::identity`].
+    identity: String,
 }
 
 // SAFETY: only an encode changes the context, and `encoding` lets one run at a time. mtmd's other functions that are called here only read it.
@@ -95,7 +98,13 @@ impl Projector {
             Error::model(format!("mmproj: {}: {}", params.path.display(), reasons.trim()))
         };
         let ptr = NonNull::new(ptr).ok_or_else(refused)?;
-        Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model) })
+        let identity = format!("{} {min_tokens} {max_tokens} ", sample_file(&params.path));
+        Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model), identity })
+    }
+
+    /// A text that differs for projectors that make other rows of the same picture: a checksum of samples of the file, and the settings.
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
     }
 
     /// Whether it encodes pictures.

@@ -46,8 +46,8 @@ fn snapshot(n: u8) -> Snapshot {
 fn sessions() -> [Session; 2] {
     let seed = Some(SeedOrigin { seed: 7, origin: -3 });
     [
-        Session { target: snapshot(1), draft: None, seed: None, lora: Vec::new() },
-        Session { target: snapshot(2), draft: Some(snapshot(3)), seed, lora: vec![1.0, -0.5] },
+        Session { target: snapshot(1), draft: None, seed: None, lora: Vec::new(), pictures: Vec::new() },
+        Session { target: snapshot(2), draft: Some(snapshot(3)), seed, lora: vec![1.0, -0.5], pictures: Vec::new() },
     ]
 }
 
@@ -65,6 +65,44 @@ fn written_sessions_can_be_read() {
         assert_eq!(Session::read(&path), Ok(session));
     }
     assert_eq!(folder.names(), ["a.session"], "nothing is left beside it");
+}
+
+#[test]
+fn pictures_are_written_and_impossible_ones_refused() {
+    let folder = TempFolder::new("pictures");
+    let path = folder.file("a.session");
+    let [mut session, _] = sessions();
+    session.target.tokens = vec![1, -5, -6, -7, 2];
+    let span = RowSpan { start: 1, rows: 3, positions: 2 };
+    session.target.spans = Arc::new(vec![span]);
+    let picture = SavedPicture { first: -4, rows: 4, hash: [7; 32] };
+    session.pictures = vec![picture.clone()];
+    session.write(&path).expect("writable");
+    assert_eq!(Session::read(&path).as_ref(), Ok(&session));
+    for pictures in [
+        vec![],
+        vec![SavedPicture { first: -6, ..picture.clone() }],
+        vec![SavedPicture { rows: 3, ..picture.clone() }],
+        vec![picture.clone(), SavedPicture { rows: -1, ..picture.clone() }],
+        vec![picture.clone(), SavedPicture { rows: i32::MAX, ..picture.clone() }],
+        vec![picture.clone(), SavedPicture { first: i32::MIN, ..picture.clone() }],
+        vec![picture.clone(), SavedPicture { first: 5, ..picture.clone() }],
+    ] {
+        let written = Session { pictures, ..session.clone() }.write(&path);
+        assert!(written.and_then(|_| Session::read(&path)).is_err());
+    }
+    for spans in [
+        vec![RowSpan { start: 0, ..span }],
+        vec![RowSpan { rows: 4, ..span }],
+        vec![RowSpan { rows: usize::MAX, ..span }],
+        vec![RowSpan { positions: 0, ..span }],
+        vec![RowSpan { positions: 4, ..span }],
+        vec![span, span],
+    ] {
+        let target = Snapshot { spans: Arc::new(spans), ..session.target.clone() };
+        let written = Session { target, ..session.clone() }.write(&path);
+        assert!(written.and_then(|_| Session::read(&path)).is_err());
+    }
 }
 
 #[test]
