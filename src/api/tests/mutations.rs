@@ -17,8 +17,8 @@ use crate::engine::session::{SeedOrigin, Session};
 use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
-use foredraft_base::Snapshot;
 use foredraft_base::work::Work;
+use foredraft_base::{RowSpan, SavedPicture, Snapshot};
 use foredraft_grammar::tree::Tree;
 use foredraft_schema::{CompileOptions, Notation, Schema};
 
@@ -567,9 +567,16 @@ fn session_files_are_read_or_refused() {
         checkpoints: vec![(20, Arc::new(vec![1; 30]))],
     };
     let seed = Some(SeedOrigin { seed: 7, origin: 3 });
-    let session = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0], pictures: Vec::new() };
-    session.write(&path).unwrap();
-    let seeds = [std::fs::read(&path).unwrap()];
+    let text = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0], pictures: Vec::new() };
+    let mut seen = text.clone();
+    seen.target.tokens.splice(10..14, [-3, -4, -5, -6]);
+    seen.target.spans = Arc::new(vec![RowSpan { start: 10, rows: 4, positions: 2 }]);
+    seen.pictures = vec![SavedPicture { first: -2, rows: 5, hash: [9; 32] }];
+    let seeds = [&text, &seen].map(|session| {
+        session.write(&path).unwrap();
+        assert_eq!(Session::read(&path).as_ref(), Ok(session));
+        std::fs::read(&path).unwrap()
+    });
     run("session file", |mutator| {
         std::fs::write(&path, mutator.bytes(&seeds, &["\u{0}\u{0}\u{0}\u{0}", "\u{7f}\u{7f}"])).unwrap();
         let _ = Session::read(&path);
