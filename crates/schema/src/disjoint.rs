@@ -52,14 +52,23 @@ pub(crate) fn disjoint<'a>(
 }
 
 /// Whether both schemas require a property for which no value is valid under both, or one requires a property that the other forbids.
-fn objects<'a>(document: &Document<'a>, a: &'a Value, b: &'a Value, at: &str, depth: usize) -> SchemaResult<bool> {
+pub(crate) fn objects<'a>(
+    document: &Document<'a>,
+    a: &'a Value,
+    b: &'a Value,
+    at: &str,
+    depth: usize,
+) -> SchemaResult<bool> {
     let (mine, theirs) = (required(document, a, at)?, required(document, b, at)?);
     for (names, other) in [(&mine, b), (&theirs, a)] {
         let is_closed = other.get("additionalProperties") == Some(&Value::Bool(false))
             && other.get("patternProperties").is_none()
             && other.get("$ref").is_none();
-        let listed = properties(other);
-        if is_closed && names.iter().any(|name| listed.is_none_or(|listed| !listed.contains_key(*name))) {
+        let forbids = |name: &&str| match properties(other).and_then(|listed| listed.get(*name)) {
+            Some(schema) => *schema == Value::Bool(false),
+            None => is_closed,
+        };
+        if names.iter().any(forbids) {
             return Ok(true);
         }
     }

@@ -47,9 +47,31 @@ const TEMPLATE: &str = concat!(
 );
 /// A pointer of RFC 6901.
 const POINTER: &str = "(/([^/~]|~[01])*)*";
+/// Regular expressions of ECMA 262, with the nesting of groups that [`regex`] gives them: not all of them, but no others.
+const TERM: &str = r"([^\\()\[\]{}*+?|^$]|ESCAPE|\[\^?-?(ITEM)+-?\])QUANTIFIER?|\^|\$|\\[bB]|\|";
+const ESCAPE: &str = r"\\([^A-Za-z0-9]|[dDwWsSnrtvf]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})";
+const ITEM: &str = r"[^\\\[\]^-]|ESCAPE|a-[b-z]|A-[B-Z]|0-[1-9]|[b-y]-z|[B-Y]-Z|[1-8]-9| -~";
+const QUANTIFIER: &str = concat!(
+    r"(([*+?]|\{([0-9]{1,3},?|0,[0-9]{1,3}|1,[1-9][0-9]{0,2}|[2-9],[1-9][0-9]{1,2}|",
+    r"2,[2-9]|3,[3-9]|4,[4-9]|5,[5-9]|6,[6-9]|7,[7-9]|8,[89])\})\??)",
+);
+
+/// The pattern of regular expressions with groups in groups, so many.
+fn regex(depth: usize) -> String {
+    match depth.checked_sub(1) {
+        None => format!("({TERM})*"),
+        Some(depth) => {
+            let (inner, look) = (regex(depth), regex(depth.saturating_sub(1)));
+            format!(r"({TERM}|\((\?:)?{inner}\)QUANTIFIER?|\(\?<?[=!]{look}\))*")
+        }
+    }
+}
 
 /// Words of the patterns above, and the patterns that they stand for. Later ones have none of the earlier ones.
-const WORDS: [(&str, &str); 17] = [
+const WORDS: [(&str, &str); 20] = [
+    ("ITEM", ITEM),
+    ("ESCAPE", ESCAPE),
+    ("QUANTIFIER", QUANTIFIER),
     ("FURTHER", FURTHER),
     ("VARIABLE", r"VARCHAR(\.?VARCHAR)*(:[1-9][0-9]{0,3}|\*)?"),
     ("VARCHAR", "([A-Za-z0-9_]|%[0-9A-Fa-f]{2})"),
@@ -85,6 +107,7 @@ pub(crate) fn pattern(format: &str) -> Option<String> {
         "uri-reference" | "iri-reference" => format!("({URI})|({RELATIVE})"),
         "uri-template" => TEMPLATE.to_owned(),
         "json-pointer" => POINTER.to_owned(),
+        "regex" => regex(3),
         "relative-json-pointer" => format!("(0|[1-9][0-9]*)(#|{POINTER})"),
         _ => return None,
     };

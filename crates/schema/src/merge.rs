@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::disjoint::{disjoint, objects};
 use crate::document::{Document, MAX_NODES, SchemaResult, VISIT, empty_at, error_at, too_large_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types, strings};
 use crate::negation::{self, both};
@@ -13,6 +14,8 @@ use crate::unevaluated::UNEVALUATED;
 const MAX_DEPTH: usize = 16;
 /// The most alternatives of two `anyOf`s that are merged into one.
 const MAX_PAIRS: usize = 16;
+/// The most pairs of alternatives that are compared.
+const MAX_COMPARED: usize = 1024;
 
 /// Keywords that list something, each with a keyword for what the same schema does not list.
 const LISTS_AND_RESTS: [(&str, &str); 3] =
@@ -34,8 +37,8 @@ struct Merge<'m, 'a> {
     document: &'m Document<'a>,
     at: &'m str,
     merged: Map<String, Value>,
-    /// The properties whose schema is an `allOf` created by [`join`], not one of the original schema.
-    joined: HashSet<String>,
+    /// The keywords and properties whose schema is an `allOf` created by [`join`], not one of the original schema.
+    joined: HashSet<(String, String)>,
 }
 
 impl Merge<'_, '_> {
@@ -116,7 +119,7 @@ impl Merge<'_, '_> {
         let further = Value::Object(further.into_iter().collect());
         self.document.count_copy(&further, self.at)?;
         if let Value::Object(before) = self.merged.entry("properties").or_insert_with(|| json!({})) {
-            join(before, &further, &mut self.joined);
+            join(before, &further, "properties", &mut self.joined);
         }
         Ok(())
     }
@@ -150,12 +153,48 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
+    /// Each alternative of the merged `anyOf` with each of another one, without those that contradict each other. `None`: too many.
+    fn pairs(&self, others: &Value) -> SchemaResult<Option<Value>> {
+        let lists = self.merged.get("anyOf").and_then(Value::as_array).zip(others.as_array());
+        let Some((some, others)) = lists.filter(|(some, others)| some.len() * others.len() <= MAX_COMPARED) else {
+            return Ok(None);
+        };
+        let are_objects = self.merged.get("type").is_some_and(|name| name == "object");
+        let mut pairs = Vec::new();
+        for (one, other) in some.iter().flat_map(|one| others.iter().map(move |other| (one, other))) {
+            if are_objects && objects(self.document, one, other, self.at, 0)?
+                || disjoint(self.document, one, other, self.at, 0)?
+            {
+                continue;
+            }
+            if pairs.len() == MAX_PAIRS {
+                return Ok(None);
+            }
+            self.document.count_copy(one, self.at)?;
+            self.document.count_copy(other, self.at)?;
+            pairs.push(both(one.clone(), other.clone()));
+        }
+        Ok((!pairs.is_empty()).then(|| pairs.into()))
+    }
+
     /// Adds one keyword of the part `map`.
     fn keyword(&mut self, map: &Map<String, Value>, key: &str, value: &Value) -> SchemaResult<()> {
         self.document.count_copy(value, self.at)?;
+        if key == "anyOf"
+            && self.merged.get(key).is_some_and(|before| before != value)
+            && let Some(pairs) = self.pairs(value)?
+        {
+            self.merged.insert(key.to_owned(), pairs);
+            return Ok(());
+        }
         match (key, self.merged.get_mut(key)) {
             ("required", Some(_)) => self.require(map)?,
-            ("properties", Some(Value::Object(before))) => join(before, value, &mut self.joined),
+            ("dependentRequired" | "dependentSchemas" | "dependencies", Some(Value::Object(before))) => {
+                depend(before, value, key, &mut self.joined);
+            }
+            ("properties" | "patternProperties", Some(Value::Object(before))) => {
+                join(before, value, key, &mut self.joined);
+            }
             (_, Some(before)) if before == value => {}
             ("type", Some(_)) => {
                 let types = common_types(&named_types(&self.merged, self.at)?, &named_types(map, self.at)?);
@@ -172,14 +211,6 @@ impl Merge<'_, '_> {
                     }
                     _ => json!({"anyOf": [before.take(), value]}),
                 };
-            }
-            ("anyOf", Some(before)) if n_pairs(before, value).is_some_and(|n| n <= MAX_PAIRS) => {
-                let pairs = before.as_array().into_iter().flatten().flat_map(|one| {
-                    value.as_array().into_iter().flatten().map(|other| both(one.clone(), other.clone()))
-                });
-                let pairs: Value = pairs.collect();
-                self.document.count_copy(&pairs, self.at)?;
-                *before = pairs;
             }
             (_, Some(_)) if !is_assertion(key) => {}
             (key, Some(before)) if LOWER_BOUNDS.contains(&key) || UPPER_BOUNDS.contains(&key) => {
@@ -231,11 +262,6 @@ fn is_list(schema: &Value) -> bool {
     schema.as_object().is_some_and(|map| map.len() == 1 && map.contains_key("enum"))
 }
 
-/// The number of pairs of two lists of schemas.
-fn n_pairs(one: &Value, other: &Value) -> Option<usize> {
-    Some(one.as_array()?.len() * other.as_array()?.len())
-}
-
 /// Whether a value is a schema, and not a list of schemas.
 fn is_schema(value: &Value) -> bool {
     value.is_object() || value.is_boolean()
@@ -250,17 +276,34 @@ fn common_types(some: &[String], others: &[String]) -> Vec<String> {
     common
 }
 
+/// Adds a part's dependencies. Where several parts have one for the same property, a list of names becomes a schema.
+fn depend(before: &mut Map<String, Value>, others: &Value, keyword: &str, joined: &mut HashSet<(String, String)>) {
+    let schema = |wanted: Value| if wanted.is_array() { json!({ "required": wanted }) } else { wanted };
+    for (name, wanted) in others.as_object().into_iter().flatten() {
+        match before.get_mut(name) {
+            None => {
+                before.insert(name.clone(), wanted.clone());
+            }
+            Some(known) => {
+                *known = schema(known.take());
+                join(before, &json!({ name: schema(wanted.clone()) }), keyword, joined);
+            }
+        }
+    }
+}
+
 /// Adds a part's properties. If several parts have the same property, its schemas become one flat `allOf`: nested ones could exhaust
 /// the stack.
-fn join(before: &mut Map<String, Value>, properties: &Value, joined: &mut HashSet<String>) {
+fn join(before: &mut Map<String, Value>, properties: &Value, keyword: &str, joined: &mut HashSet<(String, String)>) {
     for (name, schema) in properties.as_object().into_iter().flatten() {
+        let place = (keyword.to_owned(), name.clone());
         match before.get_mut(name) {
             None => {
                 before.insert(name.clone(), schema.clone());
             }
             Some(other) if other == schema || *other == Value::Bool(false) => {}
             Some(other) if *schema == Value::Bool(false) => *other = Value::Bool(false),
-            Some(other) if joined.contains(name) => {
+            Some(other) if joined.contains(&place) => {
                 if let Some(Value::Array(parts)) = other.get_mut("allOf") {
                     parts.push(schema.clone());
                 }
@@ -268,7 +311,7 @@ fn join(before: &mut Map<String, Value>, properties: &Value, joined: &mut HashSe
             Some(other) => {
                 let parts = Value::Array(vec![other.take(), schema.clone()]);
                 *other = Value::Object(Map::from_iter([("allOf".to_owned(), parts)]));
-                joined.insert(name.clone());
+                joined.insert(place);
             }
         }
     }

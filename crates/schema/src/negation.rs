@@ -15,7 +15,9 @@ use crate::keywords::{TYPES, UNENFORCEABLE, count, is_assertion, named_types, st
 /// The maximum nesting of schemas of which an opposite is written.
 const MAX_DEPTH: usize = 4;
 /// The most schemas of a `oneOf` that is written with opposites: each is beside the opposites of all others.
-const MAX_EXCLUSIVE: usize = 6;
+const MAX_EXCLUSIVE: usize = 12;
+/// The most schemas of such a `oneOf` whose opposites have more alternatives than objects and other values.
+const MAX_MANIFOLD: usize = 6;
 
 /// The schema without `not`, `if` and `oneOf`, as far as opposites can be written. `None`: nothing changes.
 pub(crate) fn without_negations(
@@ -126,6 +128,11 @@ fn exclusive(document: &Document<'_>, list: &[Value], at: &str) -> SchemaResult<
             return Ok(None);
         };
         opposites.push(opposite);
+    }
+    let is_manifold =
+        |opposite: &Value| opposite.get("anyOf").and_then(Value::as_array).is_some_and(|all| all.len() > 2);
+    if list.len() > MAX_MANIFOLD && opposites.iter().any(is_manifold) {
+        return Ok(None);
     }
     let alternatives = list.iter().enumerate().map(|(index, schema)| {
         let others = opposites.iter().enumerate().filter(|(other, _)| *other != index);

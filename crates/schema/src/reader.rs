@@ -12,7 +12,8 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Map, Value};
 
 use crate::document::{
-    Document, MAX_NODES, SchemaError, SchemaFault, SchemaResult, VISIT, empty_at, error_at, show, too_large_at,
+    Document, MAX_NODES, SchemaError, SchemaFault, SchemaResult, VISIT, empty_at, error_at, n_values, show,
+    too_large_at,
 };
 use crate::keywords::{OF_TYPE, TYPES, UNENFORCEABLE, is_assertion, named_types};
 use crate::tree::{SchemaNode, SchemaTree};
@@ -23,12 +24,16 @@ use crate::{dependents, formats, merge, negation, unevaluated};
 /// Schemas nested deeper than this become definitions, so that the stack's depth is bounded.
 const MAX_INLINED: usize = 6;
 
+/// Schemas of properties with at least so many values become definitions where they occur again: alternatives repeat them.
+const MIN_SHARED: usize = 6;
+
 /// Reads `schema`, a part of the document's root.
 pub(crate) fn read(document: &Document<'_>, schema: &Value, at: &str) -> SchemaResult<SchemaTree> {
     let mut reader = SchemaReader {
         document,
         validator: Validator::new(document),
         ids: HashMap::new(),
+        seen: HashMap::new(),
         todo: VecDeque::new(),
         definitions: Vec::new(),
         nodes: 0,
@@ -66,6 +71,8 @@ struct SchemaReader<'d, 'a> {
     validator: Validator<'d, 'a>,
     /// The definition of each reference.
     ids: HashMap<String, usize>,
+    /// The schemas of properties, with their definitions from the second time on.
+    seen: HashMap<Value, Option<usize>>,
     todo: VecDeque<PendingDefinition>,
     definitions: Vec<Option<SchemaNode>>,
     nodes: usize,
@@ -94,6 +101,31 @@ impl SchemaReader<'_, '_> {
         Ok(SchemaNode::Definition(id))
     }
 
+    /// Reads the schema of a property, which is written once however often it occurs.
+    fn property(&mut self, schema: Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
+        let size = n_values(&schema);
+        self.document.count_steps(size, at)?;
+        let id = match self.seen.get(&schema).copied() {
+            Some(Some(id)) => {
+                let counted = self.count_node(at).map(|()| SchemaNode::Definition(id));
+                return self.document.allow_large(counted, at, || SchemaNode::Any);
+            }
+            Some(None) => {
+                let id = self.define(at.to_owned(), Some(schema.clone()));
+                self.seen.insert(schema, Some(id));
+                id
+            }
+            None => {
+                let node = self.schema(&schema, at, depth)?;
+                if size >= MIN_SHARED {
+                    self.seen.insert(schema, None);
+                }
+                return Ok(node);
+            }
+        };
+        Ok(SchemaNode::Definition(id))
+    }
+
     /// Reads a schema. What is too large for a grammar becomes any value, of its type if it has one, if keywords may be dropped. What has no value becomes an empty union.
     fn schema(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
         let result = self.bounded(schema, at, depth);
@@ -111,11 +143,16 @@ impl SchemaReader<'_, '_> {
         }
     }
 
-    fn bounded(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
+    fn count_node(&mut self, at: &str) -> SchemaResult<()> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             return too_large_at(at, format!("more than {MAX_NODES} schemas in one"));
         }
+        Ok(())
+    }
+
+    fn bounded(&mut self, schema: &Value, at: &str, depth: usize) -> SchemaResult<SchemaNode> {
+        self.count_node(at)?;
         let map = match schema {
             Value::Object(map) => map,
             Value::Bool(true) => return Ok(SchemaNode::Any),

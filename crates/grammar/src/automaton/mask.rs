@@ -6,7 +6,9 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 /// The memory of masks that are kept, in bytes.
-const MAX_KEPT: usize = 8 << 20;
+const MAX_KEPT: usize = 4 << 20;
+/// The memory of partial masks, in bytes. All masks of an object's states need the same few of them.
+const MAX_PARTIAL: usize = 8 << 20;
 
 /// A bit for each token that may come next, by its rank in the tree of the vocabulary.
 #[derive(Debug, Clone)]
@@ -94,9 +96,9 @@ pub(super) struct SharedStep {
 #[derive(Debug, Default)]
 pub(super) struct Masks {
     kept: HashMap<u32, TokenMask>,
+    kept_bytes: usize,
     partial: HashMap<u32, Arc<PartialMask>>,
-    /// The size of these two in bytes.
-    n_bytes: usize,
+    partial_bytes: usize,
     /// By set, as far as they are known.
     shared_steps: Vec<Option<SharedStep>>,
 }
@@ -113,14 +115,15 @@ impl Masks {
     }
 
     pub(super) fn keep(&mut self, set: u32, bits: MaskBits) -> TokenMask {
-        self.make_room(bits.0.len() * 8);
+        make_room(&mut self.kept, &mut self.kept_bytes, bits.0.len() * 8, MAX_KEPT);
         let mask = TokenMask(bits.0.into());
         self.kept.insert(set, mask.clone());
         mask
     }
 
     pub(super) fn keep_partial(&mut self, set: u32, mask: PartialMask) -> Arc<PartialMask> {
-        self.make_room(mask.words.len() * 16 + mask.open.len() * 8);
+        let n_bytes = mask.words.len() * 16 + mask.open.len() * 8;
+        make_room(&mut self.partial, &mut self.partial_bytes, n_bytes, MAX_PARTIAL);
         let mask = Arc::new(mask);
         self.partial.insert(set, Arc::clone(&mask));
         mask
@@ -141,14 +144,13 @@ impl Masks {
     pub(super) fn size(&self) -> usize {
         3 * self.shared_steps.len()
     }
+}
 
-    /// Drops all masks where there are too many.
-    fn make_room(&mut self, n_bytes: usize) {
-        if self.n_bytes + n_bytes > MAX_KEPT {
-            self.kept.clear();
-            self.partial.clear();
-            self.n_bytes = 0;
-        }
-        self.n_bytes += n_bytes;
+/// Drops all masks where there are too many.
+fn make_room<T>(masks: &mut HashMap<u32, T>, size: &mut usize, n_bytes: usize, most: usize) {
+    if *size + n_bytes > most {
+        masks.clear();
+        *size = 0;
     }
+    *size += n_bytes;
 }

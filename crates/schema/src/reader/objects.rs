@@ -41,7 +41,7 @@ impl SchemaReader<'_, '_> {
             Some(Value::Bool(false)) => None,
             Some(schema) => Some(schema),
         };
-        let names = self.names(map, at, &mut listed, depth)?;
+        let names = self.names(map, at, &mut listed)?;
         let patterns = self.patterns_of_names(map, at, &mut listed)?;
         if listed.len() > MAX_PROPERTIES {
             return too_large_at(at, format!("more than {MAX_PROPERTIES} properties"));
@@ -65,7 +65,7 @@ impl SchemaReader<'_, '_> {
         }
         let mut properties = Vec::new();
         for one in listed {
-            let value = self.schema(&one.schema, &one.at, depth + 1)?;
+            let value = self.property(one.schema, &one.at, depth + 1)?;
             properties.push(PropertyNode { name: one.name, is_required: one.is_required, value });
         }
         let read = |key: &str| count(map, key, at).map(|n| n.map(|n| usize::try_from(n).unwrap_or(usize::MAX)));
@@ -149,13 +149,7 @@ impl SchemaReader<'_, '_> {
     }
 
     /// Applies `propertyNames`, and returns the names of additional properties. `None`: there are none.
-    fn names(
-        &mut self,
-        map: &Map<String, Value>,
-        at: &str,
-        listed: &mut Vec<Listed>,
-        depth: usize,
-    ) -> SchemaResult<Option<Names>> {
+    fn names(&mut self, map: &Map<String, Value>, at: &str, listed: &mut Vec<Listed>) -> SchemaResult<Option<Names>> {
         let all = || Ok(Some((Vec::new(), Vec::new())));
         let Some(schema) = map.get("propertyNames") else { return all() };
         let names_at = format!("{at}/propertyNames");
@@ -197,7 +191,8 @@ impl SchemaReader<'_, '_> {
             typed.insert("type".to_owned(), json!("string"));
         }
         self.document.count_copy(&typed, at)?;
-        let mut node = self.schema(&typed, &names_at, depth + 1)?;
+        // The node itself is wanted, not a definition.
+        let mut node = self.schema(&typed, &names_at, 0)?;
         if let SchemaNode::Union(nodes) = &mut node {
             nodes.retain(|node| !matches!(node, SchemaNode::Union(none) if none.is_empty()));
             if nodes.len() == 1 {

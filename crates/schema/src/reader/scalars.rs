@@ -51,15 +51,20 @@ impl SchemaReader<'_, '_> {
             }
             parts.push((keyword, all, none));
         }
+        let lengths = ["minLength", "maxLength"].into_iter().find(|keyword| map.contains_key(*keyword));
+        let has_length = lengths.is_some();
         match map.get("format") {
             None => {}
+            // An automaton of regular expressions of some length has too many states.
+            Some(Value::String(format)) if format == "regex" && (!parts.is_empty() || has_length) => {
+                self.document.note(at, "format", "the format \"regex\" beside other keywords is not enforced");
+            }
             Some(Value::String(format)) => match formats::pattern(format) {
                 Some(texts) => parts.push(("format", vec![pattern::own(&texts, work)], Vec::new())),
                 None => self.document.note(at, "format", format!("the format {} is not known", show_text(format))),
             },
             Some(_) => return error_at(at, "format must be a string"),
         }
-        let lengths = ["minLength", "maxLength"].into_iter().find(|keyword| map.contains_key(*keyword));
         if let Some(keyword) = lengths {
             if let [(_, all, none)] = parts.as_mut_slice()
                 && let ([only], []) = (all.as_slice(), none.as_slice())

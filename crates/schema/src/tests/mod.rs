@@ -595,7 +595,9 @@ fn endless() -> Vec<(Value, &'static str)> {
     let consts: Vec<Value> = (0..100_000).map(|i| json!({ "const": i })).collect();
     let (some, others) = (names("a", 100_000), names("b", 100_000));
     let hundred = names("p", 100);
-    let wide = (0..3).fold(json!({}), |inner, _| json!({"required": hundred, "additionalProperties": inner}));
+    let wide = |name: &str| json!({"title": name, "properties": each(&hundred, json!({}))});
+    let wide: Map<String, Value> = hundred.iter().map(|name| (name.clone(), wide(name))).collect();
+    let wide = json!({ "properties": wide });
     let copies = each(&hundred, json!({"allOf": [to("big")]}));
     vec![
         (json!({"allOf": parts_of_one_property(20_000)}), "more than 2000 schemas"),

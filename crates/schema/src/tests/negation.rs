@@ -4,6 +4,11 @@ use serde_json::{Value, json};
 
 use super::{accepts, automaton, to_grammar};
 
+/// Properties of any integer.
+fn numbered(n: usize) -> Value {
+    (0..n).map(|n| (format!("p{n}"), json!({"type": "integer"}))).collect::<serde_json::Map<_, _>>().into()
+}
+
 /// Schemas with values that their grammars allow, and values that they do not.
 fn cases() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
     let letters = json!({"a": {"type": "integer"}, "b": {"type": "integer"}});
@@ -79,6 +84,30 @@ fn cases() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
             vec![json!({"n": 1}), json!({"a": [], "b": [], "n": 1}), json!(1), json!({"a": [1], "n": 1})],
         ),
         (
+            // Nine schemas, each of which requires a name.
+            json!({"type": "object", "properties": numbered(9),
+                "oneOf": (0..9).map(|n| json!({"required": [format!("p{n}")]})).collect::<Vec<_>>()}),
+            vec![json!({"p0": 1}), json!({"p8": 1})],
+            vec![json!({}), json!({"p0": 1, "p8": 1}), json!({"p3": 1, "p4": 1})],
+        ),
+        (
+            json!({"type": "object", "properties": numbered(7), "allOf": [
+                {"dependentRequired": {"p1": ["p2"], "p4": ["p2"]}},
+                {"dependentRequired": {"p4": ["p5"], "p5": ["p6"]}},
+                {"anyOf": [{"required": ["p5"]}, {"required": ["p6"]}]},
+            ]}),
+            vec![json!({"p6": 1}), json!({"p5": 1, "p6": 2}), json!({"p1": 0, "p2": 1, "p4": 1, "p5": 1, "p6": 1})],
+            vec![json!({}), json!({"p5": 1}), json!({"p1": 1, "p6": 1}), json!({"p4": 1, "p5": 1, "p6": 1})],
+        ),
+        (
+            json!({"allOf": [
+                {"type": "object", "patternProperties": {"^a": {"type": "integer"}, "^b": {"minimum": 3}}},
+                {"type": "object", "patternProperties": {"^b": {"type": "integer"}}},
+            ]}),
+            vec![json!({"a": 1, "b": 3})],
+            vec![json!({"a": "x"}), json!({"b": 2}), json!({"b": "x"})],
+        ),
+        (
             // The second one forbids what the first one requires.
             json!({"oneOf": [
                 {"type": "object", "properties": {"a": {"items": {"type": "array"}}, "n": {}}, "required": ["a"]},
@@ -140,5 +169,30 @@ fn nothing_matches_a_pattern_and_its_opposite() {
             let schema = json!({"type": "string", "pattern": pattern, "not": not});
             assert!(to_grammar(&schema).is_err(), "{schema}");
         }
+    }
+}
+
+/// Alternatives repeat the schemas of properties, which are written once.
+#[test]
+fn repeated_properties_count_once() {
+    let wide: Value = (0..40)
+        .map(|n| (format!("q{n}"), json!({"type": ["integer", "null"]})))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let wide = json!({"type": "object", "properties": wide, "additionalProperties": false});
+    let mut properties = numbered(5);
+    properties["wide"] = wide;
+    let schema = json!({"type": "object", "properties": properties, "dependencies": {"p0": ["p1"], "p1": ["p2"], "p2": ["p3"], "p3": ["p4"], "p4": ["wide"]},
+        "anyOf": [{"required": ["p0"]}, {"required": ["p3"]}, {"required": ["wide"]}]});
+    let gbnf = to_grammar(&schema).unwrap();
+    let grammar = automaton(&gbnf).unwrap();
+    for (value, expected) in [
+        (json!({"p4": 1, "wide": {"q39": 1}}), true),
+        (json!({"wide": {"q0": null}}), true),
+        (json!({"p4": 1}), false),
+        (json!({"p3": 1, "wide": {}}), false),
+        (json!({"wide": {"q40": 1}}), false),
+    ] {
+        assert_eq!(accepts(&grammar, &value.to_string()), expected, "{value}");
     }
 }

@@ -62,3 +62,44 @@ fn space_stands_where_models_write_it() {
     }
     assert!(!allows(&schema, "{   \"a\":[]}") && !allows(&schema, "{\n\n\n\"a\":[]}"));
 }
+
+/// Not all regular expressions, but no text that is none.
+#[test]
+fn regular_expressions_are_enforced() {
+    let grammar = automaton(&to_grammar(&json!({"type": "string", "format": "regex"})).unwrap()).unwrap();
+    for regex in [
+        "^a$",
+        "a|b",
+        "([abc])+\\s+$",
+        "^(?:x{2,3}y{1,20})?$",
+        "(a(b(c)))",
+        "[^a-z0-9_.-]+?",
+        "^(?!.*\\.js$)",
+        "\\u00e9\\/",
+        r"^/(?<=a)[\w\]]{4}\b",
+        "",
+    ] {
+        assert!(accepts(&grammar, &json!(regex).to_string()), "{regex}");
+    }
+    for text in ["*", "[", "^(abc]", "a)", "a**", "a{3,2}", "(", "[z-a]", r"\a", r"\", "a{", "[]", "(?a)", "x+++"] {
+        assert!(!accepts(&grammar, &json!(text).to_string()), "{text}");
+    }
+    // Beside a length the format is not enforced.
+    assert!(allows(&json!({"type": "string", "format": "regex", "maxLength": 60}), "\"*\""));
+    // A value of a list is one of the document's own.
+    assert!(allows(&json!({"enum": ["((((((a))))))"], "type": "string", "format": "regex"}), "\"((((((a))))))\""));
+}
+
+/// Names are enforced in objects of any depth.
+#[test]
+fn names_are_enforced_in_nested_objects() {
+    let mut schema = json!({"type": "object", "propertyNames": {"$ref": "#/$defs/name"}});
+    let (mut valid, mut invalid) = (json!({"a1": 1}), json!({"b": 1}));
+    for _ in 0..6 {
+        schema = json!({"type": "object", "properties": {"x": schema}});
+        (valid, invalid) = (json!({ "x": valid }), json!({ "x": invalid }));
+    }
+    schema["$defs"] = json!({"name": {"oneOf": [{"type": "number"}, {"type": "string", "pattern": "^a[0-9]*$"}]}});
+    assert!(allows(&schema, &valid.to_string()));
+    assert!(!allows(&schema, &invalid.to_string()));
+}

@@ -22,7 +22,7 @@ struct Counts {
 /// Optional files about keywords that are annotations here, as they are by default in the standard.
 const ANNOTATIONS: [&str; 2] = ["content.json", "format-assertion.json"];
 /// The formats that are enforced.
-const FORMATS: [&str; 13] = [
+const FORMATS: [&str; 14] = [
     "date.json",
     "time.json",
     "date-time.json",
@@ -35,6 +35,7 @@ const FORMATS: [&str; 13] = [
     "uri.json",
     "uri-reference.json",
     "json-pointer.json",
+    "regex.json",
     "relative-json-pointer.json",
 ];
 
