@@ -17,7 +17,7 @@ llm = Llama(model_path=sys.argv[1], n_ctx=512, verbose=False)
 output = llm("Q: Name the birds. A: ", max_tokens=8, stop=["Q:"], echo=True)
 print(json.dumps(sorted(output)), json.dumps(sorted(output["choices"][0])), json.dumps(sorted(output["usage"])))
 chat = llm.create_chat_completion(
-    messages=[{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "One about a crow."}], max_tokens=8)
+    messages=[{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "One about a crow."}], max_tokens=8, temperature=0)
 print(json.dumps(sorted(chat)), json.dumps(sorted(chat["choices"][0])), chat["choices"][0]["message"]["role"], chat["choices"][0]["finish_reason"])
 call = llm.create_chat_completion(
     messages=[{"role": "user", "content": "Extract Jason is 25 years old"}],
