@@ -1,4 +1,4 @@
-//! What llama.cpp says of a loaded model: its sizes, its kind and its metadata.
+//! Sizes, kind and metadata of a loaded model, as llama.cpp says them.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;

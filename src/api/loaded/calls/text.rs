@@ -117,7 +117,7 @@ impl LocalEngine {
         Ok(success(answer, fields.finish()))
     }
 
-    /// `apply_template`: the prompt rendered from `messages`, with pictures, the number of its tokens too.
+    /// `apply_template`: the prompt rendered from `messages`; with pictures, the number of its tokens too.
     ///
     /// # Errors
     /// The request is invalid, or the template rejects it.

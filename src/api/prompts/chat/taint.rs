@@ -77,7 +77,7 @@ impl<'a> Marker<'a> {
             let last = text.chars().next_back().map_or(0, char::len_utf8);
             text.get(..text.len() - last).is_some_and(|front| front.contains(guarded.first_chars()))
         };
-        // Of another kind than a DFA, whose making takes the square of the length of a literal that repeats a few characters.
+        // An NFA, because making a DFA takes the square of the length of a literal that repeats a few characters.
         let sought = AhoCorasick::builder()
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(literals.iter().map(String::as_str).filter(starts_inside));

@@ -147,7 +147,7 @@ pub struct ChatInput {
     pub shown_schema: Option<ShownSchema>,
     /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
     pub continued: Option<ContinuedTurn>,
-    /// What questions are about, for a native decision model: the state, or the messages as they came.
+    /// The subject of questions, for a native decision model: the state, or the messages as they came.
     pub state: Option<Box<Value>>,
 }
 
