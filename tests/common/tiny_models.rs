@@ -489,6 +489,57 @@ pub fn encoder_with_text(key: &str, text: &str) -> String {
     model.write("encoder-text")
 }
 
+/// An encoder of decisions of llama.cpp's type `laya`, whose head is the last layer: three scores for each token. Its prompts begin with
+/// `<|endoftext|>`, `<|im_start|>` is the mark of an option, and `<|im_end|>` the separator.
+pub fn decision_encoder(template: &str, max_head_tokens: &str) -> String {
+    let mut model = Writer::new("modern-bert");
+    let texts = [
+        ("tokenizer.chat_template.systemone", template),
+        ("modern-bert.decision.type", "laya"),
+        ("modern-bert.decision.max_head_tokens", max_head_tokens),
+    ];
+    for (key, text) in texts {
+        model.entry(key, 8, |bytes| put_string(bytes, text));
+    }
+    for (key, token) in [("mask", 1_u32), ("seperator", 2)] {
+        model.entry(&format!("tokenizer.ggml.{key}_token_id"), 4, |bytes| bytes.extend(token.to_le_bytes()));
+    }
+    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("decision.block_count", 1)] {
+        model.number(key, value);
+    }
+    model.float("attention.layer_norm_epsilon", 1e-5);
+    model.entry("modern-bert.attention.causal", 7, |bytes| bytes.push(0));
+    model.entry("tokenizer.ggml.token_type_count", 4, |bytes| bytes.extend(3_u32.to_le_bytes()));
+    model.tensors.retain(|(name, ..)| name != "output.weight");
+    model.ones("token_embd_norm.weight", N_EMBD);
+    model.ones("output_norm.weight", N_EMBD);
+    model.random("token_types.weight", &[N_EMBD, 3], 1.0);
+    for layer in 0..N_LAYER {
+        let is_head = layer == N_LAYER - 1;
+        let n_up = if is_head { 64 } else { 128 };
+        let matrices = [("attn_qkv", N_EMBD, 3 * N_EMBD), ("attn_output", N_EMBD, N_EMBD), ("ffn_up", N_EMBD, n_up)];
+        for (part, n_in, n_out) in matrices.into_iter().chain([("ffn_down", 64, N_EMBD)]) {
+            model.random(&format!("blk.{layer}.{part}.weight"), &[n_in, n_out], 0.5);
+            if is_head {
+                model.random(&format!("blk.{layer}.{part}.bias"), &[n_out], 0.3);
+            }
+        }
+        for part in ["attn_norm", "ffn_norm"] {
+            model.ones(&format!("blk.{layer}.{part}.weight"), N_EMBD);
+            if is_head {
+                model.random(&format!("blk.{layer}.{part}.bias"), &[N_EMBD], 0.3);
+            }
+        }
+    }
+    model.random("cls.weight", &[N_EMBD, N_EMBD], 0.3);
+    model.random("cls.bias", &[N_EMBD], 0.1);
+    model.ones("cls.norm.weight", N_EMBD);
+    model.random("cls.norm.bias", &[N_EMBD], 0.1);
+    model.random("cls.output.weight", &[N_EMBD, 1], 1.0);
+    model.random("cls.output.bias", &[1], 0.1);
+    model.write(&format!("decision-encoder-{max_head_tokens}-{}", template.len()))
+}
+
 /// The same with a classifier that has one score. BOS is before a pair of texts, and the token [`SEPARATOR`] after each of the two.
 pub fn reranker() -> String {
     let mut model = bert(4);

@@ -124,6 +124,21 @@ fn native_decision_models_have_the_answers_of_an_engine_in_this_process() {
     }
 }
 
+/// An encoder of decisions answers a call, for which the process of the engine has the model.
+#[test]
+fn encoders_of_decisions_answer_in_another_process() {
+    const TEMPLATE: &str = "<|endoftext|>{{ instructions }}<|im_end|>{% for o in options %}<|im_start|>{{ o.key }}{% endfor %}<|im_end|>{{ state }}<|im_end|>";
+    let config = json!({"model": tiny_models::decision_encoder(TEMPLATE, "64"), "model_draft": null, "n_ctx": 512});
+    let (local, isolated) = (start_local(config.clone()), start(config));
+    let request =
+        json!({"state": "Tom had a red kite.", "questions": {"lost": {"type": "noul", "instructions": "It is lost."}}});
+    let decide =
+        |engine: &JsonEngine| engine.call(Function::Decide, Ok(request.to_string().as_bytes())).expect("an answer");
+    assert_eq!(decide(&isolated), decide(&local));
+    let refused = isolated.call(Function::Submit, Ok(request.to_string().as_bytes())).expect_err("nothing to poll");
+    assert!(refused.message().contains("which answers foredraft_decide alone"), "{refused}");
+}
+
 /// A message without the ids of its calls, which are drawn.
 fn without_ids(message: &Value) -> Value {
     let mut message = message.clone();

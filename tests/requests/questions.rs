@@ -198,12 +198,119 @@ fn temperatures_in_a_file_count_and_models_with_heads_are_refused() {
     let error = try_decide(&native, &request.to_string()).expect_err("it is refused");
     assert!(error.code() == Code::InvalidRequest && error.message().contains("type kev"), "{error}");
     complete(&native, Plain, &json!({"prompt": STORY, "n_predict": 1}));
-    let encoder = json!({"model": tiny_models::encoder_with_text("bert.decision.type", "laya"), "n_threads": 1});
+    let encoder = json!({"model": tiny_models::encoder_with_text("bert.decision.type", "newer"), "n_threads": 1});
     let error = JsonEngine::new().load(encoder.to_string().as_bytes()).expect_err("it generates no text");
-    assert!(error.message().contains("a decision model of type laya"), "{error}");
+    assert!(error.message().contains("a decision model of type newer"), "{error}");
     let encoder = start(with(&encoder, json!({"model_draft": null, "embedding": true})));
     let error = try_decide(&encoder, &request.to_string()).expect_err("it is refused");
-    assert!(error.code() == Code::InvalidRequest && error.message().contains("type laya"), "{error}");
+    assert!(error.code() == Code::InvalidRequest && error.message().contains("type newer"), "{error}");
+}
+
+/// The template of an encoder of decisions.
+const MARKED: &str = "<|endoftext|>{{ type }} {{ instructions }}<|im_end|>{% for o in options %}<|im_start|>{{ o.key }}\
+    {% if o.description %}: {{ o.description }}{% endif %}{% endfor %}<|im_end|>{{ state if state is string else state | tojson }}<|im_end|>";
+
+fn decision_encoder(template: &str, max_head_tokens: &str) -> JsonEngine {
+    let model = tiny_models::decision_encoder(template, max_head_tokens);
+    start(json!({"model": model, "model_draft": null, "n_ctx": 512, "n_threads": 1}))
+}
+
+/// The scores of each token of a text, as `foredraft_embed` has them, and its tokens.
+fn token_scores(engine: &JsonEngine, text: &str) -> (Vec<Value>, Vec<[f64; 3]>) {
+    let tokenized = json!({"text": text, "add_special": false, "parse_special": true});
+    let tokenized = engine.call(Function::Tokenize, Ok(tokenized.to_string().as_bytes())).expect("tokens");
+    let ids = tokenized["ids"].as_array().expect("a list").clone();
+    let request = json!({"content": ids, "of_tokens": true, "embd_normalize": -1});
+    let answer = engine.call(Function::Embed, Ok(request.to_string().as_bytes())).expect("embeddings");
+    (ids, serde_json::from_value(answer["embedding"].clone()).expect("three scores for each token"))
+}
+
+/// The probabilities of the marks of a prompt by one column of its scores.
+fn marked_probabilities(engine: &JsonEngine, prompt: &str, column: usize) -> Vec<f64> {
+    let (ids, scores) = token_scores(engine, prompt);
+    let marked = ids.iter().zip(scores).filter(|(id, _)| **id == 1).map(|(_, scores)| scores[column].exp());
+    let weights: Vec<f64> = marked.collect();
+    weights.iter().map(|weight| weight / weights.iter().sum::<f64>()).collect()
+}
+
+#[test]
+fn encoders_of_decisions_score_the_marks_of_options() {
+    let engine = decision_encoder(MARKED, "128");
+    let criteria = json!({"kite": "red", "hat": null, "dog": null});
+    let questions = json!({
+        "pick": {"type": "choice", "instructions": "Which?", "criteria": criteria},
+        "level": {"type": "score", "instructions": "How sad?", "criteria": ["no", "a bit", "yes"]},
+        "lost": {"type": "noul", "instructions": "It is lost.", "criteria": {"true": "gone"}},
+    });
+    let request = json!({"state": {"z": "Tom had a kite."}, "questions": questions, "tag": 7});
+    let answer = decide(&engine, &request);
+    let answers = &answer["answers"];
+    let state = r#"{"z": "Tom had a kite."}"#;
+    let prompt = |kind: &str, text: &str, options: &[&str]| {
+        let options = options.iter().map(|option| format!("<|im_start|>{option}")).collect::<String>();
+        format!("<|endoftext|>{kind} {text}<|im_end|>{options}<|im_end|>{state}<|im_end|>")
+    };
+    let prompts = [
+        prompt("choice", "Which?", &["kite: red", "hat", "dog"]),
+        prompt("score", "How sad?", &["0: no", "1: a bit", "2: yes"]),
+        prompt("noul", "It is lost.", &["false", "true: gone"]),
+    ];
+    let close = |found: &Value, expected: f64| {
+        assert!((found.as_f64().expect("a number") - expected).abs() < 1e-6, "{found}, expected {expected}: {answers}");
+    };
+    let expected = marked_probabilities(&engine, &prompts[0], 0);
+    for (key, expected) in ["kite", "hat", "dog"].into_iter().zip(&expected) {
+        close(&answers["pick"]["probabilities"][key], *expected);
+    }
+    let expected = marked_probabilities(&engine, &prompts[1], 1);
+    close(&answers["level"]["score"], expected[1] + 2.0 * expected[2]);
+    close(&answers["lost"]["noul"], marked_probabilities(&engine, &prompts[2], 2)[1]);
+    let n_tokens: usize = prompts.iter().map(|prompt| token_scores(&engine, prompt).0.len()).sum();
+    assert_eq!((&answer["usage"]["input_tokens"], &answer["usage"]["output_tokens"]), (&json!(n_tokens), &json!(0)));
+    assert_eq!((&answer["tag"], &answer["stop_type"]), (&json!(7), &json!("eos")));
+    // The same bits alone, and beside many others.
+    let many = (0..200).map(|at| (at.to_string(), json!({"type": "noul", "instructions": format!("{at} is lost.")})));
+    let mut many = json!(many.collect::<Map<_, _>>());
+    many.as_object_mut().expect("an object").extend(questions.as_object().expect("an object").clone());
+    let together = decide(&engine, &with(&request, json!({"questions": many})));
+    for id in ["pick", "level", "lost"] {
+        let alone = decide(&engine, &with(&request, json!({"questions": {id: questions[id]}})));
+        assert_eq!(alone["answers"][id].to_string(), answers[id].to_string(), "{id}");
+        assert_eq!(together["answers"][id].to_string(), answers[id].to_string(), "{id}");
+    }
+    // A temperature divides the scores.
+    let hot = decide(&engine, &with(&request, json!({"temperatures": {"noul": 2}})));
+    let odds = |answer: &Value| answer["answers"]["lost"]["noul"].as_f64().map(|p| (p / (1.0 - p)).ln()).expect("p");
+    assert!((odds(&answer) - 2.0 * odds(&hot)).abs() < 1e-6, "{hot}");
+    // Marks in the request are text.
+    let marked = json!({"state": "a<|im_start|>b<|im_end|>", "questions": {"pick": {"type": "choice", "instructions": "<|im_start|>",
+        "criteria": {"<|im_end|>": "<|im_start|>", "hat": null}}}});
+    assert_eq!(decide(&engine, &marked)["answers"]["pick"]["probabilities"].as_object().map(Map::len), Some(2));
+}
+
+#[test]
+fn encoders_of_decisions_refuse_what_they_cannot_be_asked() {
+    let engine = decision_encoder(MARKED, "128");
+    let request = json!({"state": "a", "questions": questions(3)});
+    let refused = |more: Value, why: &str| {
+        let error = try_decide(&engine, &with(&request, more).to_string()).expect_err(why);
+        assert!(error.message().contains(why), "{why}: {error}");
+    };
+    refused(json!({"state": null, "prompt": "a"}), "a decision model is asked about state or messages");
+    refused(json!({"state": "a ".repeat(2000)}), "questions.q0: ");
+    let many: Map<String, Value> = (0..300).map(|at| (at.to_string(), Value::Null)).collect();
+    let many = json!({"x": {"type": "choice", "instructions": "b", "criteria": many}});
+    refused(json!({"questions": many}), "questions.x.criteria: 300 options, and the model has labels for 255");
+    let submitted = engine.call(Function::Submit, Ok(request.to_string().as_bytes())).expect_err("nothing to poll");
+    assert!(submitted.message().contains("type laya, which answers foredraft_decide alone"), "{submitted}");
+    for (template, most, why) in [
+        ("{{ instructions }}", "128", "questions.q0: the template's prompt has another layout"),
+        (MARKED, "none", "no decision.max_head_tokens"),
+        ("{{ instructions", "128", "template"),
+    ] {
+        let error = try_decide(&decision_encoder(template, most), &request.to_string()).expect_err(why);
+        assert!(error.message().contains(why), "{why}: {error}");
+    }
 }
 
 /// An engine with a native decision model of this type.

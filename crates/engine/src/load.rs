@@ -137,7 +137,8 @@ fn start(
     if models.target.can_generate() {
         made = builder.schedulers(models, mtp_failure, &caches, progress)?;
     }
-    if made.is_none() && !config.embedding {
+    let embeds = config.embedding || models.target.scores_decisions();
+    if made.is_none() && !embeds {
         let decides = models.target.metadata_of_kind("decision.type");
         let decides = decides
             .map(|kind| format!(" It is a decision model of type {kind}, whose heads this version does not have."));
@@ -148,7 +149,7 @@ fn start(
         Some(BuiltSchedulers { target, draft_only, measuring }) => (Some(target), draft_only, measuring),
         None => (None, None, IdleMeasuring::none()),
     };
-    let embedder = config.embedding.then(|| builder.embedder(models)).transpose()?;
+    let embedder = embeds.then(|| builder.embedder(models)).transpose()?;
     progress.step();
     progress.check()?;
     drop(keep);

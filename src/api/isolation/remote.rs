@@ -30,7 +30,7 @@ use crate::api::loaded::registry::{RequestRecord, no_logits_callback};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{
-    CompletionRequest, RequestArguments, RequestDefaults, UsedValues, embed_pictures, parse_request,
+    CompletionRequest, DecisionModel, RequestArguments, RequestDefaults, UsedValues, embed_pictures, parse_request,
 };
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
@@ -243,7 +243,7 @@ impl LoadedEngine for RemoteEngine {
         let counts = if request.options.is_preparation() { preparations } else { counts };
         counts.check_room(request.n_completions(), n_parallel, load.config.max_queue)?;
         let model = self.shared.model(request.speculative.draft_only);
-        request.set_decision_model(model.decision.as_deref())?;
+        request.set_decision_model(model.decision.as_deref(), false)?;
         let bans_as_null = request.translation.bans_as_null;
         let used = UsedValues { streams: !is_awaited, ignores_eos: request.ignore_eos, bans_as_null };
         let sampling = request.sampling.clone();
@@ -262,6 +262,10 @@ impl LoadedEngine for RemoteEngine {
             self.shared.end(&request, Stop::from(error));
         }
         Ok(record)
+    }
+
+    fn decides_by_encoder(&self) -> bool {
+        DecisionModel::is_encoder_named(self.shared.model(false).decision.as_deref())
     }
 
     fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {

@@ -138,6 +138,9 @@ impl JsonEngine {
         let engine = self.loaded().map_err(|(_, error)| error);
         let is_here = engine.as_ref().map_or(true, |engine| engine.local().is_some());
         match function {
+            Function::Decide if engine.as_ref().is_ok_and(|engine| engine.decides_by_encoder()) => {
+                engine?.call(function, request?)
+            }
             Function::Complete | Function::Decide => {
                 let mut arguments = RequestArguments::default();
                 arguments.translation.is_decision = function == Function::Decide;

@@ -15,7 +15,7 @@ use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
 use crate::api::wire::function::Function;
 use crate::api::wire::load::{LoadRequest, PictureSettings};
-use crate::api::wire::request::{RequestArguments, RequestDefaults};
+use crate::api::wire::request::{DecisionModel, RequestArguments, RequestDefaults};
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::host::Hook;
@@ -51,6 +51,9 @@ pub trait LoadedEngine: Send + Sync {
         is_awaited: bool,
         announce: &dyn Fn(&Arc<RequestRecord>),
     ) -> Result<Arc<RequestRecord>>;
+
+    /// Whether its model is an encoder of decisions, so that `Function::Decide` is a call and no request.
+    fn decides_by_encoder(&self) -> bool;
 
     /// Calls another function of a loaded engine.
     ///
@@ -306,6 +309,10 @@ impl LoadedEngine for LocalEngine {
         self.during(|_| self.enqueue(request, arguments, is_awaited, announce))
     }
 
+    fn decides_by_encoder(&self) -> bool {
+        DecisionModel::is_encoder_named(self.target().decision().as_deref())
+    }
+
     fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
         self.during(|_| match function {
             Function::Tokenize => self.tokenize(request),
@@ -313,6 +320,7 @@ impl LoadedEngine for LocalEngine {
             Function::ApplyTemplate => self.apply_template(request),
             Function::ModelInfo => self.model_info(request),
             Function::Embed => self.embed(request),
+            Function::Decide => self.decide_by_encoder(request),
             Function::Rerank => self.rerank(request),
             Function::SessionSave => self.session_save(request),
             Function::SessionLoad => self.session_load(request),
@@ -320,7 +328,6 @@ impl LoadedEngine for LocalEngine {
             Function::Conversation => self.conversation(request),
             Function::LookupCache => self.lookup_cache(request),
             Function::Complete
-            | Function::Decide
             | Function::Prepare
             | Function::Submit
             | Function::LookupCreate

@@ -4,6 +4,7 @@ pub mod chat;
 pub mod chat_format;
 mod infill;
 mod interrupt;
+mod marked_prompts;
 mod native_decision;
 mod pictures;
 mod serving_model;
@@ -17,6 +18,8 @@ use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
+pub use self::marked_prompts::{MarkedPrompt, marked_prompts};
+use self::native_decision::DecisionSubject;
 pub use self::pictures::PICTURE;
 use self::pictures::{ChatPictures, shown};
 use self::serving_model::QuestionFrame;
@@ -145,17 +148,8 @@ impl PromptSource {
 
     /// Prepares the questions to a native decision model: what their prompts have in common is the prompt.
     fn decision(&self, model: DecisionModel) -> Result<PreparedTexts> {
-        let chat = self.inputs.all.first().and_then(|input| match &input.prompt {
-            Prompt::Messages(chat) => Some((chat, chat.state.as_deref()?)),
-            Prompt::Text(_) | Prompt::Infill(_) => None,
-        });
-        let not_a_chat = || Error::invalid("prompt: a decision model is asked about state or messages");
-        let (chat, state) = chat.ok_or_else(not_a_chat)?;
-        if let Some(first) = chat.pictures.first() {
-            return Err(Error::invalid(format!("{}: decision models take no pictures", first.name)));
-        }
-        let (questions, special) = (&self.questions, self.inputs.parse_special);
-        let prompts = native_decision::prompts(model, questions, state, special, &self.serving, &self.interrupt)?;
+        let subject = DecisionSubject::of(&self.inputs)?;
+        let prompts = native_decision::prompts(model, &self.questions, &subject, &self.serving, &self.interrupt)?;
         let text = self.serving.vocab().detokenize(&prompts.common, true)?;
         let prompt = PreparedPrompt::whole(prompts.common, Some(String::from_utf8_lossy(&text).into()));
         Ok(PreparedTexts { prompts: vec![prompt], questions: prompts.questions, prediction: None })

@@ -33,6 +33,11 @@ impl TokenUsage {
         }
     }
 
+    /// The usage of prompts without a completion.
+    pub fn of_prompts(prompt: usize) -> TokenUsage {
+        TokenUsage { prompt, ..TokenUsage::default() }
+    }
+
     /// Adds a completion. `is_copy`: of a prompt that is counted already.
     pub fn add(&mut self, outcome: &Outcome, is_copy: bool) {
         let other = TokenUsage::of(outcome);
@@ -73,6 +78,11 @@ impl TokenUsage {
 pub struct EndedUsage(Mutex<(usize, TokenUsage)>);
 
 impl EndedUsage {
+    /// The usage of prompts without a completion.
+    pub fn of_prompts(prompt: usize) -> TokenUsage {
+        TokenUsage { prompt, ..TokenUsage::default() }
+    }
+
     /// Adds a completion. Returns the usage of all if it is the last of `n`.
     pub fn add(&self, outcome: &Outcome, is_copy: bool, n: usize) -> Option<TokenUsage> {
         let (n_ended, usage) = &mut *self.0.lock();

@@ -129,6 +129,11 @@ impl Model {
         (!template.is_null()).then(|| unsafe { guard::text(template) })
     }
 
+    /// Whether the model is an encoder that has scores of decisions for each token, as llama.cpp's type `laya`.
+    pub fn scores_decisions(&self) -> bool {
+        self.metadata_of_kind("decision.type").is_some_and(|kind| kind == "laya")
+    }
+
     /// Whether the model generates text from left to right. Encoders and diffusion models do not.
     pub fn can_generate(&self) -> bool {
         // SAFETY: see `n_ctx_train`.

@@ -334,6 +334,12 @@ impl Vocab {
         self.known(unsafe { sys::llama_vocab_sep(self.ptr) })
     }
 
+    /// The token that stands for a hidden one, of an encoder.
+    pub fn mask(&self) -> Option<Token> {
+        // SAFETY: see `bos`.
+        self.known(unsafe { sys::llama_vocab_mask(self.ptr) })
+    }
+
     /// Whether the token [`Vocab::sep`] is between two texts.
     pub fn adds_sep(&self) -> bool {
         // SAFETY: see `bos`.

@@ -50,7 +50,7 @@ impl LocalEngine {
         request.log(object);
         let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
         // Also of an encoder, which generates nothing.
-        request.set_decision_model(serving.decision().as_deref())?;
+        request.set_decision_model(serving.decision().as_deref(), false)?;
         if !worker.generates() {
             return Err(Error::invalid("the model generates no text"));
         }

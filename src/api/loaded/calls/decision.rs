@@ -30,10 +30,15 @@ pub(super) fn questions(
         name: asked.name(),
         tokens,
         choices,
-        temperature: asked.temperature.or_else(|| temperature_in_file(asked, serving)).unwrap_or(1.0),
+        temperature: temperature(asked, serving),
     };
     let orders = asked.iter().flat_map(AskedQuestion::orders).map(|(asked, _)| asked);
     (!asked.is_empty()).then(|| orders.zip(tokens).map(question).collect())
+}
+
+/// What divides a question's logits: by the request, the model's file, or 1.
+pub(super) fn temperature(asked: &AskedQuestion, serving: &ServingModel) -> f32 {
+    asked.temperature.or_else(|| temperature_in_file(asked, serving)).unwrap_or(1.0)
 }
 
 /// The temperature that calibrates the model's answers to such a question, by llama.cpp's metadata of decision models.

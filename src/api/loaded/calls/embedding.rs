@@ -114,7 +114,7 @@ impl LocalEngine {
     }
 
     /// The engine, and the texts that it embeds. `function`: the caller, for messages.
-    fn embedder(&self, function: &str) -> Result<(&WorkerHandle, EmbeddingLimits)> {
+    pub(super) fn embedder(&self, function: &str) -> Result<(&WorkerHandle, EmbeddingLimits)> {
         let worker = self.worker()?;
         let key = if function == "rerank" { "reranking" } else { "embedding" };
         let limits = worker.embedding_limits();
@@ -129,7 +129,7 @@ fn usage(n_tokens: usize) -> Value {
 }
 
 /// Refuses a text without tokens, or with too many.
-fn check_length(name: &str, tokens: &[Token], limits: EmbeddingLimits) -> Result<()> {
+pub(super) fn check_length(name: &str, tokens: &[Token], limits: EmbeddingLimits) -> Result<()> {
     let (n, most) = (tokens.len(), limits.n_tokens);
     if tokens.is_empty() {
         return Err(Error::invalid(format!("{name}: has no tokens, and the model adds none")));

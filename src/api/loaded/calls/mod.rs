@@ -7,6 +7,7 @@ mod constraint;
 mod conversation;
 mod decision;
 mod embedding;
+mod encoder_decision;
 mod poll;
 mod session;
 mod text;

@@ -29,7 +29,7 @@ pub use self::bias::{BiasTarget, LogitBias};
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, tool_name, validate_tools};
 pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
-pub use self::decision_model::DecisionModel;
+pub use self::decision_model::{DecisionModel, MAX_LABELS};
 pub use self::defaults::{RequestDefaults, draw_id_seed, draw_seed, read_seed};
 use self::options::flag;
 pub use self::options::{conversation_name, duration};
@@ -41,7 +41,7 @@ pub use self::preparation::identity;
 pub use self::prompt::{
     ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,
 };
-pub use self::questions::AskedQuestion;
+pub use self::questions::{AnswerKind, AskedQuestion};
 pub use self::reply::Reply;
 pub use self::sampling::MAX_WINDOW;
 #[cfg(test)]
@@ -183,13 +183,14 @@ impl CompletionRequest {
     /// Gives the questions the form of a native decision model. `native`: its type, as the model's file has it.
     ///
     /// # Errors
-    /// Its type is none that this version has.
-    pub fn set_decision_model(&mut self, native: Option<&str>) -> Result<()> {
+    /// Its type is none that this version has, or an encoder's. `waits`: the caller takes the answers of an encoder.
+    pub fn set_decision_model(&mut self, native: Option<&str>, waits: bool) -> Result<()> {
         let Some(native) = native.filter(|_| !self.questions.is_empty()) else { return Ok(()) };
-        let model = DecisionModel::of(native).ok_or_else(|| {
-            let why = "whose heads this version does not have";
-            Error::invalid(format!("questions: the model is a decision model of type {native}, {why}"))
-        })?;
+        let refused = |why| Error::invalid(format!("questions: the model is a decision model of type {native}, {why}"));
+        let model = DecisionModel::of(native).ok_or_else(|| refused("whose heads this version does not have"))?;
+        if model.is_encoder() && !waits {
+            return Err(refused("which answers foredraft_decide alone"));
+        }
         let mut questions = self.questions.to_vec();
         questions.iter_mut().for_each(|question| question.set_model(model));
         self.questions = questions.into();
