@@ -68,7 +68,7 @@ enum foredraft_rpc_version {
 void * foredraft_requantized_open(const char * const * paths, size_t n_paths, void * stream, uint64_t start, enum ggml_type type, uint64_t * length,
     char * why, size_t why_size);
 
-// -- pictures.cpp
+// -- media.cpp
 
 struct mtmd_context;
 struct mtmd_bitmap;
@@ -82,16 +82,17 @@ typedef bool (*foredraft_stops)(void * user);
 struct mtmd_context * foredraft_projector_load(const char * path, const struct llama_model * model, int32_t n_threads, int32_t min_tokens,
     int32_t max_tokens, char * why, size_t why_size);
 
-// Reads an encoded picture, whose size the caller has bounded, or returns NULL.
-struct mtmd_bitmap * foredraft_picture_read(const uint8_t * file, size_t size, char * why, size_t why_size);
+// Reads the file of a picture, or of a sound for this projector, whose size the caller has bounded, or returns NULL.
+struct mtmd_bitmap * foredraft_media_read(
+    const struct mtmd_context * projector, const uint8_t * file, size_t size, char * why, size_t why_size);
 // Copies a picture of width * height * 3 bytes, or returns NULL.
 struct mtmd_bitmap * foredraft_picture_new(uint32_t width, uint32_t height, const uint8_t * rgb, char * why, size_t why_size);
 
-// Scales and cuts a picture, and puts the model's own tokens around its pieces. Returns NULL on failure.
-struct mtmd_input_chunks * foredraft_picture_chunks(
-    const struct mtmd_context * projector, const struct mtmd_bitmap * picture, char * why, size_t why_size);
+// Scales and cuts a picture or a sound, and puts the model's own tokens around its pieces. Returns NULL on failure.
+struct mtmd_input_chunks * foredraft_media_chunks(
+    const struct mtmd_context * projector, const struct mtmd_bitmap * medium, char * why, size_t why_size);
 // Returns the rows of a piece, valid until the next call, or NULL. `*stopped` is set to whether `stops` was true.
-const float * foredraft_picture_encode(struct mtmd_context * projector, const struct mtmd_input_chunk * piece, foredraft_stops stops, void * user,
+const float * foredraft_media_encode(struct mtmd_context * projector, const struct mtmd_input_chunk * piece, foredraft_stops stops, void * user,
     bool * stopped, char * why, size_t why_size);
 
 // -- guard.cpp

@@ -151,11 +151,11 @@ export interface Speculative {
   suffix_p_min?: number;
 }
 
-/** A part of a content, as OpenAI has them, or pixels. The engine reads texts and pictures, and refuses the others. */
+/** A part of a content, as OpenAI has them, pixels, or a sound at a path. The engine reads texts, pictures and sounds, and refuses the others. */
 export type ContentPart = TextPart
   | { type: 'image_url'; image_url: { url: string; detail?: 'auto' | 'low' | 'high' } }
   | { type: 'image'; width: number; height: number; format: 'rgb8' | 'rgba8'; base64: string }
-  | { type: 'input_audio'; input_audio: { data: string; format: 'wav' | 'mp3' } }
+  | { type: 'input_audio'; input_audio: { data: string; format?: 'wav' | 'mp3' | 'flac' } | { path: string; format?: 'wav' | 'mp3' | 'flac' } }
   | { type: 'file'; file: { file_data?: string; file_id?: string; filename?: string } };
 
 export interface TextPart {

@@ -89,6 +89,8 @@ export async function misspelt(engine: Engine): Promise<void> {
   await engine.lookupCache({ action: 'forget' });
 }
 
+export const heard: Message = { role: 'user', content: [{ type: 'input_audio', input_audio: { path: 'question.flac' } }, { type: 'text', text: 'Write it down.' }] };
+
 export const code = (error: unknown): string => error instanceof ForedraftError ? `${error.code} ${error.path ?? ''}` : 'other';
 
 export const paths = async (): Promise<string[]> => {

@@ -13,6 +13,7 @@ mod embeddings;
 mod grammar;
 mod pictures;
 mod sampling;
+mod sounds;
 mod templates;
 mod vocabularies;
 #[path = "../common/vocabulary.rs"]

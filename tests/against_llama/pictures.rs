@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use foredraft::api::{Function, JsonEngine};
 use foredraft::llama::{
-    Batch, BatchInput, Bitmap, Context, ContextParams, Interrupt, Model, ModelParams, PauseGate, Picture, PicturePiece,
-    PictureRows, Projector, ProjectorParams, ThreadPool,
+    Batch, BatchInput, Bitmap, Context, ContextParams, CutMedia, Interrupt, MediaPiece, MediaRows, Model, ModelParams,
+    PauseGate, Projector, ProjectorParams, ThreadPool,
 };
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -15,15 +15,24 @@ use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::Requests;
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, png, png_of, rgb8};
 use crate::common::root;
+use crate::common::sounds::sound;
 use crate::common::tiny_models::{delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window};
 use crate::common::{complete, drain, model, n, start, submit, with};
 
 const THREADS: i32 = 2;
+
+/// What a prompt has for mtmd.
+pub enum Medium<'a> {
+    Pixels(&'a [u8]),
+    /// The file of a sound.
+    Sound(&'a [u8]),
+}
+
 fn bitmap(seed: u32) -> Bitmap {
     Bitmap::from_rgb(WIDTH, HEIGHT, &pixels(seed)).expect("a bitmap")
 }
 
-fn load(path: &str) -> Arc<Model> {
+pub fn load(path: &str) -> Arc<Model> {
     Arc::new(Model::load(&ModelParams::new(path), |_| true).expect("a model"))
 }
 
@@ -31,11 +40,11 @@ fn params(path: &str) -> ProjectorParams {
     ProjectorParams { path: path.into(), n_threads: THREADS, min_tokens: None, max_tokens: None }
 }
 
-fn projector(model: &Arc<Model>, path: &str) -> Projector {
+pub fn projector(model: &Arc<Model>, path: &str) -> Projector {
     Projector::load(model, &params(path)).expect("a projector")
 }
 
-fn rows(projector: &Projector, picture: &Picture) -> Vec<f32> {
+fn rows(projector: &Projector, picture: &CutMedia) -> Vec<f32> {
     let stop: foredraft::llama::StopSignal = Arc::new(|| false);
     projector.encode(picture, &stop).expect("rows")
 }
@@ -48,7 +57,7 @@ fn context(model: &Arc<Model>) -> Context {
 }
 
 /// The logits after a text, a picture and a text. `step`: the rows in a decode, where they are causal.
-fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: usize) -> Vec<f32> {
+pub fn logits(model: &Arc<Model>, projector: &Projector, picture: &CutMedia, step: usize) -> Vec<f32> {
     let (mut context, mut batch, mut position) = (context(model), Batch::new(), 0);
     let rows = rows(projector, picture);
     let mut rest = rows.as_slice();
@@ -58,13 +67,13 @@ fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: us
     };
     let before = model.vocab().tokenize(b"Tom saw ", true, false).expect("tokens");
     let after = model.vocab().tokenize(b" and said", false, false).expect("tokens");
-    let mut pieces = vec![PicturePiece::Tokens(before)];
+    let mut pieces = vec![MediaPiece::Tokens(before)];
     pieces.extend(picture.pieces().iter().cloned());
-    pieces.push(PicturePiece::Tokens(after));
+    pieces.push(MediaPiece::Tokens(after));
     let n_pieces = pieces.len();
     for (at, piece) in pieces.into_iter().enumerate() {
         match piece {
-            PicturePiece::Tokens(tokens) => {
+            MediaPiece::Tokens(tokens) => {
                 for (index, token) in tokens.iter().enumerate() {
                     batch.push(*token, position + index, 0, at + 1 == n_pieces && index + 1 == tokens.len());
                 }
@@ -73,12 +82,12 @@ fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: us
                     decode(&mut batch);
                 }
             }
-            PicturePiece::Rows(PictureRows { n: mut left, places, n_positions }) => {
+            MediaPiece::Rows(MediaRows { n: mut left, places, n_positions, is_non_causal }) => {
                 let (all, first) = (left, position);
                 while left > 0 {
-                    let n = if projector.is_non_causal() { left } else { left.min(step) };
+                    let n = if is_non_causal { left } else { left.min(step) };
                     let (own, others) = rest.split_at(n * projector.n_embd());
-                    let input = if projector.is_non_causal() { BatchInput::NonCausalRows } else { BatchInput::Rows };
+                    let input = if is_non_causal { BatchInput::NonCausalRows } else { BatchInput::Rows };
                     let done = all - left;
                     let (places, at) =
                         places.get(done..done + n).map_or((&[][..], first + done), |places| (places, first));
@@ -97,17 +106,17 @@ fn logits(model: &Arc<Model>, projector: &Projector, picture: &Picture, step: us
 }
 
 /// What llama.cpp's mtmd gives for the same.
-fn logits_of_mtmd(path: &str, mmproj: &str, pixels: &[u8], n_vocab: usize) -> Vec<f32> {
-    greedy_of_mtmd(path, mmproj, ("Tom saw <__media__> and said", false), pixels, n_vocab, 0).0
+pub fn logits_of_mtmd(path: &str, mmproj: &str, medium: &Medium, n_vocab: usize) -> Vec<f32> {
+    greedy_of_mtmd(path, mmproj, ("Tom saw <__media__> and said", false), medium, n_vocab, 0).0
 }
 
 /// The logits after a text with a picture, and the most probable tokens that follow it, as mtmd gives them. `is_template`: control tokens are
 /// parsed.
-fn greedy_of_mtmd(
+pub fn greedy_of_mtmd(
     path: &str,
     mmproj: &str,
     (text, is_template): (&str, bool),
-    pixels: &[u8],
+    medium: &Medium,
     n_vocab: usize,
     n_tokens: usize,
 ) -> (Vec<f32>, Vec<sys::llama_token>) {
@@ -123,7 +132,14 @@ fn greedy_of_mtmd(
         (params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max) = (512, 64, 64, 1);
         (params.n_threads, params.n_threads_batch) = (THREADS, THREADS);
         let context = sys::llama_init_from_model(model, params);
-        let bitmap = sys::mtmd_bitmap_init(WIDTH, HEIGHT, pixels.as_ptr());
+        let bitmap = match medium {
+            Medium::Pixels(pixels) => sys::mtmd_bitmap_init(WIDTH, HEIGHT, pixels.as_ptr()),
+            Medium::Sound(file) => {
+                let options = sys::mtmd_helper_init_opt_default();
+                sys::mtmd_helper_bitmap_init_from_buf(projector, file.as_ptr(), file.len(), false, options).bitmap
+            }
+        };
+        assert!(!bitmap.is_null());
         let input = sys::mtmd_input_text {
             text: text.as_ptr().cast(),
             text_len: text.len(),
@@ -170,7 +186,7 @@ fn logits_after_a_picture_are_those_of_mtmd() {
         let model = load(&path);
         let projector = projector(&model, &mmproj);
         let picture = projector.cut(&bitmap(7)).expect("a picture");
-        let expected = logits_of_mtmd(&path, &mmproj, &pixels(7), model.vocab().n_tokens());
+        let expected = logits_of_mtmd(&path, &mmproj, &Medium::Pixels(&pixels(7)), model.vocab().n_tokens());
         for step in [64, 3] {
             let found = logits(&model, &projector, &picture, step);
             assert!(found.iter().zip(&expected).all(|(x, y)| x.to_bits() == y.to_bits()), "{mmproj}, step {step}");
@@ -239,7 +255,7 @@ fn files_of_pictures_are_bounded_before_they_are_read() {
     let rgb = pixels(3);
     for file in [bmp(WIDTH, HEIGHT, &rgb), png(WIDTH, HEIGHT, &rgb)] {
         let read = Bitmap::from_file(&file).expect("a picture");
-        assert_eq!((read.width(), read.height(), read.rgb()), (WIDTH, HEIGHT, rgb.as_slice()));
+        assert_eq!((read.width(), read.height(), read.bytes()), (WIDTH, HEIGHT, rgb.as_slice()));
     }
     let png = |width: u32, height: u32| {
         let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
@@ -287,7 +303,7 @@ fn files_that_take_more_than_their_pixels_are_errors() {
         [vec![0x78, 1], bytes.collect(), vec![0; 4]].concat()
     };
     let black = Bitmap::from_file(&png_of(86, 258, &bomb(259))).expect("as many bytes as its lines have");
-    assert!(black.rgb().iter().all(|byte| *byte == 0));
+    assert!(black.bytes().iter().all(|byte| *byte == 0));
     for (width, height, n) in [(1, 1, 1000), (86, 258, 2000), (1000, 1000, 1_000_000)] {
         let error = Bitmap::from_file(&png_of(width, height, &bomb(n))).expect_err("it inflates to more");
         assert!(error.message().contains("are not those of its size"), "{}", error.message());
@@ -325,7 +341,7 @@ fn damaged_files_of_pictures_end_as_errors_or_pictures() {
                 }
             }
             if let Ok(bitmap) = Bitmap::from_file(&damaged) {
-                assert_eq!(bitmap.rgb().len(), (bitmap.width() * bitmap.height() * 3) as usize);
+                assert_eq!(bitmap.bytes().len(), (bitmap.width() * bitmap.height() * 3) as usize);
             }
         }
     }
@@ -352,16 +368,16 @@ fn pictures_of_unusual_sizes_are_seen_or_refused() {
     }
 }
 
-fn of_kind((model, mmproj): &(String, String), more: Value) -> JsonEngine {
+pub fn of_kind((model, mmproj): &(String, String), more: Value) -> JsonEngine {
     with_eyes(mmproj, with(&json!({"model": model}), more))
 }
 
-fn with_eyes(mmproj: &str, more: Value) -> JsonEngine {
+pub fn with_eyes(mmproj: &str, more: Value) -> JsonEngine {
     let init = json!({"model": sliding_window(), "model_draft": null, "mmproj": mmproj, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64});
     start(with(&init, more))
 }
 
-fn refused(engine: &JsonEngine, request: &Value) -> String {
+pub fn refused(engine: &JsonEngine, request: &Value) -> String {
     let answer = engine.complete_as(Foredraft, request.to_string().as_bytes());
     let answer = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
     assert_ne!(answer, "null", "it is not refused");
@@ -383,7 +399,8 @@ fn chats_with_a_picture_have_the_tokens_of_mtmd() {
             let rendered = shown["prompt"].as_str().expect("a text").to_owned();
             assert_eq!(rendered.matches("<__media__>").count(), 1, "{rendered}");
             let answer = complete(&engine, Foredraft, &request);
-            let (_, expected) = greedy_of_mtmd(path, mmproj, (&rendered, true), &pixels(seed), n_vocab, 24);
+            let (_, expected) =
+                greedy_of_mtmd(path, mmproj, (&rendered, true), &Medium::Pixels(&pixels(seed)), n_vocab, 24);
             assert_eq!(answer["tokens"], json!(expected), "{mmproj}, picture {seed}");
             let stats = &answer["prompt_stats"];
             assert_eq!(n(&stats["total_prompt_tokens"]), n(&answer["tokens_evaluated"]), "{answer}");
@@ -483,7 +500,8 @@ fn pictures_that_cannot_be_shown_are_errors() {
         (url("data:image/png;base64,AAAA"), format!("{part}: expected a PNG")),
         (url("/no/such/file.png"), format!("{part}: cannot be read")),
         (json!({"type": "image_url"}), format!("{part}.image_url.url")),
-        (json!({"type": "input_audio", "input_audio": {}}), format!("{part}: expected text")),
+        (json!({"type": "input_audio", "input_audio": {}}), format!("{part}.input_audio: expected either")),
+        (sound(1), format!("{part}: the mmproj file has no encoder of sounds")),
     ] {
         let message = refused(&engine, &chat(std::slice::from_ref(&picture)));
         assert!(message.contains(&expected), "{picture}: {message}");
@@ -507,7 +525,7 @@ fn pictures_that_cannot_be_shown_are_errors() {
     assert_eq!(complete(&engine, Plain, &json!({"prompt": "Tom", "n_predict": 1}))["success"], true);
 }
 
-fn tokens_of(updates: &[Value]) -> Value {
+pub fn tokens_of(updates: &[Value]) -> Value {
     updates.iter().flat_map(|update| update["tokens"].as_array().cloned().unwrap_or_default()).collect()
 }
 
@@ -603,7 +621,7 @@ fn pictures_in_conversations_decisions_and_full_contexts() {
     assert_eq!(complete(&fresh(), Foredraft, &rest)["tokens"], answer["tokens"]);
 }
 
-fn call(engine: &JsonEngine, function: Function, request: &Value) -> Value {
+pub fn call(engine: &JsonEngine, function: Function, request: &Value) -> Value {
     engine.call(function, Ok(request.to_string().as_bytes())).expect("an answer")
 }
 

@@ -8,6 +8,7 @@ mod endpoint;
 #[path = "gguf.rs"]
 pub mod gguf;
 pub mod pictures;
+pub mod sounds;
 pub mod tiny_models;
 
 use std::path::{Path, PathBuf};

@@ -52,6 +52,19 @@ pub fn with_seed<T>(seed: u64, make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// Whether a tensor has to be in F16: the kernels of convolutions over sounds.
+fn is_half(name: &str) -> bool {
+    name.starts_with("a.conv1d") && name.ends_with("weight")
+}
+
+/// The F16 number below a number of ordinary size.
+fn half(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let exponent = (bits >> 23 & 0xff).saturating_sub(112);
+    let rest = if exponent == 0 { 0 } else { exponent << 10 | bits >> 13 & 0x3ff };
+    u16::try_from(bits >> 16 & 0x8000 | rest).expect("16 bits")
+}
+
 impl Writer {
     fn new(architecture: &'static str) -> Writer {
         Writer::without(architecture, "")
@@ -192,13 +205,17 @@ impl Writer {
             put_string(&mut bytes, name);
             bytes.extend(u32::try_from(shape.len()).expect("small").to_le_bytes());
             shape.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
-            bytes.extend(0_u32.to_le_bytes()); // F32
+            let size = if is_half(name) { 2 } else { 4 };
+            bytes.extend(u32::from(is_half(name)).to_le_bytes()); // F16 or F32
             bytes.extend(offset.to_le_bytes());
-            offset += (4 * values.len() as u64).next_multiple_of(32);
+            offset += (size * values.len() as u64).next_multiple_of(32);
         }
-        for (_, _, values) in &self.tensors {
+        for (name, _, values) in &self.tensors {
             bytes.resize(bytes.len().next_multiple_of(32), 0);
-            values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+            match is_half(name) {
+                true => values.iter().for_each(|value| bytes.extend(half(*value).to_le_bytes())),
+                false => values.iter().for_each(|value| bytes.extend(value.to_le_bytes())),
+            }
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
         let name = if SEED.get() == 1 { name.to_owned() } else { format!("{name}-seed-{}", SEED.get()) };

@@ -1,4 +1,4 @@
-//! Pictures of an isolated engine: they reach its process, and a death in the encoder changes nothing.
+//! Pictures and sounds of an isolated engine: they reach its process, and a death in the encoder changes nothing.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use foredraft::api::Function;
 use serde_json::{Value, json};
 
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
+use crate::common::sounds::{samples, sound_part, wav};
 use crate::common::tiny_models::{projectors, qwen_vl, sliding_window};
 use crate::common::{Endpoint, complete, start as start_local, with};
 use crate::process::{call, drain, kill, pid, start, submit};
@@ -67,6 +68,24 @@ fn pictures_reach_the_process_in_each_form() {
             assert!(error.message().contains(expected), "{}", error.message());
         }
     }
+}
+
+#[test]
+fn sounds_reach_the_process() {
+    let init = init(&sliding_window(), &projectors::ultravox());
+    let file = wav(16_000, &samples(2, 4000));
+    let request = chat(&[sound_part(&file)]);
+    let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, &request);
+    let engine = start(init);
+    assert_eq!(engine.status()["mmproj"]["audio"], true);
+    assert_eq!(complete(&engine, Endpoint::Foredraft, &request)["tokens"], expected["tokens"]);
+    let path = std::env::temp_dir().join(format!("foredraft-isolated-sound-{}.wav", std::process::id()));
+    std::fs::write(&path, &file).expect("the file");
+    // The host's process reads the sound during the submit.
+    let id = submit(&engine, &chat(&[json!({"type": "input_audio", "input_audio": {"path": path}})]));
+    std::fs::remove_file(&path).expect("the file");
+    kill(pid(&engine), "KILL");
+    assert_eq!(tokens(&drain(&engine, id)), expected["tokens"]);
 }
 
 #[test]

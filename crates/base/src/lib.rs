@@ -24,7 +24,7 @@ mod vocabulary;
 pub mod work;
 
 pub use hidden_states::HiddenStates;
-pub use snapshot::{RowSpan, SavedPicture, Snapshot};
+pub use snapshot::{RowSpan, SavedMedia, Snapshot};
 pub use token::{Token, TokenData};
 pub use token_tree::{TextSummary, TokenNode, TokenTree};
 pub use vocabulary::Vocabulary;

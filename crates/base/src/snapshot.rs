@@ -35,24 +35,24 @@ pub struct RowSpan {
     pub positions: usize,
 }
 
-/// A picture whose rows are in a saved list of tokens, as negative numbers.
+/// A picture or a sound whose rows are in a saved list of tokens, as negative numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedPicture {
+pub struct SavedMedia {
     /// The number of its first row. That of each further one is smaller by one.
     pub first: Token,
     /// The number of its rows.
     pub rows: Token,
-    /// The SHA-256 of what its rows depend on: the pixels, the projector and its settings.
+    /// The SHA-256 of what its rows depend on: the pixels or samples, the projector and its settings.
     pub hash: [u8; 32],
 }
 
-impl SavedPicture {
-    /// The most rows of a picture in a file.
+impl SavedMedia {
+    /// The most rows of one in a file.
     const MAX_ROWS: Token = 1 << 20;
 
     /// Whether a file can have it.
     pub fn is_possible(&self) -> bool {
-        (1..=SavedPicture::MAX_ROWS).contains(&self.rows) && (Token::MIN + self.rows..-1).contains(&self.first)
+        (1..=SavedMedia::MAX_ROWS).contains(&self.rows) && (Token::MIN + self.rows..-1).contains(&self.first)
     }
 
     /// Whether a token is one of its rows.

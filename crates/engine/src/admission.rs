@@ -278,8 +278,8 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
 
 /// Begins a beam search.
 pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Submission) -> Result<()> {
-    if !submission.request.pictures.is_empty() {
-        return Err(Error::invalid("n_beams: not available with pictures"));
+    if !submission.request.media.is_empty() {
+        return Err(Error::invalid("n_beams: not available with pictures or sounds"));
     }
     let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
     let n_total = prompt.len();
@@ -294,7 +294,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let compare = Compare::first(&submission.request);
     let Submission { mut request, sink, deadline, rank, first_run, .. } = submission;
     let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
-    adapt_to_pictures(pool, index, &mut request)?;
+    adapt_to_media(pool, index, &mut request)?;
     let vocab = model.vocab();
     let reuses_cache = request.reuses_cache();
     let mut options = request.options;
@@ -303,8 +303,9 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_keep = prompt_fit::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
     let text_start = tokens.iter().rposition(|token| *token < 0).map_or(0, |last| last + 1);
-    if truncated && !request.pictures.is_empty() {
-        let message = format!("prompt: {n_total} tokens with pictures do not fit into the context of {n_ctx}");
+    if truncated && !request.media.is_empty() {
+        let message =
+            format!("prompt: {n_total} tokens with pictures or sounds do not fit into the context of {n_ctx}");
         return Err(Error::context_full(message, n_total, n_ctx));
     }
     let biases = || request.sampling.logit_bias.clone();
@@ -372,7 +373,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         prompt_probs,
         output,
         tokens,
-        pictures: request.pictures,
+        media: request.media,
         text_start,
         sampler,
         edited_rows: request.logits_editor.map(EditedRows::new),
@@ -397,13 +398,14 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     Ok(())
 }
 
-/// Turns off what a request with pictures cannot have: shifts of its context, and drafters that run a model, which would have to see the pictures.
+/// Turns off what a request with pictures or sounds cannot have: shifts of its context, and drafters that run a model, which would have to see
+/// or hear them.
 ///
 /// # Errors
-/// The engine cannot decode the pictures, or the request asks for what is not available with pictures.
-fn adapt_to_pictures(pool: &SlotPool, index: usize, request: &mut Request) -> Result<()> {
-    let Request { prompt, pictures, options, speculative, .. } = request;
-    let Some(n_together) = pictures.iter().map(|picture| picture.most_together()).max() else { return Ok(()) };
+/// The engine cannot decode them, or the request asks for what is not available with them.
+fn adapt_to_media(pool: &SlotPool, index: usize, request: &mut Request) -> Result<()> {
+    let Request { prompt, media, options, speculative, .. } = request;
+    let Some(n_together) = media.iter().map(|medium| medium.most_together()).max() else { return Ok(()) };
     let n_ubatch = pool.context.n_ubatch();
     let is_grouped = pool.slots.get(index).is_some_and(|slot| slot.cache.tokens_until_group() < usize::MAX);
     let refusals = [
@@ -413,10 +415,10 @@ fn adapt_to_pictures(pool: &SlotPool, index: usize, request: &mut Request) -> Re
         ),
         (
             prompt.last().is_some_and(|last| *last < 0),
-            "prompt: ends with a picture, after which there is no text".to_owned(),
+            "prompt: ends with a picture or a sound, after which there is no text".to_owned(),
         ),
-        (options.prompt_probs.is_some(), "prompt_logprobs: not available with pictures".to_owned()),
-        (is_grouped, "grp_attn_n: not available with pictures".to_owned()),
+        (options.prompt_probs.is_some(), "prompt_logprobs: not available with pictures or sounds".to_owned()),
+        (is_grouped, "grp_attn_n: not available with pictures or sounds".to_owned()),
     ];
     if let Some((_, why)) = refusals.into_iter().find(|(is_refused, _)| *is_refused) {
         return Err(Error::invalid(why));

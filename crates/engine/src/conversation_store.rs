@@ -285,7 +285,7 @@ mod tests {
             state,
             checkpoints: Vec::new(),
         };
-        let session = Session { target, draft: None, seed: None, lora: Vec::new(), pictures: Vec::new() };
+        let session = Session { target, draft: None, seed: None, lora: Vec::new(), media: Vec::new() };
         let conversation = ConversationRecord { name: name.to_owned(), ..ConversationRecord::default() };
         ConversationState { conversation, session, is_from_file: false }
     }

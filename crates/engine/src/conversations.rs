@@ -87,12 +87,12 @@ pub(super) fn copy_out(
     index: usize,
     mut conversation: ConversationRecord,
 ) -> Result<ConversationState> {
-    let SlotPool { context, slots, drafters, pictures, .. } = pool;
+    let SlotPool { context, slots, drafters, media, .. } = pool;
     let slot = slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     (conversation.is_moved, conversation.n_tokens) = (slot.cache.is_moved(), slot.cache.len());
     let target = slot.cache.save(context)?;
-    let pictures = pictures.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
-    let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), pictures };
+    let media = media.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
+    let session = Session { target, draft: drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), media };
     Ok(ConversationState { conversation, session, is_from_file: false })
 }
 
@@ -130,8 +130,8 @@ fn put_back(pool: &mut SlotPool, index: usize, state: ConversationState) {
 /// They are another model's, do not fit, or are invalid.
 pub(super) fn put_session(pool: &mut SlotPool, index: usize, session: &mut Session) -> Result<usize> {
     check_session(pool, index, session)?;
-    if let Some(known) = pool.pictures.get() {
-        known.adopt(&mut session.target.tokens, &mut session.pictures)?;
+    if let Some(known) = pool.media.get() {
+        known.adopt(&mut session.target.tokens, &mut session.media)?;
     }
     put_away(pool, index, None);
     make_room(pool, index, session.target.tokens.len())?;
@@ -161,8 +161,8 @@ pub(super) fn check_session(pool: &SlotPool, index: usize, session: &Session) ->
     if let Some(difference) = slot.cache.mismatch(&pool.context, &session.target) {
         return Err(Error::invalid(format!("was saved with another model or context: {difference}")));
     }
-    if pool.pictures.get().is_none() && !session.pictures.is_empty() {
-        return Err(Error::invalid("has pictures, and the engine was loaded without mmproj"));
+    if pool.media.get().is_none() && !session.media.is_empty() {
+        return Err(Error::invalid("has pictures or sounds, and the engine was loaded without mmproj"));
     }
     match session.target.tokens.len() {
         n_tokens if n_tokens > n_ctx => {

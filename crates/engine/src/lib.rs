@@ -78,7 +78,7 @@ use self::request_handle::Expected;
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_llama::log::{self, Level};
-use foredraft_llama::{Interrupt, PictureCache, ThreadPool, Token};
+use foredraft_llama::{Interrupt, MediaCache, ThreadPool, Token};
 use foredraft_speculation::Caches;
 
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
@@ -132,7 +132,7 @@ pub struct WorkerHandle {
     embedding_limits: Option<EmbeddingLimits>,
     n_slots: usize,
     max_queue: usize,
-    pictures: Arc<OnceLock<Arc<PictureCache>>>,
+    media: Arc<OnceLock<Arc<MediaCache>>>,
 }
 
 /// The state that the engine's thread shares with all others.
@@ -213,10 +213,10 @@ impl WorkerHandle {
         Ok(Reservation { engine: self, handle, requests, is_prepared, is_sent: false, _open: closed })
     }
 
-    /// Gives the engine the numbers of pictures in its token lists, for saved states that have some.
-    pub fn set_pictures(&self, pictures: Arc<PictureCache>) {
+    /// Gives the engine the numbers of pictures and sounds in its token lists, for saved states that have some.
+    pub fn set_media(&self, media: Arc<MediaCache>) {
         // A load has one projector.
-        let _ = self.pictures.set(pictures);
+        let _ = self.media.set(media);
     }
 
     /// Sends the prompts of requests that were queued without them.

@@ -158,7 +158,7 @@ fn start(
         model.make_panels();
     }
 
-    let pictures = scheduler.as_ref().map(|scheduler| Arc::clone(&scheduler.pool.pictures)).unwrap_or_default();
+    let media = scheduler.as_ref().map(|scheduler| Arc::clone(&scheduler.pool.media)).unwrap_or_default();
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());
     let shared = Arc::new(Shared {
         interrupt: builder.interrupt,
@@ -196,7 +196,7 @@ fn start(
         embedding_limits,
         n_slots: slots,
         max_queue: config.max_queue,
-        pictures,
+        media,
     })
 }
 

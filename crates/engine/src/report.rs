@@ -81,8 +81,8 @@ impl StepReport {
             Ok((prompt, prepared)) => {
                 submission.sink.set_prompt_len(prompt.len());
                 submission.request.prompt = Arc::clone(prompt);
-                submission.request.pictures =
-                    prepared.pictures.get(submission.sink.index()).map(Arc::clone).unwrap_or_default();
+                submission.request.media =
+                    prepared.media.get(submission.sink.index()).map(Arc::clone).unwrap_or_default();
                 submission.request.questions = submission.request.questions.take().or(prepared.questions.clone());
                 if let Some(settings) = &mut submission.request.speculative {
                     settings.prediction = prepared.prediction.clone();

@@ -20,7 +20,7 @@ use super::request_handle::{CompletionSink, RequestHandle};
 use crate::session::Session;
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_grammar::OutputConstraint;
-use foredraft_llama::{EncodedPicture, Interrupt, TextPooling, Token};
+use foredraft_llama::{EncodedMedia, Interrupt, TextPooling, Token};
 use foredraft_sampling as sampling;
 use foredraft_speculation as speculative;
 use foredraft_speculation::Predicted;
@@ -33,8 +33,8 @@ const PREPARATION_PATIENCE: Duration = Duration::from_millis(100);
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
     pub prompt: Arc<[Token]>,
-    /// The pictures whose rows the prompt has.
-    pub pictures: Arc<[Arc<EncodedPicture>]>,
+    /// The pictures and sounds whose rows the prompt has.
+    pub media: Arc<[Arc<EncodedMedia>]>,
     /// Tokens that the completion begins with: those that an earlier run generated. They are decoded with the prompt, and reported like
     /// generated ones. Where the result would not be the same as that of a run from the start, they are generated again.
     pub prefix: Arc<[Token]>,
@@ -105,8 +105,8 @@ impl fmt::Debug for LogitsEditor {
 pub struct Prepared {
     /// The prompt of each completion.
     pub prompts: Vec<Arc<[Token]>>,
-    /// The pictures of each prompt.
-    pub pictures: Vec<Arc<[Arc<EncodedPicture>]>>,
+    /// The pictures and sounds of each prompt.
+    pub media: Vec<Arc<[Arc<EncodedMedia>]>>,
     /// The questions of a decision, unless the request has them.
     pub questions: Option<Questions>,
     /// The predicted output, where the request drafts from one.

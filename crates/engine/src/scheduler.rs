@@ -143,7 +143,7 @@ impl BatchScheduler {
                 reuses_prompts: true,
                 decodes_slots_together,
                 n_admissions: 0,
-                pictures: Arc::default(),
+                media: Arc::default(),
             },
             queue: VecDeque::new(),
             preempted: Vec::new(),

@@ -76,8 +76,8 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
         return Err(Error::invalid(message));
     }
     let target = slot.cache.save(&mut pool.context)?;
-    let pictures = pool.pictures.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
-    Ok(Session { target, draft: pool.drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), pictures })
+    let media = pool.media.get().map_or_else(Vec::new, |known| known.among(&target.tokens));
+    Ok(Session { target, draft: pool.drafters.save(index), seed: slot.seed, lora: slot.lora.clone(), media })
 }
 
 /// Puts a session into a slot. Everything is checked before anything is changed.

@@ -20,7 +20,7 @@ use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
 use crate::session::{ConversationRecord, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
-use foredraft_llama::{BatchInput, Context, EncodedPicture, PictureCache, Token};
+use foredraft_llama::{BatchInput, Context, EncodedMedia, MediaCache, Token};
 use foredraft_sampling::Sampler;
 use foredraft_speculation::verify::Residual;
 use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
@@ -83,7 +83,7 @@ impl Slot {
             ..SlotState::default()
         };
         let Some(task) = &self.task else { return own };
-        let (of_picture, until_picture) = task.next_picture(self.cache.len());
+        let (of_medium, until_medium) = task.next_medium(self.cache.len());
         SlotState {
             has_request: true,
             is_preempted: task.is_preempted,
@@ -94,9 +94,9 @@ impl Slot {
             is_generating: task.completion.has_begun(),
             scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
-            n_rows: of_picture.map_or(0, |(n, _)| n),
-            n_whole: of_picture.map_or(0, |(n, is_whole)| if is_whole { n } else { 0 }),
-            tokens_until_group: own.tokens_until_group.min(until_picture),
+            n_rows: of_medium.map_or(0, |(n, _)| n),
+            n_whole: of_medium.map_or(0, |(n, is_whole)| if is_whole { n } else { 0 }),
+            tokens_until_group: own.tokens_until_group.min(until_medium),
             n_remaining: task.completion.remaining(),
             n_max_draft: task.speculation.as_ref().map_or(0, |speculation| speculation.n_max),
             ..own
@@ -125,8 +125,8 @@ pub(super) struct SlotPool {
     pub(super) decodes_slots_together: bool,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) n_admissions: u64,
-    /// The numbers of pictures in token lists. Empty: the engine takes none.
-    pub(super) pictures: Arc<OnceLock<Arc<PictureCache>>>,
+    /// The numbers of pictures and sounds in token lists. Empty: the engine takes none.
+    pub(super) media: Arc<OnceLock<Arc<MediaCache>>>,
 }
 
 impl SlotPool {
@@ -214,9 +214,9 @@ pub(super) struct Task {
     pub(super) sink: CompletionSink,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
     pub(super) tokens: Vec<Token>,
-    /// The pictures whose rows are in it, as negative numbers. Such a context never shifts.
-    pub(super) pictures: Arc<[Arc<EncodedPicture>]>,
-    /// Where in `tokens` the text after the last picture begins: drafters see no more.
+    /// The pictures and sounds whose rows are in it, as negative numbers. Such a context never shifts.
+    pub(super) media: Arc<[Arc<EncodedMedia>]>,
+    /// Where in `tokens` the text after the last of them begins: drafters see no more.
     pub(super) text_start: usize,
     pub(super) sampler: Sampler,
     /// The rows that the host's logits callback has changed, if the request has one.
@@ -289,17 +289,17 @@ pub(super) struct StochasticScratch {
 }
 
 impl Task {
-    /// The picture that has the row with this number.
-    pub(super) fn picture_of(&self, token: Token) -> Option<&EncodedPicture> {
-        self.pictures.iter().find(|picture| picture.rows_from(token).is_some()).map(Arc::as_ref)
+    /// The picture or sound that has the row with this number.
+    pub(super) fn media_of(&self, token: Token) -> Option<&EncodedMedia> {
+        self.media.iter().find(|medium| medium.rows_from(token).is_some()).map(Arc::as_ref)
     }
 
     /// The rows that come next after `known` tokens, and whether they are decoded together; and the tokens, or rows, before another kind of them.
-    fn next_picture(&self, known: usize) -> (Option<(usize, bool)>, usize) {
+    fn next_medium(&self, known: usize) -> (Option<(usize, bool)>, usize) {
         let Some(rest) = self.tokens.get(known..self.text_start) else { return (None, usize::MAX) };
         let of = |token: &Token| {
-            let picture = self.picture_of(*token)?;
-            Some((picture.rows_from(*token)?, picture.input() == BatchInput::NonCausalRows))
+            let medium = self.media_of(*token)?;
+            Some((medium.rows_from(*token)?, medium.input_from(*token) == BatchInput::NonCausalRows))
         };
         match rest.first().and_then(of) {
             Some((n, is_whole)) => (Some((n, is_whole)), n),
@@ -308,7 +308,7 @@ impl Task {
         }
     }
 
-    /// The part of its context that drafters see: all, or what follows the last picture.
+    /// The part of its context that drafters see: all, or what follows the last picture or sound.
     pub(super) fn drafted_from(&self) -> &[Token] {
         self.tokens.get(self.text_start..).unwrap_or(&[])
     }

@@ -7,7 +7,7 @@
 //!
 //! | folder | has |
 //! | --- | --- |
-//! | `pictures` | the encoder of an mmproj file, and pictures as its input |
+//! | `media` | the encoder of an mmproj file, and pictures and sounds as its input |
 //! | `context` | the KV cache and decodes of a model, what both have on each device, heads and MTP layers, batch invariance |
 //! | `model` | weights, vocabulary, adapters |
 //! | `sources` | the files, descriptors and memory that a model is read from, and the checks of its head |
@@ -30,9 +30,9 @@ pub mod fake;
 mod guard;
 mod kernels;
 pub mod log;
+mod media;
 mod model;
 mod params;
-mod pictures;
 mod platform;
 mod sources;
 mod threads;
@@ -57,6 +57,9 @@ pub use kernels::{
     KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used, barrier_sleeps,
     calls as kernel_calls, replacements,
 };
+pub use media::bitmap::Bitmap;
+pub use media::cache::{EncodedMedia, MediaCache, NumberedMedia};
+pub use media::projector::{CutMedia, MediaPiece, MediaRows, Projector, ProjectorParams};
 pub use model::Model;
 pub use model::device_use::{DevicePlacement, DeviceUse};
 pub use model::pieces::TokenPieces;
@@ -66,9 +69,6 @@ pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
 };
-pub use pictures::bitmap::Bitmap;
-pub use pictures::cache::{EncodedPicture, NumberedPicture, PictureCache};
-pub use pictures::projector::{Picture, PicturePiece, PictureRows, Projector, ProjectorParams};
 pub use platform::cpus::{CpuSet, ThreadPriority};
 pub use platform::keep_loaded;
 #[cfg(target_os = "linux")]

@@ -84,7 +84,7 @@ pub fn compile_guard(source: &Path) {
     for folder in ["include", "src", "tools/mtmd"] {
         build.flag("-isystem").flag(source.join(folder));
     }
-    let files = ["guard", "pictures", "placement", "sources/head", "sources/requantized", "kernels/attention_cost"]
+    let files = ["guard", "media", "placement", "sources/head", "sources/requantized", "kernels/attention_cost"]
         .map(|part| format!("{part}.cpp"));
     compile_archive(build.cpp(true).std("c++17").files(files), "foredraft_guard");
 }

@@ -30,7 +30,7 @@ use crate::api::loaded::registry::{RequestRecord, no_logits_callback};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{
-    CompletionRequest, DecisionModel, RequestArguments, RequestDefaults, UsedValues, embed_pictures, parse_request,
+    CompletionRequest, DecisionModel, RequestArguments, RequestDefaults, UsedValues, embed_media, parse_request,
 };
 use crate::engine::{self, LogitsCallback, RequestHandle, Stop};
 use crate::error::{Code, Error, Result};
@@ -226,7 +226,7 @@ impl LoadedEngine for RemoteEngine {
             return Err(vocab_only());
         }
         let mut object = parse_request(text)?;
-        let text: Arc<[u8]> = with_pictures(text, &mut object)?.into();
+        let text: Arc<[u8]> = with_media(text, &mut object)?.into();
         Frame::check_argument(&text)?;
         let id = engine::new_request_id();
         arguments.isolated.host_number = Some(id);
@@ -275,7 +275,7 @@ impl LoadedEngine for RemoteEngine {
                 self.call_in_time(function, argument)
             }
             Function::ApplyTemplate | Function::Tokenize => {
-                let argument = with_pictures(argument, &mut parse_object(argument)?)?;
+                let argument = with_media(argument, &mut parse_object(argument)?)?;
                 self.shared.call(function.name(), &argument, None)?.ok_or_else(stopped)
             }
             _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
@@ -304,9 +304,9 @@ impl LoadedEngine for RemoteEngine {
     }
 }
 
-/// The text of a request with its pictures in it. `object`: what was read from the text.
-fn with_pictures<'a>(text: &'a [u8], object: &mut Map<String, Value>) -> Result<Cow<'a, [u8]>> {
-    if !embed_pictures(object)? {
+/// The text of a request with its pictures and sounds in it. `object`: what was read from the text.
+fn with_media<'a>(text: &'a [u8], object: &mut Map<String, Value>) -> Result<Cow<'a, [u8]>> {
+    if !embed_media(object)? {
         return Ok(Cow::Borrowed(text));
     }
     serde_json::to_vec(object).map(Cow::Owned).map_err(|error| Error::new(Code::Internal, error.to_string()))

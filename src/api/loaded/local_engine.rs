@@ -14,14 +14,14 @@ use crate::api::loaded::lookup_files::CacheFiles;
 use crate::api::loaded::preparer::Preparer;
 use crate::api::prompts::{ChatTemplates, ServingModel, TemplatesByTools};
 use crate::api::wire::function::Function;
-use crate::api::wire::load::{LoadRequest, PictureSettings};
+use crate::api::wire::load::{LoadRequest, ProjectorSettings};
 use crate::api::wire::request::{DecisionModel, RequestArguments, RequestDefaults};
 use crate::engine::{self, Config, LogitsCallback, LogitsEditor, Models, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::host::Hook;
 use crate::llama::large_stack::KeptThreads;
 use crate::llama::log::{self, Level};
-use crate::llama::{Model, PauseGate, PictureCache, Projector, ProjectorParams};
+use crate::llama::{MediaCache, Model, PauseGate, Projector, ProjectorParams};
 
 /// A loaded engine, in whatever process it is.
 pub trait LoadedEngine: Send + Sync {
@@ -87,7 +87,7 @@ pub struct LocalEngine {
     load: LoadRequest,
     status: EngineStatus,
     templates: ChatTemplates,
-    pictures: Option<Arc<PictureCache>>,
+    media: Option<Arc<MediaCache>>,
     pub cache_files: CacheFiles,
     pub preparer: Preparer,
     pub preparations: Preparations,
@@ -115,10 +115,10 @@ impl LocalEngine {
         is_aborted: &StopSignal,
     ) -> Result<LocalEngine> {
         let (models, worker) = engine::load(&load.config, pauses, notify, progress)?;
-        let pictures = projector(&load, &models)?.map(|(projector, most)| PictureCache::new(projector, most, pauses));
-        let pictures = pictures.map(Arc::new);
-        if let (Some(worker), Some(pictures)) = (&worker, &pictures) {
-            worker.set_pictures(Arc::clone(pictures));
+        let media = projector(&load, &models)?.map(|(projector, most)| MediaCache::new(projector, most, pauses));
+        let media = media.map(Arc::new);
+        if let (Some(worker), Some(media)) = (&worker, &media) {
+            worker.set_media(Arc::clone(media));
         }
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
@@ -127,12 +127,12 @@ impl LocalEngine {
             log::write(Level::Warn, &format!("load: {warning}"));
         }
         let engine = LocalEngine {
-            status: EngineStatus::loaded(&models, &load, pictures.as_deref()),
+            status: EngineStatus::loaded(&models, &load, media.as_deref()),
             models,
             worker,
             load,
             templates: ChatTemplates::default(),
-            pictures,
+            media,
             cache_files: CacheFiles::default(),
             preparations: Preparations::default(),
             preparer: Preparer::new(Arc::clone(pauses)),
@@ -204,7 +204,7 @@ impl LocalEngine {
     pub fn target(&self) -> ServingModel {
         let n_ctx = self.models.n_ctx;
         let target = self.serving_model(&self.models.target, self.load.alias(), n_ctx, &self.templates.target);
-        ServingModel { pictures: self.pictures.clone(), ..target }
+        ServingModel { media: self.media.clone(), ..target }
     }
 
     /// The draft model as the model that generates (draft-only mode).
@@ -242,19 +242,21 @@ impl LocalEngine {
             ctx_shift: self.load.config.ctx_shift,
             templates: Arc::clone(templates),
             chat_template: self.load.chat_template.clone(),
-            pictures: None,
+            media: None,
             stopping: Arc::clone(&self.stopping),
             target: Arc::clone(&self.models.target),
         }
     }
 }
 
-/// Loads the encoder of pictures, if the load has one. Also returns the most bytes of encoded pictures.
+/// Loads the encoder of pictures and sounds, if the load has one. Also returns the most bytes of what is encoded.
 ///
 /// # Errors
 /// It cannot be loaded, or needs what is not available yet.
 fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, usize)>> {
-    let Some(PictureSettings { path, min_tokens, max_tokens, cache }) = load.pictures.clone() else { return Ok(None) };
+    let Some(ProjectorSettings { path, min_tokens, max_tokens, cache }) = load.projector.clone() else {
+        return Ok(None);
+    };
     if models.target.vocab_only() || !models.target.can_generate() {
         return Err(Error::invalid("mmproj: not available with a model that generates no text"));
     }
@@ -262,7 +264,7 @@ fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, u
     let params = ProjectorParams { path, n_threads, min_tokens, max_tokens };
     let projector = Projector::load(&models.target, &params)?;
     let lacks = [
-        (!projector.has_vision(), "encodes sounds only, which are not available yet"),
+        (!projector.has_vision() && !projector.has_audio(), "encodes neither pictures nor sounds"),
         (
             projector.uses_mrope() != models.target.uses_mrope(),
             "it was made for a model of another kind of positions (M-RoPE)",

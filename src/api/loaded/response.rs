@@ -8,7 +8,7 @@ use foredraft_chat::ChatMessage;
 
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::api::loaded::chat_answer;
-use crate::api::prompts::PICTURE;
+use crate::api::prompts::MEDIA;
 use crate::api::wire::answer::{error_json, success};
 use crate::api::wire::request::Reply;
 use crate::api::wire::usage::{TokenUsage, finish_reason};
@@ -519,17 +519,17 @@ pub fn pending_prompt_stats(record: &RequestRecord) -> Value {
     json!({"n_ctx": record.model.n_ctx, "pending": true})
 }
 
-/// The text of the tokens, with pictures as [`PICTURE`], up to [`MAX_STATS_TEXT`] characters.
+/// The text of the tokens, with pictures as [`MEDIA`], up to [`MAX_STATS_TEXT`] characters.
 fn beginning<'a>(pieces: &TokenPieces, tokens: impl Iterator<Item = &'a Token>) -> String {
     let mut bytes = Vec::new();
-    let mut in_picture = false;
+    let mut in_media = false;
     for token in tokens {
         let is_row = *token < 0;
-        bytes.extend_from_slice(match is_row && !in_picture {
-            true => PICTURE.as_bytes(),
+        bytes.extend_from_slice(match is_row && !in_media {
+            true => MEDIA.as_bytes(),
             false => pieces.piece(*token),
         });
-        in_picture = is_row;
+        in_media = is_row;
         // A character has at most four bytes.
         if bytes.len() >= 4 * MAX_STATS_TEXT {
             break;

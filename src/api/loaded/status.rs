@@ -10,7 +10,7 @@ use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
-use crate::llama::{self, DevicePlacement, DeviceUse, Model, PictureCache, Projector, WeightLayout};
+use crate::llama::{self, DevicePlacement, DeviceUse, MediaCache, Model, Projector, WeightLayout};
 
 /// The state of an engine while no model is loaded.
 #[derive(Debug, Clone, Default)]
@@ -124,7 +124,7 @@ impl EngineStatus {
     }
 
     /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
-    pub fn loaded(models: &Models, load: &LoadRequest, pictures: Option<&PictureCache>) -> EngineStatus {
+    pub fn loaded(models: &Models, load: &LoadRequest, media: Option<&MediaCache>) -> EngineStatus {
         let config = &load.config;
         let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         EngineStatus {
@@ -148,7 +148,7 @@ impl EngineStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
-            mmproj: pictures.map(|pictures| mmproj(load, pictures.projector())),
+            mmproj: media.map(|media| mmproj(load, media.projector())),
             self_check: Some(models.self_check),
             cpu: Some(cpu(Some(&models.target), models.draft.as_deref())),
             devices: llama::devices().iter().map(|on| device(on, models)).collect(),
@@ -186,7 +186,7 @@ impl EngineStatus {
 /// The purpose of the mmproj file.
 fn mmproj(load: &LoadRequest, projector: &Projector) -> Value {
     json!({
-        "path": load.pictures.as_ref().map(|pictures| pictures.path.to_string_lossy()),
+        "path": load.projector.as_ref().map(|settings| settings.path.to_string_lossy()),
         "vision": projector.has_vision(),
         "audio": projector.has_audio(),
         "n_embd": projector.n_embd(),

@@ -5,8 +5,8 @@ pub mod chat_format;
 mod infill;
 mod interrupt;
 mod marked_prompts;
+mod media;
 mod native_decision;
-mod pictures;
 mod serving_model;
 
 use std::ops::Range;
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
 pub use self::marked_prompts::{MarkedPrompt, marked_prompts};
+pub use self::media::MEDIA;
+use self::media::{ChatMedia, shown};
 use self::native_decision::DecisionSubject;
-pub use self::pictures::PICTURE;
-use self::pictures::{ChatPictures, shown};
 use self::serving_model::QuestionFrame;
 pub use self::serving_model::{ChatTemplates, QuestionTokens, ServedModel, ServingModel, TemplatesByTools};
 use crate::api::prompts::chat::{
@@ -31,7 +31,7 @@ use crate::api::wire::request::{
     AskedQuestion, ChatInput, DecisionModel, Input, Inputs, Overflow, Prompt, QUESTION_MARK, ShownSchema,
 };
 use crate::error::{Error, Result};
-use crate::llama::{EncodedPicture, Token, Vocab, Vocabulary as _};
+use crate::llama::{EncodedMedia, Token, Vocab, Vocabulary as _};
 use crate::speculative::Predicted;
 use foredraft_base::prompt_fit;
 
@@ -54,9 +54,9 @@ pub struct PreparedPrompt {
     /// The number of messages that were dropped.
     pub n_dropped: usize,
     pub warnings: Vec<String>,
-    /// The pictures whose rows are among the tokens.
+    /// The pictures and sounds whose rows are among the tokens.
     #[serde(skip)]
-    pub pictures: Arc<[Arc<EncodedPicture>]>,
+    pub media: Arc<[Arc<EncodedMedia>]>,
 }
 
 fn write_tokens<S: Serializer>(tokens: &Arc<[Token]>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -70,7 +70,7 @@ fn read_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Token]
 impl PreparedPrompt {
     /// A prompt from which nothing was dropped.
     fn whole(tokens: Vec<Token>, text: Option<Value>) -> PreparedPrompt {
-        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warnings: Vec::new(), pictures: Arc::default() }
+        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warnings: Vec::new(), media: Arc::default() }
     }
 }
 
@@ -95,8 +95,8 @@ pub struct PromptSource {
 impl PromptSource {
     /// Whether the prompts are short enough for the caller's thread, and the tree of tokens is not missing. `chat_len`: the length of a chat's prompt in bytes.
     pub fn is_short(&self, chat_len: usize) -> bool {
-        let has_pictures = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.pictures.is_empty());
-        if self.serving.pictures.is_some() && self.inputs.all.iter().any(has_pictures) {
+        let has_media = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.media.is_empty());
+        if self.serving.media.is_some() && self.inputs.all.iter().any(has_media) {
             return false;
         }
         let prediction = self.prediction.as_ref().map_or(0, String::len);
@@ -191,14 +191,14 @@ impl PromptSource {
     /// Renders and tokenizes a chat, if the request asks for that without the oldest turns that do not fit. With questions, the prompt ends where
     /// one begins, and `frame` gets what surrounds it.
     fn chat(&self, chat: &ChatInput, frame: &mut QuestionFrame) -> Result<PreparedPrompt> {
-        let numbered = ChatPictures::read(&self.serving, chat, &self.interrupt)?;
+        let numbered = ChatMedia::read(&self.serving, chat, &self.interrupt)?;
         let asks = !self.questions.is_empty();
         let tokenized = |messages: &[Value]| {
             let (mut rendered, mut after) = (self.render(chat, messages)?, QuestionFrame::default());
             if asks {
                 (rendered, after) = before_question(rendered)?;
             }
-            let tokens = numbered.tokenize(self.serving.vocab(), &rendered, &pictures::of_messages(chat, messages))?;
+            let tokens = numbered.tokenize(self.serving.vocab(), &rendered, &media::of_messages(chat, messages))?;
             Ok((tokens, rendered.text, after))
         };
         let FittedChat { prompt: (tokens, text, after), dropped, warning } = match self.inputs.on_overflow {
@@ -214,8 +214,8 @@ impl PromptSource {
             false => vanished(&self.serving, chat, &dropped, &self.interrupt, &text)?,
         };
         let warnings = warning.into_iter().chain(vanished).collect();
-        let (pictures, text) = (numbered.encode(&text, &self.interrupt)?, Some(shown(text, chat).into()));
-        Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped: dropped.len(), warnings, pictures })
+        let (media, text) = (numbered.encode(&text, &self.interrupt)?, Some(shown(text, chat).into()));
+        Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped: dropped.len(), warnings, media })
     }
 
     /// Renders messages, and what continues them.
@@ -275,8 +275,8 @@ pub fn render(
         template.render_tainted(input, vocab.specials())
     })?;
     let rendered = without_added_tokens(rendered, vocab);
-    let pictures = ChatPictures::read(serving, chat, &interrupt)?;
-    let tokens = || pictures.tokenize(vocab, &rendered, &pictures::of_messages(chat, &chat.messages));
+    let media = ChatMedia::read(serving, chat, &interrupt)?;
+    let tokens = || media.tokenize(vocab, &rendered, &media::of_messages(chat, &chat.messages));
     let tokens = wants_tokens.then(tokens).transpose()?;
     let text = rendered.text;
     let fallback = chat.chat_template.is_none().then(|| serving.fallback_warning(!chat.tools.is_empty())).flatten();

@@ -84,8 +84,8 @@ impl DecisionSubject<'_> {
         });
         let not_a_chat = || Error::invalid("prompt: a decision model is asked about state or messages");
         let (chat, state) = chat.ok_or_else(not_a_chat)?;
-        if let Some(first) = chat.pictures.first() {
-            return Err(Error::invalid(format!("{}: decision models take no pictures", first.name)));
+        if let Some(first) = chat.media.first() {
+            return Err(Error::invalid(format!("{}: decision models take no {}", first.name, first.source.kind())));
         }
         Ok(DecisionSubject { state, parse_special: inputs.parse_special })
     }

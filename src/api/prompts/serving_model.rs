@@ -11,7 +11,7 @@ use crate::api::prompts::chat_format::{KnownTemplate, RequestTemplates};
 use crate::api::wire::fields::show;
 use crate::api::wire::request::{AskedQuestion, BiasTarget, Choices, CompletionRequest, Piece};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Model, PictureCache, Token, TokenPieces, Vocab};
+use crate::llama::{MediaCache, Model, Token, TokenPieces, Vocab};
 use foredraft_base::prompt_fit;
 
 /// The chat template of models that have none, as in llama-server.
@@ -30,8 +30,8 @@ pub struct ServingModel {
     pub templates: Arc<TemplatesByTools>,
     /// The load's chat template.
     pub chat_template: Option<String>,
-    /// The pictures that the model takes. `None`: it takes none.
-    pub pictures: Option<Arc<PictureCache>>,
+    /// The pictures and sounds that the model takes. `None`: it takes none.
+    pub media: Option<Arc<MediaCache>>,
     /// The engine is being unloaded.
     pub stopping: Arc<AtomicBool>,
     /// The target. A draft model without a chat template uses the target's.

@@ -18,7 +18,7 @@ use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
 use foredraft_base::work::Work;
-use foredraft_base::{RowSpan, SavedPicture, Snapshot};
+use foredraft_base::{RowSpan, SavedMedia, Snapshot};
 use foredraft_grammar::tree::Tree;
 use foredraft_schema::{CompileOptions, Notation, Schema};
 
@@ -567,11 +567,11 @@ fn session_files_are_read_or_refused() {
         checkpoints: vec![(20, Arc::new(vec![1; 30]))],
     };
     let seed = Some(SeedOrigin { seed: 7, origin: 3 });
-    let text = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0], pictures: Vec::new() };
+    let text = Session { draft: Some(target.clone()), target, seed, lora: vec![1.0], media: Vec::new() };
     let mut seen = text.clone();
     seen.target.tokens.splice(10..14, [-3, -4, -5, -6]);
     seen.target.spans = Arc::new(vec![RowSpan { start: 10, rows: 4, positions: 2 }]);
-    seen.pictures = vec![SavedPicture { first: -2, rows: 5, hash: [9; 32] }];
+    seen.media = vec![SavedMedia { first: -2, rows: 5, hash: [9; 32] }];
     let seeds = [&text, &seen].map(|session| {
         session.write(&path).unwrap();
         assert_eq!(Session::read(&path).as_ref(), Ok(session));

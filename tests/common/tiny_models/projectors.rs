@@ -7,6 +7,8 @@ const PATCH: u64 = 4;
 const IMAGE: u64 = 16;
 /// The rows of a picture: each is made of the patches of a square of this side.
 const MERGE: u64 = 2;
+/// The frames of a sound that make a row.
+const STACK: u64 = 60;
 
 fn vision(projector: &str, n_layer: u64) -> Writer {
     let mut model = Writer::empty("clip");
@@ -34,14 +36,20 @@ fn vision(projector: &str, n_layer: u64) -> Writer {
             (0..3).for_each(|_| bytes.extend(0.5_f32.to_le_bytes()));
         });
     }
-    let norm = |model: &mut Writer, name: &str| {
-        model.ones(&format!("{name}.weight"), WIDTH);
-        model.random(&format!("{name}.bias"), &[WIDTH], 0.1);
-    };
     model.random("v.patch_embd.weight", &[PATCH, PATCH, 3, WIDTH], 0.3);
     model.random("v.patch_embd.bias", &[WIDTH], 0.1);
     model.random("v.position_embd.weight", &[WIDTH, (IMAGE / PATCH) * (IMAGE / PATCH)], 0.3);
-    norm(&mut model, "v.post_ln");
+    layers(&mut model, "v", n_layer);
+    model
+}
+
+/// The layers of an encoder of pictures (`v`) or sounds (`a`).
+fn layers(model: &mut Writer, encoder: &str, n_layer: u64) {
+    let norm = |model: &mut Writer, name: &str| {
+        model.ones(&format!("{encoder}.{name}.weight"), WIDTH);
+        model.random(&format!("{encoder}.{name}.bias"), &[WIDTH], 0.1);
+    };
+    norm(model, "post_ln");
     for layer in 0..n_layer {
         for (name, shape) in [
             ("attn_q", [WIDTH, WIDTH]),
@@ -51,13 +59,87 @@ fn vision(projector: &str, n_layer: u64) -> Writer {
             ("ffn_up", [WIDTH, 2 * WIDTH]),
             ("ffn_down", [2 * WIDTH, WIDTH]),
         ] {
-            model.random(&format!("v.blk.{layer}.{name}.weight"), &shape, 0.4);
-            model.random(&format!("v.blk.{layer}.{name}.bias"), &[shape[1]], 0.1);
+            model.random(&format!("{encoder}.blk.{layer}.{name}.weight"), &shape, 0.4);
+            // Whisper's keys have none.
+            if (encoder, name) != ("a", "attn_k") {
+                model.random(&format!("{encoder}.blk.{layer}.{name}.bias"), &[shape[1]], 0.1);
+            }
         }
-        norm(&mut model, &format!("v.blk.{layer}.ln1"));
-        norm(&mut model, &format!("v.blk.{layer}.ln2"));
+        norm(model, &format!("blk.{layer}.ln1"));
+        norm(model, &format!("blk.{layer}.ln2"));
     }
+}
+
+/// The settings of an encoder of sounds that is Whisper's, and its tensors before the layers.
+fn whisper(model: &mut Writer, n_layer: u64) {
+    const N_MEL: u64 = 8;
+    model.entry("clip.has_audio_encoder", 7, |bytes| bytes.push(1));
+    for (key, value) in [
+        ("embedding_length", WIDTH),
+        ("attention.head_count", 2),
+        ("feed_forward_length", 2 * WIDTH),
+        ("block_count", n_layer),
+        ("projection_dim", N_EMBD),
+        ("num_mel_bins", N_MEL),
+        ("projector.stack_factor", STACK),
+    ] {
+        model.number(&format!("audio.{key}"), value);
+    }
+    model.float("audio.attention.layer_norm_epsilon", 1e-6);
+    model.random("a.position_embd.weight", &[WIDTH, 1500], 0.3);
+    model.random("a.conv1d.1.weight", &[3, N_MEL, WIDTH], 0.5);
+    model.random("a.conv1d.1.bias", &[1, WIDTH], 0.1);
+    model.random("a.conv1d.2.weight", &[3, WIDTH, WIDTH], 0.3);
+    model.random("a.conv1d.2.bias", &[1, WIDTH], 0.1);
+    layers(model, "a", n_layer);
+}
+
+fn of_sounds(projector: &str) -> Writer {
+    let mut model = Writer::empty("clip");
+    model.entry("general.architecture", 8, |bytes| put_string(bytes, "clip"));
+    model.entry("clip.use_gelu", 7, |bytes| bytes.push(1));
+    model.entry("clip.projector_type", 8, |bytes| put_string(bytes, projector));
+    whisper(&mut model, 1);
     model
+}
+
+/// That of Ultravox: 25 causal rows for each half a minute of a sound.
+pub fn ultravox() -> String {
+    ultravox_of(N_EMBD)
+}
+
+/// The same with rows of `n_embd` numbers.
+pub fn ultravox_of(n_embd: u64) -> String {
+    let mut model = of_sounds("ultravox");
+    model.ones("mm.a.norm_pre.weight", STACK * WIDTH);
+    model.random("mm.a.mlp.1.weight", &[STACK * WIDTH, 4 * WIDTH], 0.1);
+    model.ones("mm.a.norm_mid.weight", 2 * WIDTH);
+    model.random("mm.a.mlp.2.weight", &[2 * WIDTH, n_embd], 0.3);
+    model.write(&format!("projector-ultravox-{n_embd}"))
+}
+
+/// That of Voxtral, with a tag before each sound.
+pub fn voxtral() -> String {
+    let mut model = of_sounds("voxtral");
+    model.random("mm.a.mlp.1.weight", &[STACK * WIDTH, WIDTH], 0.1);
+    model.random("mm.a.mlp.2.weight", &[WIDTH, N_EMBD], 0.3);
+    model.write("projector-voxtral")
+}
+
+/// An encoder of pictures as Gemma 3's, and one of sounds as Ultravox's.
+pub fn pictures_and_sounds() -> String {
+    let mut model = vision("gemma3", 2);
+    model.rename("clip.projector_type", "clip.no_longer_used");
+    model.entry("clip.vision.projector_type", 8, |bytes| put_string(bytes, "gemma3"));
+    model.entry("clip.audio.projector_type", 8, |bytes| put_string(bytes, "ultravox"));
+    model.random("mm.input_projection.weight", &[N_EMBD, WIDTH], 0.5);
+    model.ones("mm.soft_emb_norm.weight", WIDTH);
+    whisper(&mut model, 1);
+    model.ones("mm.a.norm_pre.weight", STACK * WIDTH);
+    model.random("mm.a.mlp.1.weight", &[STACK * WIDTH, 4 * WIDTH], 0.1);
+    model.ones("mm.a.norm_mid.weight", 2 * WIDTH);
+    model.random("mm.a.mlp.2.weight", &[2 * WIDTH, N_EMBD], 0.3);
+    model.write("projector-pictures-and-sounds")
 }
 
 /// That of Gemma 3: one piece of 4 rows, which attend to each other, between tags in text.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use foredraft_base::atomic_write;
 use foredraft_base::error::{Error, Result};
-use foredraft_base::{RowSpan, SavedPicture, Snapshot};
+use foredraft_base::{RowSpan, SavedMedia, Snapshot};
 use foredraft_llama::{Token, llama_version};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,8 +32,8 @@ pub struct Session {
     pub seed: Option<SeedOrigin>,
     /// The scale of each LoRA adapter that the target's sequence was decoded with.
     pub lora: Vec<f32>,
-    /// The pictures in the target's sequence.
-    pub pictures: Vec<SavedPicture>,
+    /// The pictures and sounds in the target's sequence.
+    pub media: Vec<SavedMedia>,
 }
 
 /// A seed, and the token index at which its RNG counter is 0.
@@ -101,8 +101,8 @@ struct SessionHead {
     /// The conversation to which the sequences belong, if it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRecord>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pictures: Vec<SavedPicture>,
+    #[serde(rename = "pictures", default, skip_serializing_if = "Vec::is_empty")]
+    media: Vec<SavedMedia>,
 }
 
 /// The parts of a snapshot beside its states.
@@ -125,8 +125,8 @@ impl SnapshotHead {
     }
 
     /// Whether a sequence can have these tokens, rows of these pictures, and checkpoints.
-    fn is_possible(&self, pictures: &[SavedPicture]) -> bool {
-        let is_known = |token: &Token| *token >= 0 || pictures.iter().any(|picture| picture.has(*token));
+    fn is_possible(&self, media: &[SavedMedia]) -> bool {
+        let is_known = |token: &Token| *token >= 0 || media.iter().any(|medium| medium.has(*token));
         let spans = self.spans.iter().try_fold(0, |end, span| {
             let rows = self.tokens.get(span.start..span.start.checked_add(span.rows)?)?;
             let fits =
@@ -136,7 +136,7 @@ impl SnapshotHead {
         let ascends = std::iter::once(&0).chain(&self.checkpoints).is_sorted_by(|before, after| before < after);
         let reaches = self.checkpoints.last().is_none_or(|last| *last <= self.tokens.len());
         !self.tokens.is_empty()
-            && pictures.iter().all(SavedPicture::is_possible)
+            && media.iter().all(SavedMedia::is_possible)
             && self.tokens.iter().all(is_known)
             && spans.is_some()
             && ascends
@@ -175,11 +175,11 @@ impl Session {
             target: SnapshotHead::of(&self.target),
             draft: self.draft.as_ref().map(SnapshotHead::of),
             conversation: conversation.cloned(),
-            pictures: self.pictures.clone(),
+            media: self.media.clone(),
         };
         let end = |span: &RowSpan| span.start.saturating_add(span.rows);
         if self.target.spans.last().map(end) > Some(self.target.tokens.len()) {
-            return Err(Error::invalid("the sequence ends within a picture"));
+            return Err(Error::invalid("the sequence ends within a picture or a sound"));
         }
         let head = serde_json::to_vec(&head).map_err(|error| atomic_write::failed(path, &error.into()))?;
         let mut sections = vec![head.as_slice()];
@@ -216,7 +216,7 @@ impl Session {
         if reader.at != reader.size {
             return Err(reader.error(reader.at, "the file continues after its last section"));
         }
-        let session = Session { target, draft, seed: head.seed, lora: head.lora, pictures: head.pictures };
+        let session = Session { target, draft, seed: head.seed, lora: head.lora, media: head.media };
         Ok((session, head.conversation))
     }
 
@@ -278,7 +278,7 @@ impl SessionReader<'_> {
             return Err(reader.error(start, &format!("the file was written by {}; this is {known}", head.writer)));
         }
         let draft_is_possible = head.draft.as_ref().is_none_or(|draft| draft.is_possible(&[]));
-        if !head.target.is_possible(&head.pictures) || !draft_is_possible {
+        if !head.target.is_possible(&head.media) || !draft_is_possible {
             return Err(reader.error(start, "the tokens or checkpoints are invalid"));
         }
         Ok((reader, n_sections, head))

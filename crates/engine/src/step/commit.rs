@@ -15,7 +15,7 @@ use crate::report::StepReport;
 use crate::slots::{Slot, SlotPool, Task};
 use crate::space;
 use foredraft_base::error::{Code, Error};
-use foredraft_llama::{DecodeError, EncodedPicture};
+use foredraft_llama::{DecodeError, EncodedMedia};
 use foredraft_speculation::DecodedTokens;
 
 /// A step whose decode succeeded.
@@ -117,7 +117,7 @@ fn commit_prompt(
         probs.others.append(&mut outcome.prompt_probs);
     }
     let new = task.tokens.get(known..known + planned.n_context).unwrap_or(&[]);
-    if let Some(span) = new.first().and_then(|first| task.picture_of(*first)?.span_from(*first, known)) {
+    if let Some(span) = new.first().and_then(|first| task.media_of(*first)?.span_from(*first, known)) {
         slot.cache.begin_span(span);
     }
     slot.cache.push(new);
@@ -261,9 +261,9 @@ fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
         let known = slot.cache.len();
         let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
         let new = tokens.get(known..known + planned.n_context).unwrap_or(&[]);
-        let picture = slot.task.as_ref().zip(new.first()).and_then(|(task, first)| task.picture_of(*first));
+        let medium = slot.task.as_ref().zip(new.first()).and_then(|(task, first)| task.media_of(*first));
         // How many rows are there cannot be told from a position that they share.
-        let is_unknown = picture.is_some_and(EncodedPicture::shares_positions);
+        let is_unknown = medium.is_some_and(EncodedMedia::shares_positions);
         slot.cache.recover(context, if is_unknown { &[] } else { new });
         if planned.scores {
             // The probabilities of the tokens after them are lost.

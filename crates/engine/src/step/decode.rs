@@ -66,8 +66,8 @@ fn push(slot: &Slot, planned: &SlotPlan, batch: &mut Batch) {
     let Some(task) = &slot.task else { return };
     let (known, next) = (slot.cache.len(), slot.cache.next());
     let context = task.tokens.get(known..known + planned.n_context).unwrap_or(&[]);
-    if let Some(picture) = context.first().and_then(|first| task.picture_of(*first)) {
-        return picture.push_to(batch, context, next, slot.cache.id());
+    if let Some(medium) = context.first().and_then(|first| task.media_of(*first)) {
+        return medium.push_to(batch, context, next, slot.cache.id());
     }
     for (offset, token) in context.iter().enumerate() {
         let is_output = planned.scores || planned.row == Some(planned.first + offset);

@@ -199,7 +199,7 @@ fn a_command_interrupts_the_decode_that_is_measured_and_no_other() {
         embedding_limits: None,
         n_slots: 1,
         max_queue: 1,
-        pictures: Arc::default(),
+        media: Arc::default(),
     };
     // A decode of a paused engine sleeps until it is interrupted.
     shared.interrupt.gate().set(1);

@@ -302,7 +302,7 @@ pub(super) fn output(handle: &RequestHandle) -> (Vec<Token>, Outcome) {
 pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::SamplingSettings) -> Request {
     Request {
         prompt: prompt.into(),
-        pictures: Arc::default(),
+        media: Arc::default(),
         prefix: Arc::default(),
         identity: 0,
         lora: Vec::new(),

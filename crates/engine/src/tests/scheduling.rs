@@ -157,8 +157,7 @@ fn submit_unprepared(engine: &mut TestEngine, request: Request) -> Arc<RequestHa
 }
 
 fn prepare(engine: &mut TestEngine, handle: &RequestHandle, prompt: Vec<Token>) {
-    let prepared =
-        Ok(Prepared { prompts: vec![prompt.into()], pictures: Vec::new(), questions: None, prediction: None });
+    let prepared = Ok(Prepared { prompts: vec![prompt.into()], media: Vec::new(), questions: None, prediction: None });
     engine.scheduler.set_prompts(handle.id(), &prepared);
 }
 

@@ -12,15 +12,17 @@ pub enum BatchInput {
     /// Tokens.
     #[default]
     Tokens,
-    /// Rows of embeddings in place of tokens: those of a picture. The tokens of the batch only stand for them.
+    /// Rows of embeddings in place of tokens: those of a picture or a sound. The tokens of the batch only stand for them.
     Rows,
     /// Rows that also attend to the rows after them.
     NonCausalRows,
 }
 
-/// The place of a row in its picture: the second and third number of its position, less those of the picture's first row.
+/// The place of a row in its picture or sound: the first three numbers of its position, less those of the first row (M-RoPE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowPlace {
+    /// In time.
+    pub t: i32,
     /// From the top.
     pub y: i32,
     /// From the left.
@@ -70,7 +72,7 @@ impl Batch {
     }
 
     /// Adds rows of embeddings, for which `tokens` stand, from `position` of `sequence` on. A batch of rows has nothing else, and no logits.
-    /// `places`: where each row is in its picture, if all have the same position (M-RoPE).
+    /// `places`: where each row is in its picture or sound, whose first row has `position` (M-RoPE); or empty.
     pub fn push_rows(
         &mut self,
         input: BatchInput,
@@ -81,7 +83,8 @@ impl Batch {
         sequence: SeqId,
     ) {
         for (at, token) in tokens.iter().enumerate() {
-            self.push(*token, if places.is_empty() { position + at } else { position }, sequence, false);
+            let after = places.get(at).map_or(at, |place| place.t.unsigned_abs() as usize);
+            self.push(*token, position + after, sequence, false);
         }
         if !places.is_empty() {
             let first = i32::try_from(position).unwrap_or(i32::MAX);

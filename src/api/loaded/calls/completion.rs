@@ -92,7 +92,7 @@ impl LocalEngine {
             let questions = decision::questions(&request.questions, questions, &serving);
             for ((completion, request), prompt) in completions.iter_mut().zip(&mut requests).zip(prompts) {
                 request.prompt = Arc::clone(&prompt.tokens);
-                request.pictures = Arc::clone(&prompt.pictures);
+                request.media = Arc::clone(&prompt.media);
                 request.questions = request.questions.take().or(questions.clone());
                 if let Some(settings) = &mut request.speculative {
                     settings.prediction.clone_from(&prediction);
@@ -185,7 +185,7 @@ impl LocalEngine {
         let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
         Ok(Request {
             prompt: Arc::default(),
-            pictures: Arc::default(),
+            media: Arc::default(),
             prefix: Arc::default(),
             identity: 0,
             sampling,
@@ -237,9 +237,9 @@ fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Resu
     let questions = decision::questions(&source.questions, questions, &source.serving);
     let prompts = for_each_completion(prompts, n_cmpl);
     let tokens = prompts.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
-    let pictures = prompts.iter().map(|prompt| Arc::clone(&prompt.pictures)).collect();
+    let media = prompts.iter().map(|prompt| Arc::clone(&prompt.media)).collect();
     record.set_prompts(prompts);
-    Ok(Prepared { prompts: tokens, pictures, questions, prediction })
+    Ok(Prepared { prompts: tokens, media, questions, prediction })
 }
 
 /// The prompt of each completion, in the order of [`completion_records`].

@@ -125,7 +125,7 @@ impl LocalEngine {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let chat = messages(&mut fields)?;
-        let (prompt, tokens, of_template) = prompts::render(&self.target(), &chat, !chat.pictures.is_empty())?;
+        let (prompt, tokens, of_template) = prompts::render(&self.target(), &chat, !chat.media.is_empty())?;
         let mut warnings = fields.finish();
         warnings.extend(of_template);
         let mut answer = Map::from_iter([("prompt".to_owned(), prompt.into())]);

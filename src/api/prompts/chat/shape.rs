@@ -207,7 +207,7 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
     let mut all = String::new();
     for text in texts {
         let text = text?;
-        // As in llama.cpp, no line feed is beside a picture.
+        // As in llama.cpp, no line feed is beside a picture or a sound.
         if !all.is_empty() && !is_mark(text) && !ends_with_mark(&all) {
             all.push('\n');
         }

@@ -17,7 +17,7 @@ use foredraft_base::atomic_write;
 use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
-pub use self::projector::PictureSettings;
+pub use self::projector::ProjectorSettings;
 use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, show};
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
@@ -61,8 +61,8 @@ pub struct LoadRequest {
     pub defaults: RequestDefaults,
     /// The log level. `None`: unchanged.
     pub log_level: Option<Level>,
-    /// How pictures are encoded. `None`: the engine takes none.
-    pub pictures: Option<PictureSettings>,
+    /// How pictures and sounds are encoded. `None`: the engine takes none.
+    pub projector: Option<ProjectorSettings>,
     /// The engine runs in a process of its own.
     pub is_isolated: bool,
     /// The host's file descriptor to write to when a request has an update.
@@ -303,7 +303,7 @@ impl LoadRequest {
         let log_level = log_level(fields)?;
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         let is_isolated = isolated(fields)?;
-        let pictures = PictureSettings::read(fields)?;
+        let projector = ProjectorSettings::read(fields)?;
         ignore_http_keys(fields);
         Ok(LoadRequest {
             config,
@@ -311,7 +311,7 @@ impl LoadRequest {
             chat_template,
             defaults,
             log_level,
-            pictures,
+            projector,
             is_isolated,
             notify_fd,
             warnings: Vec::new(),

@@ -1,4 +1,4 @@
-//! The keys of a load about pictures.
+//! The keys of a load about pictures and sounds.
 
 use std::path::PathBuf;
 
@@ -11,24 +11,24 @@ const MAX_CACHE_MB: i64 = 1 << 24;
 /// The most tokens of a picture that can be asked for.
 const MAX_TOKENS: i64 = 1 << 20;
 
-/// How an engine encodes pictures.
+/// How an engine encodes pictures and sounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PictureSettings {
+pub struct ProjectorSettings {
     /// The mmproj file.
     pub path: PathBuf,
     /// The fewest and the most tokens of a picture. `None`: as the file says.
     pub min_tokens: Option<i32>,
     pub max_tokens: Option<i32>,
-    /// The most bytes of encoded pictures in memory.
+    /// The most bytes of encoded pictures and sounds in memory.
     pub cache: usize,
 }
 
-impl PictureSettings {
+impl ProjectorSettings {
     /// Reads the keys. `None`: there is no projector.
     ///
     /// # Errors
     /// A field has the wrong type, or is out of range.
-    pub(super) fn read(fields: &mut Fields) -> Result<Option<PictureSettings>> {
+    pub(super) fn read(fields: &mut Fields) -> Result<Option<ProjectorSettings>> {
         let path = fields.c_text("mmproj")?.filter(|path| !path.is_empty());
         let min_tokens = fields.int("image_min_tokens", 1..=MAX_TOKENS)?;
         let max_tokens = fields.int("image_max_tokens", 1..=MAX_TOKENS)?;
@@ -37,6 +37,6 @@ impl PictureSettings {
         if min_tokens.zip(max_tokens).is_some_and(|(least, most)| least > most) {
             return Err(Error::invalid("image_min_tokens: expected at most image_max_tokens"));
         }
-        Ok(Some(PictureSettings { path: path.into(), min_tokens, max_tokens, cache }))
+        Ok(Some(ProjectorSettings { path: path.into(), min_tokens, max_tokens, cache }))
     }
 }

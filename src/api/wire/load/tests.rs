@@ -69,12 +69,12 @@ fn missing_keys_have_their_defaults() {
         chat_template,
         defaults,
         log_level,
-        pictures,
+        projector,
         is_isolated,
         notify_fd,
         warnings,
     } = init(json!({})).unwrap();
-    assert_eq!(pictures, None);
+    assert_eq!(projector, None);
     assert_eq!(
         config,
         Config {

@@ -7,8 +7,8 @@ mod combinations;
 mod constraint;
 mod decision_model;
 mod defaults;
+mod media;
 mod options;
-mod pictures;
 mod preparation;
 mod prompt;
 mod questions;
@@ -31,12 +31,12 @@ pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, TriggerKind};
 pub use self::decision_model::{DecisionModel, MAX_LABELS};
 pub use self::defaults::{RequestDefaults, draw_id_seed, draw_seed, read_seed};
-use self::options::flag;
-pub use self::options::{conversation_name, duration};
-pub use self::pictures::{
-    PictureSource, embed as embed_pictures, ends_with_mark, file as picture_file, from_base64, is_mark, mark_of,
+pub use self::media::{
+    MediaKind, MediaSource, embed as embed_media, ends_with_mark, file as media_file, from_base64, is_mark, mark_of,
     marks_in,
 };
+use self::options::flag;
+pub use self::options::{conversation_name, duration};
 pub use self::preparation::identity;
 pub use self::prompt::{
     ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, QUESTION_MARK, ShownSchema, pieces,

@@ -71,10 +71,10 @@ impl CompletionRequest {
         if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Error::invalid(format!("{name}: cannot be prepared")));
         }
-        // A path or an address may have another picture when the request comes.
-        let has_pictures = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.pictures.is_empty());
+        // A path or an address may have another picture or sound when the request comes.
+        let has_media = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.media.is_empty());
         let others = [
-            ("pictures", self.inputs.all.iter().any(has_pictures)),
+            ("pictures or sounds", self.inputs.all.iter().any(has_media)),
             ("logits_callback", self.logits_callback),
             ("choices", self.choices.is_some()),
             ("questions", !self.questions.is_empty()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::chat::{read_tools, response_schema};
-use super::pictures::{self, GivenPicture};
+use super::media::{self, GivenMedia};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, text_in, unexpected, unexpected_part};
 use crate::api::wire::schema;
 use crate::error::{Error, Result};
@@ -133,8 +133,8 @@ pub enum Piece {
 pub struct ChatInput {
     /// At least one object. Each has a string `role`, and a `content` that is a string, an array of parts, null or absent.
     pub messages: Vec<Value>,
-    /// The pictures for which marks stand in the messages.
-    pub pictures: Arc<[GivenPicture]>,
+    /// The pictures and sounds for which marks stand in the messages.
+    pub media: Arc<[GivenMedia]>,
     /// Tool definitions: objects.
     pub tools: Vec<Value>,
     /// A template that replaces the model's and the load's.
@@ -312,8 +312,8 @@ impl ChatInput {
     /// # Errors
     /// A field has the wrong type, or `messages` is empty.
     pub fn read(fields: &mut Fields, state: Option<&Value>) -> Result<Option<ChatInput>> {
-        let mut pictures = Vec::new();
-        let messages = fields.list("messages", MESSAGES, |name, value| message(name, value, &mut pictures))?;
+        let mut media = Vec::new();
+        let messages = fields.list("messages", MESSAGES, |name, value| message(name, value, &mut media))?;
         if messages.is_some() && state.is_some() {
             return Err(Error::invalid("state: expected either state or messages, got both"));
         }
@@ -344,7 +344,7 @@ impl ChatInput {
         }
         Ok(Some(ChatInput {
             messages,
-            pictures: pictures.into(),
+            media: media.into(),
             tools: tools.unwrap_or_default(),
             chat_template,
             chat_template_kwargs: kwargs.unwrap_or_default(),
@@ -417,9 +417,9 @@ impl ChatInput {
     }
 }
 
-/// Validates a message, and replaces the pictures in it, which become the last ones of `pictures`. Other keys (`name`, `tool_calls`,
+/// Validates a message, and replaces the pictures and sounds in it, which become the last ones of `media`. Other keys (`name`, `tool_calls`,
 /// `reasoning_content`, ...) are passed to the template.
-fn message(name: &str, value: &Value, pictures: &mut Vec<GivenPicture>) -> Result<Value> {
+fn message(name: &str, value: &Value, media: &mut Vec<GivenMedia>) -> Result<Value> {
     let Value::Object(map) = value else {
         return Err(unexpected(name, "an object with role and content", value));
     };
@@ -430,7 +430,7 @@ fn message(name: &str, value: &Value, pictures: &mut Vec<GivenPicture>) -> Resul
         Some(Value::Array(parts)) => {
             for (i, part) in parts.iter().enumerate() {
                 let name = format!("{name}.content[{i}]");
-                if let Some(mark) = pictures::replaced(&name, part, role, pictures)? {
+                if let Some(mark) = media::replaced(&name, part, role, media)? {
                     if let Some(part) = message.get_mut("content").and_then(|parts| parts.get_mut(i)) {
                         *part = mark;
                     }

@@ -46,8 +46,8 @@ fn snapshot(n: u8) -> Snapshot {
 fn sessions() -> [Session; 2] {
     let seed = Some(SeedOrigin { seed: 7, origin: -3 });
     [
-        Session { target: snapshot(1), draft: None, seed: None, lora: Vec::new(), pictures: Vec::new() },
-        Session { target: snapshot(2), draft: Some(snapshot(3)), seed, lora: vec![1.0, -0.5], pictures: Vec::new() },
+        Session { target: snapshot(1), draft: None, seed: None, lora: Vec::new(), media: Vec::new() },
+        Session { target: snapshot(2), draft: Some(snapshot(3)), seed, lora: vec![1.0, -0.5], media: Vec::new() },
     ]
 }
 
@@ -75,20 +75,20 @@ fn pictures_are_written_and_impossible_ones_refused() {
     session.target.tokens = vec![1, -5, -6, -7, 2];
     let span = RowSpan { start: 1, rows: 3, positions: 2 };
     session.target.spans = Arc::new(vec![span]);
-    let picture = SavedPicture { first: -4, rows: 4, hash: [7; 32] };
-    session.pictures = vec![picture.clone()];
+    let medium = SavedMedia { first: -4, rows: 4, hash: [7; 32] };
+    session.media = vec![medium.clone()];
     session.write(&path).expect("writable");
     assert_eq!(Session::read(&path).as_ref(), Ok(&session));
-    for pictures in [
+    for media in [
         vec![],
-        vec![SavedPicture { first: -6, ..picture.clone() }],
-        vec![SavedPicture { rows: 3, ..picture.clone() }],
-        vec![picture.clone(), SavedPicture { rows: -1, ..picture.clone() }],
-        vec![picture.clone(), SavedPicture { rows: i32::MAX, ..picture.clone() }],
-        vec![picture.clone(), SavedPicture { first: i32::MIN, ..picture.clone() }],
-        vec![picture.clone(), SavedPicture { first: 5, ..picture.clone() }],
+        vec![SavedMedia { first: -6, ..medium.clone() }],
+        vec![SavedMedia { rows: 3, ..medium.clone() }],
+        vec![medium.clone(), SavedMedia { rows: -1, ..medium.clone() }],
+        vec![medium.clone(), SavedMedia { rows: i32::MAX, ..medium.clone() }],
+        vec![medium.clone(), SavedMedia { first: i32::MIN, ..medium.clone() }],
+        vec![medium.clone(), SavedMedia { first: 5, ..medium.clone() }],
     ] {
-        let written = Session { pictures, ..session.clone() }.write(&path);
+        let written = Session { media, ..session.clone() }.write(&path);
         assert!(written.and_then(|_| Session::read(&path)).is_err());
     }
     for spans in [

@@ -98,7 +98,7 @@ fn messages_are_parsed() {
         found,
         ChatInput {
             messages: hello.as_array().unwrap().clone(),
-            pictures: std::sync::Arc::default(),
+            media: std::sync::Arc::default(),
             tools: vec![],
             chat_template: None,
             chat_template_kwargs: Map::new(),

@@ -1,4 +1,4 @@
-//! The pictures in the messages of a request.
+//! The pictures and sounds in the messages of a request.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -13,54 +13,71 @@ use crate::api::wire::fields::{Fields, c_text_in, unexpected};
 use crate::error::{Error, Result};
 use crate::llama::Bitmap;
 
-/// The character before and after the number of a picture, where it is in the text of a message. It is in no text that is interchanged.
+/// The character before and after the number of a picture or a sound, where it is in the text of a message. It is in no text that is interchanged.
 const MARK: char = '\u{fdef}';
-/// The most pictures of a request.
-const MAX_PICTURES: usize = 32;
+/// The most pictures and sounds of a request.
+const MAX_MEDIA: usize = 32;
 /// The longest side of a picture.
 const MAX_SIDE: i64 = 64_000_000;
-/// The largest file of a picture.
+/// The largest file of a picture or a sound.
 const MAX_FILE: u64 = 256 << 20;
 /// The bytes of a pixel in each format.
 const FORMATS: [(&str, u32); 2] = [("rgb8", 3), ("rgba8", 4)];
 
-/// A picture in a message.
+/// A picture or a sound in a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GivenPicture {
+pub struct GivenMedia {
     /// The name of its part, for error messages.
     pub name: String,
-    pub source: PictureSource,
+    pub source: MediaSource,
 }
 
-/// Where a picture is.
+/// Whether an encoder of pictures or one of sounds takes a medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MediaKind {
+    Pictures,
+    Sounds,
+}
+
+/// Where a picture or a sound is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PictureSource {
+pub enum MediaSource {
     /// A file of the file system.
-    Path(String),
+    Path(MediaKind, String),
     /// A file in base64.
-    File(String),
+    File(MediaKind, String),
     /// Pixels in base64.
     Pixels { width: u32, height: u32, bytes_per_pixel: u32, base64: String },
     /// Pixels that were copied from the host's memory.
     Copied(Arc<Bitmap>),
 }
 
-/// The text that stands for the picture with this number.
+impl MediaSource {
+    /// The word for others like it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            MediaSource::Path(MediaKind::Sounds, _) | MediaSource::File(MediaKind::Sounds, _) => "sounds",
+            _ => "pictures",
+        }
+    }
+}
+
+/// The text that stands for the picture or the sound with this number.
 pub fn mark_of(number: usize) -> String {
     format!("{MARK}{number}{MARK}")
 }
 
-/// Whether a text stands for a picture.
+/// Whether a text stands for a picture or a sound.
 pub fn is_mark(text: &str) -> bool {
     text.starts_with(MARK)
 }
 
-/// Whether a text ends with a picture.
+/// Whether a text ends with a picture or a sound.
 pub fn ends_with_mark(text: &str) -> bool {
     text.ends_with(MARK)
 }
 
-/// The pictures in a text, in their order: the range of each mark, and its number.
+/// The pictures and sounds in a text, in their order: the range of each mark, and its number.
 pub fn marks_in(text: &str) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -76,26 +93,27 @@ pub fn marks_in(text: &str) -> Vec<(std::ops::Range<usize>, usize)> {
     found
 }
 
-/// Adds the picture of a part to `all`, and returns the part that stands for it. `None`: the part is no picture.
+/// Adds the picture or the sound of a part to `all`, and returns the part that stands for it. `None`: the part is neither.
 ///
 /// # Errors
 /// A field of it has the wrong type, or its memory cannot be read.
-pub(super) fn replaced(name: &str, part: &Value, role: &str, all: &mut Vec<GivenPicture>) -> Result<Option<Value>> {
+pub(super) fn replaced(name: &str, part: &Value, role: &str, all: &mut Vec<GivenMedia>) -> Result<Option<Value>> {
     let Some(source) = source_of(name, part)? else { return Ok(None) };
     if role != "user" {
         return Err(Error::invalid(format!(
-            "{name}: expected text, because pictures are in user messages only, not in those of {role}"
+            "{name}: expected text, because {} are in user messages only, not in those of {role}",
+            source.kind()
         )));
     }
-    if all.len() == MAX_PICTURES {
-        return Err(Error::invalid(format!("{name}: expected at most {MAX_PICTURES} pictures in a request")));
+    if all.len() == MAX_MEDIA {
+        return Err(Error::invalid(format!("{name}: expected at most {MAX_MEDIA} pictures and sounds in a request")));
     }
     let text = mark_of(all.len());
-    all.push(GivenPicture { name: name.to_owned(), source });
+    all.push(GivenMedia { name: name.to_owned(), source });
     Ok(Some(json!({"type": "text", "text": text})))
 }
 
-/// Replaces the pictures in the messages of a request that only this process can read, in its memory and in files, so that another one can.
+/// Replaces the pictures and sounds in the messages of a request that only this process can read, in its memory and in files, so that another one can.
 /// Returns whether there were any.
 ///
 /// # Errors
@@ -108,20 +126,25 @@ pub fn embed(request: &mut Map<String, Value>) -> Result<bool> {
         for (at, part) in parts.enumerate().filter(|(_, part)| part.get("text").is_none()) {
             let name = format!("messages[{message}].content[{at}]");
             let embedded = match source_of(&name, part)? {
-                Some(PictureSource::Path(path)) => {
-                    let file = file(&path).map_err(|error| error.within(&name))?;
-                    json!({"type": "image_url", "image_url": {"url": format!("data:;base64,{}", STANDARD_NO_PAD.encode(&file))}})
+                Some(MediaSource::Path(kind, path)) => {
+                    let file = STANDARD_NO_PAD.encode(file(&path).map_err(|error| error.within(&name))?);
+                    match kind {
+                        MediaKind::Pictures => {
+                            json!({"type": "image_url", "image_url": {"url": format!("data:;base64,{file}")}})
+                        }
+                        MediaKind::Sounds => json!({"type": "input_audio", "input_audio": {"data": file}}),
+                    }
                 }
-                Some(PictureSource::Copied(bitmap)) => {
+                Some(MediaSource::Copied(bitmap)) => {
                     let (width, height, pixels) =
-                        (bitmap.width(), bitmap.height(), STANDARD_NO_PAD.encode(bitmap.rgb()));
+                        (bitmap.width(), bitmap.height(), STANDARD_NO_PAD.encode(bitmap.bytes()));
                     json!({"type": "image", "width": width, "height": height, "format": "rgb8", "base64": pixels})
                 }
                 _ => continue,
             };
             n += 1;
             // The request is refused when it is read.
-            if n > MAX_PICTURES {
+            if n > MAX_MEDIA {
                 return Ok(true);
             }
             *part = embedded;
@@ -130,7 +153,7 @@ pub fn embed(request: &mut Map<String, Value>) -> Result<bool> {
     Ok(n > 0)
 }
 
-/// Reads the file of a picture.
+/// Reads the file of a picture or a sound.
 ///
 /// # Errors
 /// It cannot be read, or is too large.
@@ -145,17 +168,18 @@ pub fn file(path: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where the picture of a part is. `None`: the part is no picture.
-fn source_of(name: &str, part: &Value) -> Result<Option<PictureSource>> {
+/// Where the picture or the sound of a part is. `None`: the part is neither.
+fn source_of(name: &str, part: &Value) -> Result<Option<MediaSource>> {
     match part.get("type").and_then(Value::as_str) {
         Some("image_url") => of_url(name, part.get("image_url").unwrap_or(&Value::Null)).map(Some),
         Some("image") => of_pixels(name, part).map(Some),
+        Some("input_audio") => of_sound(name, part.get("input_audio").unwrap_or(&Value::Null)).map(Some),
         _ => Ok(None),
     }
 }
 
 /// Reads `image_url`: `{"url": ...}` or a text, which is a data URI, a `file://` URI, or a path.
-fn of_url(name: &str, value: &Value) -> Result<PictureSource> {
+fn of_url(name: &str, value: &Value) -> Result<MediaSource> {
     let name = format!("{name}.image_url.url");
     let url = c_text_in(&name, value.get("url").unwrap_or(value))?;
     if let Some(data) = url.strip_prefix("data:") {
@@ -163,17 +187,38 @@ fn of_url(name: &str, value: &Value) -> Result<PictureSource> {
         let refused = || {
             unexpected(&name, "a data URI with ;base64, or a path", &url.chars().take(40).collect::<String>().into())
         };
-        return Ok(PictureSource::File(encoded.ok_or_else(refused)?.1.to_owned()));
+        return Ok(MediaSource::File(MediaKind::Pictures, encoded.ok_or_else(refused)?.1.to_owned()));
     }
+    of_path(MediaKind::Pictures, &name, url, "a data URI or a path (nothing is downloaded)")
+}
+
+/// Reads a sound: `data`, which is a file in base64, or `path`. `format` changes nothing, because the file says what it is.
+fn of_sound(name: &str, value: &Value) -> Result<MediaSource> {
+    const FORMATS: [(&str, ()); 3] = [("wav", ()), ("mp3", ()), ("flac", ())];
+    let name = format!("{name}.input_audio");
+    let sound = value.as_object().ok_or_else(|| unexpected(&name, "an object with data or path", value))?;
+    let mut fields = Fields::nested(format!("{name}."), sound);
+    fields.word("format", &FORMATS)?;
+    match (fields.c_text("data")?, fields.c_text("path")?) {
+        (Some(base64), None) => Ok(MediaSource::File(MediaKind::Sounds, base64)),
+        (None, Some(path)) => {
+            of_path(MediaKind::Sounds, &format!("{name}.path"), &path, "a path (nothing is downloaded)")
+        }
+        _ => Err(Error::invalid(format!("{name}: expected either data or path"))),
+    }
+}
+
+/// Reads a path or a `file://` URI.
+fn of_path(kind: MediaKind, name: &str, url: &str, expected: &str) -> Result<MediaSource> {
     let path = url.strip_prefix("file://").unwrap_or(url);
     if path.is_empty() || path.contains("://") {
-        return Err(unexpected(&name, "a data URI or a path (nothing is downloaded)", &url.into()));
+        return Err(unexpected(name, expected, &url.into()));
     }
-    Ok(PictureSource::Path(path.to_owned()))
+    Ok(MediaSource::Path(kind, path.to_owned()))
 }
 
 /// Reads pixels: `width`, `height`, `format`, and `base64` or `address`.
-fn of_pixels(name: &str, part: &Value) -> Result<PictureSource> {
+fn of_pixels(name: &str, part: &Value) -> Result<MediaSource> {
     let none = Map::new();
     let mut fields = Fields::nested(format!("{name}."), part.as_object().unwrap_or(&none));
     let absent = |key: &str, expected: &str| Error::invalid(format!("{name}.{key}: expected {expected}, got nothing"));
@@ -183,10 +228,10 @@ fn of_pixels(name: &str, part: &Value) -> Result<PictureSource> {
     let bytes_per_pixel = fields.word("format", &FORMATS)?.ok_or_else(|| absent("format", "\"rgb8\" or \"rgba8\""))?;
     let address: Option<u64> = fields.int("address", 0..=i64::MAX)?;
     match (fields.c_text("base64")?, address) {
-        (Some(base64), None) => Ok(PictureSource::Pixels { width, height, bytes_per_pixel, base64 }),
+        (Some(base64), None) => Ok(MediaSource::Pixels { width, height, bytes_per_pixel, base64 }),
         (None, Some(address)) => {
             let bitmap = Bitmap::from_memory(width, height, bytes_per_pixel, address);
-            Ok(PictureSource::Copied(Arc::new(bitmap.map_err(|error| error.within(name))?)))
+            Ok(MediaSource::Copied(Arc::new(bitmap.map_err(|error| error.within(name))?)))
         }
         _ => Err(Error::invalid(format!("{name}: expected either base64 or address"))),
     }

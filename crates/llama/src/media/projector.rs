@@ -1,4 +1,4 @@
-//! The encoder of an mmproj file, and what it makes of a picture.
+//! The encoder of an mmproj file, and what it makes of a picture or a sound.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -9,13 +9,14 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use super::bitmap::Bitmap;
+use super::sound_file;
 use crate::guard::ErrorBuffer;
 use crate::model::identity::sample_file;
 use crate::sources::gguf_source::{GgufFile, GgufSource, Role};
 use crate::{Model, RowPlace, Token, log};
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::work::StopSignal;
-use foredraft_native::{foredraft_picture_chunks, foredraft_picture_encode, foredraft_projector_load};
+use foredraft_native::{foredraft_media_chunks, foredraft_media_encode, foredraft_projector_load};
 
 /// The settings of a [`Projector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,37 +47,46 @@ unsafe impl Send for Projector {}
 // SAFETY: as above.
 unsafe impl Sync for Projector {}
 
-/// A piece of a picture in a prompt.
+/// A piece of a picture or a sound in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PicturePiece {
-    /// Tokens of the model's own tags around pictures.
+pub enum MediaPiece {
+    /// Tokens of the model's own tags.
     Tokens(Vec<Token>),
     /// Rows of embeddings.
-    Rows(PictureRows),
+    Rows(MediaRows),
 }
 
-/// The rows of a piece of a picture.
+/// The rows of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PictureRows {
+pub struct MediaRows {
     /// Their number.
     pub n: usize,
-    /// The place of each, if all have the same position (M-RoPE); or empty.
+    /// The place of each, if positions are four numbers (M-RoPE); or empty.
     pub places: Vec<RowPlace>,
     /// By how many positions they advance.
     pub n_positions: usize,
+    /// Whether each attends to all of them, so that they are decoded together.
+    pub is_non_causal: bool,
 }
 
-/// A picture that is scaled and cut for an encoder.
+impl MediaRows {
+    /// Whether all have the position of the first one: those of a picture, with M-RoPE.
+    pub fn share_a_position(&self) -> bool {
+        self.places.last().is_some_and(|last| last.t == 0)
+    }
+}
+
+/// A picture or a sound that is scaled and cut for an encoder.
 #[derive(Debug)]
-pub struct Picture {
+pub struct CutMedia {
     chunks: NonNull<sys::mtmd_input_chunks>,
-    pieces: Vec<PicturePiece>,
+    pieces: Vec<MediaPiece>,
 }
 
 // SAFETY: the chunks do not change.
-unsafe impl Send for Picture {}
+unsafe impl Send for CutMedia {}
 // SAFETY: as above.
-unsafe impl Sync for Picture {}
+unsafe impl Sync for CutMedia {}
 
 impl Projector {
     /// Loads an mmproj file for `model`.
@@ -102,7 +112,7 @@ impl Projector {
         Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model), identity })
     }
 
-    /// A text that differs for projectors that make other rows of the same picture: a checksum of samples of the file, and the settings.
+    /// A text that differs for projectors that make other rows of the same picture or sound: a checksum of samples of the file, and the settings.
     pub(super) fn identity(&self) -> &str {
         &self.identity
     }
@@ -125,7 +135,7 @@ impl Projector {
         unsafe { sys::mtmd_decode_use_mrope(self.ptr.as_ptr()) }
     }
 
-    /// Whether each row of a piece attends to all rows of the piece, so that they are decoded together.
+    /// Whether each row of a picture attends to all rows of its piece, so that they are decoded together.
     pub fn is_non_causal(&self) -> bool {
         // SAFETY: see above. Without a chunk, the answer is that for pictures.
         unsafe { sys::mtmd_decode_use_non_causal(self.ptr.as_ptr(), std::ptr::null()) }
@@ -136,35 +146,46 @@ impl Projector {
         self.model.n_embd_input()
     }
 
-    /// Scales and cuts a picture. Any number of threads may do so at a time.
+    /// Reads a WAV, MP3 or FLAC file, in one channel with the rate that the encoder takes.
     ///
     /// # Errors
-    /// The encoder has no vision, cannot take the picture, or there is no memory.
-    pub fn cut(&self, bitmap: &Bitmap) -> Result<Picture> {
-        if !self.has_vision() {
+    /// There is no encoder of sounds; the file is none of these, damaged, empty or too long; or there is no memory.
+    pub fn sound(&self, file: &[u8]) -> Result<Bitmap> {
+        if !self.has_audio() {
+            return Err(Error::invalid("the mmproj file has no encoder of sounds"));
+        }
+        Bitmap::from_sound(self.ptr.as_ptr(), &sound_file::checked(file)?)
+    }
+
+    /// Scales and cuts a picture or a sound. Any number of threads may do so at a time.
+    ///
+    /// # Errors
+    /// There is no encoder for it, the encoder cannot take it, or there is no memory.
+    pub fn cut(&self, bitmap: &Bitmap) -> Result<CutMedia> {
+        if !bitmap.is_sound() && !self.has_vision() {
             return Err(Error::invalid("the mmproj file has no encoder of pictures"));
         }
         let mut why = ErrorBuffer::new();
         // SAFETY: both are alive during the call, which only reads them. The guard catches exceptions.
         let (chunks, errors) = log::collecting(|| unsafe {
-            foredraft_picture_chunks(self.ptr.as_ptr(), bitmap.as_ptr(), why.ptr(), why.size())
+            foredraft_media_chunks(self.ptr.as_ptr(), bitmap.as_ptr(), why.ptr(), why.size())
         });
-        let refused = || why.error(&format!("the picture cannot be prepared: {}", errors.join("; ")));
+        let refused = || why.error(&format!("cannot be prepared for the encoder: {}", errors.join("; ")));
         let chunks = NonNull::new(chunks).ok_or_else(refused)?;
-        let mut picture = Picture { chunks, pieces: Vec::new() };
-        for chunk in picture.chunks() {
-            picture.pieces.push(self.piece(chunk)?);
+        let mut medium = CutMedia { chunks, pieces: Vec::new() };
+        for chunk in medium.chunks() {
+            medium.pieces.push(self.piece(chunk)?);
         }
-        Ok(picture)
+        Ok(medium)
     }
 
     /// The kind of a chunk.
-    fn piece(&self, chunk: *const sys::mtmd_input_chunk) -> Result<PicturePiece> {
+    fn piece(&self, chunk: *const sys::mtmd_input_chunk) -> Result<MediaPiece> {
         let mut n = 0;
         // SAFETY: the chunk is alive. Its tokens belong to it, and are copied at once.
         let tokens = unsafe {
             if sys::mtmd_input_chunk_get_type(chunk) != sys::MTMD_INPUT_CHUNK_TYPE_TEXT {
-                return self.rows(chunk).map(PicturePiece::Rows);
+                return self.rows(chunk).map(MediaPiece::Rows);
             }
             let tokens = sys::mtmd_input_chunk_get_tokens_text(chunk, &raw mut n);
             if n == 0 { &[] } else { std::slice::from_raw_parts(tokens, n) }
@@ -172,48 +193,54 @@ impl Projector {
         // mtmd puts -1 where the vocabulary lacks a tag.
         if tokens.iter().any(|token| !self.model.vocab().contains(*token)) {
             return Err(Error::model(
-                "the model's vocabulary lacks the tags that the mmproj file's encoder puts around pictures",
+                "the model's vocabulary lacks the tags that the mmproj file's encoder puts around pictures or sounds",
             ));
         }
-        Ok(PicturePiece::Tokens(tokens.to_vec()))
+        Ok(MediaPiece::Tokens(tokens.to_vec()))
     }
 
     /// The rows of a chunk.
-    fn rows(&self, chunk: *const sys::mtmd_input_chunk) -> Result<PictureRows> {
-        // SAFETY: the chunk is alive, and has a picture, whose rows are as many as its tokens.
+    fn rows(&self, chunk: *const sys::mtmd_input_chunk) -> Result<MediaRows> {
+        // SAFETY: the projector and the chunk are alive, and its rows are as many as its tokens.
         unsafe {
             let (n, n_positions) = (sys::mtmd_input_chunk_get_n_tokens(chunk), sys::mtmd_input_chunk_get_n_pos(chunk));
-            let rows = PictureRows { n, places: Vec::new(), n_positions: usize::try_from(n_positions).unwrap_or(0) };
+            let is_non_causal = sys::mtmd_decode_use_non_causal(self.ptr.as_ptr(), chunk);
+            let n_positions = usize::try_from(n_positions).unwrap_or(0);
+            let rows = MediaRows { n, places: Vec::new(), n_positions, is_non_causal };
             if !self.uses_mrope() {
                 return Ok(rows);
             }
-            let picture = sys::mtmd_input_chunk_get_tokens_image(chunk);
+            if sys::mtmd_input_chunk_get_type(chunk) == sys::MTMD_INPUT_CHUNK_TYPE_AUDIO {
+                let places = (0..i32::try_from(n).unwrap_or(0)).map(|at| RowPlace { t: at, y: at, x: at });
+                return Ok(MediaRows { places: places.collect(), ..rows });
+            }
+            let medium = sys::mtmd_input_chunk_get_tokens_image(chunk);
             let place = |at: usize| {
-                let found = sys::mtmd_image_tokens_get_decoder_pos(picture, 1, at);
+                let found = sys::mtmd_image_tokens_get_decoder_pos(medium, 1, at);
                 // Others (HunyuanVL) also count the pictures before this one.
                 let (is_known, y, x) =
                     ((found.t, found.z) == (1, 0), i32::try_from(found.y).ok()?, i32::try_from(found.x).ok()?);
-                is_known.then_some(RowPlace { y: y - 1, x: x - 1 })
+                is_known.then_some(RowPlace { t: 0, y: y - 1, x: x - 1 })
             };
-            let places = if picture.is_null() { None } else { (0..n).map(place).collect() };
+            let places = if medium.is_null() { None } else { (0..n).map(place).collect() };
             let unknown =
                 || Error::model("the mmproj file's encoder gives rows positions of a kind that is not available yet");
-            Ok(PictureRows { places: places.ok_or_else(unknown)?, ..rows })
+            Ok(MediaRows { places: places.ok_or_else(unknown)?, ..rows })
         }
     }
 
-    /// Encodes a picture: the rows of all its pieces, one after the other. Another encode is waited for. `stops` is asked every few operations.
+    /// Encodes a picture or a sound: the rows of all its pieces, one after the other. Another encode is waited for. `stops` is asked every few operations.
     ///
     /// # Errors
     /// [`Code::Cancelled`]: `stops` was true. The encoder fails, or there is no memory.
-    pub fn encode(&self, picture: &Picture, stops: &StopSignal) -> Result<Vec<f32>> {
+    pub fn encode(&self, medium: &CutMedia, stops: &StopSignal) -> Result<Vec<f32>> {
         unsafe extern "C" fn ask(user: *mut c_void) -> bool {
             // SAFETY: `user` is the signal of `encode`, which lives during the call.
             unsafe { (*user.cast::<StopSignal>())() }
         }
         let mut rows = Vec::new();
-        for (chunk, piece) in picture.chunks().zip(&picture.pieces) {
-            let PicturePiece::Rows(PictureRows { n, .. }) = piece else { continue };
+        for (chunk, piece) in medium.chunks().zip(&medium.pieces) {
+            let MediaPiece::Rows(MediaRows { n, .. }) = piece else { continue };
             let _alone = self.encoding.lock();
             let (mut why, mut is_stopped) = (ErrorBuffer::new(), stops());
             // SAFETY: the projector and the chunk are alive, no other thread encodes, and the rows are copied before the next encode. Their
@@ -224,11 +251,11 @@ impl Projector {
                 }
                 let user = std::ptr::from_ref(stops).cast_mut().cast();
                 let (ptr, is_stopped) = (self.ptr.as_ptr(), &raw mut is_stopped);
-                let encoded = foredraft_picture_encode(ptr, chunk, Some(ask), user, is_stopped, why.ptr(), why.size());
+                let encoded = foredraft_media_encode(ptr, chunk, Some(ask), user, is_stopped, why.ptr(), why.size());
                 (!encoded.is_null()).then(|| std::slice::from_raw_parts(encoded, n * self.n_embd()))
             });
             if is_stopped {
-                return Err(Error::new(Code::Cancelled, "the encoding of a picture was interrupted"));
+                return Err(Error::new(Code::Cancelled, "the encoding of a picture or a sound was interrupted"));
             }
             rows.extend_from_slice(
                 encoded.ok_or_else(|| why.error(&format!("the encoder failed: {}", errors.join("; "))))?,
@@ -245,26 +272,26 @@ impl Drop for Projector {
     }
 }
 
-impl Picture {
+impl CutMedia {
     /// The pieces in the order of the prompt.
-    pub fn pieces(&self) -> &[PicturePiece] {
+    pub fn pieces(&self) -> &[MediaPiece] {
         &self.pieces
     }
 
     /// The number of rows of all pieces.
     pub(super) fn n_rows(&self) -> usize {
-        self.pieces.iter().map(|piece| if let PicturePiece::Rows(rows) = piece { rows.n } else { 0 }).sum()
+        self.pieces.iter().map(|piece| if let MediaPiece::Rows(rows) = piece { rows.n } else { 0 }).sum()
     }
 
     fn chunks(&self) -> impl Iterator<Item = *const sys::mtmd_input_chunk> + use<> {
         let chunks = self.chunks;
-        // SAFETY: the chunks are alive while the picture is, whose methods use the iterator.
+        // SAFETY: the chunks are alive while it is, whose methods use the iterator.
         (0..unsafe { sys::mtmd_input_chunks_size(chunks.as_ptr()) })
             .map(move |at| unsafe { sys::mtmd_input_chunks_get(chunks.as_ptr(), at) })
     }
 }
 
-impl Drop for Picture {
+impl Drop for CutMedia {
     fn drop(&mut self) {
         // SAFETY: the chunks are alive, and only freed here.
         unsafe { sys::mtmd_input_chunks_free(self.chunks.as_ptr()) }

@@ -1,4 +1,4 @@
-//! The pixels of a picture.
+//! The pixels of a picture, or the samples of a sound.
 
 use std::ptr::NonNull;
 
@@ -10,14 +10,16 @@ use crate::sources::gguf_source::{GgufSource, Stream};
 use crate::{backend, log};
 use foredraft_base::error::{Error, Result};
 use foredraft_base::memory;
-use foredraft_native::{foredraft_picture_new, foredraft_picture_read};
+use foredraft_native::{foredraft_media_read, foredraft_picture_new};
 
 /// The most pixels of a picture.
 pub const MAX_PIXELS: u64 = 64_000_000;
 /// The most that one side may be longer than the other. Encoders scale the longer one to a few hundred pixels, and the other must not vanish.
 const MAX_RATIO: u64 = 200;
+/// The largest sample of a sound, which others have from -1 to 1.
+const MAX_SAMPLE: f32 = 1000.0;
 
-/// A picture of red, green and blue bytes.
+/// A picture of red, green and blue bytes, or a sound of floating-point numbers (mtmd's word for both).
 #[derive(Debug)]
 pub struct Bitmap(NonNull<sys::mtmd_bitmap>);
 
@@ -56,13 +58,35 @@ impl Bitmap {
         if !header::is_as_large_as_its_pixels(file) {
             return Err(Error::invalid("the picture is damaged: its data are not those of its size"));
         }
+        // A picture needs no projector.
+        let bitmap = Bitmap::read("picture", std::ptr::null(), file)?;
+        check_size(bitmap.width(), bitmap.height()).map(|()| bitmap)
+    }
+
+    /// Reads the file of a sound whose length was checked, for a projector that takes sounds.
+    ///
+    /// # Errors
+    /// It is damaged or has almost no samples or impossible ones, or there is no memory.
+    pub(super) fn from_sound(projector: *const sys::mtmd_context, file: &[u8]) -> Result<Bitmap> {
+        let bitmap = Bitmap::read("sound", projector, file)?;
+        let samples = bitmap.bytes().chunks_exact(size_of::<f32>());
+        if samples.len() < 2 {
+            return Err(Error::invalid("the sound is empty"));
+        }
+        let mut samples = samples.filter_map(|bytes| bytes.try_into().ok().map(f32::from_ne_bytes));
+        // Encoders square them.
+        match samples.find(|sample| sample.is_nan() || sample.abs() > MAX_SAMPLE) {
+            Some(sample) => Err(Error::invalid(format!("a sample is {sample}: expected about -1 to 1"))),
+            None => Ok(bitmap),
+        }
+    }
+
+    fn read(what: &str, projector: *const sys::mtmd_context, file: &[u8]) -> Result<Bitmap> {
         let mut why = ErrorBuffer::new();
-        // SAFETY: the file is read during the call. The guard catches exceptions.
-        let read = || unsafe { foredraft_picture_read(file.as_ptr(), file.len(), why.ptr(), why.size()) };
+        // SAFETY: the projector is alive or null, and the file is read during the call. The guard catches exceptions.
+        let read = || unsafe { foredraft_media_read(projector, file.as_ptr(), file.len(), why.ptr(), why.size()) };
         let bitmap = NonNull::new(log::collecting(read).0).map(Bitmap);
-        let bitmap =
-            bitmap.ok_or_else(|| Error::invalid(format!("the picture is damaged {}", why.message()).trim_end()));
-        bitmap.and_then(|bitmap| check_size(bitmap.width(), bitmap.height()).map(|()| bitmap))
+        bitmap.ok_or_else(|| Error::invalid(format!("the {what} is damaged {}", why.message()).trim_end()))
     }
 
     /// Copies the pixels of a picture in the host's memory, `bytes_per_pixel` each: red, green, blue, and what is left out.
@@ -98,20 +122,26 @@ impl Bitmap {
         Bitmap::from_rgb(width, height, &pixels)
     }
 
-    /// The width in pixels.
-    pub fn width(&self) -> u32 {
+    /// Whether it is a sound.
+    pub fn is_sound(&self) -> bool {
         // SAFETY: the bitmap is alive, also below.
+        unsafe { sys::mtmd_bitmap_is_audio(self.0.as_ptr()) }
+    }
+
+    /// The width in pixels, or the number of samples.
+    pub fn width(&self) -> u32 {
+        // SAFETY: see above.
         unsafe { sys::mtmd_bitmap_get_nx(self.0.as_ptr()) }
     }
 
-    /// The height in pixels.
+    /// The height in pixels, or 1.
     pub fn height(&self) -> u32 {
         // SAFETY: see above.
         unsafe { sys::mtmd_bitmap_get_ny(self.0.as_ptr()) }
     }
 
-    /// The pixels, 3 bytes each.
-    pub fn rgb(&self) -> &[u8] {
+    /// The pixels, 3 bytes each, or the samples.
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the bitmap is alive, and its bytes do not change while it is.
         unsafe {
             let (data, len) =
@@ -127,7 +157,7 @@ impl Bitmap {
 
 impl PartialEq for Bitmap {
     fn eq(&self, other: &Bitmap) -> bool {
-        (self.width(), self.height(), self.rgb()) == (other.width(), other.height(), other.rgb())
+        (self.width(), self.height(), self.bytes()) == (other.width(), other.height(), other.bytes())
     }
 }
 

@@ -1,4 +1,4 @@
-// Wrappers of mtmd, llama.cpp's encoders of pictures. See guard.cpp.
+// Wrappers of mtmd, llama.cpp's encoders of pictures and sounds. See guard.cpp.
 #include "guard.h"
 #include "mtmd-helper.h"
 #include "mtmd.h"
@@ -52,9 +52,9 @@ mtmd_context * foredraft_projector_load(const char * path, const llama_model * m
     });
 }
 
-mtmd_bitmap * foredraft_picture_read(const uint8_t * file, size_t size, char * why, size_t why_size) {
+mtmd_bitmap * foredraft_media_read(const mtmd_context * projector, const uint8_t * file, size_t size, char * why, size_t why_size) {
     return guarded<mtmd_bitmap *>(nullptr, why, why_size, [&] {
-        return mtmd_helper_bitmap_init_from_buf(nullptr, file, size, false, mtmd_helper_init_opt_default()).bitmap;
+        return mtmd_helper_bitmap_init_from_buf(projector, file, size, false, mtmd_helper_init_opt_default()).bitmap;
     });
 }
 
@@ -62,16 +62,16 @@ mtmd_bitmap * foredraft_picture_new(uint32_t width, uint32_t height, const uint8
     return guarded<mtmd_bitmap *>(nullptr, why, why_size, [&] { return mtmd_bitmap_init(width, height, rgb); });
 }
 
-mtmd_input_chunks * foredraft_picture_chunks(const mtmd_context * projector, const mtmd_bitmap * picture, char * why, size_t why_size) {
+mtmd_input_chunks * foredraft_media_chunks(const mtmd_context * projector, const mtmd_bitmap * medium, char * why, size_t why_size) {
     return guarded<mtmd_input_chunks *>(nullptr, why, why_size, [&]() -> mtmd_input_chunks * {
         std::unique_ptr<mtmd_input_chunks, decltype(&mtmd_input_chunks_free)> chunks(mtmd_input_chunks_init(), mtmd_input_chunks_free);
-        const mtmd_input_part part = { nullptr, picture };
+        const mtmd_input_part part = { nullptr, medium };
         const mtmd_input_part * const parts[] = { &part };
         return mtmd_tokenize_from_parts(projector, chunks.get(), parts, 1, false) == 0 ? chunks.release() : nullptr;
     });
 }
 
-const float * foredraft_picture_encode(mtmd_context * projector, const mtmd_input_chunk * piece, foredraft_stops stops, void * user,
+const float * foredraft_media_encode(mtmd_context * projector, const mtmd_input_chunk * piece, foredraft_stops stops, void * user,
                                        bool * stopped, char * why, size_t why_size) {
     Encode encode = { stops, user, 0, false };
     current = &encode;
