@@ -3,9 +3,17 @@
 #include "mtmd-helper.h"
 #include "mtmd.h"
 #include "native.h"
+#include "sources/stream.h"
 
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <vector>
+
+#ifdef FOREDRAFT_HAS_STREAMS
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -35,20 +43,52 @@ bool on_node(ggml_tensor *, bool asks, void *) {
     return !current->is_stopped;
 }
 
+// A copy of a part of a stream that has a path, because mtmd reads paths. It is gone with this object.
+class Copy {
+  public:
+#ifdef FOREDRAFT_HAS_STREAMS
+    Copy(void * stream, uint64_t start, uint64_t length) : file(::memfd_create("mmproj", MFD_CLOEXEC)) {
+        std::vector<char> piece(1 << 20);
+        FILE * from = static_cast<FILE *>(stream);
+        bool is_whole = file >= 0 && guard::seek_to(stream, start);
+        while (is_whole && length > 0) {
+            const size_t n = std::fread(piece.data(), 1, length < piece.size() ? length : piece.size(), from);
+            is_whole = n > 0 && ::write(file, piece.data(), n) == static_cast<ssize_t>(n);
+            length -= n;
+        }
+        if (!is_whole) {
+            const std::string reason = std::strerror(errno);
+            close();
+            throw std::runtime_error("cannot be copied: " + reason);
+        }
+    }
+    ~Copy() { close(); }
+    std::string path() const { return "/proc/self/fd/" + std::to_string(file); }
+
+  private:
+    void close() const { file >= 0 ? ::close(file) : 0; }
+    const int file;
+#else
+    Copy(void *, uint64_t, uint64_t) { throw std::runtime_error("not available on this platform"); }
+    std::string path() const { return ""; }
+#endif
+};
+
 }  // namespace
 
 extern "C" {
 
-mtmd_context * foredraft_projector_load(const char * path, const llama_model * model, int32_t n_threads, int32_t min_tokens, int32_t max_tokens,
-                                        char * why, size_t why_size) {
+mtmd_context * foredraft_projector_load(const char * path, void * stream, uint64_t start, uint64_t length, const llama_model * model,
+                                        int32_t n_threads, int32_t min_tokens, int32_t max_tokens, char * why, size_t why_size) {
     return guarded<mtmd_context *>(nullptr, why, why_size, [&] {
+        const std::unique_ptr<Copy> copy(stream == nullptr ? nullptr : new Copy(stream, start, length));
         mtmd_context_params params = mtmd_context_params_default();
         params.print_timings = false;
         params.n_threads = n_threads;
         params.image_min_tokens = min_tokens > 0 ? min_tokens : -1;
         params.image_max_tokens = max_tokens > 0 ? max_tokens : -1;
         params.cb_eval = on_node;
-        return mtmd_init_from_file(path, model, params);
+        return mtmd_init_from_file(copy ? copy->path().c_str() : path, model, params);
     });
 }
 

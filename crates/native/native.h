@@ -78,9 +78,10 @@ struct mtmd_input_chunks;
 // Asked by an encoder with its `user` every few nodes of its graph, on the thread that encodes. True: stop.
 typedef bool (*foredraft_stops)(void * user);
 
-// Loads the encoder of an mmproj file for the model that it was made for, or returns NULL. Numbers of tokens of a picture below 1 are those of the file.
-struct mtmd_context * foredraft_projector_load(const char * path, const struct llama_model * model, int32_t n_threads, int32_t min_tokens,
-    int32_t max_tokens, char * why, size_t why_size);
+// Loads the encoder of an mmproj file for the model that it was made for, or returns NULL. The file is that at `path`, or, if `stream` is not NULL,
+// its `length` bytes from byte `start`. Numbers of tokens of a picture below 1 are those of the file.
+struct mtmd_context * foredraft_projector_load(const char * path, void * stream, uint64_t start, uint64_t length, const struct llama_model * model,
+    int32_t n_threads, int32_t min_tokens, int32_t max_tokens, char * why, size_t why_size);
 
 // Reads the file of a picture, or of a sound for this projector, whose size the caller has bounded, or returns NULL.
 struct mtmd_bitmap * foredraft_media_read(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foredraft::api::{Function, JsonEngine};
 use foredraft::llama::{
     Batch, BatchInput, Bitmap, Context, ContextParams, CutMedia, Interrupt, MediaPiece, MediaRows, Model, ModelParams,
-    PauseGate, Projector, ProjectorParams, ThreadPool,
+    PauseGate, Projector, ProjectorParams, ThreadPool, WeightType, kernel_calls, kernels_are_used,
 };
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -16,7 +16,9 @@ use crate::common::Requests;
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, png, png_of, rgb8};
 use crate::common::root;
 use crate::common::sounds::sound;
-use crate::common::tiny_models::{delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window};
+use crate::common::tiny_models::{
+    TensorType, delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window,
+};
 use crate::common::{complete, drain, model, n, start, submit, with};
 
 const THREADS: i32 = 2;
@@ -37,7 +39,13 @@ pub fn load(path: &str) -> Arc<Model> {
 }
 
 fn params(path: &str) -> ProjectorParams {
-    ProjectorParams { path: path.into(), n_threads: THREADS, min_tokens: None, max_tokens: None }
+    ProjectorParams {
+        source: path.into(),
+        weights: WeightType::AsInFile,
+        n_threads: THREADS,
+        min_tokens: None,
+        max_tokens: None,
+    }
 }
 
 pub fn projector(model: &Arc<Model>, path: &str) -> Projector {
@@ -194,6 +202,99 @@ fn logits_after_a_picture_are_those_of_mtmd() {
         let other = projector.cut(&bitmap(8)).expect("a picture");
         assert_ne!(logits(&model, &projector, &other, 64), expected, "{mmproj}: the picture is seen");
     }
+}
+
+#[test]
+fn smaller_weights_give_what_a_file_of_them_gives() {
+    let path = sliding_window();
+    let model = load(&path);
+    let (large, small) = (projectors::wide(TensorType::F16), projectors::wide(TensorType::Q8_0));
+    let quantizing = ProjectorParams { weights: WeightType::Q8_0, ..params(&large) };
+    let made = Projector::load(&model, &quantizing).expect("a projector");
+    let of = |projector: &Projector| {
+        let picture = projector.cut(&bitmap(7)).expect("a picture");
+        let before = kernel_calls().products;
+        rows(projector, &picture);
+        let n_products = kernel_calls().products - before;
+        (logits(&model, projector, &picture, 64), n_products)
+    };
+    let n_vocab = model.vocab().n_tokens();
+    let (of_large, _) = of(&projector(&model, &large));
+    assert_eq!(of_large, logits_of_mtmd(&path, &large, &Medium::Pixels(&pixels(7)), n_vocab));
+    let (of_made, n_products) = of(&made);
+    let is_available = cfg!(all(target_os = "linux", target_env = "gnu"));
+    assert_eq!(made.weight_type() == WeightType::Q8_0, is_available);
+    if is_available {
+        assert_eq!(of_made, logits_of_mtmd(&path, &small, &Medium::Pixels(&pixels(7)), n_vocab));
+        assert_ne!(of_made, of_large);
+        // Six matrices in each of two layers, and two of the projection.
+        assert!(n_products >= 14 || !kernels_are_used(), "{n_products} products of our kernels");
+    }
+    // Whole files of smaller weights stay as they are.
+    let quantizing = ProjectorParams { weights: WeightType::Q8_0, ..params(&small) };
+    assert_eq!(Projector::load(&model, &quantizing).expect("a projector").weight_type(), WeightType::AsInFile);
+    let answer = |mmproj: &str, weights: &str| {
+        let engine = with_eyes(mmproj, json!({"mmproj_weights": weights}));
+        let status = engine.status();
+        (
+            complete(&engine, Foredraft, &chat(&[rgb8(3)]))["tokens"].clone(),
+            status["mmproj"]["weights"].clone(),
+            status["warnings"].to_string(),
+        )
+    };
+    if is_available {
+        let (tokens, weights, _) = answer(&large, "q8_0");
+        assert_eq!((tokens, weights), (answer(&small, "file").0, json!("q8_0")));
+    }
+    let (_, weights, warnings) = answer(&small, "q8_0");
+    assert_eq!(weights, "file");
+    assert!(warnings.contains("mmproj_weights: not used, because"), "{warnings}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn projectors_come_from_descriptors_and_memory() {
+    use std::os::fd::AsRawFd as _;
+    let mmproj = projectors::wide(TensorType::F16);
+    let bytes = std::fs::read(&mmproj).expect("the file");
+    let padded = [vec![7; 100], bytes.clone(), vec![7; 50]].concat();
+    let path = std::env::temp_dir().join(format!("foredraft-padded-projector-{}", std::process::id()));
+    std::fs::write(&path, &padded).expect("the file");
+    let (whole, part) =
+        (std::fs::File::open(&mmproj).expect("the file"), std::fs::File::open(&path).expect("the file"));
+    let ask = |source: &Value, more: Value| {
+        let engine = start(with(
+            &json!({"model": sliding_window(), "model_draft": null, "n_ctx": 512, "n_batch": 64, "n_ubatch": 64, "mmproj": source}),
+            more,
+        ));
+        (complete(&engine, Foredraft, &chat(&[rgb8(3)]))["tokens"].clone(), engine.status()["mmproj"]["path"].clone())
+    };
+    let expected = ask(&json!(mmproj), json!({})).0;
+    let smaller = ask(&json!(mmproj), json!({"mmproj_weights": "q8_0"})).0;
+    for source in [
+        json!({"path": mmproj}),
+        json!({"fd": whole.as_raw_fd()}),
+        json!({"fd": part.as_raw_fd(), "offset": 100, "length": bytes.len()}),
+        json!({"address": bytes.as_ptr() as u64, "length": bytes.len()}),
+    ] {
+        let (found, name) = ask(&source, json!({}));
+        assert_eq!(found, expected, "{source}");
+        assert!(name.as_str().is_some_and(|name| !name.is_empty()), "{source}: {name}");
+        assert_eq!(ask(&source, json!({"mmproj_weights": "q8_0"})).0, smaller, "{source}");
+    }
+    let init = |source: Value| json!({"model": sliding_window(), "model_draft": null, "mmproj": source}).to_string();
+    for (source, expected) in [
+        (json!({"fd": part.as_raw_fd()}), "mmproj: file descriptor"),
+        (json!({"address": 4096, "length": 1000}), "mmproj: 1000 bytes of memory at 0x1000"),
+        (json!({"address": bytes.as_ptr() as u64, "length": 1000}), "mmproj: 1000 bytes of memory"),
+        (json!({"fd": 1_000_000}), "mmproj: file descriptor 1000000"),
+        (json!({}), "mmproj: expected one of"),
+    ] {
+        let error = JsonEngine::new().load(init(source.clone()).as_bytes());
+        let message = error.expect_err("it is refused").message().to_owned();
+        assert!(message.contains(expected), "{source}: {message}");
+    }
+    std::fs::remove_file(path).expect("the file");
 }
 
 #[test]

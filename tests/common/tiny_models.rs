@@ -20,6 +20,8 @@ struct Writer {
     architecture: &'static str,
     tensors: Vec<(String, Vec<u64>, Vec<f32>)>,
     random: u64,
+    /// The type of matrices.
+    matrices: TensorType,
 }
 
 pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
@@ -52,17 +54,47 @@ pub fn with_seed<T>(seed: u64, make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Whether a tensor has to be in F16: the kernels of convolutions over sounds.
-fn is_half(name: &str) -> bool {
-    name.starts_with("a.conv1d") && name.ends_with("weight")
+/// The type of a tensor in a file.
+#[derive(Clone, Copy, PartialEq)]
+pub enum TensorType {
+    F32 = 0,
+    F16 = 1,
+    Q8_0 = 8,
 }
 
-/// The F16 number below a number of ordinary size.
+impl TensorType {
+    /// The bytes of values, whose number is one of whole blocks. Those of `Q8_0` are made from the values in F16.
+    fn bytes(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            TensorType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            TensorType::F16 => values.iter().flat_map(|value| half(*value).to_le_bytes()).collect(),
+            TensorType::Q8_0 => values.chunks(32).flat_map(quantized).collect(),
+        }
+    }
+}
+
+/// The nearest F16 number to a number of ordinary size.
 fn half(value: f32) -> u16 {
     let bits = value.to_bits();
     let exponent = (bits >> 23 & 0xff).saturating_sub(112);
-    let rest = if exponent == 0 { 0 } else { exponent << 10 | bits >> 13 & 0x3ff };
-    u16::try_from(bits >> 16 & 0x8000 | rest).expect("16 bits")
+    let (cut, rest) = (exponent << 10 | bits >> 13 & 0x3ff, bits & 0x1fff);
+    let cut = if exponent == 0 { 0 } else { cut + u32::from(rest > 0x1000 || rest == 0x1000 && cut % 2 == 1) };
+    u16::try_from(bits >> 16 & 0x8000 | cut).expect("16 bits")
+}
+
+/// A block of `Q8_0`, as ggml makes it.
+fn quantized(values: &[f32]) -> Vec<u8> {
+    let values = values.iter().map(|value| {
+        let half = u32::from(half(*value));
+        let exponent = half >> 10 & 0x1f;
+        let exponent = if exponent == 0 { 0 } else { exponent + 112 };
+        f32::from_bits((half & 0x8000) << 16 | exponent << 23 | (half & 0x3ff) << 13)
+    });
+    let values: Vec<f32> = values.collect();
+    let scale = values.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let numbers = values.iter().map(|value| (value * inverse).round() as i8 as u8);
+    half(scale).to_le_bytes().into_iter().chain(numbers).collect()
 }
 
 impl Writer {
@@ -92,7 +124,14 @@ impl Writer {
     }
 
     fn empty(architecture: &'static str) -> Writer {
-        Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: SEED.get() }
+        Writer {
+            entries: Vec::new(),
+            n_entries: 0,
+            architecture,
+            tensors: Vec::new(),
+            random: SEED.get(),
+            matrices: TensorType::F32,
+        }
     }
 
     fn entry(&mut self, key: &str, kind: u32, value: impl FnOnce(&mut Vec<u8>)) {
@@ -194,6 +233,15 @@ impl Writer {
         self.filled(name, shape, value);
     }
 
+    /// Kernels of convolutions over sounds have to be in F16.
+    fn type_of(&self, name: &str, shape: &[u64]) -> TensorType {
+        match (name.ends_with("weight"), shape) {
+            (true, _) if name.starts_with("a.conv1d") => TensorType::F16,
+            (true, [_, _]) if !name.contains("embd") => self.matrices,
+            _ => TensorType::F32,
+        }
+    }
+
     fn write(self, name: &str) -> String {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(3_u32.to_le_bytes());
@@ -205,17 +253,14 @@ impl Writer {
             put_string(&mut bytes, name);
             bytes.extend(u32::try_from(shape.len()).expect("small").to_le_bytes());
             shape.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
-            let size = if is_half(name) { 2 } else { 4 };
-            bytes.extend(u32::from(is_half(name)).to_le_bytes()); // F16 or F32
+            let kind = self.type_of(name, shape);
+            bytes.extend((kind as u32).to_le_bytes());
             bytes.extend(offset.to_le_bytes());
-            offset += (size * values.len() as u64).next_multiple_of(32);
+            offset += (kind.bytes(values).len() as u64).next_multiple_of(32);
         }
-        for (name, _, values) in &self.tensors {
+        for (name, shape, values) in &self.tensors {
             bytes.resize(bytes.len().next_multiple_of(32), 0);
-            match is_half(name) {
-                true => values.iter().for_each(|value| bytes.extend(half(*value).to_le_bytes())),
-                false => values.iter().for_each(|value| bytes.extend(value.to_le_bytes())),
-            }
+            bytes.extend(self.type_of(name, shape).bytes(values));
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
         let name = if SEED.get() == 1 { name.to_owned() } else { format!("{name}-seed-{}", SEED.get()) };

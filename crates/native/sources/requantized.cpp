@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,6 +58,12 @@ bool is_larger(const ggml_tensor * tensor, ggml_type type) {
     const int64_t n = ggml_blck_size(tensor->type) * ggml_blck_size(type);
     return is_weight && ggml_nrows(tensor) > 1 && tensor->ne[0] % ggml_blck_size(type) == 0 && ggml_row_size(tensor->type, n) > ggml_row_size(type, n)
            && ggml_get_type_traits(tensor->type)->to_float != nullptr;
+}
+
+// Whether a tensor of a projector is a matrix that its encoder multiplies. Others are kernels of convolutions, are looked up or transposed.
+bool is_multiplied(const ggml_tensor * tensor) {
+    static const std::regex NAMES(R"((v|a)\.blk\.\d+\.(attn_(q|k|v|qkv|out)|ffn_(up|gate|down))\.weight|mm(\.a)?(\.mlp|\.model\.mlp)?\.\d+\.weight|mm\.model\.fc\.weight)");
+    return ggml_n_dims(tensor) == 2 && std::regex_match(tensor->name, NAMES);
 }
 
 // The weights of a tensor in a file and in the stream.
@@ -184,10 +191,14 @@ FILE * open_requantized(std::vector<File> files, const std::vector<std::pair<FIL
     std::vector<Weights> weights;
     for (const auto & [file, start] : all) {
         const Head & head = heads.emplace_back(read_head(file, start));
+        const int64_t key = gguf_find_key(head.values.get(), "general.architecture");
+        const bool is_projector = key >= 0 && gguf_get_kv_type(head.values.get(), key) == GGUF_TYPE_STRING
+                                  && std::strcmp(gguf_get_val_str(head.values.get(), key), "clip") == 0;
         for (int64_t i = 0; i < gguf_get_n_tensors(head.values.get()); ++i) {
             const ggml_tensor * tensor = ggml_get_tensor(head.tensors.get(), gguf_get_tensor_name(head.values.get(), i));
             const uint64_t at = gguf_get_data_offset(head.values.get()) + gguf_get_tensor_offset(head.values.get(), i);
-            const ggml_type made = is_larger(tensor, type) ? type : tensor->type;
+            const bool is_made = is_larger(tensor, type) && (!is_projector || is_multiplied(tensor));
+            const ggml_type made = is_made ? type : tensor->type;
             weights.push_back({ file, at, 0, tensor->type, made, ggml_nrows(tensor), tensor->ne[0] });
         }
     }

@@ -61,7 +61,8 @@ impl IsolationSettings {
                 warnings: Vec::new(),
             }
         };
-        if let Some(key) = ["model", "model_draft"].into_iter().find(|key| object.get(*key).is_some_and(is_not_a_path))
+        if let Some(key) =
+            ["model", "model_draft", "mmproj"].into_iter().find(|key| object.get(*key).is_some_and(is_not_a_path))
         {
             return Err(Error::invalid(format!("{key}: an isolated engine needs a path")));
         }

@@ -123,6 +123,7 @@ impl LocalEngine {
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();
         load.warn_about_models(&models);
+        load.warn_about_projector(media.as_ref().map(|media| media.projector()));
         for warning in load.warnings.iter().skip(n_logged) {
             log::write(Level::Warn, &format!("load: {warning}"));
         }
@@ -254,14 +255,13 @@ impl LocalEngine {
 /// # Errors
 /// It cannot be loaded, or needs what is not available yet.
 fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, usize)>> {
-    let Some(ProjectorSettings { path, min_tokens, max_tokens, cache }) = load.projector.clone() else {
-        return Ok(None);
-    };
+    let Some(settings) = load.projector.clone() else { return Ok(None) };
+    let ProjectorSettings { source, weights, min_tokens, max_tokens, cache } = settings;
     if models.target.vocab_only() || !models.target.can_generate() {
         return Err(Error::invalid("mmproj: not available with a model that generates no text"));
     }
     let n_threads = load.config.context.n_threads_batch;
-    let params = ProjectorParams { path, n_threads, min_tokens, max_tokens };
+    let params = ProjectorParams { source, weights, n_threads, min_tokens, max_tokens };
     let projector = Projector::load(&models.target, &params)?;
     let lacks = [
         (!projector.has_vision() && !projector.has_audio(), "encodes neither pictures nor sounds"),
@@ -271,7 +271,7 @@ fn projector(load: &LoadRequest, models: &Models) -> Result<Option<(Projector, u
         ),
     ];
     match lacks.into_iter().find(|(lacks, _)| *lacks) {
-        Some((_, why)) => Err(Error::model(format!("mmproj: {}: {why}", params.path.display()))),
+        Some((_, why)) => Err(Error::model(format!("mmproj: {}: {why}", params.source))),
         None => Ok(Some((projector, cache))),
     }
 }

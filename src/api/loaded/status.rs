@@ -186,7 +186,8 @@ impl EngineStatus {
 /// The purpose of the mmproj file.
 fn mmproj(load: &LoadRequest, projector: &Projector) -> Value {
     json!({
-        "path": load.projector.as_ref().map(|settings| settings.path.to_string_lossy()),
+        "path": load.projector.as_ref().map(|settings| settings.source.to_string()),
+        "weights": projector.weight_type().as_str(),
         "vision": projector.has_vision(),
         "audio": projector.has_audio(),
         "n_embd": projector.n_embd(),

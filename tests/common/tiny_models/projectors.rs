@@ -1,6 +1,6 @@
 //! Projectors (mmproj files) with random weights, for models whose embeddings have `N_EMBD` numbers.
 
-use super::{N_EMBD, Writer, put_string};
+use super::{N_EMBD, TensorType, Writer, put_string};
 
 const WIDTH: u64 = 16;
 const PATCH: u64 = 4;
@@ -11,15 +11,20 @@ const MERGE: u64 = 2;
 const STACK: u64 = 60;
 
 fn vision(projector: &str, n_layer: u64) -> Writer {
+    vision_of(projector, n_layer, WIDTH)
+}
+
+/// An encoder whose layers are `width` wide.
+fn vision_of(projector: &str, n_layer: u64, width: u64) -> Writer {
     let mut model = Writer::empty("clip");
     model.entry("general.architecture", 8, |bytes| put_string(bytes, "clip"));
     model.entry("clip.has_vision_encoder", 7, |bytes| bytes.push(1));
     model.entry("clip.use_gelu", 7, |bytes| bytes.push(1));
     model.entry("clip.projector_type", 8, |bytes| put_string(bytes, projector));
     for (key, value) in [
-        ("embedding_length", WIDTH),
+        ("embedding_length", width),
         ("attention.head_count", 2),
-        ("feed_forward_length", 2 * WIDTH),
+        ("feed_forward_length", 2 * width),
         ("block_count", n_layer),
         ("projection_dim", N_EMBD),
         ("image_size", IMAGE),
@@ -36,28 +41,28 @@ fn vision(projector: &str, n_layer: u64) -> Writer {
             (0..3).for_each(|_| bytes.extend(0.5_f32.to_le_bytes()));
         });
     }
-    model.random("v.patch_embd.weight", &[PATCH, PATCH, 3, WIDTH], 0.3);
-    model.random("v.patch_embd.bias", &[WIDTH], 0.1);
-    model.random("v.position_embd.weight", &[WIDTH, (IMAGE / PATCH) * (IMAGE / PATCH)], 0.3);
-    layers(&mut model, "v", n_layer);
+    model.random("v.patch_embd.weight", &[PATCH, PATCH, 3, width], 0.3);
+    model.random("v.patch_embd.bias", &[width], 0.1);
+    model.random("v.position_embd.weight", &[width, (IMAGE / PATCH) * (IMAGE / PATCH)], 0.3);
+    layers(&mut model, "v", n_layer, width);
     model
 }
 
 /// The layers of an encoder of pictures (`v`) or sounds (`a`).
-fn layers(model: &mut Writer, encoder: &str, n_layer: u64) {
+fn layers(model: &mut Writer, encoder: &str, n_layer: u64, width: u64) {
     let norm = |model: &mut Writer, name: &str| {
-        model.ones(&format!("{encoder}.{name}.weight"), WIDTH);
-        model.random(&format!("{encoder}.{name}.bias"), &[WIDTH], 0.1);
+        model.ones(&format!("{encoder}.{name}.weight"), width);
+        model.random(&format!("{encoder}.{name}.bias"), &[width], 0.1);
     };
     norm(model, "post_ln");
     for layer in 0..n_layer {
         for (name, shape) in [
-            ("attn_q", [WIDTH, WIDTH]),
-            ("attn_k", [WIDTH, WIDTH]),
-            ("attn_v", [WIDTH, WIDTH]),
-            ("attn_out", [WIDTH, WIDTH]),
-            ("ffn_up", [WIDTH, 2 * WIDTH]),
-            ("ffn_down", [2 * WIDTH, WIDTH]),
+            ("attn_q", [width, width]),
+            ("attn_k", [width, width]),
+            ("attn_v", [width, width]),
+            ("attn_out", [width, width]),
+            ("ffn_up", [width, 2 * width]),
+            ("ffn_down", [2 * width, width]),
         ] {
             model.random(&format!("{encoder}.blk.{layer}.{name}.weight"), &shape, 0.4);
             // Whisper's keys have none.
@@ -91,7 +96,7 @@ fn whisper(model: &mut Writer, n_layer: u64) {
     model.random("a.conv1d.1.bias", &[1, WIDTH], 0.1);
     model.random("a.conv1d.2.weight", &[3, WIDTH, WIDTH], 0.3);
     model.random("a.conv1d.2.bias", &[1, WIDTH], 0.1);
-    layers(model, "a", n_layer);
+    layers(model, "a", n_layer, WIDTH);
 }
 
 fn of_sounds(projector: &str) -> Writer {
@@ -164,6 +169,18 @@ pub fn lfm2_of(n_embd: u64) -> String {
         model.random(&format!("{name}.bias"), &[shape[1]], 0.1);
     }
     model.write(&format!("projector-lfm2-{n_embd}"))
+}
+
+/// As LFM2's, with layers of whole blocks of weights of a type.
+pub fn wide(matrices: TensorType) -> String {
+    const WIDE: u64 = 64;
+    let mut model = vision_of("lfm2", 2, WIDE);
+    model.matrices = matrices;
+    for (name, shape) in [("mm.1", [WIDE * MERGE * MERGE, WIDE]), ("mm.2", [WIDE, N_EMBD])] {
+        model.random(&format!("{name}.weight"), &shape, 0.2);
+        model.random(&format!("{name}.bias"), &[shape[1]], 0.1);
+    }
+    model.write(&format!("projector-wide-{}", matrices as u32))
 }
 
 /// That of Idefics 3 with rows of `n_embd` numbers: pieces of 4 rows, and tags that a vocabulary has to have.

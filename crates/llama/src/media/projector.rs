@@ -1,7 +1,6 @@
 //! The encoder of an mmproj file, and what it makes of a picture or a sound.
 
 use std::ffi::c_void;
-use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use parking_lot::Mutex;
 use super::bitmap::Bitmap;
 use super::sound_file;
 use crate::guard::ErrorBuffer;
-use crate::model::identity::sample_file;
-use crate::sources::gguf_source::{GgufFile, GgufSource, Role};
+use crate::model::identity::sample_source;
+use crate::sources::gguf_source::{GgufFile, GgufSource, Role, WeightType};
 use crate::{Model, RowPlace, Token, log};
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::work::StopSignal;
@@ -22,7 +21,9 @@ use foredraft_native::{foredraft_media_chunks, foredraft_media_encode, foredraft
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectorParams {
     /// The mmproj file.
-    pub path: PathBuf,
+    pub source: GgufSource,
+    /// The type of the weights of its layers, if they are larger in the file.
+    pub weights: WeightType,
     /// The threads of an encode.
     pub n_threads: i32,
     /// The fewest tokens of a picture, for encoders whose number depends on its size. `None`: as the file says.
@@ -40,6 +41,7 @@ pub struct Projector {
     model: Arc<Model>,
     /// See [`Projector::identity`].
     identity: String,
+    weights: WeightType,
 }
 
 // SAFETY: only an encode changes the context, and `encoding` lets one run at a time. mtmd's other functions that are called here only read it.
@@ -94,27 +96,39 @@ impl Projector {
     /// # Errors
     /// The file does not exist, is no mmproj, cannot be loaded, or belongs to another model.
     pub fn load(model: &Arc<Model>, params: &ProjectorParams) -> Result<Projector> {
-        let file = GgufFile::open("mmproj", &GgufSource::Path(params.path.clone()), false, Role::Projector, &[])?;
+        let ProjectorParams { source, weights, .. } = params;
+        let file = GgufFile::open("mmproj", source, false, Role::Projector, &[])?;
+        let file = file.with_weights(*weights, "mmproj", source, &[])?;
         let (min_tokens, max_tokens) = (params.min_tokens.unwrap_or(0), params.max_tokens.unwrap_or(0));
         let mut why = ErrorBuffer::new();
-        // SAFETY: the path ends with NUL, and the model outlives the context. The guard catches exceptions.
+        // SAFETY: the path ends with NUL or the stream is open, and the model outlives the context. The guard catches exceptions.
         let (ptr, errors) = log::collecting(|| unsafe {
-            let (path, model, n_threads) = (file.path(), model.as_ptr(), params.n_threads);
-            foredraft_projector_load(path, model, n_threads, min_tokens, max_tokens, why.ptr(), why.size())
+            let (path, stream, start, length) = (file.path(), file.stream(), file.start(), file.len());
+            let (model, n, why_size) = (model.as_ptr(), params.n_threads, why.size());
+            foredraft_projector_load(path, stream, start, length, model, n, min_tokens, max_tokens, why.ptr(), why_size)
         });
         let refused = || {
             let reasons: Vec<&str> = errors.iter().map(|error| reason(error)).collect();
             let reasons = format!("{} {}", reasons.join("; "), why.message());
-            Error::model(format!("mmproj: {}: {}", params.path.display(), reasons.trim()))
+            Error::model(format!("mmproj: {source}: {}", reasons.trim()))
         };
         let ptr = NonNull::new(ptr).ok_or_else(refused)?;
-        let identity = format!("{} {min_tokens} {max_tokens} ", sample_file(&params.path));
-        Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model), identity })
+        let mut identity = format!("{} {min_tokens} {max_tokens} ", sample_source(source));
+        if file.weights != WeightType::AsInFile {
+            identity += file.weights.as_str();
+        }
+        let weights = file.weights;
+        Ok(Projector { ptr, encoding: Mutex::new(()), model: Arc::clone(model), identity, weights })
     }
 
     /// A text that differs for projectors that make other rows of the same picture or sound: a checksum of samples of the file, and the settings.
     pub(super) fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// The type that the load gave to the weights of its layers.
+    pub fn weight_type(&self) -> WeightType {
+        self.weights
     }
 
     /// Whether it encodes pictures.

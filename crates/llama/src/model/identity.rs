@@ -53,7 +53,7 @@ impl Files {
 }
 
 /// [`sample`] of a model's files, joined by commas.
-fn sample_source(source: &GgufSource) -> String {
+pub(crate) fn sample_source(source: &GgufSource) -> String {
     match source {
         GgufSource::Path(path) => shards::of(path).iter().map(|file| sample_file(file)).collect::<Vec<_>>().join(", "),
         _ => Stream::open("model", source, false).map_or_else(
@@ -70,7 +70,7 @@ fn sample_source(source: &GgufSource) -> String {
 const UNKNOWN: &str = "unknown";
 
 /// A checksum of samples of a file.
-pub(crate) fn sample_file(path: &Path) -> String {
+fn sample_file(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();

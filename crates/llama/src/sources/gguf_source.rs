@@ -185,7 +185,7 @@ pub enum WeightType {
 }
 
 impl WeightType {
-    /// All, with their words in JSON.
+    /// All, with their words in JSON, those of projectors first.
     pub const WORDS: [(&str, WeightType); 3] =
         [("file", WeightType::AsInFile), ("q8_0", WeightType::Q8_0), ("q4_0", WeightType::Q4_0)];
 
@@ -228,6 +228,7 @@ pub(crate) struct GgufFile {
     pub(crate) control_tokens: Vec<Token>,
     /// The type of the weights that llama.cpp reads.
     pub(crate) weights: WeightType,
+    role: Role,
 }
 
 impl GgufFile {
@@ -257,9 +258,9 @@ impl GgufFile {
     }
 
     fn checked(path: CString, stream: Option<Stream>, can_map: bool, check: HeadCheck) -> GgufFile {
-        let HeadCheck { formats, kind, control_tokens, .. } = check;
+        let HeadCheck { formats, kind, control_tokens, role, .. } = check;
         let (kind, weights) = (kind.unwrap_or_default(), WeightType::AsInFile);
-        GgufFile { path, stream, _source: None, can_map, formats, kind, control_tokens, weights }
+        GgufFile { path, stream, _source: None, can_map, formats, kind, control_tokens, weights, role }
     }
 
     /// The file with its larger weights in a smaller type. They are quantized while llama.cpp reads them. A draft head stays as it is, and
@@ -280,7 +281,7 @@ impl GgufFile {
         let Some(stream) = opened.map_err(|why| Error::model(format!("{name}: {source}: {why}")))? else {
             return Ok(self);
         };
-        let mut check = HeadCheck::new(Role::Draft, overrides);
+        let mut check = HeadCheck::new(self.role, overrides);
         check_stream(&stream, name, source, &mut check)?;
         let (path, formats) = (CString::default(), check.formats);
         Ok(GgufFile { path, stream: Some(stream), _source: self.stream, can_map: false, formats, weights, ..self })
@@ -297,6 +298,11 @@ impl GgufFile {
 
     pub(crate) fn start(&self) -> u64 {
         self.stream.as_ref().map_or(0, Stream::start)
+    }
+
+    /// The length of the stream, or 0.
+    pub(crate) fn len(&self) -> u64 {
+        self.stream.as_ref().map_or(0, Stream::len)
     }
 }
 

@@ -30,7 +30,8 @@ use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
 use crate::llama::{
-    CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, RopeScaling, SplitMode, WeightType,
+    CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, Projector, RopeScaling, SplitMode,
+    WeightType,
 };
 use crate::speculative::DrafterKind;
 
@@ -189,6 +190,15 @@ impl LoadRequest {
         }
     }
 
+    /// Adds a warning if the projector's weights are not those that were asked for.
+    pub fn warn_about_projector(&mut self, projector: Option<&Projector>) {
+        let asked = self.projector.as_ref().map(|settings| settings.weights);
+        if projector.is_some_and(|projector| Some(projector.weight_type()) != asked) {
+            let why = no_smaller_weights("the mmproj file");
+            self.warnings.push(format!("mmproj_weights: not used, because {why}"));
+        }
+    }
+
     /// Adds warnings about models that cannot do what was requested.
     pub fn warn_about_models(&mut self, models: &Models) {
         let (target, draft) = (&models.target, models.draft.as_deref());
@@ -218,11 +228,8 @@ impl LoadRequest {
         let is_asked = self.config.draft.as_ref().is_some_and(|(model, _)| asks(model));
         if let Some(draft) = draft.filter(|draft| is_asked && draft.weight_type() == WeightType::AsInFile) {
             let why = match draft.draft_kind() {
-                kind if kind.is_head() => "a draft head has its weights as in the file",
-                _ if cfg!(all(target_os = "linux", target_env = "gnu")) => {
-                    "the draft model has no weights that would be smaller"
-                }
-                _ => "it is not available on this platform",
+                kind if kind.is_head() => "a draft head has its weights as in the file".to_owned(),
+                _ => no_smaller_weights("the draft model"),
             };
             self.warnings.push(format!("draft_weights: not used, because {why}"));
         }
@@ -529,3 +536,11 @@ fn ignore_http_keys(fields: &mut Fields) {
 
 #[cfg(test)]
 pub mod tests;
+
+/// The reason why a load could not make weights smaller.
+fn no_smaller_weights(of: &str) -> String {
+    match cfg!(all(target_os = "linux", target_env = "gnu")) {
+        true => format!("{of} has no weights that would be smaller"),
+        false => "it is not available on this platform".to_owned(),
+    }
+}

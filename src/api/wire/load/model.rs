@@ -80,7 +80,7 @@ fn use_mmap(fields: &mut Fields, source: &GgufSource) -> Result<bool> {
 }
 
 /// Reads the GGUF file of a key: a path, or an object for a part of an open file or of memory.
-fn source(fields: &mut Fields, key: &'static str) -> Result<Option<GgufSource>> {
+pub(super) fn source(fields: &mut Fields, key: &'static str) -> Result<Option<GgufSource>> {
     match fields.get(key) {
         Some(Value::Object(map)) => {
             let mut inner = Fields::nested(format!("{key}."), map);

@@ -1,9 +1,9 @@
 //! The keys of a load about pictures and sounds.
 
-use std::path::PathBuf;
-
+use super::model::source;
 use crate::api::wire::fields::Fields;
 use crate::error::{Error, Result};
+use crate::llama::{GgufSource, WeightType};
 
 /// The default and the maximum of `image_cache_mb`.
 const CACHE_MB: usize = 256;
@@ -15,7 +15,9 @@ const MAX_TOKENS: i64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectorSettings {
     /// The mmproj file.
-    pub path: PathBuf,
+    pub source: GgufSource,
+    /// The type of the weights of its layers.
+    pub weights: WeightType,
     /// The fewest and the most tokens of a picture. `None`: as the file says.
     pub min_tokens: Option<i32>,
     pub max_tokens: Option<i32>,
@@ -29,14 +31,16 @@ impl ProjectorSettings {
     /// # Errors
     /// A field has the wrong type, or is out of range.
     pub(super) fn read(fields: &mut Fields) -> Result<Option<ProjectorSettings>> {
-        let path = fields.c_text("mmproj")?.filter(|path| !path.is_empty());
+        let source = source(fields, "mmproj")?;
+        let [file, q8_0, _] = WeightType::WORDS;
+        let weights = fields.word("mmproj_weights", &[file, q8_0])?.unwrap_or_default();
         let min_tokens = fields.int("image_min_tokens", 1..=MAX_TOKENS)?;
         let max_tokens = fields.int("image_max_tokens", 1..=MAX_TOKENS)?;
         let cache = fields.int("image_cache_mb", 0..=MAX_CACHE_MB)?.unwrap_or(CACHE_MB) << 20;
-        let Some(path) = path else { return Ok(None) };
+        let Some(source) = source else { return Ok(None) };
         if min_tokens.zip(max_tokens).is_some_and(|(least, most)| least > most) {
             return Err(Error::invalid("image_min_tokens: expected at most image_max_tokens"));
         }
-        Ok(Some(ProjectorSettings { path: path.into(), min_tokens, max_tokens, cache }))
+        Ok(Some(ProjectorSettings { source, weights, min_tokens, max_tokens, cache }))
     }
 }
