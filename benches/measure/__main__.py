@@ -16,6 +16,7 @@ NAMES = {
     "depth": "prompts, and decoding after long contexts, in one slot and several, beside llama.cpp and ik_llama.cpp",
     "divergence": "how far the distributions of weight formats are from those of F32 weights, here and with llama.cpp",
     "embeddings": "texts one by one, together in one call, and one long text",
+    "encoders": "seconds of encoders of pictures in F16 and Q8_0, and how far their answers are apart",
     "exactness": "outputs that depend on speculation, other requests or the level of instructions, in each format of weights",
     "extraction": "fields of invoices, letters and tables that a model reads rightly, with the schema in the prompt and without",
     "formats": "decoding and prompts in each format of weights, beside llama.cpp and ik_llama.cpp",

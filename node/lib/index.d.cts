@@ -122,7 +122,8 @@ export interface Config {
   cache_ram_mb?: number;
   cache_dir?: string;
   cache_dir_mb?: number;
-  mmproj?: string;
+  mmproj?: Model;
+  mmproj_weights?: 'file' | 'q8_0';
   image_min_tokens?: number;
   image_max_tokens?: number;
   image_cache_mb?: number;
@@ -514,7 +515,7 @@ export interface Status {
   vocab_only: boolean;
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;
-  mmproj: { path: string; vision: boolean; audio: boolean; n_embd: number; non_causal: boolean } | null;
+  mmproj: { path: string; weights: 'file' | 'q8_0'; vision: boolean; audio: boolean; n_embd: number; non_causal: boolean } | null;
   self_check: { known: boolean; cache_prompt: boolean; speculative: boolean } | null;
   n_threads_now: number;
   paused: boolean;

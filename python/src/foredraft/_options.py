@@ -141,7 +141,8 @@ class EngineOptions(TypedDict, total=False):
     cache_ram_mb: int
     cache_dir: Path
     cache_dir_mb: int
-    mmproj: Path
+    mmproj: Model
+    mmproj_weights: Literal["file", "q8_0"]
     image_min_tokens: int
     image_max_tokens: int
     image_cache_mb: int

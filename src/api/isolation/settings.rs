@@ -143,8 +143,11 @@ mod tests {
 
     #[test]
     fn invalid_keys_are_refused() {
-        let memory = br#"{"model": {"address": 4096, "length": 10}, "isolate": true}"#;
-        assert!(IsolationSettings::read(memory, Vec::new()).is_err());
+        let memory = r#"{"address": 4096, "length": 10}"#;
+        for key in [format!("\"model\": {memory}"), format!("\"model\": \"a.gguf\", \"mmproj\": {memory}")] {
+            let command = format!("{{{key}, \"isolate\": true}}");
+            assert!(IsolationSettings::read(command.as_bytes(), Vec::new()).is_err(), "{command}");
+        }
         assert!(IsolationSettings::read(br#"{"isolate": true, "memory_mb": "much"}"#, Vec::new()).is_err());
     }
 

@@ -578,6 +578,7 @@ const KEYS: [&str; 104] = [
     "cache_dir_mb",
     "cache_ram_mb",
     "mmproj",
+    "mmproj_weights",
     "image_min_tokens",
     "image_max_tokens",
     "image_cache_mb",
