@@ -484,7 +484,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 104] = [
+const KEYS: [&str; 105] = [
     "model",
     "model_alias",
     "model_draft",
