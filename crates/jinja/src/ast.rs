@@ -99,8 +99,6 @@ pub(crate) enum ExprKind {
     Negative(Box<Expr>),
     Positive(Box<Expr>),
     Not(Box<Expr>),
-    And(Box<Expr>, Box<Expr>),
-    Or(Box<Expr>, Box<Expr>),
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
     /// A chain such as `a < b <= c`.
     Compare(Box<Expr>, Vec<(CompareOp, Expr)>),
@@ -125,6 +123,8 @@ pub(crate) enum BinaryOp {
     Power,
     /// `~`
     Concatenate,
+    And,
+    Or,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

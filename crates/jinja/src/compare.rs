@@ -45,7 +45,7 @@ fn equal_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Templat
                 return Ok(false);
             }
             for index in 0..left.len() {
-                let (one, other) = (left.get(index).unwrap_or_default(), right.get(index).unwrap_or_default());
+                let (one, other) = (left.at(index).unwrap_or_default(), right.at(index).unwrap_or_default());
                 if !equal_at(meter, &one, &other, depth + 1)? {
                     return Ok(false);
                 }
@@ -59,9 +59,9 @@ fn equal_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Templat
             if left.len() != right.len() || left.is_namespace() || right.is_namespace() {
                 return Ok(false);
             }
-            for (key, value) in left.pairs()? {
-                let Some((_, other)) = find(meter, right, &key)?.and_then(|at| right.at(at)) else { return Ok(false) };
-                if !equal_at(meter, &value, &other, depth + 1)? {
+            for (key, value) in left.items()?.iter() {
+                let Some((_, other)) = find(meter, right, key)?.and_then(|at| right.at(at)) else { return Ok(false) };
+                if !equal_at(meter, value, &other, depth + 1)? {
                     return Ok(false);
                 }
             }
@@ -98,7 +98,7 @@ fn order_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Templat
         }
         (Value::List(left), Value::List(right)) => {
             for index in 0..left.len().min(right.len()) {
-                let (one, other) = (left.get(index).unwrap_or_default(), right.get(index).unwrap_or_default());
+                let (one, other) = (left.at(index).unwrap_or_default(), right.at(index).unwrap_or_default());
                 if !equal_at(meter, &one, &other, depth + 1)? {
                     return order_at(meter, &one, &other, depth + 1);
                 }
@@ -126,7 +126,7 @@ pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Te
         (Value::Dict(dict), key) => Ok(find(meter, dict, key)?.is_some()),
         (Value::List(list), item) => {
             for index in 0..list.len() {
-                if equal(meter, &list.get(index).unwrap_or_default(), item)? {
+                if equal(meter, &list.at(index).unwrap_or_default(), item)? {
                     return Ok(true);
                 }
             }

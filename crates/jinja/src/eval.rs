@@ -11,8 +11,7 @@ use crate::functions;
 use crate::interpreter::Interpreter;
 use crate::methods;
 use crate::operators;
-use crate::predicates;
-use crate::value::{Callable, Items, List, LoopState, Value, Variables, dict, list, text, tuple};
+use crate::value::{Callable, Items, LoopState, Value, Variables, dict, list, text, tuple};
 
 impl<'t> Interpreter<'t> {
     /// The value of an expression.
@@ -50,13 +49,9 @@ impl<'t> Interpreter<'t> {
             ExprKind::Negative(value) => operators::negative(&self.eval(value, scope)?),
             ExprKind::Positive(value) => operators::positive(&self.eval(value, scope)?),
             ExprKind::Not(value) => Ok(Value::Bool(!self.eval(value, scope)?.is_true())),
-            ExprKind::And(left, right) => {
+            ExprKind::Binary(operator @ (BinaryOp::And | BinaryOp::Or), left, right) => {
                 let left = self.eval(left, scope)?;
-                if left.is_true() { self.eval(right, scope) } else { Ok(left) }
-            }
-            ExprKind::Or(left, right) => {
-                let left = self.eval(left, scope)?;
-                if left.is_true() { Ok(left) } else { self.eval(right, scope) }
+                if left.is_true() == (*operator == BinaryOp::And) { self.eval(right, scope) } else { Ok(left) }
             }
             ExprKind::Binary(operator, left, right) => {
                 let (left, right) = (self.eval(left, scope)?, self.eval(right, scope)?);
@@ -104,7 +99,7 @@ impl<'t> Interpreter<'t> {
             ExprKind::Test(value, test) => {
                 let value = self.eval(value, scope)?;
                 let arguments = self.arguments(&test.arguments, scope)?;
-                predicates::call(self, &test.name, &value, arguments).map(Value::Bool)
+                self.test(&test.name, &value, arguments).map(Value::Bool)
             }
         }
     }
@@ -188,7 +183,7 @@ impl<'t> Interpreter<'t> {
                     .map_or(Value::Undefined, |it| it.1)),
             },
             (Value::List(list), key) if key.as_int().is_some() => {
-                Ok(key.index_in(list.len()).and_then(|index| list.get(index)).unwrap_or_default())
+                Ok(key.index_in(list.len()).and_then(|index| list.at(index)).unwrap_or_default())
             }
             (Value::Text(text), key) if key.as_int().is_some() => operators::character(&self.meter, text, key),
             (_, Value::Text(name)) => self.attribute(value, name),
@@ -211,7 +206,7 @@ impl<'t> Interpreter<'t> {
                 }
                 Argument::Pairs(expr) => match self.eval(expr, scope)? {
                     Value::Dict(dict) => {
-                        for (name, value) in dict.pairs()? {
+                        for (name, value) in dict.items()?.drain(..) {
                             let Value::Text(name) = name else {
                                 return refused("expected strings as names of arguments");
                             };
@@ -314,10 +309,10 @@ impl<'t> Interpreter<'t> {
     pub(crate) fn iterate(&mut self, value: &Value) -> TemplateResult<Items> {
         match value {
             Value::Undefined => Items::new(&self.meter),
-            Value::List(list) => List::items(list),
+            Value::List(list) => list.items(),
             Value::Dict(dict) => {
                 let mut keys = Items::new(&self.meter)?;
-                for (key, _) in dict.pairs()? {
+                for (key, _) in dict.items()?.drain(..) {
                     keys.push(key)?;
                 }
                 Ok(keys)

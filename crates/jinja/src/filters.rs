@@ -1,36 +1,43 @@
-//! Jinja2's filters.
+//! Jinja2's filters: those that chat templates use. Those that lay out pages or calculate (`wordwrap`, `truncate`, `batch`, `groupby`,
+//! `escape`, `format`, `round`, `sum`, ...) are in no template that we know, and llama.cpp has none of them.
 
-pub(crate) mod names;
 mod sequences;
 mod texts;
 
-use self::names::{FilterGroup, group};
 use crate::arguments::{Arguments, flag, int};
 use crate::error::{TemplateResult, refused};
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Filter, Interpreter};
 use crate::print::{self, JsonStyle};
 use crate::text::TextBuilder;
 use crate::value::Value;
 
-/// Applies a filter by name.
+/// Whether there is a filter of that name.
+pub(crate) fn exists(name: &str) -> bool {
+    of_values(name).or_else(|| sequences::find(name)).is_some() || texts::find(name).is_some()
+}
+
+/// Applies a filter by name. Filters of texts get values that are none printed, as in Jinja2.
 pub(crate) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     run.read(&value)?;
     for argument in &arguments.positional {
         run.read(argument)?;
     }
-    match group(name) {
-        Some(FilterGroup::Value) => by_value(run, name, value, arguments),
-        Some(FilterGroup::Text) => texts::call(run, name, value, arguments),
-        Some(FilterGroup::Sequence) => sequences::call(run, name, value, arguments),
-        None => refused(format!("filter {name} is unknown")),
+    match (of_values(name).or_else(|| sequences::find(name)), texts::find(name)) {
+        (Some(filter), _) => filter(run, name, value, arguments),
+        (None, Some(filter)) => {
+            let text = print::to_text(&run.meter, &value)?;
+            filter(run, name, text, arguments)
+        }
+        (None, None) => refused(format!("filter {name} is unknown")),
     }
 }
 
-fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
-    match name {
-        "safe" => Ok(value),
-        "string" => print::to_text(&run.meter, &value),
-        "default" | "d" => {
+/// The filter of that name that is for values of all types.
+fn of_values(name: &str) -> Option<Filter> {
+    let found: Filter = match name {
+        "safe" => |_, _, value, _| Ok(value),
+        "string" => |run, _, value, _| print::to_text(&run.meter, &value),
+        "default" | "d" => |run, name, value, arguments| {
             let [default, also_false] = arguments.bind(name, ["default_value", "boolean"])?;
             let is_missing = value.is_undefined() || flag(also_false) && !value.is_true();
             match default {
@@ -38,28 +45,30 @@ fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Argument
                 None if is_missing => crate::value::text(&run.meter, ""),
                 _ => Ok(value),
             }
-        }
-        "abs" => match (value.as_int(), &value) {
+        },
+        "abs" => |_, _, value, _| match (value.as_int(), &value) {
             (Some(number), _) => {
                 number.checked_abs().map_or_else(|| refused("the number is too large"), |it| Ok(Value::Int(it)))
             }
             (None, Value::Float(number)) => Ok(Value::Float(number.abs())),
             _ => refused(format!("abs: expected a number, got {}", value.type_name())),
         },
-        "int" => {
+        "int" => |_, name, value, arguments| {
             let [default, base] = arguments.bind(name, ["default", "base"])?;
             Ok(to_int(&value, int(name, base, 10)?).map_or_else(|| default.unwrap_or(Value::Int(0)), Value::Int))
-        }
-        "float" => {
+        },
+        "float" => |_, name, value, arguments| {
             let [default] = arguments.bind(name, ["default"])?;
             let number = match &value {
                 Value::Text(text) => float_of(text),
                 other => other.as_float(),
             };
             Ok(number.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
-        }
-        _ => tojson(run, &value, arguments),
-    }
+        },
+        "tojson" => |run, _, value, arguments| tojson(run, &value, arguments),
+        _ => return None,
+    };
+    Some(found)
 }
 
 /// Python's `float(text)`.

@@ -1,9 +1,9 @@
 //! The functions that every template has.
 
 use crate::arguments::{Arguments, int, required_text};
-use crate::compare;
 use crate::error::{Fault, FaultKind, TemplateResult, refused};
 use crate::interpreter::Interpreter;
+use crate::methods;
 use crate::print;
 use crate::value::{Items, Value, dict, text};
 
@@ -20,38 +20,9 @@ pub(crate) fn number(name: &str) -> Option<usize> {
 pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -> TemplateResult<Value> {
     match NAMES.get(number).copied().unwrap_or_default() {
         "range" => range(run, arguments),
-        "dict" => {
-            let result = dict(&run.meter, false)?;
-            let Arguments { positional, named, held: _held } = arguments;
-            for given in positional {
-                match &given {
-                    Value::Dict(pairs) => {
-                        for (key, value) in pairs.pairs()? {
-                            compare::insert(&run.meter, &result, key, value)?;
-                        }
-                    }
-                    other => {
-                        for pair in run.iterate(other)?.iter() {
-                            let [key, value] = &run.iterate(pair)?[..] else {
-                                return refused("dict: expected pairs");
-                            };
-                            compare::insert(&run.meter, &result, key.clone(), value.clone())?;
-                        }
-                    }
-                }
-            }
-            named.into_iter().try_for_each(|(name, value)| result.set(&name, value))?;
-            Ok(Value::Dict(result))
-        }
-        "namespace" => {
-            let result = dict(&run.meter, true)?;
-            for given in arguments.positional {
-                let Value::Dict(pairs) = given else { return refused("namespace: expected a dictionary") };
-                for (key, value) in pairs.pairs()? {
-                    compare::insert(&run.meter, &result, key, value)?;
-                }
-            }
-            arguments.named.into_iter().try_for_each(|(name, value)| result.set(&name, value))?;
+        name @ ("dict" | "namespace") => {
+            let result = dict(&run.meter, name == "namespace")?;
+            methods::update(run, name, &result, arguments)?;
             Ok(Value::Dict(result))
         }
         "raise_exception" => {

@@ -10,6 +10,9 @@ use crate::print;
 use crate::text::TextBuilder;
 use crate::value::{Callable, Items, LoopState, Value, Variables, text, tuple};
 
+/// A filter: gets its own name, the value and its arguments.
+pub(crate) type Filter = fn(&mut Interpreter, &str, Value, Arguments) -> TemplateResult<Value>;
+
 /// Where a list of statements ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -76,7 +79,7 @@ impl<'t> Interpreter<'t> {
         for container in modified {
             match container {
                 Value::List(list) => list.replace(Vec::new())?,
-                Value::Dict(dict) => dict.clear(),
+                Value::Dict(dict) => dict.replace(Vec::new())?,
                 _ => {}
             }
         }

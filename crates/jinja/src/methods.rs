@@ -3,6 +3,10 @@
 mod containers;
 mod texts;
 
+pub(crate) use self::containers::update;
+
+use std::rc::Rc;
+
 use crate::arguments::Arguments;
 use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
@@ -11,49 +15,10 @@ use crate::value::{ListKind, Value};
 /// Whether a value has a method of that name.
 pub(crate) fn exists(value: &Value, name: &str) -> bool {
     match value {
-        Value::Text(_) => matches!(
-            name,
-            "capitalize"
-                | "count"
-                | "endswith"
-                | "find"
-                | "format"
-                | "index"
-                | "join"
-                | "lower"
-                | "lstrip"
-                | "removeprefix"
-                | "removesuffix"
-                | "replace"
-                | "rfind"
-                | "rindex"
-                | "rsplit"
-                | "rstrip"
-                | "split"
-                | "splitlines"
-                | "startswith"
-                | "strip"
-                | "title"
-                | "upper"
-        ),
+        Value::Text(_) => texts::find(name).is_some(),
         Value::List(list) if list.kind() == ListKind::Tuple => matches!(name, "count" | "index"),
-        Value::List(_) => matches!(
-            name,
-            "append"
-                | "clear"
-                | "copy"
-                | "count"
-                | "extend"
-                | "index"
-                | "insert"
-                | "pop"
-                | "remove"
-                | "reverse"
-                | "sort"
-        ),
-        Value::Dict(dict) if !dict.is_namespace() => {
-            matches!(name, "clear" | "copy" | "get" | "items" | "keys" | "pop" | "setdefault" | "update" | "values")
-        }
+        Value::List(_) => containers::of_list(name).is_some(),
+        Value::Dict(dict) => !dict.is_namespace() && containers::of_dict(name).is_some(),
         _ => false,
     }
 }
@@ -65,10 +30,12 @@ pub(crate) fn call(run: &mut Interpreter, receiver: &Value, name: &str, argument
     for argument in &arguments.positional {
         run.read(argument)?;
     }
-    match receiver {
-        Value::Text(string) => texts::call(run, string, name, arguments),
-        Value::List(list) => containers::list_method(run, receiver, list, name, arguments),
-        Value::Dict(dict) => containers::dict_method(run, receiver, dict, name, arguments),
-        other => refused(format!("{} has no method '{name}'", other.type_name())),
-    }
+    let meter = Rc::clone(&run.meter);
+    let called = match receiver {
+        Value::Text(string) => texts::find(name).map(|method| method(run, &meter, string, name, arguments)),
+        Value::List(list) => containers::of_list(name).map(|method| method(run, receiver, list, name, arguments)),
+        Value::Dict(dict) => containers::of_dict(name).map(|method| method(run, receiver, dict, name, arguments)),
+        _ => None,
+    };
+    called.unwrap_or_else(|| refused(format!("{} has no method '{name}'", receiver.type_name())))
 }

@@ -89,6 +89,8 @@ fn number(operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Val
         BinaryOp::Remainder => "%",
         BinaryOp::Power => "**",
         BinaryOp::Concatenate => "~",
+        BinaryOp::And => "and",
+        BinaryOp::Or => "or",
     };
     let is_zero = right.as_float() == Some(0.0);
     if is_zero && matches!(operator, BinaryOp::Divide | BinaryOp::FloorDivide | BinaryOp::Remainder) {
@@ -111,7 +113,7 @@ fn number(operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Val
                 (_, Ok(exponent)) => left.checked_pow(exponent),
                 _ => None,
             },
-            BinaryOp::Concatenate => None,
+            BinaryOp::Concatenate | BinaryOp::And | BinaryOp::Or => None,
         };
         return result.map_or_else(overflow, |number| Ok(Value::Int(number)));
     }
@@ -129,7 +131,7 @@ fn number(operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Val
             if remainder != 0.0 && (remainder < 0.0) != (y < 0.0) { remainder + y } else { remainder }
         }
         BinaryOp::Power => x.powf(y),
-        BinaryOp::Concatenate => f64::NAN,
+        BinaryOp::Concatenate | BinaryOp::And | BinaryOp::Or => f64::NAN,
     }))
 }
 
@@ -191,7 +193,7 @@ pub(crate) fn slice(meter: &Rc<Meter>, value: &Value, bounds: &[Option<Value>; 3
             let mut items = Items::new(meter)?;
             for position in 0..count {
                 let index = start as i128 + step.saturating_mul(position as i128);
-                items.push(usize::try_from(index).ok().and_then(|index| list.get(index)).unwrap_or_default())?;
+                items.push(usize::try_from(index).ok().and_then(|index| list.at(index)).unwrap_or_default())?;
             }
             items.into_kind(list.kind())
         }

@@ -1,7 +1,5 @@
 //! Text of values: as Python's `str` and `repr`, and as JSON.
 
-use std::fmt::Write as _;
-
 use crate::compare::{self, MAX_DEPTH, too_deep};
 use crate::error::{TemplateResult, refused};
 use crate::meter::Meter;
@@ -46,18 +44,18 @@ pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> Templa
             out.push_str(open)?;
             for index in 0..list.len() {
                 out.push_str(if index == 0 { "" } else { ", " })?;
-                repr(out, &list.get(index).unwrap_or_default(), depth + 1)?;
+                repr(out, &list.at(index).unwrap_or_default(), depth + 1)?;
             }
             out.push_str(if list.len() == 1 && close == ")" { "," } else { "" })?;
             out.push_str(close)
         }
         Value::Dict(dict) => {
             out.push_str(if dict.is_namespace() { "<Namespace {" } else { "{" })?;
-            for (index, (key, value)) in dict.pairs()?.enumerate() {
+            for (index, (key, value)) in dict.items()?.iter().enumerate() {
                 out.push_str(if index == 0 { "" } else { ", " })?;
-                repr(out, &key, depth + 1)?;
+                repr(out, key, depth + 1)?;
                 out.push_str(": ")?;
-                repr(out, &value, depth + 1)?;
+                repr(out, value, depth + 1)?;
             }
             out.push_str(if dict.is_namespace() { "}>" } else { "}" })
         }
@@ -68,12 +66,9 @@ pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> Templa
 
 fn repr_text(out: &mut TextBuilder, text: &str) -> TemplateResult<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote)?;
-    let mut plain = 0;
-    for (at, c) in text.char_indices() {
-        let escaped = match c {
-            // Most characters.
-            ' '..='~' if c != quote && c != '\\' => continue,
+    quoted(out, text, quote, |c| {
+        Some(match c {
+            ' '..='~' if c != quote && c != '\\' => return None,
             '\\' => "\\\\".to_owned(),
             '\n' => "\\n".to_owned(),
             '\r' => "\\r".to_owned(),
@@ -82,18 +77,11 @@ fn repr_text(out: &mut TextBuilder, text: &str) -> TemplateResult<()> {
             c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) || c == '\u{ad}' => {
                 format!("\\x{:02x}", u32::from(c))
             }
-            c if !is_printable(c) => {
-                let code = u32::from(c);
-                if code > 0xffff { format!("\\U{code:08x}") } else { format!("\\u{code:04x}") }
-            }
-            _ => continue,
-        };
-        out.push_str(text.get(plain..at).unwrap_or_default())?;
-        out.push_str(&escaped)?;
-        plain = at + c.len_utf8();
-    }
-    out.push_str(text.get(plain..).unwrap_or_default())?;
-    out.push(quote)
+            c if is_printable(c) => return None,
+            c if u32::from(c) > 0xffff => format!("\\U{:08x}", u32::from(c)),
+            c => format!("\\u{:04x}", u32::from(c)),
+        })
+    })
 }
 
 /// Whether Python prints the character as it is. Unassigned characters, which Python escapes, are not known here, except for
@@ -165,27 +153,27 @@ pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, dept
         Value::Int(_) | Value::Float(_) => repr(out, value, 0),
         Value::Text(text) => json_text(out, text, style.ensure_ascii),
         Value::Dict(dict) if !dict.is_namespace() => {
-            let mut pairs = dict.pairs()?;
+            let mut pairs = dict.items()?;
             if style.sort_keys {
                 let meter = Rc::clone(out.meter());
-                compare::sort(&meter, pairs.as_mut(), false)?;
+                compare::sort(&meter, &mut pairs, false)?;
             }
-            let is_empty = pairs.len() == 0;
+            let is_empty = pairs.is_empty();
             out.push('{')?;
-            for (index, (key, value)) in pairs.enumerate() {
+            for (index, (key, value)) in pairs.iter().enumerate() {
                 out.push_str(if index == 0 { "" } else { &style.item })?;
                 line(out, depth + 1)?;
                 match &key {
                     Value::Text(text) => json_text(out, text, style.ensure_ascii)?,
                     Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
                         out.push('"')?;
-                        json(out, &key, style, depth + 1)?;
+                        json(out, key, style, depth + 1)?;
                         out.push('"')?;
                     }
                     other => return refused(format!("tojson: {} cannot be a key", other.type_name())),
                 }
                 out.push_str(&style.key)?;
-                json(out, &value, style, depth + 1)?;
+                json(out, value, style, depth + 1)?;
             }
             if !is_empty {
                 line(out, depth)?;
@@ -197,7 +185,7 @@ pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, dept
             for index in 0..list.len() {
                 out.push_str(if index == 0 { "" } else { &style.item })?;
                 line(out, depth + 1)?;
-                json(out, &list.get(index).unwrap_or_default(), style, depth + 1)?;
+                json(out, &list.at(index).unwrap_or_default(), style, depth + 1)?;
             }
             if list.len() > 0 {
                 line(out, depth)?;
@@ -209,10 +197,8 @@ pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, dept
 }
 
 fn json_text(out: &mut TextBuilder, text: &str, ensure_ascii: bool) -> TemplateResult<()> {
-    out.push('"')?;
-    let mut plain = 0;
-    for (at, c) in text.char_indices() {
-        let escaped = match c {
+    quoted(out, text, '"', |c| {
+        Some(match c {
             '"' => "\\\"".to_owned(),
             '\\' => "\\\\".to_owned(),
             '\n' => "\\n".to_owned(),
@@ -222,18 +208,28 @@ fn json_text(out: &mut TextBuilder, text: &str, ensure_ascii: bool) -> TemplateR
             '\u{c}' => "\\f".to_owned(),
             c if c < ' ' => format!("\\u{:04x}", u32::from(c)),
             c if ensure_ascii && !(' '..='~').contains(&c) => {
-                let mut escaped = String::new();
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(escaped, "\\u{unit:04x}");
-                }
-                escaped
+                c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
             }
-            _ => continue,
-        };
+            _ => return None,
+        })
+    })
+}
+
+/// Prints a text between quotes, with what its characters are escaped as.
+fn quoted(
+    out: &mut TextBuilder,
+    text: &str,
+    quote: char,
+    escape: impl Fn(char) -> Option<String>,
+) -> TemplateResult<()> {
+    out.push(quote)?;
+    let mut plain = 0;
+    for (at, c) in text.char_indices() {
+        let Some(escaped) = escape(c) else { continue };
         out.push_str(text.get(plain..at).unwrap_or_default())?;
         out.push_str(&escaped)?;
         plain = at + c.len_utf8();
     }
     out.push_str(text.get(plain..).unwrap_or_default())?;
-    out.push('"')
+    out.push(quote)
 }

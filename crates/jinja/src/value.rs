@@ -5,7 +5,7 @@
 //! modified containers at its end, so that none is leaked.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
 use crate::error::TemplateResult;
@@ -46,69 +46,82 @@ pub(crate) enum ListKind {
     Tuple,
 }
 
-/// A list or a tuple.
-pub struct List {
-    items: RefCell<Vec<Value>>,
-    kind: ListKind,
+/// What a container has: values, or pairs of them.
+pub trait ContainerItem: Clone {
+    /// All values in these items.
+    fn values(items: Vec<Self>) -> Vec<Value>;
+}
+
+impl ContainerItem for Value {
+    fn values(items: Vec<Value>) -> Vec<Value> {
+        items
+    }
+}
+
+impl ContainerItem for (Value, Value) {
+    fn values(pairs: Vec<(Value, Value)>) -> Vec<Value> {
+        pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()
+    }
+}
+
+/// The items of a list, or the pairs of a dictionary in the order of insertion. Their memory is counted.
+pub struct Container<T: ContainerItem> {
+    items: RefCell<Vec<T>>,
     is_modified: Cell<bool>,
     held: Held,
 }
 
-impl List {
+impl<T: ContainerItem> Container<T> {
     const OVERHEAD: usize = 96;
-    const ITEM: usize = size_of::<Value>();
+    const ITEM: usize = size_of::<T>();
 
-    fn new(meter: &Rc<Meter>, kind: ListKind, items: Vec<Value>) -> TemplateResult<Rc<List>> {
+    fn new(meter: &Rc<Meter>, items: Vec<T>) -> TemplateResult<Container<T>> {
         meter.step(items.len() / 8)?;
-        let held = Held::new(meter, List::OVERHEAD + items.len() * List::ITEM)?;
-        Ok(Rc::new(List { items: RefCell::new(items), kind, is_modified: Cell::new(false), held }))
-    }
-
-    pub(crate) fn kind(&self) -> ListKind {
-        self.kind
+        let held = Held::new(meter, Self::OVERHEAD + items.len() * Self::ITEM)?;
+        Ok(Container { items: RefCell::new(items), is_modified: Cell::new(false), held })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.items.borrow().len()
     }
 
-    pub(crate) fn get(&self, index: usize) -> Option<Value> {
-        self.items.borrow().get(index).cloned()
+    pub(crate) fn at(&self, position: usize) -> Option<T> {
+        self.items.borrow().get(position).cloned()
     }
 
     /// A copy of the items. Counted as steps, and as memory only while it exists.
-    pub(crate) fn items(&self) -> TemplateResult<Items> {
+    pub(crate) fn items(&self) -> TemplateResult<CopiedItems<T>> {
         let len = self.len();
         self.held.meter().step(len / 4)?;
-        let held = Held::new(self.held.meter(), len * List::ITEM)?;
-        Ok(Items { items: self.items.borrow().clone(), held })
+        let held = Held::new(self.held.meter(), len * Self::ITEM)?;
+        Ok(CopiedItems { items: self.items.borrow().clone(), held })
     }
 
-    pub(crate) fn insert(&self, index: usize, item: Value) -> TemplateResult<()> {
+    /// Inserts an item, at the end if the position is behind it.
+    pub(crate) fn insert(&self, position: usize, item: T) -> TemplateResult<()> {
         let len = self.len();
-        self.held.meter().step((len - index.min(len)) / 32)?;
-        self.held.grow(List::ITEM)?;
-        self.items.borrow_mut().insert(index.min(len), item);
+        self.held.meter().step((len - position.min(len)) / 32)?;
+        self.held.grow(Self::ITEM)?;
+        self.items.borrow_mut().insert(position.min(len), item);
         Ok(())
     }
 
-    pub(crate) fn remove(&self, index: usize) -> TemplateResult<Option<Value>> {
+    pub(crate) fn remove(&self, position: usize) -> TemplateResult<Option<T>> {
         let len = self.len();
-        if index >= len {
+        if position >= len {
             return Ok(None);
         }
-        self.held.meter().step((len - index) / 32)?;
-        self.held.shrink(List::ITEM);
-        let removed = self.items.borrow_mut().remove(index);
+        self.held.meter().step((len - position) / 32)?;
+        self.held.shrink(Self::ITEM);
+        let removed = self.items.borrow_mut().remove(position);
         Ok(Some(removed))
     }
 
     /// Replaces all items by these.
-    pub(crate) fn replace(&self, items: Vec<Value>) -> TemplateResult<()> {
-        let (new, old) = (items.len() * List::ITEM, self.len() * List::ITEM);
-        self.held.grow(new)?;
+    pub(crate) fn replace(&self, items: Vec<T>) -> TemplateResult<()> {
+        self.held.grow(items.len() * Self::ITEM)?;
         let before = std::mem::replace(&mut *self.items.borrow_mut(), items);
-        self.held.shrink(old);
+        self.held.shrink(before.len() * Self::ITEM);
         drop(before);
         Ok(())
     }
@@ -117,41 +130,61 @@ impl List {
     pub(crate) fn begin_modification(&self) -> bool {
         !self.is_modified.replace(true)
     }
-}
 
-impl Drop for List {
-    fn drop(&mut self) {
-        drop_all(std::mem::take(self.items.get_mut()));
+    fn take_values(&mut self) -> Vec<Value> {
+        T::values(std::mem::take(self.items.get_mut()))
     }
 }
 
-/// The pairs of a dictionary, in the order of insertion.
-type Pairs = Vec<(Value, Value)>;
+impl<T: ContainerItem> Drop for Container<T> {
+    fn drop(&mut self) {
+        drop_all(self.take_values());
+    }
+}
+
+/// A list or a tuple.
+pub struct List {
+    items: Container<Value>,
+    kind: ListKind,
+}
+
+impl List {
+    pub(crate) fn kind(&self) -> ListKind {
+        self.kind
+    }
+}
+
+impl Deref for List {
+    type Target = Container<Value>;
+
+    fn deref(&self) -> &Container<Value> {
+        &self.items
+    }
+}
 
 /// A dictionary or a namespace.
 pub struct Dict {
-    pairs: RefCell<Pairs>,
+    pairs: Container<(Value, Value)>,
     is_namespace: bool,
-    is_modified: Cell<bool>,
-    held: Held,
+}
+
+impl Deref for Dict {
+    type Target = Container<(Value, Value)>;
+
+    fn deref(&self) -> &Container<(Value, Value)> {
+        &self.pairs
+    }
 }
 
 impl Dict {
-    const OVERHEAD: usize = 96;
-    const PAIR: usize = 2 * size_of::<Value>();
-
     pub(crate) fn is_namespace(&self) -> bool {
         self.is_namespace
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.pairs.borrow().len()
-    }
-
     /// The position of a key that is a text.
     fn position(&self, key: &str) -> TemplateResult<Option<usize>> {
-        let pairs = self.pairs.borrow();
-        let meter = self.held.meter();
+        let pairs = self.pairs.items.borrow();
+        let meter = self.pairs.held.meter();
         for (at, (name, _)) in pairs.iter().enumerate() {
             if at % 8 == 7 {
                 meter.step(1)?;
@@ -173,121 +206,37 @@ impl Dict {
         Ok(position.and_then(|position| self.at(position)).map(|(_, value)| value))
     }
 
-    pub(crate) fn at(&self, position: usize) -> Option<(Value, Value)> {
-        self.pairs.borrow().get(position).cloned()
-    }
-
-    /// A copy of the pairs. Counted as steps, and as memory only while it exists.
-    pub(crate) fn pairs(&self) -> TemplateResult<CopiedPairs> {
-        let len = self.len();
-        self.held.meter().step(len / 4)?;
-        let held = Held::new(self.held.meter(), len * Dict::PAIR)?;
-        Ok(CopiedPairs { pairs: self.pairs.borrow().clone().into_iter(), _held: held })
-    }
-
     /// Adds a pair whose key is not in it.
     pub(crate) fn push(&self, key: Value, value: Value) -> TemplateResult<()> {
-        self.held.grow(Dict::PAIR)?;
-        self.pairs.borrow_mut().push((key, value));
-        Ok(())
+        self.insert(usize::MAX, (key, value))
     }
 
     pub(crate) fn replace_at(&self, position: usize, value: Value) {
-        let before = self.pairs.borrow_mut().get_mut(position).map(|(_, old)| std::mem::replace(old, value));
+        let before = self.pairs.items.borrow_mut().get_mut(position).map(|(_, old)| std::mem::replace(old, value));
         drop(before);
-    }
-
-    pub(crate) fn remove_at(&self, position: usize) -> TemplateResult<Option<(Value, Value)>> {
-        let len = self.len();
-        if position >= len {
-            return Ok(None);
-        }
-        self.held.meter().step((len - position) / 32)?;
-        self.held.shrink(Dict::PAIR);
-        let removed = self.pairs.borrow_mut().remove(position);
-        Ok(Some(removed))
-    }
-
-    pub(crate) fn clear(&self) {
-        let before = std::mem::take(&mut *self.pairs.borrow_mut());
-        self.held.shrink(before.len() * Dict::PAIR);
     }
 
     /// Sets the value of a key that is a text.
     pub(crate) fn set(&self, key: &str, value: Value) -> TemplateResult<()> {
         match self.position(key)? {
             Some(position) => self.replace_at(position, value),
-            None => self.push(text(self.held.meter(), key)?, value)?,
+            None => self.push(text(self.pairs.held.meter(), key)?, value)?,
         }
         Ok(())
-    }
-
-    /// Whether this is the first modification.
-    pub(crate) fn begin_modification(&self) -> bool {
-        !self.is_modified.replace(true)
-    }
-}
-
-/// A copy of a dictionary's pairs, whose memory is counted.
-pub(crate) struct CopiedPairs {
-    pairs: std::vec::IntoIter<(Value, Value)>,
-    _held: Held,
-}
-
-impl CopiedPairs {
-    /// The pairs that are left.
-    pub(crate) fn as_mut(&mut self) -> &mut [(Value, Value)] {
-        self.pairs.as_mut_slice()
-    }
-}
-
-impl Iterator for CopiedPairs {
-    type Item = (Value, Value);
-
-    fn next(&mut self) -> Option<(Value, Value)> {
-        self.pairs.next()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.pairs.size_hint()
-    }
-}
-
-impl ExactSizeIterator for CopiedPairs {}
-
-impl Drop for Dict {
-    fn drop(&mut self) {
-        drop_all(std::mem::take(self.pairs.get_mut()).into_iter().flat_map(|(key, value)| [key, value]).collect());
     }
 }
 
 /// Drops values without recursion, however deeply they are nested.
 fn drop_all(mut values: Vec<Value>) {
     while let Some(value) = values.pop() {
-        match value {
-            Value::List(list) => {
-                if let Some(mut list) = Rc::into_inner(list) {
-                    values.append(list.items.get_mut());
-                }
-            }
-            Value::Dict(dict) => {
-                if let Some(mut dict) = Rc::into_inner(dict) {
-                    values
-                        .extend(std::mem::take(dict.pairs.get_mut()).into_iter().flat_map(|(key, value)| [key, value]));
-                }
-            }
-            Value::Callable(callable) => {
-                if let Some(mut callable) = Rc::into_inner(callable) {
-                    values.append(&mut callable.take());
-                }
-            }
-            Value::Loop(state) => {
-                if let Some(mut state) = Rc::into_inner(state) {
-                    values.append(&mut state.items.items);
-                }
-            }
-            _ => {}
-        }
+        let inner = match value {
+            Value::List(list) => Rc::into_inner(list).map(|mut list| list.items.take_values()),
+            Value::Dict(dict) => Rc::into_inner(dict).map(|mut dict| dict.pairs.take_values()),
+            Value::Callable(callable) => Rc::into_inner(callable).map(|mut callable| callable.take()),
+            Value::Loop(state) => Rc::into_inner(state).map(|mut state| std::mem::take(&mut state.items.items)),
+            _ => None,
+        };
+        values.extend(inner.into_iter().flatten());
     }
 }
 
@@ -337,10 +286,13 @@ impl LoopState {
 }
 
 /// A copy of a container's items, whose memory is counted.
-pub struct Items {
-    items: Vec<Value>,
+pub struct CopiedItems<T: ContainerItem> {
+    items: Vec<T>,
     held: Held,
 }
+
+/// Copied values, or values that become a list.
+pub type Items = CopiedItems<Value>;
 
 impl Items {
     pub(crate) fn new(meter: &Rc<Meter>) -> TemplateResult<Items> {
@@ -349,7 +301,7 @@ impl Items {
 
     pub(crate) fn push(&mut self, item: Value) -> TemplateResult<()> {
         self.held.meter().step(1)?;
-        self.held.grow(List::ITEM)?;
+        self.held.grow(size_of::<Value>())?;
         self.items.push(item);
         Ok(())
     }
@@ -361,30 +313,32 @@ impl Items {
     pub(crate) fn into_kind(mut self, kind: ListKind) -> TemplateResult<Value> {
         let items = std::mem::take(&mut self.items);
         self.held.shrink(usize::MAX);
-        Ok(Value::List(List::new(self.held.meter(), kind, items)?))
+        sequence(self.held.meter(), kind, items)
     }
 
     /// The items. Their memory is no longer counted.
     pub(crate) fn into_vec(mut self) -> Vec<Value> {
         std::mem::take(&mut self.items)
     }
-
-    pub(crate) fn as_mut(&mut self) -> &mut Vec<Value> {
-        &mut self.items
-    }
 }
 
-impl Drop for Items {
+impl<T: ContainerItem> Drop for CopiedItems<T> {
     fn drop(&mut self) {
-        drop_all(std::mem::take(&mut self.items));
+        drop_all(T::values(std::mem::take(&mut self.items)));
     }
 }
 
-impl Deref for Items {
-    type Target = [Value];
+impl<T: ContainerItem> Deref for CopiedItems<T> {
+    type Target = Vec<T>;
 
-    fn deref(&self) -> &[Value] {
+    fn deref(&self) -> &Vec<T> {
         &self.items
+    }
+}
+
+impl<T: ContainerItem> DerefMut for CopiedItems<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.items
     }
 }
 
@@ -402,20 +356,23 @@ pub(crate) fn text(meter: &Rc<Meter>, text: &str) -> TemplateResult<Value> {
     Ok(builder.finish())
 }
 
+fn sequence(meter: &Rc<Meter>, kind: ListKind, items: Vec<Value>) -> TemplateResult<Value> {
+    Ok(Value::List(Rc::new(List { items: Container::new(meter, items)?, kind })))
+}
+
 /// A list value.
 pub(crate) fn list(meter: &Rc<Meter>, items: Vec<Value>) -> TemplateResult<Value> {
-    Ok(Value::List(List::new(meter, ListKind::List, items)?))
+    sequence(meter, ListKind::List, items)
 }
 
 /// A tuple value.
 pub(crate) fn tuple(meter: &Rc<Meter>, items: Vec<Value>) -> TemplateResult<Value> {
-    Ok(Value::List(List::new(meter, ListKind::Tuple, items)?))
+    sequence(meter, ListKind::Tuple, items)
 }
 
 /// An empty dictionary, or a namespace.
 pub(crate) fn dict(meter: &Rc<Meter>, is_namespace: bool) -> TemplateResult<Rc<Dict>> {
-    let (pairs, is_modified) = (RefCell::default(), Cell::new(false));
-    Ok(Rc::new(Dict { pairs, is_namespace, is_modified, held: Held::new(meter, Dict::OVERHEAD)? }))
+    Ok(Rc::new(Dict { pairs: Container::new(meter, Vec::new())?, is_namespace }))
 }
 
 impl Value {

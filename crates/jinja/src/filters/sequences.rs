@@ -3,40 +3,31 @@
 use crate::arguments::{Arguments, flag, required};
 use crate::compare;
 use crate::error::{TemplateResult, refused};
-use crate::interpreter::Interpreter;
-use crate::predicates;
+use crate::interpreter::{Filter, Interpreter};
+use crate::methods;
 use crate::print;
 use crate::text::TextBuilder;
 use crate::value::{Items, Value, list, text, tuple};
 
-/// Applies a filter.
-pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
-    match name {
-        "length" | "count" => length(run, &value),
-        "list" => run.iterate(&value)?.into_list(),
-        "first" => {
-            let first = match &value {
-                Value::List(list) => list.get(0),
-                Value::Text(string) => match string.chars().next() {
-                    Some(c) => Some(text(&run.meter, c.encode_utf8(&mut [0; 4]))?),
-                    None => None,
-                },
-                other => run.iterate(other)?.first().cloned(),
+/// The filter of that name.
+pub(super) fn find(name: &str) -> Option<Filter> {
+    let found: Filter = match name {
+        "length" | "count" => |run, _, value, _| length(run, &value),
+        "list" => |run, _, value, _| run.iterate(&value)?.into_list(),
+        "first" | "last" => |run, name, value, _| {
+            let is_first = name == "first";
+            let end = |string: &str| if is_first { string.chars().next() } else { string.chars().next_back() };
+            let found = match &value {
+                Value::List(list) => list.at(if is_first { 0 } else { list.len().wrapping_sub(1) }),
+                Value::Text(string) => end(string).map(|c| text(&run.meter, c.encode_utf8(&mut [0; 4]))).transpose()?,
+                other => {
+                    let items = run.iterate(other)?;
+                    if is_first { items.first() } else { items.last() }.cloned()
+                }
             };
-            Ok(first.unwrap_or_default())
-        }
-        "last" => {
-            let last = match &value {
-                Value::List(list) => list.len().checked_sub(1).and_then(|last| list.get(last)),
-                Value::Text(string) => match string.chars().next_back() {
-                    Some(c) => Some(text(&run.meter, c.encode_utf8(&mut [0; 4]))?),
-                    None => None,
-                },
-                other => run.iterate(other)?.last().cloned(),
-            };
-            Ok(last.unwrap_or_default())
-        }
-        "reverse" => match &value {
+            Ok(found.unwrap_or_default())
+        },
+        "reverse" => |run, _, value, _| match &value {
             Value::Text(string) => {
                 let mut out = TextBuilder::new(&run.meter)?;
                 string.chars().rev().try_for_each(|c| out.push(c))?;
@@ -44,19 +35,21 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
             }
             other => {
                 let mut items = run.iterate(other)?;
-                items.as_mut().reverse();
+                items.reverse();
                 items.into_list()
             }
         },
-        "items" => match &value {
+        "items" => |run, _, value, arguments| match &value {
             Value::Undefined => Items::new(&run.meter)?.into_list(),
-            Value::Dict(_) => pairs(run, &value),
+            Value::Dict(_) => methods::call(run, &value, "items", arguments),
             other => refused(format!("items: expected a dictionary, got {}", other.type_name())),
         },
-        "join" => join(run, &value, arguments),
-        "map" => map(run, &value, arguments),
-        "select" | "reject" | "selectattr" | "rejectattr" => select(run, name, &value, arguments),
-        "sort" => {
+        "join" => |run, _, value, arguments| join(run, &value, arguments),
+        "map" => |run, _, value, arguments| map(run, &value, arguments),
+        "select" | "reject" | "selectattr" | "rejectattr" => {
+            |run, name, value, arguments| select(run, name, &value, arguments)
+        }
+        "sort" => |run, name, value, arguments| {
             let [reverse, case_sensitive, attribute] =
                 arguments.bind(name, ["reverse", "case_sensitive", "attribute"])?;
             let mut keyed = Vec::new();
@@ -68,23 +61,23 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
             let _held = run.held(4 * keyed.len() * size_of::<Value>())?;
             compare::sort(&run.meter, &mut keyed, flag(reverse))?;
             list(&run.meter, keyed.into_iter().map(|(_, item)| item).collect())
-        }
-        "dictsort" => {
+        },
+        "dictsort" => |run, name, value, arguments| {
             let [case_sensitive, by, reverse] = arguments.bind(name, ["case_sensitive", "by", "reverse"])?;
             let Value::Dict(dict) = &value else {
                 return refused(format!("dictsort: expected a dictionary, got {}", value.type_name()));
             };
             let by_value = by.as_ref().and_then(Value::as_str) == Some("value");
             let mut keyed = Vec::new();
-            for (key, item) in dict.pairs()? {
+            for (key, item) in dict.items()?.drain(..) {
                 let sorted_by = if by_value { &item } else { &key };
                 let sorted_by = sort_key(run, sorted_by, None, flag(case_sensitive.clone()))?;
                 keyed.push((sorted_by, tuple(&run.meter, vec![key, item])?));
             }
             compare::sort(&run.meter, &mut keyed, flag(reverse))?;
             list(&run.meter, keyed.into_iter().map(|(_, item)| item).collect())
-        }
-        "min" | "max" => {
+        },
+        "min" | "max" => |run, name, value, arguments| {
             let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
             let mut best: Option<(Value, Value)> = None;
             for item in run.iterate(&value)?.iter() {
@@ -101,8 +94,8 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 }
             }
             Ok(best.map_or(Value::Undefined, |(_, item)| item))
-        }
-        _ => {
+        },
+        "unique" => |run, name, value, arguments| {
             let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
             let (mut seen, mut kept) = (Items::new(&run.meter)?, Items::new(&run.meter)?);
             'items: for item in run.iterate(&value)?.iter() {
@@ -116,8 +109,10 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 kept.push(item.clone())?;
             }
             kept.into_list()
-        }
-    }
+        },
+        _ => return None,
+    };
+    Some(found)
 }
 
 /// The length of a value. That of an undefined value is 0.
@@ -132,17 +127,6 @@ pub(super) fn length(run: &mut Interpreter, value: &Value) -> TemplateResult<Val
         Value::Dict(dict) if !dict.is_namespace() => dict.len(),
         other => return refused(format!("{} has no length", other.type_name())),
     }))
-}
-
-/// The pairs of a dictionary as a list of tuples.
-pub(super) fn pairs(run: &mut Interpreter, value: &Value) -> TemplateResult<Value> {
-    let mut items = Items::new(&run.meter)?;
-    if let Value::Dict(dict) = value {
-        for (key, item) in dict.pairs()? {
-            items.push(tuple(&run.meter, vec![key, item])?)?;
-        }
-    }
-    items.into_list()
 }
 
 /// The attribute of an item. Dots lead further (`function.name`).
@@ -252,7 +236,7 @@ fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Argum
             None => tested.is_true(),
             Some(Some(test)) => {
                 let arguments = arguments.copied()?;
-                predicates::call(run, test, &tested, arguments)?
+                run.test(test, &tested, arguments)?
             }
             Some(None) => return refused(format!("{name}: expected the name of a test")),
         };

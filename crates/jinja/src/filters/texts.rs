@@ -1,34 +1,28 @@
 //! Filters of texts.
 
-use std::rc::Rc;
-
 use crate::arguments::{Arguments, flag, required, size};
 use crate::error::TemplateResult;
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Filter, Interpreter};
 use crate::methods;
 use crate::print;
 use crate::text::TextBuilder;
 use crate::value::Value;
 
-/// Applies a filter. Values that are not texts are printed first, as in Jinja2.
-pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
-    let value = print::to_text(&run.meter, &value)?;
-    let string = value.as_str().unwrap_or_default();
-    let meter = Rc::clone(&run.meter);
-    let meter = &meter;
-    match name {
+/// The filter of that name, which gets a text.
+pub(super) fn find(name: &str) -> Option<Filter> {
+    let found: Filter = match name {
         "lower" | "upper" | "capitalize" | "split" | "strip" | "lstrip" | "rstrip" => {
-            methods::call(run, &value, name, arguments)
+            |run, name, value, arguments| methods::call(run, &value, name, arguments)
         }
-        "trim" => {
+        "trim" => |run, name, value, arguments| {
             let [chars] = arguments.bind(name, ["chars"])?;
             let chars = chars.filter(|chars| !chars.is_undefined());
-            methods::call(run, &value, "strip", Arguments::of(meter, chars)?)
-        }
-        "title" => {
-            let mut out = TextBuilder::new(meter)?;
+            methods::call(run, &value, "strip", Arguments::of(&run.meter, chars)?)
+        },
+        "title" => |run, _, value, _| {
+            let mut out = TextBuilder::new(&run.meter)?;
             let mut begins = true;
-            for c in string.chars() {
+            for c in value.as_str().unwrap_or_default().chars() {
                 if begins {
                     c.to_uppercase().try_for_each(|c| out.push(c))?;
                 } else {
@@ -37,20 +31,22 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
                 begins = c.is_whitespace() || "-({[<".contains(c);
             }
             Ok(out.finish())
-        }
-        "replace" => {
+        },
+        "replace" => |run, name, value, arguments| {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
-            let mut parts = Arguments::new(meter)?;
+            let mut parts = Arguments::new(&run.meter)?;
             for part in [old, new] {
-                parts.push(print::to_text(meter, &required(name, part)?)?)?;
+                parts.push(print::to_text(&run.meter, &required(name, part)?)?)?;
             }
             if let Some(count) = count.filter(|count| !matches!(count, Value::None | Value::Undefined)) {
                 parts.push(count)?;
             }
             methods::call(run, &value, name, parts)
-        }
-        _ => indent(run, string, arguments),
-    }
+        },
+        "indent" => |run, _, value, arguments| indent(run, value.as_str().unwrap_or_default(), arguments),
+        _ => return None,
+    };
+    Some(found)
 }
 
 fn indent(run: &mut Interpreter, string: &str, arguments: Arguments) -> TemplateResult<Value> {

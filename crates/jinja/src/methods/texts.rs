@@ -12,17 +12,20 @@ use crate::search::Searched;
 use crate::text::TextBuilder;
 use crate::value::{Items, Value, text};
 
-pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
-    let meter = &Rc::clone(&run.meter);
-    match name {
-        "lower" => mapped(meter, string.chars().flat_map(char::to_lowercase)),
-        "upper" => mapped(meter, string.chars().flat_map(char::to_uppercase)),
-        "capitalize" => {
+/// A method of a text: gets the text, its own name and its arguments.
+pub(super) type TextMethod = fn(&mut Interpreter, &Rc<Meter>, &str, &str, Arguments) -> TemplateResult<Value>;
+
+/// The method of that name.
+pub(super) fn find(name: &str) -> Option<TextMethod> {
+    let found: TextMethod = match name {
+        "lower" => |_, meter, string, _, _| mapped(meter, string.chars().flat_map(char::to_lowercase)),
+        "upper" => |_, meter, string, _, _| mapped(meter, string.chars().flat_map(char::to_uppercase)),
+        "capitalize" => |_, meter, string, _, _| {
             let mut chars = string.chars();
             let first = chars.next().into_iter().flat_map(char::to_uppercase);
             mapped(meter, first.chain(chars.flat_map(char::to_lowercase)))
-        }
-        "title" => {
+        },
+        "title" => |_, meter, string, _, _| {
             let (mut out, mut is_inside) = (TextBuilder::new(meter)?, false);
             for c in string.chars() {
                 match is_inside {
@@ -32,12 +35,12 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 is_inside = c.is_alphabetic();
             }
             Ok(out.finish())
-        }
-        "strip" | "lstrip" | "rstrip" => {
+        },
+        "strip" | "lstrip" | "rstrip" => |_, meter, string, name, arguments| {
             let [chars] = arguments.bind(name, ["chars"])?;
             text(meter, stripped(meter, string, name, chars)?)
-        }
-        "removeprefix" | "removesuffix" => {
+        },
+        "removeprefix" | "removesuffix" => |_, meter, string, name, arguments| {
             let [affix] = arguments.bind(name, ["affix"])?;
             let affix = required_text(name, affix)?;
             let affix = affix.as_str().unwrap_or_default();
@@ -45,8 +48,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             let shorter =
                 if name == "removeprefix" { searched.without_prefix(affix) } else { searched.without_suffix(affix) };
             text(meter, shorter.unwrap_or(string))
-        }
-        "startswith" | "endswith" => {
+        },
+        "startswith" | "endswith" => |_, meter, string, name, arguments| {
             let [affix, start, end] = arguments.bind(name, ["affix", "start", "end"])?;
             let Some((part, _)) = part(string, name, start, end)? else { return Ok(Value::Bool(false)) };
             let affixes = match required(name, affix)? {
@@ -67,8 +70,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 }
             }
             Ok(Value::Bool(false))
-        }
-        "split" | "rsplit" => {
+        },
+        "split" | "rsplit" => |_, meter, string, name, arguments| {
             let [separator, count] = arguments.bind(name, ["sep", "maxsplit"])?;
             let count = int(name, count, -1)?;
             let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -95,13 +98,13 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                     }
                     parts.push(text(meter, string.get(start..end).unwrap_or_default())?)?;
                     if name == "rsplit" {
-                        parts.as_mut().reverse();
+                        parts.reverse();
                     }
                     parts.into_list()
                 }
             }
-        }
-        "splitlines" => {
+        },
+        "splitlines" => |_, meter, string, name, arguments| {
             let [keeps_ends] = arguments.bind(name, ["keepends"])?;
             let keeps_ends = flag(keeps_ends);
             let mut lines = Items::new(meter)?;
@@ -118,8 +121,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 lines.push(text(meter, rest)?)?;
             }
             lines.into_list()
-        }
-        "replace" => {
+        },
+        "replace" => |_, meter, string, name, arguments| {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
             let (old, new) = (required_text(name, old)?, required_text(name, new)?);
             replaced(
@@ -129,8 +132,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 new.as_str().unwrap_or_default(),
                 int(name, count, -1)?,
             )
-        }
-        "find" | "rfind" | "index" | "rindex" => {
+        },
+        "find" | "rfind" | "index" | "rindex" => |_, meter, string, name, arguments| {
             let [sought, start, end] = arguments.bind(name, ["sub", "start", "end"])?;
             let sought = required_text(name, sought)?;
             let sought = sought.as_str().unwrap_or_default();
@@ -150,8 +153,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 None if name.ends_with("find") => Ok(Value::Int(-1)),
                 None => refused(format!("{name}: the substring was not found")),
             }
-        }
-        "count" => {
+        },
+        "count" => |_, meter, string, name, arguments| {
             let [sought, start, end] = arguments.bind(name, ["sub", "start", "end"])?;
             let sought = required_text(name, sought)?;
             let sought = sought.as_str().unwrap_or_default();
@@ -160,8 +163,8 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
             let n =
                 if is_empty { part.chars().count() + 1 } else { Searched::new(meter, part)?.matches(sought).count() };
             Ok(Value::int(n))
-        }
-        "join" => {
+        },
+        "join" => |run, meter, string, name, arguments| {
             let [items] = arguments.bind(name, ["iterable"])?;
             let mut out = TextBuilder::new(meter)?;
             for (index, item) in run.iterate(&required(name, items)?)?.iter().enumerate() {
@@ -172,10 +175,11 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 out.push_str(item)?;
             }
             Ok(out.finish())
-        }
-        "format" => format(meter, string, &arguments),
-        _ => refused(format!("a string has no method '{name}'")),
-    }
+        },
+        "format" => |_, meter, string, _, arguments| format(meter, string, &arguments),
+        _ => return None,
+    };
+    Some(found)
 }
 
 /// Python's `pattern.format(...)` with the fields `{}`, `{0}` and `{name}`. Templates use no others, and llama.cpp only `{}`.
@@ -277,7 +281,7 @@ fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, co
         rest = remaining;
     }
     if from_right {
-        parts.as_mut().reverse();
+        parts.reverse();
     }
     parts.into_list()
 }

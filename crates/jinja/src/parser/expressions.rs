@@ -63,25 +63,11 @@ impl TemplateParser {
     }
 
     pub(super) fn or(&mut self) -> TemplateResult<Expr> {
-        let mut left = self.and()?;
-        while self.is_name("or") {
-            let line = self.line();
-            self.at += 1;
-            let right = self.and()?;
-            left = self.node(line, [left.depth, right.depth], ExprKind::Or(boxed(left), boxed(right)))?;
-        }
-        Ok(left)
+        self.chain(&[("or", BinaryOp::Or)], TemplateParser::and)
     }
 
     fn and(&mut self) -> TemplateResult<Expr> {
-        let mut left = self.not()?;
-        while self.is_name("and") {
-            let line = self.line();
-            self.at += 1;
-            let right = self.not()?;
-            left = self.node(line, [left.depth, right.depth], ExprKind::And(boxed(left), boxed(right)))?;
-        }
-        Ok(left)
+        self.chain(&[("and", BinaryOp::And)], TemplateParser::not)
     }
 
     fn not(&mut self) -> TemplateResult<Expr> {
@@ -128,7 +114,9 @@ impl TemplateParser {
         operand: impl Fn(&mut TemplateParser) -> TemplateResult<Expr>,
     ) -> TemplateResult<Expr> {
         let mut left = operand(self)?;
-        while let Some((_, operator)) = operators.iter().find(|(token, _)| self.is_operator(token)) {
+        while let Some((_, operator)) =
+            operators.iter().find(|(token, _)| self.is_operator(token) || self.is_name(token))
+        {
             let line = self.line();
             self.at += 1;
             let right = operand(self)?;
