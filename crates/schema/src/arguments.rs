@@ -125,13 +125,6 @@ impl Schema {
         let node = write_values(self, &read, others, &mut values)?;
         Ok(node.map(|node| CompiledSchema { node, unenforced: values.into_unenforced() }))
     }
-
-    /// The value that the text of an argument means; see [`ArgumentKind`]. `None`: it must be JSON, and is not. The value can be invalid
-    /// under the schema, if the text does not come from the grammar.
-    #[must_use]
-    pub fn read_argument(&self, kind: ArgumentKind, text: &str) -> Option<Value> {
-        read(self, kind, text)
-    }
 }
 
 /// See [`Schema::parameters`].
@@ -382,18 +375,4 @@ fn write_values(
         });
     }
     Ok((!forms.is_empty()).then(|| values.tree.alt(&forms)))
-}
-
-/// See [`Schema::read_argument`].
-fn read(schema: &Schema, kind: ArgumentKind, text: &str) -> Option<Value> {
-    let string = || Value::String(text.to_owned());
-    match kind {
-        ArgumentKind::Text => Some(string()),
-        ArgumentKind::Json => serde_json::from_str(text).ok(),
-        ArgumentKind::Either => {
-            let is_bare = text.trim().len() == text.len();
-            let json = serde_json::from_str::<Value>(text).ok().filter(|value| is_bare && !value.is_string());
-            Some(json.filter(|value| schema.is_valid(value)).unwrap_or_else(string))
-        }
-    }
 }

@@ -5,7 +5,7 @@ use serde_json::Number;
 use crate::pattern::DecimalStep;
 
 /// The maximum absolute value of a bounded integer: any parser represents integers of 15 digits exactly.
-pub(crate) const MAX_INTEGER: i64 = 999_999_999_999_999;
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Different numbers with so many digits are different 64-bit floats.
 const MAX_DIGITS: usize = 15;
 
@@ -14,44 +14,10 @@ const ANY_INTEGER: &str = "-?(0|[1-9][0-9]{0,15})";
 /// Numbers without bounds: every parser can represent an exponent of one or two digits.
 const ANY_NUMBER: &str = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][-+]?[0-9][0-9]?)?";
 
-/// The integers from `least` to `most`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct IntegerRange {
-    pub(crate) least: Option<i64>,
-    pub(crate) most: Option<i64>,
-}
-
-impl IntegerRange {
-    /// The bounds with at most 15 digits, if there is a bound.
-    pub(crate) fn bounds(self) -> Option<(i64, i64)> {
-        if self == IntegerRange::default() {
-            return None;
-        }
-        let least = self.least.unwrap_or(-MAX_INTEGER).max(-MAX_INTEGER);
-        Some((least, self.most.unwrap_or(MAX_INTEGER).min(MAX_INTEGER)))
-    }
-
-    /// The pattern of them. `None`: there are none.
-    pub(crate) fn pattern(self) -> Option<String> {
-        let Some((least, most)) = self.bounds() else { return Some(ANY_INTEGER.to_owned()) };
-        if least > most {
-            return None;
-        }
-        let mut parts = Vec::new();
-        if most >= 0 {
-            parts.extend(integers(least.max(0).unsigned_abs(), most.unsigned_abs()));
-        }
-        if least < 0 {
-            let magnitudes = integers(most.min(-1).unsigned_abs(), least.unsigned_abs());
-            parts.push(format!("-({})", magnitudes.join("|")));
-        }
-        Some(parts.join("|"))
-    }
-}
-
-/// The decimal numbers from `least` to `most`.
+/// The decimal numbers from `least` to `most`, or the integers of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NumberRange {
+    pub(crate) is_integer: bool,
     pub(crate) least: Option<NumberBound>,
     pub(crate) most: Option<NumberBound>,
 }
@@ -89,7 +55,7 @@ impl NumberBound {
             return Some(NumberBound::whole(false, 0, is_exclusive));
         };
         if point - first > MAX_DIGITS as i32 {
-            return Some(NumberBound::whole(is_negative, MAX_INTEGER.unsigned_abs(), true));
+            return Some(NumberBound::whole(is_negative, MAX_INTEGER, true));
         }
         let last = i32::try_from(digits.len()).ok()?;
         if last - point > 2 * MAX_DIGITS as i32 {
@@ -137,12 +103,12 @@ impl NumberRange {
     /// The pattern of them. `None`: there are none.
     pub(crate) fn pattern(&self) -> Option<String> {
         if self.least.is_none() && self.most.is_none() {
-            return Some(ANY_NUMBER.to_owned());
+            return Some(if self.is_integer { ANY_INTEGER } else { ANY_NUMBER }.to_owned());
         }
         // So many digits after the point that numbers beside a bound are not rounded to it.
         let bounds = [&self.least, &self.most].into_iter().flatten();
         let longest = bounds.map(|bound| bound.magnitude.whole.to_string().len()).max().unwrap_or(1);
-        let digits = MAX_DIGITS.saturating_sub(longest).max(1);
+        let digits = if self.is_integer { 0 } else { MAX_DIGITS.saturating_sub(longest).max(1) };
         let zero = Magnitude { whole: 0, fraction: Vec::new(), is_exclusive: false };
         let mut parts = Vec::new();
         let is_negative = |bound: &Option<NumberBound>| bound.as_ref().map(|bound| bound.is_negative);
@@ -153,10 +119,10 @@ impl NumberRange {
         }
         if is_negative(&self.least) != Some(false) {
             let most = magnitude(&self.most);
-            // Minus zero is zero, which an exclusive bound at zero forbids.
-            let forbids_zero = most == Some(Magnitude { is_exclusive: true, ..zero.clone() });
+            // Minus zero is zero, which an exclusive bound at zero forbids. It is no integer here.
+            let forbids_zero = self.is_integer || most == Some(Magnitude { is_exclusive: true, ..zero.clone() });
+            let zero = Magnitude { is_exclusive: forbids_zero, ..zero };
             let from = most.filter(|_| is_negative(&self.most) == Some(true)).unwrap_or(zero);
-            let from = Magnitude { is_exclusive: from.is_exclusive || forbids_zero, ..from };
             let body = magnitudes(&from, magnitude(&self.least).as_ref(), digits);
             parts.extend(body.map(|body| format!("-({body})")));
         }
@@ -166,13 +132,20 @@ impl NumberRange {
 
 /// The numbers from `least` to `most` with at most so many digits after the point, as alternatives.
 fn magnitudes(least: &Magnitude, most: Option<&Magnitude>, digits: usize) -> Option<String> {
-    let last = most.map_or(MAX_INTEGER.unsigned_abs() + 1, |most| most.whole);
+    if digits == 0 {
+        let first = least.whole + u64::from(least.is_exclusive || !least.fraction.is_empty());
+        let last = most.map_or(Some(MAX_INTEGER), |most| {
+            most.whole.checked_sub(u64::from(most.is_exclusive && most.fraction.is_empty()))
+        });
+        return last.filter(|last| first <= *last).map(|last| integers(first, last).join("|"));
+    }
+    let last = most.map_or(MAX_INTEGER + 1, |most| most.whole);
     if least.whole > last {
         return None;
     }
     let mut parts = Vec::new();
     let with_fraction = |whole: u64, least: Option<&Magnitude>, most: Option<&Magnitude>| {
-        let fractions = fraction(least.map(Tight::new), most.map(Tight::new), digits);
+        let fractions = fraction(least.map(Tight::new), most.map(Tight::new), 0, digits);
         match (fractions.may_be_empty, fractions.digits) {
             (true, Some(digits)) => Some(format!("{whole}(\\.({digits}))?")),
             (false, Some(digits)) => Some(format!("{whole}\\.({digits})")),
@@ -227,14 +200,16 @@ struct Fractions {
     digits: Option<String>,
 }
 
-/// The digits that may follow, at most `left`, between the bounds that are still tight.
-fn fraction(least: Option<Tight<'_>>, most: Option<Tight<'_>>, left: usize) -> Fractions {
+/// The digits that may follow, at least `needed` and at most `left`, between the bounds that are still tight.
+fn fraction(least: Option<Tight<'_>>, most: Option<Tight<'_>>, needed: usize, left: usize) -> Fractions {
     // With no more digits to compare, an inclusive lower bound holds for all that follow.
     let least = least.filter(|bound| !bound.is_reached() || bound.is_exclusive);
-    let may_be_empty = least.is_none() && most.is_none_or(|bound| !bound.is_reached() || !bound.is_exclusive);
+    let may_be_empty =
+        needed == 0 && least.is_none() && most.is_none_or(|bound| !bound.is_reached() || !bound.is_exclusive);
     if left == 0 || most.is_some_and(|bound| bound.is_reached() && bound.is_exclusive) {
         return Fractions { may_be_empty, digits: None };
     }
+    let rest = needed.saturating_sub(1);
     let (low, high) = (least.map_or(0, Tight::digit), most.map_or(9, Tight::digit));
     let mut parts = Vec::new();
     let mut add = |first: u8, last: u8, rest: &Fractions| {
@@ -247,26 +222,26 @@ fn fraction(least: Option<Tight<'_>>, most: Option<Tight<'_>>, left: usize) -> F
         }
     };
     let free = || {
-        let digits = (left > 1).then(|| format!("[0-9]{{1,{}}}", left - 1));
-        Fractions { may_be_empty: true, digits }
+        let digits = (left > 1).then(|| format!("[0-9]{{{},{}}}", needed.max(2) - 1, left - 1));
+        Fractions { may_be_empty: needed < 2, digits }
     };
     let (mut first, mut last) = (i16::from(low), i16::from(high));
     match (least, most) {
         (None, None) => {}
         (Some(one), Some(other)) if low == high => {
-            add(low, low, &fraction(Some(one.after_digit()), Some(other.after_digit()), left - 1));
+            add(low, low, &fraction(Some(one.after_digit()), Some(other.after_digit()), rest, left - 1));
             first += 1;
         }
         (one, other) => {
             if low <= high {
                 if let Some(one) = one {
                     let upper = other.filter(|_| low == high).map(Tight::after_digit);
-                    add(low, low, &fraction(Some(one.after_digit()), upper, left - 1));
+                    add(low, low, &fraction(Some(one.after_digit()), upper, rest, left - 1));
                     first += 1;
                 }
                 if let Some(other) = other.filter(|_| first <= last) {
                     let lower = one.filter(|_| low == high).map(Tight::after_digit);
-                    add(high, high, &fraction(lower, Some(other.after_digit()), left - 1));
+                    add(high, high, &fraction(lower, Some(other.after_digit()), rest, left - 1));
                     last -= 1;
                 }
             }
@@ -290,11 +265,18 @@ fn integers(least: u64, most: u64) -> Vec<String> {
         let n_digits = first.to_string().len();
         let next = u32::try_from(n_digits).ok().and_then(|n_digits| 10_u64.checked_pow(n_digits)).unwrap_or(u64::MAX);
         let last = most.min(next - 1);
-        let digits = |number: u64| number.to_string().bytes().map(|byte| byte - b'0').collect::<Vec<u8>>();
         if first > 0 && first == next / 10 && last == next - 1 {
             whole = Some((whole.map_or(n_digits, |(from, _)| from), n_digits));
         } else {
-            parts.push(same_length(&digits(first), &digits(last)));
+            // Numbers of one length are in the order of their digits, as fractions are.
+            let digits = |number: u64| -> Vec<u8> {
+                number.to_string().trim_end_matches('0').bytes().map(|byte| byte - b'0').collect()
+            };
+            let (low, end) = (digits(first), digits(last + 1));
+            let least = Tight { rest: &low, is_exclusive: false };
+            let most = Tight { rest: &end, is_exclusive: true };
+            let most = Some(most).filter(|_| last + 1 < next);
+            parts.extend(fraction(Some(least), most, n_digits, n_digits).digits);
         }
         first = last + 1;
     }
@@ -309,33 +291,4 @@ fn integers(least: u64, most: u64) -> Vec<String> {
 /// A digit from `first` to `last`.
 fn range(first: u8, last: u8) -> String {
     if first == last { first.to_string() } else { format!("[{first}-{last}]") }
-}
-
-/// The numbers between two of the same length.
-fn same_length(least: &[u8], most: &[u8]) -> String {
-    let (Some((low, least)), Some((high, most))) = (least.split_first(), most.split_first()) else {
-        return String::new();
-    };
-    let any = |count: usize| if count == 0 { String::new() } else { format!("[0-9]{{{count}}}") };
-    let (zeros, nines) = (vec![0; least.len()], vec![9; most.len()]);
-    let (is_from_zero, is_to_nine) = (least == zeros, most == nines);
-    if low == high {
-        let rest =
-            if is_from_zero && is_to_nine { any(least.len()) } else { format!("({})", same_length(least, most)) };
-        return if least.is_empty() { range(*low, *high) } else { range(*low, *high) + &rest };
-    }
-    let mut parts = Vec::new();
-    let (mut first, mut last) = (*low, *high);
-    if !is_from_zero {
-        parts.push(format!("{low}({})", same_length(least, &nines)));
-        first += 1;
-    }
-    if !is_to_nine {
-        parts.push(format!("{high}({})", same_length(&zeros, most)));
-        last -= 1;
-    }
-    if first <= last {
-        parts.push(range(first, last) + &any(least.len()));
-    }
-    if parts.len() == 1 { parts.swap_remove(0) } else { format!("({})", parts.join("|")) }
 }

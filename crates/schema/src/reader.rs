@@ -267,8 +267,7 @@ impl SchemaReader<'_, '_> {
                 let text = self.text(map, at).map(SchemaNode::Text);
                 self.document.allow_large(text, at, SchemaNode::any_string)
             }
-            "integer" => self.integer(map, at),
-            "number" => self.number(map, at),
+            "integer" | "number" => self.number(map, at, name == "integer"),
             "boolean" => Ok(SchemaNode::Boolean),
             _ => Ok(SchemaNode::Null),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::document::{Document, SchemaResult, VISIT, empty_at, error_at};
-use crate::numbers::{IntegerRange, NumberRange};
+use crate::numbers::NumberRange;
 use crate::pattern::{PatternNode, TextSet};
 
 /// A schema whose references are resolved.
@@ -30,7 +30,6 @@ pub(crate) enum SchemaNode {
     Object(Box<ObjectNode>),
     Array(Box<ArrayNode>),
     Text(TextNode),
-    Integer(IntegerRange),
     Number(NumberRange),
     /// The numbers whose digits are in the set.
     Multiples(Arc<TextSet>),

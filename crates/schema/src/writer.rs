@@ -438,7 +438,6 @@ impl SchemaWriter<'_, '_, '_> {
                 self.values.items(&first, rest, array.least, array.most)
             }
             SchemaNode::Text(text) => self.text(text, false)?,
-            SchemaNode::Integer(range) => self.values.pattern(range.pattern(), &self.schema.work),
             SchemaNode::Number(range) => self.values.pattern(range.pattern(), &self.schema.work),
             SchemaNode::Multiples(set) => {
                 let number = Spelling::new(Script::Json, &[]).texts(set, &self.schema.work, self.values.tree);

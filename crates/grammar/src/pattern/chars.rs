@@ -109,7 +109,7 @@ impl CharSet {
 
 /// The complement of the ranges, in order.
 fn complement(ranges: &[(u32, u32)]) -> Ranges {
-    let mut ranges = ranges.to_vec();
+    let mut ranges: Ranges = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
     ranges.sort_unstable();
     let mut next = 0;
     let mut rest = Vec::new();

@@ -1,8 +1,11 @@
 //! Small automata over bytes: classes of characters in UTF-8, and text without delimiters.
 
-use std::collections::VecDeque;
-
+use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::dfa::DFA;
+use aho_corasick::{Anchored, StartKind};
 use foldhash::{HashMap, HashMapExt as _};
+
+use crate::pattern::CharSet;
 
 /// No state.
 const DEAD: u32 = u32::MAX;
@@ -132,7 +135,8 @@ impl Machine {
 
 /// One character whose code point is in the ranges, or in none of them if `is_negated`.
 pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Machine {
-    let ranges = if is_negated { complement(normalized(ranges)) } else { normalized(ranges) };
+    let set = CharSet::new(is_negated, ranges);
+    let ranges = set.ranges();
     let has_all = |from, to| ranges.iter().any(|(first, last)| *first <= from && *last >= to);
     let others = match ranges.last() {
         Some((_, last)) if *last >= 0x80 => (has_all(0x80, 0xD7FF) && has_all(0xE000, MAX_CHAR)).then_some(true),
@@ -155,46 +159,21 @@ pub(super) fn class(is_negated: bool, ranges: &[(u32, u32)]) -> Machine {
     Machine { others, ..Machine::new(&builder.rows, may_end) }
 }
 
-/// Sorted ranges that neither overlap nor touch.
-fn normalized(ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
-    let mut ranges: Vec<(u32, u32)> = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
-    ranges.sort_unstable();
-    ranges.dedup_by(|next, kept| {
-        let joins = next.0 <= kept.1.saturating_add(1);
-        if joins {
-            kept.1 = kept.1.max(next.1);
-        }
-        joins
-    });
-    ranges
-}
-
-fn complement(ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
-    let mut from = Some(0);
-    let mut gaps = Vec::new();
-    for (first, last) in ranges {
-        gaps.extend(from.zip(first.checked_sub(1)).filter(|(from, to)| from <= to));
-        from = last.checked_add(1);
-    }
-    gaps.extend(from.map(|from| (from, MAX_CHAR)).filter(|(from, to)| from <= to));
-    gaps
-}
-
 /// Numbers are below [`super::MAX_SIZE`].
 pub(super) fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 /// Builds the states of a class: state 0 is the first one, state 1 the end of a character.
-struct ClassBuilder {
-    ranges: Vec<(u32, u32)>,
+struct ClassBuilder<'r> {
+    ranges: &'r [(u32, u32)],
     ids: HashMap<[u32; 64], u32>,
     rows: Vec<[u32; 256]>,
     /// By the number of missing bytes, the state from which all of them lead to a character.
     whole: [u32; 4],
 }
 
-impl ClassBuilder {
+impl ClassBuilder<'_> {
     /// The state in which `left` bytes are missing from a character that is `low` so far and must be at least `least`.
     fn state(&mut self, low: u32, left: u8, least: u32) -> u32 {
         let high = (low | ((1 << (6 * left)) - 1)).min(MAX_CHAR);
@@ -227,12 +206,11 @@ impl ClassBuilder {
     }
 }
 
-/// Aho and Corasick's automaton. A state is the longest end of the text that begins a delimiter.
+/// A search for delimiters. A state is the longest end of the text that begins one.
 struct DelimiterSearch<'a> {
     texts: Vec<&'a [u8]>,
-    next: Vec<[u32; 256]>,
-    /// The length of the longest delimiter with which the text ends; 0: none.
-    found: Vec<usize>,
+    start: StateID,
+    automaton: DFA,
 }
 
 impl<'a> DelimiterSearch<'a> {
@@ -242,60 +220,34 @@ impl<'a> DelimiterSearch<'a> {
         if given.iter().map(|text| text.len()).fold(0, usize::saturating_add) > MAX_DELIMITERS {
             return None;
         }
-        let mut new = DelimiterSearch { texts: Vec::new(), next: vec![[DEAD; 256]], found: vec![0] };
-        for text in &given {
-            let mut at = 0;
-            for byte in *text {
-                let fresh = number(new.next.len());
-                let next = new.next.get_mut(at as usize)?.get_mut(usize::from(*byte))?;
-                if *next == DEAD {
-                    *next = fresh;
-                }
-                at = *next;
-                if at == fresh {
-                    new.next.push([DEAD; 256]);
-                    new.found.push(0);
-                }
-            }
-            *new.found.get_mut(at as usize)? = text.len();
-        }
-        let mut todo = VecDeque::from([(0_u32, 0_u32)]);
-        while let Some((id, shorter)) = todo.pop_front() {
-            let beside = *new.next.get(shorter as usize)?;
-            let found = new.found.get(shorter as usize).copied()?;
-            let own = new.found.get_mut(id as usize)?;
-            *own = (*own).max(found);
-            for (next, beside) in new.next.get_mut(id as usize)?.iter_mut().zip(beside) {
-                // The states of the first bytes have the first state beside them.
-                let beside = if id == 0 { 0 } else { beside };
-                match *next {
-                    DEAD => *next = beside,
-                    child => todo.push_back((child, beside)),
-                }
-            }
-        }
+        let automaton = DFA::builder().start_kind(StartKind::Unanchored).build(&given).ok()?;
+        let start = automaton.start_state(Anchored::No).ok()?;
+        let mut new = DelimiterSearch { texts: Vec::new(), start, automaton };
         // Where another one ends inside of a delimiter, that one comes first.
         let is_reached = |text: &&[u8]| {
             let inside = text.split_last().map_or(&[][..], |(_, inside)| inside);
-            inside
-                .iter()
-                .try_fold(0, |state, byte| Some(new.step(state, *byte)).filter(|state| new.found(*state) == 0))
-                .is_some()
+            let next = |state, byte: &u8| Some(new.step(state, *byte)).filter(|state| new.found(*state) == 0);
+            inside.iter().try_fold(start, next).is_some()
         };
         new.texts = given.iter().copied().filter(is_reached).collect();
         Some(new)
     }
 
-    fn step(&self, state: u32, byte: u8) -> u32 {
-        self.next.get(state as usize).and_then(|row| row.get(usize::from(byte))).copied().unwrap_or(0)
+    fn step(&self, state: StateID, byte: u8) -> StateID {
+        self.automaton.next_state(Anchored::No, state, byte)
     }
 
-    fn found(&self, state: u32) -> usize {
-        self.found.get(state as usize).copied().unwrap_or(0)
+    /// The length of the longest delimiter with which the text ends; 0: none.
+    fn found(&self, state: StateID) -> usize {
+        if !self.automaton.is_match(state) {
+            return 0;
+        }
+        let ends = (0..self.automaton.match_len(state)).map(|index| self.automaton.match_pattern(state, index));
+        ends.map(|text| self.automaton.pattern_len(text)).max().unwrap_or(0)
     }
 
     /// Whether the first delimiter that occurs is the one that follows, whichever does.
-    fn may_follow(&self, state: u32) -> bool {
+    fn may_follow(&self, state: StateID) -> bool {
         self.texts.iter().all(|text| {
             let mut state = state;
             text.iter().enumerate().all(|(index, byte)| {
@@ -315,8 +267,9 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
         false => Machine::new(&[[1; 256], [DEAD; 256]], vec![false, true]),
     };
     // A state is one of the delimiters and one of the character that has begun.
-    let mut ids = HashMap::from_iter([((0, 0), 0)]);
-    let (mut states, mut rows, mut may_end) = (vec![(0, 0)], Vec::new(), Vec::new());
+    let start = (delimiters.start, 0);
+    let mut ids = HashMap::from_iter([(start, 0)]);
+    let (mut states, mut rows, mut may_end) = (vec![start], Vec::new(), Vec::new());
     while let Some(&(found, char)) = states.get(rows.len()) {
         let mut row = [DEAD; 256];
         for (byte, next) in (0..=u8::MAX).zip(&mut row) {
@@ -339,7 +292,7 @@ pub(super) fn text_without(text: &TextWithout<'_>) -> Option<Machine> {
         let is_end = match text.end {
             TextEnd::Anywhere => true,
             TextEnd::BeforeDelimiter => delimiters.may_follow(found),
-            TextEnd::OutsideOfDelimiters => found == 0,
+            TextEnd::OutsideOfDelimiters => found == delimiters.start,
         };
         may_end.push(char == 0 && is_end);
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use foredraft_grammar::pattern::CharSet;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::SchemaReader;
 use crate::document::{SchemaResult, VISIT, empty_at, error_at, show_text, too_large_at};
 use crate::keywords::bounds;
-use crate::numbers::{IntegerRange, NumberBound, NumberRange};
+use crate::numbers::{NumberBound, NumberRange};
 use crate::pattern::{self, PatternNode, SetFault, TextSet};
 use crate::tree::{SchemaNode, TextNode};
 use crate::{formats, negation};
@@ -133,34 +133,8 @@ impl SchemaReader<'_, '_> {
         }
     }
 
-    /// Reads an integer schema.
-    pub(super) fn integer(&self, map: &Map<String, Value>, at: &str) -> SchemaResult<SchemaNode> {
-        let bound = |key: &str, round: fn(f64) -> f64, add: i64| match map.get(key) {
-            // In draft 4 it says whether the other bound is exclusive.
-            None | Some(Value::Bool(_)) => Ok(None),
-            Some(value) => match (value.as_i64(), value.as_f64()) {
-                (Some(whole), _) => Ok(Some(whole.saturating_add(add))),
-                (None, Some(number)) => Ok(Some((round(number) as i64).saturating_add(add))),
-                _ => error_at(at, format!("{key} must be a number")),
-            },
-        };
-        let is_exclusive = |key: &str| i64::from(map.get(key) == Some(&Value::Bool(true)));
-        let (above, below) = (is_exclusive("exclusiveMinimum"), is_exclusive("exclusiveMaximum"));
-        let lower = if above == 1 { bound("minimum", f64::floor, 1)? } else { bound("minimum", f64::ceil, 0)? };
-        let upper = if below == 1 { bound("maximum", f64::ceil, -1)? } else { bound("maximum", f64::floor, 0)? };
-        let least = lower.max(bound("exclusiveMinimum", f64::floor, 1)?);
-        let most = [upper, bound("exclusiveMaximum", f64::ceil, -1)?].into_iter().flatten().min();
-        let range = IntegerRange { least, most };
-        match range.bounds() {
-            Some((least, most)) if least > most => {
-                empty_at(at, format!("no integer of at most 15 digits is from {least} to {most}"))
-            }
-            _ => Ok(self.multiples(map, at, range.pattern())?.unwrap_or(SchemaNode::Integer(range))),
-        }
-    }
-
-    /// Reads a number schema.
-    pub(super) fn number(&self, map: &Map<String, Value>, at: &str) -> SchemaResult<SchemaNode> {
+    /// Reads a schema of numbers, or of integers.
+    pub(super) fn number(&self, map: &Map<String, Value>, at: &str, is_integer: bool) -> SchemaResult<SchemaNode> {
         let bound = |key: &str, other: &str, is_lower: bool| -> SchemaResult<Option<NumberBound>> {
             let mut bound: Option<NumberBound> = None;
             for (key, is_exclusive) in [(key, map.get(other) == Some(&Value::Bool(true))), (other, true)] {
@@ -169,7 +143,11 @@ impl SchemaReader<'_, '_> {
                     Some(Value::Number(number)) => number,
                     Some(_) => return error_at(at, format!("{key} must be a number")),
                 };
-                match NumberBound::new(number, is_exclusive) {
+                // To integers, one fraction is as good as another.
+                let half = |number: f64| Number::from_f64(number.trunc() + number.signum() / 2.0);
+                let rounded = || number.as_f64().filter(|_| is_integer).and_then(half);
+                let read = |number: &Number| NumberBound::new(number, is_exclusive);
+                match read(number).or_else(|| read(&rounded()?)) {
                     Some(new) => bound = Some(bound.map_or(new.clone(), |old| old.tighter(new, is_lower))),
                     None => {
                         let why = format!("{key} has more digits than a grammar can enforce");
@@ -180,12 +158,14 @@ impl SchemaReader<'_, '_> {
             Ok(bound)
         };
         let range = NumberRange {
+            is_integer,
             least: bound("minimum", "exclusiveMinimum", true)?,
             most: bound("maximum", "exclusiveMaximum", false)?,
         };
         let pattern = range.pattern();
         if pattern.is_none() {
-            return empty_at(at, "no number of at most 15 digits is within the bounds");
+            let kind = if is_integer { "integer" } else { "number" };
+            return empty_at(at, format!("no {kind} of at most 15 digits is within the bounds"));
         }
         Ok(self.multiples(map, at, pattern)?.unwrap_or(SchemaNode::Number(range)))
     }

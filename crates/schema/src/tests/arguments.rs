@@ -110,12 +110,15 @@ fn texts_are_read_as_the_kind_says() {
             let accepted = accepts(&grammar, &format!("{text}{TAG}"));
             assert_eq!(accepted, value.is_some(), "{text:?} under {schema}\n{gbnf}");
             if let Some(value) = value {
-                assert_eq!(read.read_argument(kind, &text), Some(value), "{text:?} under {schema}");
+                assert_eq!(super::read_argument(&read, kind, &text), Some(value), "{text:?} under {schema}");
             }
         }
     }
     let integer = Schema::new(&json!({"type": "integer"}), &work()).unwrap();
-    assert_eq!((integer.read_argument(Json, "x"), integer.read_argument(Json, " 1\n")), (None, Some(json!(1))));
+    assert_eq!(
+        (super::read_argument(&integer, Json, "x"), super::read_argument(&integer, Json, " 1\n")),
+        (None, Some(json!(1)))
+    );
 }
 
 /// Random outputs: the first end tag is the one behind the text, and what is read is valid.
@@ -150,7 +153,8 @@ fn random_arguments_end_at_the_first_tag_and_are_valid() {
                     let found = delimiters.iter().filter_map(|tag| whole.find(tag).map(|at| at + tag.len()));
                     assert_eq!(found.min(), Some(whole.len()), "{whole:?} {delimiters:?} under {schema}\n{gbnf}");
                 }
-                let value = read.read_argument(kind, &text).unwrap_or_else(|| panic!("{text:?} under {schema}"));
+                let value =
+                    super::read_argument(&read, kind, &text).unwrap_or_else(|| panic!("{text:?} under {schema}"));
                 assert!(read.is_valid(&value), "{text:?} is {value} under {schema}\n{gbnf}");
                 texts += 1;
             }

@@ -23,7 +23,7 @@ use foredraft_base::{Token, TokenData, Vocabulary};
 use foredraft_grammar::Grammar;
 use foredraft_grammar::tree::{NodeId, Tree};
 
-use crate::{CompileOptions, CompiledSchema, Notation, Schema};
+use crate::{ArgumentKind, CompileOptions, CompiledSchema, Notation, Schema};
 
 /// A random generator for test data (xorshift64).
 struct Rng(u64);
@@ -767,4 +767,19 @@ fn keywords_beside_each_other_are_enforced_together() {
             && accepts(&grammar, r#"{"a":[1,{}]}"#)
             && !accepts(&grammar, r#"{"a": [1]}"#)
     );
+}
+
+/// The value that the text of an argument means. `None`: it must be JSON, and is not. The value can be invalid under the schema, if the
+/// text does not come from the grammar.
+fn read_argument(schema: &Schema, kind: ArgumentKind, text: &str) -> Option<Value> {
+    let string = || Value::String(text.to_owned());
+    match kind {
+        ArgumentKind::Text => Some(string()),
+        ArgumentKind::Json => serde_json::from_str(text).ok(),
+        ArgumentKind::Either => {
+            let is_bare = text.trim().len() == text.len();
+            let json = serde_json::from_str::<Value>(text).ok().filter(|value| is_bare && !value.is_string());
+            Some(json.filter(|value| schema.is_valid(value)).unwrap_or_else(string))
+        }
+    }
 }
