@@ -75,7 +75,7 @@ def write_projector(path, shape, side, n_embd):
         shapes |= {"v.position_embd.weight": [width, (side // patch) ** 2], "mm.input_projection.weight": [n_embd, width]}
         shapes |= {"mm.soft_emb_norm.weight": [width], "v.patch_embd.bias": [width], "v.post_ln.bias": [width]}
         shapes |= {f"v.blk.{layer}.{name}.bias": [width] for layer in range(n_layer) for name in ("ln1", "ln2")}
-        shapes |= {f"v.blk.{layer}.{name}.bias": of[1:] for layer in range(n_layer) for name, of in matrices.items()}
+    shapes |= {f"v.blk.{layer}.{name}.bias": of[1:] for layer in range(n_layer) for name, of in matrices.items()}
     infos, offset, kinds = b"", 0, {}
     for name, of in shapes.items():
         kinds[name] = F16 if len(of) > 1 and "position" not in name else F32

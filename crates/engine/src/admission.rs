@@ -278,13 +278,14 @@ fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Ve
 
 /// Begins a beam search.
 pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Submission) -> Result<()> {
-    if !submission.request.media.is_empty() {
-        return Err(Error::invalid("n_beams: not available with pictures or sounds"));
-    }
+    let has_media = check_media(pool, &submission.request)?;
     let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
     let n_total = prompt.len();
     let n_keep = prompt_fit::effective_n_keep(submission.request.options.n_keep, n_total, pool.context.n_ctx());
     let (prompt, truncated) = fitting(pool, prompt, n_keep)?;
+    if truncated && has_media {
+        return Err(media_do_not_fit(n_total, pool.context.n_ctx()));
+    }
     let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
     beams.begin(submission, prompt, stats)
 }
@@ -294,7 +295,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let compare = Compare::first(&submission.request);
     let Submission { mut request, sink, deadline, rank, first_run, .. } = submission;
     let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
-    adapt_to_media(pool, index, &mut request)?;
+    adapt_to_media(pool, &mut request)?;
     let vocab = model.vocab();
     let reuses_cache = request.reuses_cache();
     let mut options = request.options;
@@ -304,9 +305,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
     let text_start = tokens.iter().rposition(|token| *token < 0).map_or(0, |last| last + 1);
     if truncated && !request.media.is_empty() {
-        let message =
-            format!("prompt: {n_total} tokens with pictures or sounds do not fit into the context of {n_ctx}");
-        return Err(Error::context_full(message, n_total, n_ctx));
+        return Err(media_do_not_fit(n_total, n_ctx));
     }
     let biases = || request.sampling.logit_bias.clone();
     let decide = |questions| ChoiceDecision::new(questions, biases(), tokens.len(), n_ctx);
@@ -403,11 +402,31 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
 ///
 /// # Errors
 /// The engine cannot decode them, or the request asks for what is not available with them.
-fn adapt_to_media(pool: &SlotPool, index: usize, request: &mut Request) -> Result<()> {
-    let Request { prompt, media, options, speculative, .. } = request;
-    let Some(n_together) = media.iter().map(|medium| medium.most_together()).max() else { return Ok(()) };
+fn adapt_to_media(pool: &SlotPool, request: &mut Request) -> Result<()> {
+    if check_media(pool, request)? {
+        request.options.ends_when_full = true;
+        request.options.n_cache_reuse = 0;
+        if let Some(settings) = &mut request.speculative {
+            settings.sources.retain(|kind| !matches!(kind, DrafterKind::Draft | DrafterKind::Mtp));
+        }
+    }
+    Ok(())
+}
+
+fn media_do_not_fit(n_total: usize, n_ctx: usize) -> Error {
+    let message = format!("prompt: {n_total} tokens with pictures or sounds do not fit into the context of {n_ctx}");
+    Error::context_full(message, n_total, n_ctx)
+}
+
+/// Returns whether a request has pictures or sounds.
+///
+/// # Errors
+/// The engine cannot decode them, or the request asks for what is not available with them.
+fn check_media(pool: &SlotPool, request: &Request) -> Result<bool> {
+    let Request { prompt, media, options, .. } = request;
+    let Some(n_together) = media.iter().map(|medium| medium.most_together()).max() else { return Ok(false) };
     let n_ubatch = pool.context.n_ubatch();
-    let is_grouped = pool.slots.get(index).is_some_and(|slot| slot.cache.tokens_until_group() < usize::MAX);
+    let is_grouped = pool.slots.iter().any(|slot| slot.cache.tokens_until_group() < usize::MAX);
     let refusals = [
         (
             n_together > n_ubatch,
@@ -420,15 +439,10 @@ fn adapt_to_media(pool: &SlotPool, index: usize, request: &mut Request) -> Resul
         (options.prompt_probs.is_some(), "prompt_logprobs: not available with pictures or sounds".to_owned()),
         (is_grouped, "grp_attn_n: not available with pictures or sounds".to_owned()),
     ];
-    if let Some((_, why)) = refusals.into_iter().find(|(is_refused, _)| *is_refused) {
-        return Err(Error::invalid(why));
+    match refusals.into_iter().find(|(is_refused, _)| *is_refused) {
+        Some((_, why)) => Err(Error::invalid(why)),
+        None => Ok(true),
     }
-    options.ends_when_full = true;
-    options.n_cache_reuse = 0;
-    if let Some(settings) = speculative {
-        settings.sources.retain(|kind| !matches!(kind, DrafterKind::Draft | DrafterKind::Mtp));
-    }
-    Ok(())
 }
 
 /// Whether a completion can go on after a prefix: its sampler has no state that depends on the logits of earlier tokens, nothing is

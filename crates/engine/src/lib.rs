@@ -42,6 +42,7 @@ mod follow_up;
 mod load;
 mod load_progress;
 mod measure;
+mod media;
 mod pacing;
 mod preemption;
 mod prefixes;

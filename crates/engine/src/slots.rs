@@ -13,6 +13,7 @@ use super::edited_rows::EditedRows;
 use super::event::{
     Outcome, PromptProbs, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
 };
+use super::media::{media_of, next_medium};
 use super::pacing;
 use super::priority::Rank;
 use super::request::RequestOptions;
@@ -20,7 +21,7 @@ use super::request_handle::{CompletionSink, Phase};
 use super::step::input::{SlotState, StepLimits};
 use crate::session::{ConversationRecord, SeedOrigin, SelfExtend, Sequence};
 use foredraft_base::error::Result;
-use foredraft_llama::{BatchInput, Context, EncodedMedia, MediaCache, Token};
+use foredraft_llama::{Context, EncodedMedia, MediaCache, Token};
 use foredraft_sampling::Sampler;
 use foredraft_speculation::verify::Residual;
 use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
@@ -289,23 +290,15 @@ pub(super) struct StochasticScratch {
 }
 
 impl Task {
-    /// The picture or sound that has the row with this number.
+    /// See [`media_of`].
     pub(super) fn media_of(&self, token: Token) -> Option<&EncodedMedia> {
-        self.media.iter().find(|medium| medium.rows_from(token).is_some()).map(Arc::as_ref)
+        media_of(&self.media, token)
     }
 
-    /// The rows that come next after `known` tokens, and whether they are decoded together; and the tokens, or rows, before another kind of them.
+    /// What comes next after `known` tokens: see [`next_medium`].
     fn next_medium(&self, known: usize) -> (Option<(usize, bool)>, usize) {
-        let Some(rest) = self.tokens.get(known..self.text_start) else { return (None, usize::MAX) };
-        let of = |token: &Token| {
-            let medium = self.media_of(*token)?;
-            Some((medium.rows_from(*token)?, medium.input_from(*token) == BatchInput::NonCausalRows))
-        };
-        match rest.first().and_then(of) {
-            Some((n, is_whole)) => (Some((n, is_whole)), n),
-            // Other negative numbers are tokens that a damaged vocabulary names: decoding them is an error.
-            None => (None, rest.iter().position(|token| *token < 0 && of(token).is_some()).unwrap_or(usize::MAX)),
-        }
+        let rest = self.tokens.get(known..self.text_start);
+        rest.map_or((None, usize::MAX), |rest| next_medium(&self.media, rest))
     }
 
     /// The part of its context that drafters see: all, or what follows the last picture or sound.

@@ -12,12 +12,15 @@ use std::time::Instant;
 use self::search::{Beam, BeamCandidate, Search};
 use super::completion::begun_before;
 use super::event::{Event, Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::media::{media_of, next_medium, positions};
 use super::report::StepReport;
 use super::request::Submission;
 use super::request_handle::CompletionSink;
 use super::text::TextStream;
 use foredraft_base::error::{Code, Error, Result};
-use foredraft_llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
+use foredraft_llama::{
+    Batch, Context, ContextParams, DecodeError, EncodedMedia, Interrupt, Model, SeqId, ThreadPool, Token,
+};
 use foredraft_sampling as sampling;
 use foredraft_speculation::DrafterKind;
 
@@ -48,6 +51,9 @@ struct BeamText {
 struct BeamTask {
     sink: CompletionSink,
     prompt: Vec<Token>,
+    media: Arc<[Arc<EncodedMedia>]>,
+    /// The position of each token of the prompt, and of the first one after it.
+    positions: Vec<usize>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
     n_decoded: usize,
@@ -112,6 +118,8 @@ impl Beams {
         let first = BeamText { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
         self.task = Some(BeamTask {
             sink,
+            positions: positions(&request.media, &prompt),
+            media: request.media,
             prompt,
             stats,
             n_decoded: 0,
@@ -188,16 +196,13 @@ impl Beams {
         self.batch.clear();
         let n_prompt = task.prompt.len();
         let in_prompt = task.n_decoded < n_prompt;
+        let after_prompt = task.positions.last().copied().unwrap_or(n_prompt);
         if in_prompt {
-            let piece =
-                task.prompt.iter().enumerate().skip(task.n_decoded).take(context.n_ubatch().min(context.n_batch()));
-            for (position, token) in piece {
-                self.batch.push(*token, position, 0, position + 1 == n_prompt);
-            }
+            task.push_prompt(context.n_ubatch().min(context.n_batch()), &mut self.batch);
         } else {
             for Beam { text, .. } in &task.search.live {
                 let Some(last) = text.tokens.last() else { continue };
-                self.batch.push(last.token, n_prompt + text.tokens.len() - 1, text.sequence, true);
+                self.batch.push(last.token, after_prompt + text.tokens.len() - 1, text.sequence, true);
             }
         }
         // An interrupted decode would lose a memory that cannot be rolled back.
@@ -209,11 +214,14 @@ impl Beams {
             (Ok(()), true) => task.n_decoded += self.batch.len(),
             (Ok(()), false) => {}
             (Err(_), true) => {
-                context.truncate(0, task.n_decoded);
+                // Rows that share a position are removed together.
+                let at = task.positions.get(task.n_decoded).copied().unwrap_or(0);
+                task.n_decoded = task.positions.partition_point(|position| *position < at);
+                context.truncate(0, at);
             }
             (Err(_), false) => {
                 for Beam { text, .. } in &task.search.live {
-                    context.truncate(text.sequence, n_prompt + text.tokens.len() - 1);
+                    context.truncate(text.sequence, after_prompt + text.tokens.len() - 1);
                 }
             }
         }
@@ -254,6 +262,21 @@ impl Beams {
 }
 
 impl BeamTask {
+    /// Adds what comes next of the prompt to a batch: at most `most` tokens or rows, or rows that are decoded together.
+    fn push_prompt(&self, most: usize, batch: &mut Batch) {
+        let rest = self.prompt.get(self.n_decoded..).unwrap_or(&[]);
+        let positions = self.positions.iter().skip(self.n_decoded);
+        let (rows, until) = next_medium(&self.media, rest);
+        let n = rows.filter(|(_, is_whole)| *is_whole).map_or(most.min(until), |(n, _)| n).min(rest.len());
+        let next = rest.get(..n).unwrap_or(&[]);
+        if let Some(medium) = next.first().and_then(|first| media_of(&self.media, *first)) {
+            return medium.push_to(batch, next, positions.copied().next().unwrap_or(0), 0);
+        }
+        for (index, (token, position)) in next.iter().zip(positions).enumerate() {
+            batch.push(*token, *position, 0, index + 1 == rest.len());
+        }
+    }
+
     /// Why it must not go on, if it was cancelled or its time has passed.
     fn is_over(&self) -> Option<Stop> {
         let is_late = || self.deadline.is_some_and(|deadline| deadline <= Instant::now());
