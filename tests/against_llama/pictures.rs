@@ -57,19 +57,37 @@ fn rows(projector: &Projector, picture: &CutMedia) -> Vec<f32> {
     projector.encode(picture, &stop).expect("rows")
 }
 
+fn context_params() -> ContextParams {
+    ContextParams { n_ctx: Some(512), n_batch: 64, n_ubatch: 64, ..ContextParams::default() }
+}
+
 fn context(model: &Arc<Model>) -> Context {
-    let params = ContextParams { n_ctx: Some(512), n_batch: 64, n_ubatch: 64, ..ContextParams::default() };
+    context_of(model, &context_params())
+}
+
+fn context_of(model: &Arc<Model>, params: &ContextParams) -> Context {
     let threads = Arc::new(ThreadPool::new(THREADS).expect("threads"));
     let interrupt = Arc::new(Interrupt::new(Arc::new(PauseGate::default())));
-    Context::new(model, &params, &threads, &interrupt).expect("a context")
+    Context::new(model, params, &threads, &interrupt).expect("a context")
 }
 
 /// The logits after a text, a picture and a text. `step`: the rows in a decode, where they are causal.
 pub fn logits(model: &Arc<Model>, projector: &Projector, picture: &CutMedia, step: usize) -> Vec<f32> {
-    let (mut context, mut batch, mut position) = (context(model), Batch::new(), 0);
+    logits_in(&mut context(model), projector, picture, step, |_| ())
+}
+
+/// The same in sequence 0 of a context. `between` is called after each decode of rows.
+fn logits_in(
+    context: &mut Context,
+    projector: &Projector,
+    picture: &CutMedia,
+    step: usize,
+    mut between: impl FnMut(&mut Context),
+) -> Vec<f32> {
+    let (model, mut batch, mut position) = (Arc::clone(context.model()), Batch::new(), 0);
     let rows = rows(projector, picture);
     let mut rest = rows.as_slice();
-    let mut decode = |batch: &mut Batch| {
+    let decode = |context: &mut Context, batch: &mut Batch| {
         context.decode(batch).expect("a decode");
         batch.clear();
     };
@@ -87,7 +105,7 @@ pub fn logits(model: &Arc<Model>, projector: &Projector, picture: &CutMedia, ste
                 }
                 position += tokens.len();
                 if at + 1 < n_pieces {
-                    decode(&mut batch);
+                    decode(context, &mut batch);
                 }
             }
             MediaPiece::Rows(MediaRows { n: mut left, places, n_positions, is_non_causal }) => {
@@ -100,7 +118,8 @@ pub fn logits(model: &Arc<Model>, projector: &Projector, picture: &CutMedia, ste
                     let (places, at) =
                         places.get(done..done + n).map_or((&[][..], first + done), |places| (places, first));
                     batch.push_rows(input, &vec![-1; n], own, places, at, 0);
-                    decode(&mut batch);
+                    decode(context, &mut batch);
+                    between(context);
                     (left, rest) = (left - n, others);
                 }
                 position = first + n_positions;
@@ -201,6 +220,37 @@ fn logits_after_a_picture_are_those_of_mtmd() {
         }
         let other = projector.cut(&bitmap(8)).expect("a picture");
         assert_ne!(logits(&model, &projector, &other, 64), expected, "{mmproj}: the picture is seen");
+    }
+}
+
+#[test]
+fn rows_of_a_position_are_summed_in_the_order_of_their_places() {
+    for (path, mmproj) in [(qwen_vl("2"), projectors::qwen("2")), (qwen_vl("3"), projectors::qwen("3"))] {
+        let model = load(&path);
+        let projector = projector(&model, &mmproj);
+        let picture = projector.cut(&bitmap(7)).expect("a picture");
+        let n_rows = rows(&projector, &picture).len() / projector.n_embd();
+        let expected = logits(&model, &projector, &picture, 64);
+        for step in [1, 2, n_rows / 2] {
+            let params = ContextParams { n_seq_max: 2, kv_unified: true, ..context_params() };
+            let mut context = context_of(&model, &params);
+            let mut batch = Batch::new();
+            // Another sequence has the first cells. When it is gone, later rows come before earlier ones.
+            for first in (0..300).step_by(50) {
+                (first..first + 50).for_each(|position| _ = batch.push(17, position, 1, false));
+                context.decode(&batch).expect("a decode");
+                batch.clear();
+            }
+            let mut n_decodes = 0;
+            let found = logits_in(&mut context, &projector, &picture, step, |context| {
+                n_decodes += 1;
+                if n_decodes == 1 {
+                    context.truncate(1, 0);
+                }
+            });
+            assert!(n_decodes > 1);
+            assert!(found.iter().zip(&expected).all(|(x, y)| x.to_bits() == y.to_bits()), "{mmproj}, step {step}");
+        }
     }
 }
 
@@ -675,6 +725,51 @@ fn pictures_on_other_memories_have_the_outputs_of_a_fresh_engine() {
                 "{kind}, beside picture {picture}"
             );
         }
+    }
+}
+
+#[test]
+fn pictures_are_prepared_and_their_answers_begun() {
+    let wait = |engine: &JsonEngine, request: &Value| {
+        let answer = call(engine, Function::Prepare, request);
+        drain(engine, Foredraft, answer["id"].as_u64().expect("an id"));
+    };
+    for kind in kinds() {
+        let fresh = || of_kind(&kind, json!({"n_parallel": 2}));
+        let request = with(&chat(&[rgb8(1), rgb8(2)]), json!({"temperature": 0.9, "seed": 5, "cache_prompt": true}));
+        let expected = complete(&fresh(), Foredraft, &request)["tokens"].clone();
+        let named = with(&request, json!({"conversation": "of pictures"}));
+        for begins in [false, true] {
+            let engine = fresh();
+            wait(&engine, &with(&named, json!({"begin": begins})));
+            let answer = complete(&engine, Foredraft, &named);
+            assert_eq!(answer["tokens"], expected, "{kind:?}, begun {begins}");
+            let timings = &answer["timings"];
+            assert_eq!(n(&timings["prompt_n"]), 1, "{kind:?}, begun {begins}: {timings}");
+            assert_eq!(n(&timings["begun_n"]) > 20, begins, "{kind:?}: {timings}");
+            // Another picture is another answer.
+            let other = with(&chat(&[rgb8(1), rgb8(3)]), json!({"temperature": 0.9, "seed": 5, "cache_prompt": true}));
+            wait(&engine, &with(&named, json!({"begin": begins})));
+            let answer = complete(&engine, Foredraft, &with(&other, json!({"conversation": "of pictures"})));
+            assert_eq!(answer["timings"]["begun_n"], 0, "{kind:?}: {}", answer["timings"]);
+            assert_eq!(answer["tokens"], complete(&fresh(), Foredraft, &other)["tokens"], "{kind:?}, begun {begins}");
+        }
+    }
+    let engine = of_kind(&kinds()[0], json!({}));
+    let rgb = pixels(1);
+    let at_address =
+        json!({"type": "image", "width": WIDTH, "height": HEIGHT, "format": "rgb8", "address": rgb.as_ptr() as u64});
+    let at_path = json!({"type": "image_url", "image_url": "/no/such/file.png"});
+    for picture in [at_address, at_path] {
+        let request =
+            with(&chat(&[picture]), json!({"conversation": "a", "begin": true, "cache_prompt": true})).to_string();
+        let error =
+            engine.call(Function::Prepare, Ok(request.as_bytes())).expect_err("it may be another picture later");
+        assert!(
+            error.message().contains("begin: not available with pictures or sounds at a path"),
+            "{}",
+            error.message()
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use foredraft::api::Function;
 use serde_json::{Value, json};
 
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
-use crate::common::sounds::{samples, sound_part, wav};
+use crate::common::sounds::{samples, sound, sound_part, wav};
 use crate::common::tiny_models::{projectors, qwen_vl, sliding_window};
 use crate::common::{Endpoint, complete, start as start_local, with};
 use crate::process::{call, drain, kill, pid, start, submit};
@@ -86,6 +86,59 @@ fn sounds_reach_the_process() {
     std::fs::remove_file(&path).expect("the file");
     kill(pid(&engine), "KILL");
     assert_eq!(tokens(&drain(&engine, id)), expected["tokens"]);
+}
+
+#[test]
+fn saved_states_with_pictures_and_sounds_go_on_after_deaths() {
+    let folder = std::env::temp_dir().join(format!("foredraft-isolated-states-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (init, parts) in [
+        (init(&sliding_window(), &projectors::pictures_and_sounds()), [rgb8(1), sound(2)]),
+        (init(&qwen_vl("2"), &projectors::qwen("2")), [rgb8(1), rgb8(2)]),
+    ] {
+        let request = with(&chat(&parts), json!({"cache_prompt": true, "n_predict": 8}));
+        let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, &request)["tokens"].clone();
+        let disk = json!({"cache_dir": folder.join("conversations"), "cache_ram_mb": 0});
+        let engine = start(with(&init, disk));
+        let named =
+            with(&request, json!({"conversation": "a", "session_save": folder.join("request"), "n_predict": 1}));
+        assert_eq!(complete(&engine, Endpoint::Foredraft, &named)["tokens"][0], expected[0]);
+        let file = |name: &str| json!({"id_slot": 0, "filename": folder.join(name)});
+        call(&engine, Function::SessionSave, &file("slot"));
+        call(
+            &engine,
+            Function::Conversation,
+            &json!({"action": "save", "conversation": "a", "filename": folder.join("talk")}),
+        );
+        // The conversation goes to the disk.
+        complete(&engine, Endpoint::Foredraft, &json!({"prompt": "Tom", "n_predict": 2, "conversation": "b"}));
+        let place = || {
+            call(&engine, Function::Conversation, &json!({"action": "list", "conversation": "a"}))["conversations"][0]["place"].clone()
+        };
+        while place() != "disk" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for name in ["slot", "request", "talk", "on disk"] {
+            kill(pid(&engine), "KILL");
+            let more = match name {
+                "slot" => {
+                    call(&engine, Function::SessionLoad, &file("slot"));
+                    json!({"id_slot": 0})
+                }
+                "request" => json!({"session_load": folder.join("request")}),
+                "talk" => {
+                    let load = json!({"action": "load", "conversation": "c", "filename": folder.join("talk")});
+                    call(&engine, Function::Conversation, &load);
+                    json!({"conversation": "c"})
+                }
+                _ => json!({"conversation": "a"}),
+            };
+            let answer = complete(&engine, Endpoint::Foredraft, &with(&request, more));
+            assert_eq!(answer["tokens"], expected, "{name}");
+            assert!(answer["timings"]["cache_n"].as_u64() > Some(5), "{name}: {}", answer["timings"]);
+        }
+    }
+    std::fs::remove_dir_all(folder).expect("the folder");
 }
 
 #[test]

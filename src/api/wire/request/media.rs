@@ -60,6 +60,11 @@ impl MediaSource {
             _ => "pictures",
         }
     }
+
+    /// Whether the request has it, so that the same request has the same one.
+    pub fn is_in_request(&self) -> bool {
+        matches!(self, MediaSource::File(..) | MediaSource::Pixels { .. })
+    }
 }
 
 /// The text that stands for the picture or the sound with this number.

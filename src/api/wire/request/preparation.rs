@@ -72,9 +72,12 @@ impl CompletionRequest {
             return Err(Error::invalid(format!("{name}: cannot be prepared")));
         }
         // A path or an address may have another picture or sound when the request comes.
-        let has_media = |input: &Input| matches!(&input.prompt, Prompt::Messages(chat) if !chat.media.is_empty());
+        let may_change = |input: &Input| match &input.prompt {
+            Prompt::Messages(chat) => chat.media.iter().any(|given| !given.source.is_in_request()),
+            Prompt::Text(_) | Prompt::Infill(_) => false,
+        };
         let others = [
-            ("pictures or sounds", self.inputs.all.iter().any(has_media)),
+            ("pictures or sounds at a path or an address", self.inputs.all.iter().any(may_change)),
             ("logits_callback", self.logits_callback),
             ("choices", self.choices.is_some()),
             ("questions", !self.questions.is_empty()),
