@@ -1,13 +1,16 @@
 //! Sounds give the rows, tokens and logits that llama.cpp's mtmd gives with the same files.
 
+use std::sync::Arc;
+
 use foredraft::api::Function;
+use foredraft::llama::{MediaCache, PauseGate, StopSignal};
 use serde_json::{Value, json};
 
 use super::pictures::{
     Medium, call, greedy_of_mtmd, load, logits, logits_of_mtmd, of_kind, projector, refused, tokens_of, with_eyes,
 };
 use crate::common::Endpoint::Foredraft;
-use crate::common::pictures::{bmp, chat, rgb8};
+use crate::common::pictures::{HEIGHT, WIDTH, bmp, chat, pixels, rgb8};
 use crate::common::sounds::{flac, mp3, samples, sound, sound_part, wav, wav_of};
 use crate::common::tiny_models::{delta_net, hybrid, projectors, qwen_vl, sliding_window};
 use crate::common::{complete, drain, n, start, submit, with};
@@ -221,6 +224,40 @@ fn sounds_that_cannot_be_heard_are_errors() {
         let message = refused(&engine, &with(&chat(&[sound(1)]), more.clone()));
         assert!(message.contains("sounds"), "{more}: {message}");
     }
+}
+
+#[test]
+fn files_whose_rows_are_in_memory_are_not_read_again() {
+    let model = load(&sliding_window());
+    let stop: StopSignal = Arc::new(|| false);
+    let pauses = Arc::new(PauseGate::default());
+    let cache = |most: usize| MediaCache::new(projector(&model, &projectors::pictures_and_sounds()), most, &pauses);
+    let tone = wav(16_000, &samples(1, 4000));
+    let picture = bmp(WIDTH, HEIGHT, &pixels(1));
+    let (kept, none) = (cache(1 << 20), cache(0));
+    for (file, is_sound) in [(&tone, true), (&picture, false)] {
+        let numbers = |cache: &MediaCache| cache.number_file(file, is_sound).expect("numbers");
+        let new = numbers(&kept);
+        assert!(!new.is_encoded());
+        let rows = kept.encode(&new, &stop).expect("rows");
+        let again = numbers(&kept);
+        assert!(again.is_encoded());
+        assert!(again.tokens().eq(new.tokens()));
+        assert!(Arc::ptr_eq(&kept.encode(&again, &stop).expect("rows"), &rows));
+        assert!(kept.number_file(file, !is_sound).is_err(), "the file is of the other kind");
+        none.encode(&numbers(&none), &stop).expect("rows");
+        assert!(!numbers(&none).is_encoded());
+    }
+    // What was numbered goes on when others have taken its memory.
+    let small = cache(4000);
+    let first = small.number_file(&tone, true).expect("numbers");
+    let rows = small.encode(&first, &stop).expect("rows");
+    let again = small.number_file(&tone, true).expect("numbers");
+    assert!(again.is_encoded());
+    let other = small.number_file(&wav(16_000, &samples(2, 4000)), true).expect("numbers");
+    small.encode(&other, &stop).expect("rows");
+    assert!(!small.number_file(&tone, true).expect("numbers").is_encoded());
+    assert!(Arc::ptr_eq(&small.encode(&again, &stop).expect("rows"), &rows));
 }
 
 #[test]

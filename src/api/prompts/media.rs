@@ -10,7 +10,7 @@ use crate::api::wire::request::{
     ChatInput, MediaKind, MediaSource, from_base64, is_mark, mark_of, marks_in, media_file,
 };
 use crate::error::{Error, Result};
-use crate::llama::{Bitmap, EncodedMedia, MediaCache, NumberedMedia, Projector, Token, Vocab};
+use crate::llama::{Bitmap, EncodedMedia, MediaCache, NumberedMedia, Token, Vocab};
 
 /// The text that stands for a picture or a sound where a prompt is shown, as in llama.cpp.
 pub const MEDIA: &str = "<__media__>";
@@ -43,8 +43,7 @@ impl ChatMedia {
         }
         let numbered = chat.media.iter().map(|given| {
             interrupt.check()?;
-            let bitmap = bitmap(&given.source, cache.projector()).and_then(|bitmap| cache.number(&bitmap));
-            bitmap.map_err(|error| error.within(&given.name))
+            number(&given.source, &cache).map_err(|error| error.within(&given.name))
         });
         let numbered = numbered.collect::<Result<_>>()?;
         Ok(ChatMedia { cache: Some(cache), numbered })
@@ -115,18 +114,14 @@ pub(super) fn shown(mut text: String, chat: &ChatInput) -> String {
     text
 }
 
-fn bitmap(source: &MediaSource, projector: &Projector) -> Result<Arc<Bitmap>> {
+fn number(source: &MediaSource, cache: &MediaCache) -> Result<NumberedMedia> {
     let decoded = |text: &str| from_base64(text).ok_or_else(|| Error::invalid("expected base64, got other characters"));
-    let from_file = |kind: MediaKind, file: &[u8]| match kind {
-        MediaKind::Pictures => Bitmap::from_file(file).map(Arc::new),
-        MediaKind::Sounds => projector.sound(file).map(Arc::new),
-    };
     match source {
-        MediaSource::Path(kind, path) => from_file(*kind, &media_file(path)?),
-        MediaSource::File(kind, base64) => from_file(*kind, &decoded(base64)?),
+        MediaSource::Path(kind, path) => cache.number_file(&media_file(path)?, *kind == MediaKind::Sounds),
+        MediaSource::File(kind, base64) => cache.number_file(&decoded(base64)?, *kind == MediaKind::Sounds),
         MediaSource::Pixels { width, height, bytes_per_pixel, base64 } => {
-            Bitmap::from_pixels(*width, *height, *bytes_per_pixel, decoded(base64)?).map(Arc::new)
+            cache.number(&Bitmap::from_pixels(*width, *height, *bytes_per_pixel, decoded(base64)?)?)
         }
-        MediaSource::Copied(bitmap) => Ok(Arc::clone(bitmap)),
+        MediaSource::Copied(bitmap) => cache.number(bitmap),
     }
 }

@@ -44,15 +44,26 @@ struct KnownMedia {
 /// A picture or a sound with its numbers in lists of tokens.
 #[derive(Debug)]
 pub struct NumberedMedia {
-    medium: CutMedia,
+    pieces: Arc<[MediaPiece]>,
     first: Token,
+    /// The SHA-256 of its file, if it has one.
+    file: Option<[u8; 32]>,
+    state: MediaState,
+}
+
+/// What there is of a picture or a sound beside its pieces.
+#[derive(Debug)]
+enum MediaState {
+    Cut(CutMedia),
+    Encoded(Arc<EncodedMedia>),
 }
 
 /// The rows of a picture or a sound.
 #[derive(Debug)]
 pub struct EncodedMedia {
     first: Token,
-    pieces: Vec<MediaRows>,
+    file: Option<[u8; 32]>,
+    pieces: Arc<[MediaPiece]>,
     n_embd: usize,
     rows: Vec<f32>,
 }
@@ -70,6 +81,21 @@ impl MediaCache {
         &self.projector
     }
 
+    /// Reads and cuts the file of a picture or a sound, and gives it its numbers. A file whose rows are in memory is not read again.
+    ///
+    /// # Errors
+    /// Those of [`Bitmap::from_file`], [`Projector::sound`] and [`MediaCache::number`].
+    pub fn number_file(&self, file: &[u8], is_sound: bool) -> Result<NumberedMedia> {
+        let hash = Sha256::new_with_prefix([u8::from(is_sound)]).chain_update(file).finalize().into();
+        let known = self.known.lock().encoded.iter().find(|encoded| encoded.file == Some(hash)).map(Arc::clone);
+        if let Some(encoded) = known {
+            let (pieces, first) = (Arc::clone(&encoded.pieces), encoded.first);
+            return Ok(NumberedMedia { pieces, first, file: Some(hash), state: MediaState::Encoded(encoded) });
+        }
+        let bitmap = if is_sound { self.projector.sound(file) } else { Bitmap::from_file(file) };
+        Ok(NumberedMedia { file: Some(hash), ..self.number(&bitmap?)? })
+    }
+
     /// Cuts a picture or a sound, and gives it its numbers: those that the same one had before.
     ///
     /// # Errors
@@ -83,7 +109,8 @@ impl MediaCache {
             hash.update(b"sound");
         }
         let hash = hash.chain_update(bitmap.bytes()).finalize().into();
-        Ok(NumberedMedia { medium, first: self.known.lock().number(hash, rows)? })
+        let (pieces, first) = (medium.pieces().into(), self.known.lock().number(hash, rows)?);
+        Ok(NumberedMedia { pieces, first, file: None, state: MediaState::Cut(medium) })
     }
 
     /// The pictures and sounds whose rows are among these tokens.
@@ -120,25 +147,20 @@ impl MediaCache {
     /// # Errors
     /// Those of [`Projector::encode`].
     pub fn encode(&self, numbered: &NumberedMedia, stops: &StopSignal) -> Result<Arc<EncodedMedia>> {
-        if let Some(known) = self.known.lock().take(numbered.first) {
-            return Ok(known);
-        }
+        let known = self.known.lock().take(numbered.first);
+        let cut = match (known, &numbered.state) {
+            (Some(known), _) => return Ok(known),
+            (None, MediaState::Encoded(encoded)) => return Ok(Arc::clone(encoded)),
+            (None, MediaState::Cut(cut)) => cut,
+        };
         let (pauses, stops) = (Arc::clone(&self.pauses), Arc::clone(stops));
         let waits_or_stops: StopSignal = Arc::new(move || {
             pauses.wait_while(|| !stops());
             stops()
         });
-        let rows = self.projector.encode(&numbered.medium, &waits_or_stops)?;
-        let pieces = numbered.medium.pieces().iter().filter_map(|piece| match piece {
-            MediaPiece::Tokens(_) => None,
-            MediaPiece::Rows(rows) => Some(rows.clone()),
-        });
-        let encoded = Arc::new(EncodedMedia {
-            first: numbered.first,
-            pieces: pieces.collect(),
-            n_embd: self.projector.n_embd(),
-            rows,
-        });
+        let rows = self.projector.encode(cut, &waits_or_stops)?;
+        let (first, file, pieces) = (numbered.first, numbered.file, Arc::clone(&numbered.pieces));
+        let encoded = Arc::new(EncodedMedia { first, file, pieces, n_embd: self.projector.n_embd(), rows });
         self.known.lock().keep(Arc::clone(&encoded), self.most);
         Ok(encoded)
     }
@@ -181,10 +203,15 @@ impl KnownMedia {
 }
 
 impl NumberedMedia {
+    /// Whether its rows were in memory, so that its file was not read.
+    pub fn is_encoded(&self) -> bool {
+        matches!(self.state, MediaState::Encoded(_))
+    }
+
     /// The medium in a list of tokens: tags, and a negative number for each row.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         let mut next = self.first;
-        self.medium.pieces().iter().flat_map(move |piece| match piece {
+        self.pieces.iter().flat_map(move |piece| match piece {
             MediaPiece::Tokens(tokens) => tokens.clone(),
             MediaPiece::Rows(rows) => {
                 let last = next - Token::try_from(rows.n).unwrap_or(0);
@@ -197,6 +224,14 @@ impl NumberedMedia {
 }
 
 impl EncodedMedia {
+    /// The pieces that have rows.
+    fn runs(&self) -> impl Iterator<Item = &MediaRows> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            MediaPiece::Tokens(_) => None,
+            MediaPiece::Rows(rows) => Some(rows),
+        })
+    }
+
     fn bytes(&self) -> usize {
         size_of_val(self.rows.as_slice())
     }
@@ -214,7 +249,7 @@ impl EncodedMedia {
 
     /// Whether its rows share positions.
     pub fn shares_positions(&self) -> bool {
-        self.pieces.iter().any(MediaRows::share_a_position)
+        self.runs().any(MediaRows::share_a_position)
     }
 
     /// Adds the rows with these numbers to a batch, from `position` of `sequence` on.
@@ -232,7 +267,7 @@ impl EncodedMedia {
 
     /// The most rows that are decoded together; 0: none have to be.
     pub fn most_together(&self) -> usize {
-        self.pieces.iter().filter(|piece| piece.is_non_causal).map(|piece| piece.n).max().unwrap_or(0)
+        self.runs().filter(|piece| piece.is_non_causal).map(|piece| piece.n).max().unwrap_or(0)
     }
 
     /// How the rows from the one with this number to the end of its piece are decoded.
@@ -244,7 +279,7 @@ impl EncodedMedia {
     /// The piece that has the row with this number, and its place there.
     fn place_of(&self, token: Token) -> Option<(&MediaRows, usize)> {
         let mut at = usize::try_from(self.first.checked_sub(token)?).ok()?;
-        for piece in &self.pieces {
+        for piece in self.runs() {
             if at < piece.n {
                 return Some((piece, at));
             }
