@@ -124,7 +124,10 @@ impl Builder<'_> {
                 self.add_head(head, &mut scheduler.pool, models, &mut costs, &mut time_left, progress)?;
                 None
             }
-            None => self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, &mut time_left, progress)?,
+            None => {
+                let drafters = &mut scheduler.pool.drafters;
+                self.add_draft_model(drafters, models, caches, &mut costs, &mut time_left, progress)?
+            }
         };
         match mtp {
             Ok(context) => {
@@ -149,6 +152,7 @@ impl Builder<'_> {
         &self,
         drafters: &mut Drafters,
         models: &mut Models,
+        caches: &Caches,
         costs: &mut Costs,
         time_left: &mut Duration,
         progress: &mut LoadMeter<'_>,
@@ -165,7 +169,7 @@ impl Builder<'_> {
             return Ok(None);
         };
         models.attention_draft = Some(attention);
-        let frequent = frequent_tokens(&mut context, self.config.draft_vocab);
+        let frequent = frequent_tokens(&mut context, self.config.draft_vocab, caches);
         context.score_only(frequent.as_ref());
         let context = self.measured(context, costs, time_left, progress)?;
         models.placement_draft.add_context(&context);

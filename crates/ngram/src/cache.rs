@@ -334,6 +334,17 @@ impl Cache {
         self.pool.clear();
     }
 
+    /// How often each token from 0 to `n` followed an n-gram.
+    pub fn token_counts(&self, n: usize) -> Vec<u64> {
+        let mut counts = vec![0; n];
+        for pair in self.records.iter().flat_map(|record| self.counts_of(record).by_id()) {
+            if let Some(count) = usize::try_from(pair.token).ok().and_then(|token| counts.get_mut(token)) {
+                *count += u64::from(pair.count);
+            }
+        }
+        counts
+    }
+
     /// Computes the statistics from all records.
     pub fn statistics(&self) -> CacheStatistics {
         let mut statistics = CacheStatistics { bytes: self.bytes(), ..CacheStatistics::default() };
