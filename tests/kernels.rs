@@ -380,8 +380,7 @@ fn status_says_which_layout_weights_have_and_why() {
         return;
     }
     let layout = |more: Value| start(with(&json!({"warmup": false}), more)).status()["cpu"]["layout"].clone();
-    let of =
-        |layout: &str, chosen_by: &str| json!({"q8_0": {"layout": layout, "chosen_by": chosen_by, "measured": null}});
+    let of = |layout: &str, chosen_by: &str| json!({"q8_0": {"layout": layout, "type": null, "chosen_by": chosen_by, "measured": null}});
     // The shipped models fit into caches, so there is nothing to measure.
     let by_default = layout(json!({}));
     assert_eq!(by_default, json!({"target": of("panels", "default"), "draft": of("panels", "default")}));

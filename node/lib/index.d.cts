@@ -117,7 +117,7 @@ export interface Config {
   spm_infill?: boolean;
   n_beams?: number;
   draft_vocab?: number;
-  draft_weights?: 'file' | 'q8_0' | 'q4_0';
+  draft_weights?: 'measured' | 'file' | 'q8_0' | 'q4_0';
   max_queue?: number;
   cache_ram_mb?: number;
   cache_dir?: string;

@@ -44,6 +44,32 @@ impl Gguf {
         self.entries.iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("{key}")).value.clone()
     }
 
+    /// The file with other tensors: `change` gets the name, the shape and the data of each, which are F32 or Q8_0, and changes shape and data.
+    pub fn with_tensors(&self, mut change: impl FnMut(&str, &mut [u64], &mut Vec<u8>)) -> Vec<u8> {
+        let (mut infos, mut all) = (Vec::new(), Vec::new());
+        let begin = self.tensors.end.next_multiple_of(32);
+        let mut reader = Reader { bytes: &self.bytes, at: self.tensors.start };
+        while reader.at < self.tensors.end {
+            let name = String::from_utf8(reader.string()).expect("names are ASCII");
+            let n = reader.number(4);
+            let mut shape: Vec<u64> = (0..n).map(|_| reader.number(8) as u64).collect();
+            let (kind, at) = (reader.number(4), begin + reader.number(8));
+            let count = shape.iter().product::<u64>() as usize;
+            let mut data = self.bytes[at..at + if kind == 0 { 4 * count } else { count / 32 * 34 }].to_vec();
+            change(&name, &mut shape, &mut data);
+            super::tiny_models::put_string(&mut infos, &name);
+            infos.extend((n as u32).to_le_bytes());
+            shape.iter().for_each(|size| infos.extend(size.to_le_bytes()));
+            infos.extend((kind as u32).to_le_bytes());
+            infos.extend((all.len() as u64).to_le_bytes());
+            all.extend(data);
+            all.resize(all.len().next_multiple_of(32), 0);
+        }
+        let mut file = [&self.bytes[..self.tensors.start], &infos].concat();
+        file.resize(file.len().next_multiple_of(32), 0);
+        [file, all].concat()
+    }
+
     /// The file's bytes with `bytes` written over those at `at`.
     pub fn with(&self, at: usize, bytes: &[u8]) -> Vec<u8> {
         let mut file = self.bytes.clone();

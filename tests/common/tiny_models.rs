@@ -30,7 +30,7 @@ pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
 }
 
 /// Writes a file into cargo's temporary folder, in which each test program has its own because several run at a time, and returns its path.
-pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
+pub fn write_file(name: &str, bytes: Vec<u8>) -> String {
     // Written beside and renamed, because another test may have the file open.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(concat!("models-", env!("CARGO_CRATE_NAME")));
     std::fs::create_dir_all(&folder).expect("target/ is writable");

@@ -8,7 +8,9 @@ use foredraft::llama::{DevicePlacement, Model, ModelParams, WeightType};
 use serde_json::{Value, json};
 
 use crate::common::Endpoint::{Foredraft, Plain};
+use crate::common::gguf::Gguf;
 use crate::common::tiny_models::heads::{eagle3, head_target};
+use crate::common::tiny_models::write_file;
 use crate::common::{complete, model, n, output_fields, start, with};
 
 /// Whether the platform has streams that quantize.
@@ -70,6 +72,55 @@ fn smaller_weights_draft_nearly_as_well_and_change_no_completion() {
         let rate = |(drafted, accepted): (usize, usize)| accepted as f64 / drafted as f64;
         assert!(found != of_file && rate(found) > 0.9 * rate(of_file), "{more}: {found:?} {of_file:?}");
     }
+}
+
+/// The shipped draft model with feed-forward layers that zeros make wider: it computes the same, and its weights are more than caches hold.
+fn widened() -> String {
+    const WIDE: u64 = 22_016;
+    let shipped = Gguf::read(&model("draft"));
+    let width = shipped.value("llama.feed_forward_length");
+    let renamed = Gguf { bytes: shipped.with(width.start, &WIDE.to_le_bytes()[..4]), ..shipped };
+    let file = renamed.with_tensors(|name, shape, data| {
+        let of_row = |width: u64| width as usize / 32 * 34;
+        if name.contains("ffn_down.") {
+            let wider = |row: &[u8]| [row, &vec![0; of_row(WIDE) - row.len()]].concat();
+            *data = data.chunks(of_row(shape[0])).flat_map(wider).collect();
+            shape[0] = WIDE;
+        } else if name.contains("ffn_gate.") || name.contains("ffn_up.") {
+            shape[1] = WIDE;
+            data.resize(of_row(shape[0]) * WIDE as usize, 0);
+        }
+    });
+    write_file("wide-draft", file)
+}
+
+#[test]
+fn panels_of_a_draft_have_fewer_bits_where_that_is_faster() {
+    let draft = widened();
+    let engine = |more: Value| {
+        let engine = start(with(&json!({"model_draft": draft, "n_ctx": 512}), more));
+        while engine.status()["pending_panel_bytes"] != 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        engine
+    };
+    let (in_file, measured) = (engine(json!({"draft_weights": "file"})), engine(json!({})));
+    let (of_file, found) = (counts(&in_file), counts(&measured));
+    let layout = |engine: &JsonEngine| engine.status()["cpu"]["layout"]["draft"]["q8_0"]["type"].clone();
+    assert_eq!(layout(&in_file), Value::Null);
+    eprintln!("{}: {of_file:?} with the file's weights, {found:?}", layout(&measured));
+    // Where arithmetic is slower than memory, more bits are faster.
+    let is_smaller = layout(&measured) == "q4_0";
+    let rate = |(drafted, accepted): (usize, usize)| accepted as f64 / drafted as f64;
+    assert!(is_smaller == (found != of_file) && rate(found) > 0.9 * rate(of_file), "{found:?} {of_file:?}");
+    // What the draft model itself answers is exact.
+    let request = json!({
+        "prompt": "Once upon a time", "n_predict": 40, "temperature": 0, "return_tokens": true, "n_probs": 2,
+        "speculative": {"model": "draft"},
+    });
+    let [alone, of_measured] =
+        [&in_file, &measured].map(|engine| output_fields(&complete(engine, Foredraft, &request)));
+    assert_eq!(alone, of_measured);
 }
 
 /// The target's own weights, made smaller, draft for it.

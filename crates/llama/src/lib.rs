@@ -54,8 +54,8 @@ pub use context::raw_params::{DEFAULT_N_CTX, most_rollback, n_ctx as context_len
 pub use context::rollback::Rollback;
 pub use context::token_subset::TokenSubset;
 pub use kernels::{
-    KernelCalls, LayoutCost, LayoutReason, Replacements, WeightLayout, are_used as kernels_are_used, barrier_sleeps,
-    calls as kernel_calls, replacements,
+    KernelCalls, LayoutCost, LayoutReason, Replacements, SMALLER as SMALLER_PANELS, WeightLayout,
+    are_used as kernels_are_used, barrier_sleeps, calls as kernel_calls, replacements,
 };
 pub use media::bitmap::Bitmap;
 pub use media::cache::{EncodedMedia, MediaCache, NumberedMedia};

@@ -130,6 +130,11 @@ const struct foredraft_output_rows * foredraft_output_rows_of(const struct ggml_
     return interrupt == NULL ? NULL : __atomic_load_n(&interrupt->output_rows, __ATOMIC_RELAXED);
 }
 
+bool foredraft_reads_smaller(const struct ggml_threadpool * pool) {
+    const struct foredraft_interrupt * interrupt = interrupt_of(pool);
+    return interrupt != NULL && __atomic_load_n(&interrupt->reads_smaller, __ATOMIC_RELAXED);
+}
+
 void foredraft_wait_while_paused(const struct ggml_threadpool * pool) {
     const struct foredraft_interrupt * interrupt = interrupt_of(pool);
     if (interrupt != NULL && __atomic_load_n(interrupt->n_pauses, __ATOMIC_RELAXED) != 0) {

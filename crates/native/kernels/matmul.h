@@ -28,6 +28,8 @@ struct Product {
     int64_t width, n_rows, n_matrices, n_slots;
     // For MUL_MAT_ID: the first slot of each matrix, and one more; then for each slot the expert's index and the token's.
     int32_t *first_slots, *slots;
+    // The state of weights in a buffer for panels. NULL: they are in another one.
+    const PanelState * state;
     // NULL: floats.
     const Format * format;
     bool in_panels;
@@ -35,13 +37,16 @@ struct Product {
     bool is_foreseen;
     // Whether AMX may be used.
     bool has_amx;
-    // The first row, in the layout that `in_panels` says.
+    // The first row, and the size of one, in the layout that `in_panels` says.
     const uint8_t * first_row;
+    size_t row_size;
     int64_t n_blocks, slot_size;
     uint8_t * packed;
     // A bit for each group of rows that is computed; the results of others are -inf. NULL: all rows.
     const uint64_t * groups;
 
+    // Whether the weights have another type in panels than in the file. Then the decode says which of them all threads use.
+    bool has_two_types() const { return state != nullptr && state->kept != nullptr; }
     // The size of what is kept in ggml's work buffer: the tables, and the packed tokens.
     int64_t tables_size() const { return ids == nullptr ? 0 : padded((n_matrices + 1 + 2 * n_slots) * 4, 64); }
     int64_t size() const { return tables_size() + n_slots * slot_size + READ_BEHIND_TOKENS + 64; }
@@ -93,13 +98,18 @@ void blocks_of_panels(ggml_type type, const uint8_t * panels, int64_t row, int64
 
 bool multiplies(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr; }
 
-// Finds out where the weights are. Panels may be made meanwhile, so threads of the same graph may find different layouts, which give the same bits.
-inline void locate(const ggml_tensor * weights, Product & product) {
-    const PanelState * state = panel_state(weights);
-    const uint8_t * in_file = state == nullptr ? nullptr : rows_in_file(*state);
+// Uses the rows as in the file at `in_file`. NULL: those in panels, or in another buffer.
+inline void use_layout(Product & product, const uint8_t * in_file) {
+    const PanelState * state = product.state;
+    const ggml_tensor * weights = product.weights;
     product.in_panels = state != nullptr && in_file == nullptr;
     product.is_foreseen = state != nullptr && state->is_foreseen;
     product.first_row = in_file != nullptr ? in_file : static_cast<const uint8_t *>(weights->data);
+    const ggml_type type = product.in_panels ? state->type : weights->type;
+    product.format = format_of(type);
+    product.row_size = type == weights->type ? weights->nb[1] : ggml_row_size(type, product.width);
+    product.n_blocks = product.width / ggml_blck_size(type);
+    product.slot_size = product.format == nullptr ? 0 : product.n_blocks * token_blocks(*product.format) * token_size(*product.format);
 }
 
 // Whether the operation is one that this file computes; then describes it.
@@ -110,8 +120,6 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
         return false;
     }
     const ggml_type type = weights->type;
-    product.format = format_of(type);
-    locate(weights, product);
     if (!multiplies(type) || tokens->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32) {
         return false;
     }
@@ -127,8 +135,9 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
     product.n_rows = weights->ne[1];
     product.n_matrices = weights->ne[2] * weights->ne[3];
     product.n_slots = chooses ? product.ids->ne[0] * product.ids->ne[1] : tokens->ne[1] * tokens->ne[2] * tokens->ne[3];
-    product.n_blocks = product.width / ggml_blck_size(type);
-    product.slot_size = product.format == nullptr ? 0 : product.n_blocks * token_blocks(*product.format) * token_size(*product.format);
+    // Panels may be made meanwhile, so threads of the same graph may find different layouts, which give the same bits if they have one type.
+    product.state = panel_state(weights);
+    use_layout(product, product.state == nullptr ? nullptr : product.has_two_types() ? product.state->kept : rows_in_file(*product.state));
     return true;
 }
 
@@ -206,7 +215,7 @@ inline void multiply_panels(
     const Product & product, int64_t matrix, int64_t panel, int64_t n_panels, int64_t first, int64_t end, const PausePoint & pause) {
     const Format & format = *product.format;
     const uint8_t * weights = product.matrix(matrix);
-    const size_t row_size = product.weights->nb[1];
+    const size_t row_size = product.row_size;
     const int block_size = token_blocks(format) * token_size(format);
     constexpr size_t SIZE = sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart);
     alignas(64) uint8_t unpacked[SIZE > FOLDED_SIZE ? SIZE : FOLDED_SIZE];
@@ -389,13 +398,24 @@ bool can_multiply(const ggml_tensor * dst) {
 
 size_t multiply_size(const ggml_tensor * dst) {
     Product product;
-    return describe(dst, product) ? size_t(product.size()) : 0;
+    if (!describe(dst, product)) {
+        return 0;
+    }
+    const int64_t in_file = product.size();
+    if (!product.has_two_types()) {
+        return size_t(in_file);
+    }
+    use_layout(product, nullptr);
+    return size_t(in_file < product.size() ? product.size() : in_file);
 }
 
 inline bool multiply(const ggml_compute_params * params, const ggml_tensor * dst, bool has_amx) {
     Product product;
     if (!describe(dst, product)) {
         return false;
+    }
+    if (product.has_two_types() && foredraft_reads_smaller(params->threadpool)) {
+        use_layout(product, nullptr);
     }
     product.has_amx = has_amx;
     const bool needs_memory = product.ids != nullptr || product.format != nullptr;

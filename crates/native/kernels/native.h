@@ -46,14 +46,14 @@ bool foredraft_layout_cost(int32_t type, struct foredraft_layout_costs * costs, 
 struct foredraft_pending_panels;
 
 // Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `foreseen`: those whose panels are
-// read for one token without prefetches. `is_mapped`: it reads a mapped file. `later`: weights may stay in the mapped file until the load has
-// ended.
-void foredraft_load_begin(uint64_t formats, uint64_t foreseen, bool is_mapped, bool later);
+// read for one token without prefetches. `smaller`: those that become Q4_0 in panels that are made later. `is_mapped`: it reads a mapped file. `later`:
+// weights may stay in the mapped file until the load has ended.
+void foredraft_load_begin(uint64_t formats, uint64_t foreseen, uint64_t smaller, bool is_mapped, bool later);
 // Ends the load. Returns the weights of which panels are still to be made. NULL: none.
 struct foredraft_pending_panels * foredraft_load_end(void);
 // Makes the panels, on other threads for `patience_ms`, which leave the cores to those that compute, then on the calling thread and others, until it is
-// stopped. Called once.
-void foredraft_panels_make(struct foredraft_pending_panels * pending, uint32_t patience_ms);
+// stopped. Begins when there are panels of all `others`, or after `patience_ms`. `others`: NULL: begins now. Called once.
+void foredraft_panels_make(struct foredraft_pending_panels * pending, const struct foredraft_pending_panels * others, uint32_t patience_ms);
 // Stops the making within milliseconds.
 void foredraft_panels_stop(struct foredraft_pending_panels * pending);
 // The bytes of weights of which panels are still to be made.
@@ -96,6 +96,8 @@ struct foredraft_interrupt {
     bool (*stops)(const struct foredraft_interrupt * interrupt);
     // The rows of the output weights that the running decode computes. NULL: all.
     const struct foredraft_output_rows * output_rows;
+    // Whether the running decode reads panels of another type than the weights', all of which are made: a draft need not be exact.
+    bool reads_smaller;
 };
 
 // llama.cpp's abort callback; `interrupt` is a `foredraft_interrupt`.

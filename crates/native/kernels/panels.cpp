@@ -46,7 +46,8 @@ size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * tensor) {
 
 // `n` blocks of a row of a matrix, from the block `first` on, as in the file. `matrix`: where its first row is.
 void read_blocks(const ggml_tensor * weights, size_t matrix, int64_t row, int64_t first, int64_t n, uint8_t * to) {
-    const uint8_t * in_file = rows_in_file(*panel_state(weights));
+    const PanelState & state = *panel_state(weights);
+    const uint8_t * in_file = state.kept != nullptr ? state.kept : rows_in_file(state);
     if (in_file != nullptr) {
         const size_t of_block = ggml_type_size(weights->type);
         memcpy(to, in_file + matrix + row * row_size(weights) + first * of_block, n * of_block);
@@ -61,7 +62,7 @@ void * get_base(ggml_backend_buffer_t buffer) { return ggml_backend_buffer_get_b
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor) {
     tensor->extra = tensor->view_src != nullptr ? tensor->view_src->extra
-                                                : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type) });
+                                                : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type), tensor->type, nullptr });
     return GGML_STATUS_SUCCESS;
 }
 

@@ -26,6 +26,10 @@ struct PanelState {
     const uint8_t * file;
     // Whether the processor foresees how panels are read for one token. Then prefetches only hinder (layout_cost.cpp).
     bool is_foreseen;
+    // The type of the weights in panels. Those of a draft model may take fewer bits than in the file, and are for decodes that make drafts.
+    ggml_type type;
+    // The rows as in the file, also beside panels of another type. NULL: the panels have the tensor's type.
+    const uint8_t * kept;
 };
 
 // NULL: the weights are in another buffer.

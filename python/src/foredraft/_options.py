@@ -136,7 +136,7 @@ class EngineOptions(TypedDict, total=False):
     spm_infill: bool
     n_beams: int
     draft_vocab: int
-    draft_weights: Literal["file", "q8_0", "q4_0"]
+    draft_weights: Literal["measured", "file", "q8_0", "q4_0"]
     max_queue: int
     cache_ram_mb: int
     cache_dir: Path

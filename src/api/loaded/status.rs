@@ -10,7 +10,7 @@ use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
-use crate::llama::{self, DevicePlacement, DeviceUse, MediaCache, Model, Projector, WeightLayout};
+use crate::llama::{self, DevicePlacement, DeviceUse, MediaCache, Model, Projector, SMALLER_PANELS, WeightLayout};
 
 /// The state of an engine while no model is loaded.
 #[derive(Debug, Clone, Default)]
@@ -244,7 +244,9 @@ fn layouts(model: &Model) -> Value {
             json!({"panels_us": panels, "file_us": file, "prefetched_us": us(cost.prefetched), "foreseen_us": us(cost.foreseen)})
         });
         let name = if of.in_panels { "panels" } else { "file" };
-        (of.format.clone(), json!({"layout": name, "chosen_by": of.chosen_by.as_str(), "measured": measured}))
+        let kind = of.becomes_smaller.then_some(SMALLER_PANELS);
+        let layout = json!({"layout": name, "type": kind, "chosen_by": of.chosen_by.as_str(), "measured": measured});
+        (of.format.clone(), layout)
     };
     model.weight_layouts().iter().map(layout).collect::<serde_json::Map<_, _>>().into()
 }

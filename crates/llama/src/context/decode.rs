@@ -172,13 +172,14 @@ impl Context {
             (Instant::now(), thread_cpu_time(), self.interrupt.gate().paused_time());
         let weights = self.scored.as_ref().zip(self.model.output_weights());
         let rows = weights.map(|(scored, (weights, _))| scored.output_rows(weights.as_ptr()));
-        self.interrupt.restrict_output(rows.as_ref());
+        let reads_smaller = self.params.drafts && self.model.pending_panel_bytes() == 0;
+        self.interrupt.restrict_weights(rows.as_ref(), reads_smaller);
         let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the caller vouches for the batch, which the call only reads. The guard catches exceptions.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, encoder, why.ptr(), why.size()) });
         self.interrupt.hold(false);
-        self.interrupt.restrict_output(None);
+        self.interrupt.restrict_weights(None, false);
         let paused = self.interrupt.gate().paused_time().saturating_sub(paused_before);
         pacing::paused(paused);
         let wall = start.elapsed().saturating_sub(paused);

@@ -328,11 +328,14 @@ impl Context {
         if self.model.output_size() == 0 || !kernels::are_used() {
             return false;
         }
+        // Panels of another type may be made between the two decodes, if another engine has the model too. They are for drafts alone.
+        let drafts = std::mem::replace(&mut self.params.drafts, false);
         self.score_only(None);
         let all = self.first_logits();
         self.score_only(Some(tokens));
         let some = self.first_logits();
         self.score_only(None);
+        self.params.drafts = drafts;
         let (Some(all), Some(some)) = (all, some) else { return false };
         let least = all.iter().copied().fold(f32::INFINITY, f32::min);
         (0..).zip(all.iter().zip(&some)).all(|(token, (all, some))| {

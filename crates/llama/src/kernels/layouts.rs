@@ -35,6 +35,11 @@ const MARGIN: f64 = 0.9;
 /// A choice is close where one of the two times would change it by this part of itself. It is measured again, at most so many times in all.
 const CLOSE: f64 = 0.1;
 const MOST_MEASUREMENTS: usize = 4;
+/// The type of the panels of weights that become smaller, as `making.cpp` makes them.
+pub const SMALLER: &str = "q4_0";
+const SMALLER_FORMAT: u32 = sys::GGML_TYPE_Q4_0;
+/// The width of rows whose sizes are compared: a multiple of every type's blocks.
+const WIDTH: i64 = 4096;
 /// Panels of a model may take this part of the available memory.
 const MOST_OF_MEMORY: f64 = 0.9;
 
@@ -45,6 +50,8 @@ pub struct WeightLayout {
     pub format: String,
     /// Whether they are in panels, not as in the file. Embeddings of which only rows are read stay in the file in any case.
     pub in_panels: bool,
+    /// Whether their panels have the type [`SMALLER`], where these are made after the load.
+    pub becomes_smaller: bool,
     /// How it was chosen.
     pub chosen_by: LayoutReason,
     /// The times of the layouts, if they were measured.
@@ -135,8 +142,13 @@ pub(crate) struct WeightsOfType {
 }
 
 /// Chooses the layout of each type that can be in panels. `forced`: the host's choice. `available`: the bytes of memory that panels may
-/// take.
-pub(crate) fn choose(weights: &[WeightsOfType], forced: Option<bool>, available: Option<u64>) -> Vec<WeightLayout> {
+/// take. `may_shrink`: panels may have fewer bits than the file, where a measurement finds that faster.
+pub(crate) fn choose(
+    weights: &[WeightsOfType],
+    forced: Option<bool>,
+    available: Option<u64>,
+    may_shrink: bool,
+) -> Vec<WeightLayout> {
     let weights: Vec<&WeightsOfType> = weights.iter().filter(|of| has_panels(of.format)).collect();
     let total: u64 = weights.iter().map(|of| of.bytes).sum();
     let is_short = available.is_some_and(|available| total as f64 > MOST_OF_MEMORY * available as f64);
@@ -146,7 +158,8 @@ pub(crate) fn choose(weights: &[WeightsOfType], forced: Option<bool>, available:
         let may_be_panels = forced.unwrap_or(!is_short);
         let cost = (may_be_panels && of.bytes >= FITS_CACHES).then(|| known_cost(of.format)).flatten();
         let (in_panels, chosen_by) = decide(forced, is_short, cost);
-        WeightLayout { format, in_panels, chosen_by, cost }
+        let becomes_smaller = may_shrink && in_panels && cost.is_some_and(|cost| is_faster_smaller(of.format, cost));
+        WeightLayout { format, in_panels, becomes_smaller, chosen_by, cost }
     };
     weights.into_iter().map(layout).collect()
 }
@@ -159,6 +172,15 @@ fn decide(forced: Option<bool>, is_short: bool, cost: Option<LayoutCost>) -> (bo
         (None, Some(cost)) => (cost.file >= MARGIN * cost.panels(), LayoutReason::Measurement),
         (None, None) => (true, LayoutReason::Default),
     }
+}
+
+/// Whether one token takes clearly less time for each weight with panels of fewer bits than with those of `format`, which take `cost`.
+fn is_faster_smaller(format: u32, cost: LayoutCost) -> bool {
+    // SAFETY: both types have panels, so ggml knows them.
+    let of_row = |format| unsafe { sys::ggml_row_size(format, WIDTH) } as f64;
+    let is_faster =
+        |smaller: LayoutCost| smaller.panels() * of_row(SMALLER_FORMAT) < MARGIN * cost.panels() * of_row(format);
+    of_row(SMALLER_FORMAT) < of_row(format) && known_cost(SMALLER_FORMAT).is_some_and(is_faster)
 }
 
 /// By level and type; `None`: it cannot be measured.
@@ -223,20 +245,20 @@ pub(crate) fn with_layouts<R>(
     let bits = |is_meant: fn(&WeightLayout) -> bool| {
         formats.clone().filter(|(_, layout)| is_meant(layout)).fold(0_u64, |all, (of, _)| all | 1 << of.format)
     };
-    begin_load(
-        bits(|layout| layout.in_panels),
-        bits(|layout| layout.cost.is_some_and(|cost| !cost.prefetches())),
-        is_mapped,
-        later,
-    );
+    let smaller = bits(|layout| layout.becomes_smaller);
+    let mut foreseen = bits(|layout| layout.cost.is_some_and(|cost| !cost.prefetches()));
+    if smaller != 0 && known_cost(SMALLER_FORMAT).is_some_and(|cost| !cost.prefetches()) {
+        foreseen |= 1 << SMALLER_FORMAT;
+    }
+    begin_load([bits(|layout| layout.in_panels), foreseen, smaller], is_mapped, later);
     let result = load();
     (result, end_load())
 }
 
 #[cfg(own_kernels)]
-fn begin_load(formats: u64, foreseen: u64, is_mapped: bool, later: bool) {
+fn begin_load([formats, foreseen, smaller]: [u64; 3], is_mapped: bool, later: bool) {
     // SAFETY: sets values of the calling thread.
-    unsafe { native::foredraft_load_begin(formats, foreseen, is_mapped, later) }
+    unsafe { native::foredraft_load_begin(formats, foreseen, smaller, is_mapped, later) }
 }
 #[cfg(own_kernels)]
 fn end_load() -> PendingPanels {
@@ -248,7 +270,7 @@ fn end_load() -> PendingPanels {
     }
 }
 #[cfg(not(own_kernels))]
-fn begin_load(_: u64, _: u64, _: bool, _: bool) {}
+fn begin_load(_: [u64; 3], _: bool, _: bool) {}
 #[cfg(not(own_kernels))]
 fn end_load() -> PendingPanels {
     PendingPanels {}
@@ -285,14 +307,24 @@ impl Drop for PendingWeights {
 
 #[cfg(own_kernels)]
 impl PendingPanels {
-    /// Begins to make the panels, on a thread of its own, which calls `around` with that work. For so long it leaves the cores to other threads. The
-    /// model must live until [`PendingPanels::stop`]. Later calls change nothing.
-    pub(crate) fn begin(&self, patience: Duration, around: impl FnOnce(&dyn Fn()) + Send + 'static) {
+    /// Begins to make the panels, on a thread of its own, which calls `around` with that work, when there are panels of all `others`. It leaves the cores
+    /// to other threads for `patience`. The model must live until [`PendingPanels::stop`]. Later calls change nothing.
+    pub(crate) fn begin(
+        &self,
+        others: Option<&PendingPanels>,
+        patience: Duration,
+        around: impl FnOnce(&dyn Fn()) + Send + 'static,
+    ) {
         let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let Some(weights) = self.weights.clone() else { return };
+        let others = others.and_then(|others| others.weights.clone());
         self.thread.get_or_init(|| {
-            // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels.
-            let make = move || unsafe { native::foredraft_panels_make(weights.0.as_ptr(), patience_ms) };
+            let make = move || {
+                let others = others.as_ref().map_or(std::ptr::null(), |others| others.0.as_ptr().cast_const());
+                // SAFETY: the model is alive until this thread has ended, and nothing else makes these panels. Of the others, which this closure
+                // keeps, an atomic value is read.
+                unsafe { native::foredraft_panels_make(weights.0.as_ptr(), others, patience_ms) }
+            };
             // Without a thread the weights stay in the file.
             forks::spawn("foredraft-panel", move || around(&make)).ok()
         });
@@ -331,7 +363,7 @@ impl PendingPanels {
 
 #[cfg(not(own_kernels))]
 impl PendingPanels {
-    pub(crate) fn begin(&self, _: Duration, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
+    pub(crate) fn begin(&self, _: Option<&PendingPanels>, _: Duration, _: impl FnOnce(&dyn Fn()) + Send + 'static) {}
     pub(crate) fn stop(&mut self, _: impl FnOnce()) {}
     pub(crate) fn is_making(&self) -> bool {
         false
@@ -435,7 +467,7 @@ mod tests {
         }
         let of = |bytes: u64, forced: Option<bool>, available: Option<u64>| {
             let weights = [WeightsOfType { format: f32, bytes: 1 << 40 }, WeightsOfType { format: q8_0, bytes }];
-            let mut layouts = choose(&weights, forced, available);
+            let mut layouts = choose(&weights, forced, available, false);
             assert_eq!(layouts.len(), 1, "floats have one layout: {layouts:?}");
             layouts.remove(0)
         };

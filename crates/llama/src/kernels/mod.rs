@@ -54,7 +54,7 @@
 
 pub(super) mod layouts;
 
-pub use layouts::{LayoutCost, LayoutReason, WeightLayout};
+pub use layouts::{LayoutCost, LayoutReason, SMALLER, WeightLayout};
 
 #[cfg(any(own_kernels, own_barrier))]
 use crate::backend::levels::level;

@@ -83,9 +83,10 @@ impl Model {
         let maps = params.use_mmap && opened.can_map && !params.only_measures;
         let repack = if params.use_mlock { Some(false) } else { params.repack };
         let weights = opened.formats.all();
-        let weight_layouts = choose_layouts(names, params, &weights, repack, maps);
         // Where the host asks for panels, the load has made them when it ends.
         let makes_later = repack.is_none();
+        let may_shrink = params.weights == WeightType::Measured && maps && makes_later && !opened.kind.is_head();
+        let weight_layouts = choose_layouts(names, params, &weights, repack, maps, may_shrink);
         let copies = !makes_later && weight_layouts.iter().any(|layout| layout.in_panels);
         let ahead = match (maps && !params.vocab_only && !backend::uses_numa(), copies) {
             (false, _) => 0.0,
@@ -214,13 +215,14 @@ fn choose_layouts(
     weights: &[WeightsOfType],
     repack: Option<bool>,
     maps: bool,
+    may_shrink: bool,
 ) -> Vec<WeightLayout> {
     if params.vocab_only {
         return Vec::new();
     }
     let available = available_memory().map(|available| available.saturating_sub(layouts::pending_bytes()));
     // Weights that are not mapped are copied in any case.
-    let chosen = layouts::choose(weights, repack, available.filter(|_| maps));
+    let chosen = layouts::choose(weights, repack, available.filter(|_| maps), may_shrink);
     if chosen.iter().any(|layout| layout.chosen_by == LayoutReason::Memory) {
         let why = "its weights stay in the file, because copies would not fit into the available memory";
         log::write(Level::Warn, &format!("{}: {why}", names.model));

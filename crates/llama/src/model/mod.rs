@@ -60,10 +60,11 @@ unsafe impl Send for Model {}
 unsafe impl Sync for Model {}
 
 impl Model {
-    /// Begins to make panels of the weights that are still as in the file, on a thread of its own. Engines call it when their load has measured.
-    pub fn make_panels(&self) {
+    /// Begins to make panels of the weights that are still as in the file, on a thread of its own, once those of the model `before` are made. Engines call
+    /// it when their load has measured.
+    pub fn make_panels(&self, before: Option<&Model>) {
         let interrupt = Arc::clone(&self.panel_interrupt);
-        self.pending_panels.begin(PANEL_PATIENCE, move |make| {
+        self.pending_panels.begin(before.map(|model| &model.pending_panels), PANEL_PATIENCE, move |make| {
             let _pausable = PausableLoad::begin(&interrupt);
             make();
         });
@@ -213,16 +214,36 @@ mod tests {
         for patience in [Duration::ZERO, Duration::from_millis(1), PANEL_PATIENCE] {
             let model = Model::load(&ModelParams::new(path), |_| true).unwrap();
             assert!(model.pending_panel_bytes() > 0);
-            model.pending_panels.begin(patience, |make| make());
+            model.pending_panels.begin(None, patience, |make| make());
             while model.is_making_panels() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(model.pending_panel_bytes(), 0, "{patience:?}");
         }
-        // Stopped in either part.
+        // Stopped in either part, or before it has begun.
+        let never_made = Model::load(&ModelParams::new(path), |_| true).unwrap();
         for patience in [Duration::ZERO, PANEL_PATIENCE].repeat(20) {
             let model = Model::load(&ModelParams::new(path), |_| true).unwrap();
-            model.pending_panels.begin(patience, |make| make());
+            model.pending_panels.begin(None, patience, |make| make());
+            let waiting = Model::load(&ModelParams::new(path), |_| true).unwrap();
+            waiting.pending_panels.begin(Some(&never_made.pending_panels), PANEL_PATIENCE, |make| make());
+        }
+    }
+
+    #[test]
+    fn panels_of_two_models_are_made_one_after_the_other() {
+        let load = || {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/stories-target.gguf");
+            Model::load(&ModelParams::new(path), |_| true).unwrap()
+        };
+        let (first, second) = (load(), load());
+        let of_second = second.pending_panel_bytes();
+        second.make_panels(Some(&first));
+        first.make_panels(None);
+        while second.pending_panel_bytes() > 0 {
+            let left = second.pending_panel_bytes();
+            assert!(left == of_second || first.pending_panel_bytes() == 0, "{left} of {of_second} bytes were left");
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }

@@ -178,6 +178,8 @@ pub enum WeightType {
     /// Each as in the file.
     #[default]
     AsInFile,
+    /// As in the file until panels are made of them, which then have fewer bits where a measurement finds that faster.
+    Measured,
     /// 8.5 bits for each weight.
     Q8_0,
     /// 4.5 bits for each weight.
@@ -186,14 +188,19 @@ pub enum WeightType {
 
 impl WeightType {
     /// All, with their words in JSON, those of projectors first.
-    pub const WORDS: [(&str, WeightType); 3] =
-        [("file", WeightType::AsInFile), ("q8_0", WeightType::Q8_0), ("q4_0", WeightType::Q4_0)];
+    pub const WORDS: [(&str, WeightType); 4] = [
+        ("file", WeightType::AsInFile),
+        ("q8_0", WeightType::Q8_0),
+        ("q4_0", WeightType::Q4_0),
+        ("measured", WeightType::Measured),
+    ];
 
     /// Its word in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             WeightType::AsInFile => "file",
+            WeightType::Measured => "measured",
             WeightType::Q8_0 => "q8_0",
             WeightType::Q4_0 => "q4_0",
         }
@@ -202,7 +209,7 @@ impl WeightType {
     /// ggml's type. `None`: that of the file.
     pub(crate) fn format(self) -> Option<sys::ggml_type> {
         match self {
-            WeightType::AsInFile => None,
+            WeightType::AsInFile | WeightType::Measured => None,
             WeightType::Q8_0 => Some(sys::GGML_TYPE_Q8_0),
             WeightType::Q4_0 => Some(sys::GGML_TYPE_Q4_0),
         }

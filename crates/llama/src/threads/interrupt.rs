@@ -33,8 +33,8 @@ pub struct Interrupt {
     gate: Arc<PauseGate>,
 }
 
-// SAFETY: of `native`, `n_pauses` points into the gate or to a static value, which outlive this value, and is atomic; `output_rows` is accessed
-// atomically; the others are never written.
+// SAFETY: of `native`, `n_pauses` points into the gate or to a static value, which outlive this value, and is atomic; `output_rows` and `reads_smaller`
+// are accessed atomically; the others are never written.
 unsafe impl Send for Interrupt {}
 // SAFETY: as above.
 unsafe impl Sync for Interrupt {}
@@ -60,6 +60,7 @@ impl Interrupt {
                 wait: Some(Interrupt::wait_in_decode),
                 stops: Some(Interrupt::stops_decode),
                 output_rows: null(),
+                reads_smaller: false,
             }),
             raised: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -114,12 +115,20 @@ impl Interrupt {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Restricts the output of graphs that are computed until the next call. `rows` must be valid until then. `None`: all rows.
-    pub(crate) fn restrict_output(&self, rows: Option<&foredraft_output_rows>) {
+    /// Says what graphs read that are computed until the next call: these rows of the output weights, which must be valid until then (`None`: all),
+    /// and panels of fewer bits than in the file, where there are such. All of these must be made.
+    pub(crate) fn restrict_weights(&self, rows: Option<&foredraft_output_rows>, reads_smaller: bool) {
         let rows = rows.map_or(null_mut(), |rows| from_ref(rows).cast_mut());
-        // SAFETY: the field is aligned, lives as long as this value, and is accessed atomically alone.
-        let field = unsafe { AtomicPtr::from_ptr((&raw mut (*self.native.get()).output_rows).cast()) };
-        field.store(rows, Ordering::Relaxed);
+        // SAFETY: the fields are aligned, live as long as this value, and are accessed atomically alone.
+        let (of_rows, of_smaller) = unsafe {
+            let native = self.native.get();
+            (
+                AtomicPtr::from_ptr((&raw mut (*native).output_rows).cast()),
+                AtomicBool::from_ptr(&raw mut (*native).reads_smaller),
+            )
+        };
+        of_rows.store(rows, Ordering::Relaxed);
+        of_smaller.store(reads_smaller, Ordering::Relaxed);
     }
 
     /// Whether the running decode must stop.

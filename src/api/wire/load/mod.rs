@@ -224,7 +224,8 @@ impl LoadRequest {
             self.warnings
                 .push("draft_vocab: not used, because the draft model's output cannot be restricted".to_owned());
         }
-        let asks = |model: &ModelParams| model.weights != WeightType::AsInFile && !model.vocab_only;
+        let asks =
+            |model: &ModelParams| matches!(model.weights, WeightType::Q8_0 | WeightType::Q4_0) && !model.vocab_only;
         let is_asked = self.config.draft.as_ref().is_some_and(|(model, _)| asks(model));
         if let Some(draft) = draft.filter(|draft| is_asked && draft.weight_type() == WeightType::AsInFile) {
             let why = match draft.draft_kind() {

@@ -32,7 +32,7 @@ impl ProjectorSettings {
     /// A field has the wrong type, or is out of range.
     pub(super) fn read(fields: &mut Fields) -> Result<Option<ProjectorSettings>> {
         let source = source(fields, "mmproj")?;
-        let [file, q8_0, _] = WeightType::WORDS;
+        let [file, q8_0, ..] = WeightType::WORDS;
         let weights = fields.word("mmproj_weights", &[file, q8_0])?.unwrap_or_default();
         let min_tokens = fields.int("image_min_tokens", 1..=MAX_TOKENS)?;
         let max_tokens = fields.int("image_max_tokens", 1..=MAX_TOKENS)?;
