@@ -31,6 +31,25 @@ fn tags(before_key: &str, open: &str, close: &str, separator: &str) -> Tags {
     Tags { before_key: before_key.to_owned(), values: vec![value], separator: separator.to_owned(), ..Tags::default() }
 }
 
+/// Calls between texts. `call`: one call, where `{arguments}` stands for these, other names in braces for what they name, and texts in
+/// braces with `/` between them for any of them.
+fn calls(begin: &str, call: &str, separator: &str, end: &str, arguments: &CallArguments) -> Calls {
+    let part = |(index, part): (usize, &str)| match part {
+        part if index % 2 == 0 => text(part),
+        "name" => CallPart::Name,
+        "id" => CallPart::Id,
+        "number" => CallPart::Number,
+        "functions.name:number" => {
+            CallPart::NumberedName { prefix: "functions.".to_owned(), separator: ":".to_owned() }
+        }
+        "arguments" => CallPart::Arguments(arguments.clone()),
+        any => CallPart::AnyText(any.split('/').map(str::to_owned).collect()),
+    };
+    let parts = call.split(['{', '}']).enumerate().filter(|(_, part)| !part.is_empty());
+    let [begin, separator, end] = [begin, separator, end].map(str::to_owned);
+    Calls { begin, separator, end, call: parts.map(part).collect(), ..Calls::default() }
+}
+
 /// The format of a template with a description of its own.
 pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
     let calls = probes.calls.as_deref().or(probes.call.as_deref()).unwrap_or_default();
@@ -54,16 +73,9 @@ pub(crate) fn recognize(probes: &Probes) -> Option<ChatFormat> {
 
 /// gpt-oss: channels with headers. Models also call in the channel of reasoning.
 fn harmony() -> ChatFormat {
-    let call = |header: &str, prefixes: &[&str], after: &[&str]| Calls {
-        call: vec![
-            text(header),
-            CallPart::AnyText(texts(prefixes)),
-            CallPart::Name,
-            CallPart::AnyText(texts(after)),
-            CallPart::Arguments(CallArguments::Json),
-        ],
-        is_single: true,
-        ..Calls::default()
+    let call = |header: &str, after: &[&str]| {
+        let call = format!("{header}{{name}}{{{}}}{{arguments}}", after.join("/"));
+        Calls { is_single: true, ..calls("", &call, "", "", &CallArguments::Json) }
     };
     let behind = [" <|constrain|>json<|message|>", "<|message|>"];
     let channel = [
@@ -85,9 +97,9 @@ fn harmony() -> ChatFormat {
             ends: texts(&["<|end|>", "<|return|>"]),
         }),
         calls: vec![
-            call("<|channel|>commentary to=", &["functions.", ""], &behind),
-            call(" to=functions.", &[""], &channel),
-            call("<|channel|>analysis to=", &["functions.", ""], &behind),
+            call("<|channel|>commentary to={functions./}", &behind),
+            call(" to=functions.", &channel),
+            call("<|channel|>analysis to={functions./}", &behind),
         ],
         foreign: texts(&["<|channel|>commentary to=", "<|channel|>analysis to=", "<|start|>assistant to="]),
         between: texts(&["<|start|>assistant", "<|call|>", "<|channel|>commentary to=assistant"]),
@@ -99,24 +111,16 @@ fn harmony() -> ChatFormat {
 
 /// Muse: messages to recipients, and calls in tags.
 fn recipients() -> ChatFormat {
-    let mut tags = tags("<atem:parameter name=\"", "\">", "</atem:parameter>\n", "");
-    tags.separator.clear();
     ChatFormat {
         reasoning: Some(Block::new(" to=self<|message|>", "<|eom|>")),
         content: Some(Block { begins: texts(&[" to=user<|message|>"]), ends: texts(&["<|eom|>", "<|eot|>"]) }),
-        calls: vec![Calls {
-            separator: "<|eom|><|start|>assistant".to_owned(),
-            call: vec![
-                text(" to="),
-                CallPart::Name,
-                text("<|message|><atem:function_calls>\n<atem:invoke name=\""),
-                CallPart::Name,
-                text("\">\n"),
-                CallPart::Arguments(CallArguments::Tags(tags)),
-                text("</atem:invoke>\n</atem:function_calls>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            "",
+            " to={name}<|message|><atem:function_calls>\n<atem:invoke name=\"{name}\">\n{arguments}</atem:invoke>\n</atem:function_calls>",
+            "<|eom|><|start|>assistant",
+            "",
+            &CallArguments::Tags(tags("<atem:parameter name=\"", "\">", "</atem:parameter>\n", "")),
+        )],
         between: texts(&["<|start|>assistant"]),
         before_calls: "<|start|>assistant".to_owned(),
         before_content: "<|start|>assistant".to_owned(),
@@ -137,20 +141,13 @@ fn open_close() -> ChatFormat {
     ChatFormat {
         reasoning: Some(Block::new("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
         content: Some(Block::new("<|open|>response<|sep|>", "<|close|>response<|sep|>")),
-        calls: vec![Calls {
-            begin: "<|open|>tools<|sep|>".to_owned(),
-            end: "<|close|>tools<|sep|>".to_owned(),
-            call: vec![
-                text("<|open|>call tool=\""),
-                CallPart::Name,
-                text("\" index=\""),
-                CallPart::Number,
-                text("\"<|sep|>"),
-                CallPart::Arguments(CallArguments::Tags(tags)),
-                text("<|close|>call<|sep|>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            "<|open|>tools<|sep|>",
+            "<|open|>call tool=\"{name}\" index=\"{number}\"<|sep|>{arguments}<|close|>call<|sep|>",
+            "",
+            "<|close|>tools<|sep|>",
+            &CallArguments::Tags(tags),
+        )],
         before_calls: "<|open|>response<|sep|><|close|>response<|sep|>".to_owned(),
         turn_end: "<|close|>message<|sep|>".to_owned(),
         ..ChatFormat::default()
@@ -170,18 +167,13 @@ pub(crate) fn other_sections(calls: &[Calls]) -> Vec<String> {
 fn sections(reasoning: Option<Block>) -> ChatFormat {
     ChatFormat {
         reasoning,
-        calls: vec![Calls {
-            begin: "<|tool_calls_section_begin|>".to_owned(),
-            end: "<|tool_calls_section_end|>".to_owned(),
-            call: vec![
-                text("<|tool_call_begin|>"),
-                CallPart::NumberedName { prefix: "functions.".to_owned(), separator: ":".to_owned() },
-                text("<|tool_call_argument_begin|>"),
-                CallPart::Arguments(CallArguments::Json),
-                text("<|tool_call_end|>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            "<|tool_calls_section_begin|>",
+            "<|tool_call_begin|>{functions.name:number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+            "",
+            "<|tool_calls_section_end|>",
+            &CallArguments::Json,
+        )],
         // Models write these in place of the section's own.
         between: texts(&["<|tool_call_section_begin|>", "<|tool_call_section_end|>"]),
         ..ChatFormat::default()
@@ -192,27 +184,17 @@ fn sections(reasoning: Option<Block>) -> ChatFormat {
 fn arrows() -> ChatFormat {
     ChatFormat {
         content: Some(Block { begins: texts(&[">>>all\n"]), ends: Vec::new() }),
-        calls: vec![Calls {
-            call: vec![text(">>>"), CallPart::Name, text("\n"), CallPart::Arguments(CallArguments::Json)],
-            ..Calls::default()
-        }],
+        calls: vec![calls("", ">>>{name}\n{arguments}", "", "", &CallArguments::Json)],
         ..ChatFormat::default()
     }
 }
 
 /// LFM2: a list of calls in Python.
 fn python_list(reasoning: Option<Block>) -> ChatFormat {
-    let mut tags = tags("", "=", "", ", ");
-    tags.is_python = true;
+    let tags = CallArguments::Tags(Tags { is_python: true, ..tags("", "=", "", ", ") });
     ChatFormat {
         reasoning,
-        calls: vec![Calls {
-            begin: "<|tool_call_start|>[".to_owned(),
-            separator: ", ".to_owned(),
-            end: "]<|tool_call_end|>".to_owned(),
-            call: vec![CallPart::Name, text("("), CallPart::Arguments(CallArguments::Tags(tags)), text(")")],
-            ..Calls::default()
-        }],
+        calls: vec![calls("<|tool_call_start|>[", "{name}({arguments})", ", ", "]<|tool_call_end|>", &tags)],
         ..ChatFormat::default()
     }
 }
@@ -221,16 +203,7 @@ fn python_list(reasoning: Option<Block>) -> ChatFormat {
 fn gemma() -> ChatFormat {
     ChatFormat {
         reasoning: Some(Block::new("<|channel>thought\n", "<channel|>")),
-        calls: vec![Calls {
-            call: vec![
-                text("<|tool_call>"),
-                CallPart::AnyText(texts(&["call:", ""])),
-                CallPart::Name,
-                CallPart::Arguments(CallArguments::Gemma),
-                text("<tool_call|>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls("", "<|tool_call>{call:/}{name}{arguments}<tool_call|>", "", "", &CallArguments::Gemma)],
         // Models repeat the tags of reasoning.
         between: texts(&["<|tool_response>", "<channel|>", "<|channel>"]),
         ..ChatFormat::default()
@@ -242,20 +215,13 @@ fn named_sections() -> ChatFormat {
     ChatFormat {
         reasoning: Some(Block::new("<|think|>", "<|end|>")),
         content: Some(Block { begins: texts(&["<|content|>"]), ends: texts(&["<|end|>"]) }),
-        calls: vec![Calls {
-            begin: "<|tool_calls|>".to_owned(),
-            end: String::new(),
-            call: vec![
-                text("<|tool_call:begin|>"),
-                CallPart::Id,
-                text("<|tool_call:name|>"),
-                CallPart::Name,
-                text("<|tool_call:args|>"),
-                CallPart::Arguments(CallArguments::Json),
-                text("<|tool_call:end|>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            "<|tool_calls|>",
+            "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>",
+            "",
+            "",
+            &CallArguments::Json,
+        )],
         between: texts(&["<|begin|>assistant", "<|calls|>"]),
         before_calls: "<|begin|>assistant".to_owned(),
         before_content: "<|begin|>assistant".to_owned(),
@@ -275,17 +241,13 @@ fn cdata() -> ChatFormat {
     };
     ChatFormat {
         reasoning: Some(Block::new("<think>", "</think>")),
-        calls: vec![Calls {
-            separator: "\n".to_owned(),
-            call: vec![
-                text("<function name=\""),
-                CallPart::Name,
-                text("\">"),
-                CallPart::Arguments(CallArguments::Tags(tags)),
-                text("</function>"),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            "",
+            "<function name=\"{name}\">{arguments}</function>",
+            "\n",
+            "",
+            &CallArguments::Tags(tags),
+        )],
         ..ChatFormat::default()
     }
 }
@@ -296,18 +258,13 @@ fn element_tags() -> ChatFormat {
     let tags = Tags { has_elements: true, ..tags(&format!("{MARK}<"), ">", &format!("{MARK}</{KEY}>"), "") };
     ChatFormat {
         reasoning: Some(Block::new("<mm:think>", "</mm:think>")),
-        calls: vec![Calls {
-            begin: format!("{MARK}<tool_call>\n"),
-            end: format!("{MARK}</tool_call>"),
-            call: vec![
-                text(&format!("{MARK}<invoke name=\"")),
-                CallPart::Name,
-                text("\">"),
-                CallPart::Arguments(CallArguments::Tags(tags)),
-                text(&format!("{MARK}</invoke>\n")),
-            ],
-            ..Calls::default()
-        }],
+        calls: vec![calls(
+            &format!("{MARK}<tool_call>\n"),
+            &format!("{MARK}<invoke name=\"{{name}}\">{{arguments}}{MARK}</invoke>\n"),
+            "",
+            &format!("{MARK}</tool_call>"),
+            &CallArguments::Tags(tags),
+        )],
         ..ChatFormat::default()
     }
 }

@@ -28,7 +28,7 @@ pub use detect::detect;
 pub use format::{
     Block, CallArguments, CallObject, CallPart, Calls, ChatFormat, KEY, TagKind, TaggedValue, Tags, TurnStart,
 };
-pub use message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+pub use message::{CallDelta, ChatMessage, MessageDelta, MessageExtent, ToolCall};
 pub use parser::{MessageParser, MessageReader, ReaderOptions};
 pub use probes::Conversation;
 pub use tool::Tool;

@@ -53,3 +53,41 @@ impl MessageDelta {
         self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 }
+
+/// Lengths of the texts of a message. A call that has no length here has not begun.
+#[derive(Debug, Clone, Default)]
+pub struct MessageExtent {
+    /// Of the content.
+    pub content: usize,
+    /// Of the reasoning.
+    pub reasoning: usize,
+    /// Of the arguments of each call.
+    pub calls: Vec<usize>,
+}
+
+impl MessageExtent {
+    /// What the message has beyond these lengths, which become the message's.
+    pub fn advance(&mut self, message: &ChatMessage) -> MessageDelta {
+        let take = |text: &str, taken: &mut usize| {
+            let more = text.get(*taken..).unwrap_or_default().to_owned();
+            *taken = text.len().max(*taken);
+            more
+        };
+        let mut calls = Vec::new();
+        for (index, call) in message.calls.iter().enumerate() {
+            let begun = (index == self.calls.len()).then(|| (call.name.clone(), call.id.clone()));
+            if begun.is_some() {
+                self.calls.push(0);
+            }
+            let arguments = self.calls.get_mut(index).map(|taken| take(&call.arguments, taken)).unwrap_or_default();
+            if begun.is_some() || !arguments.is_empty() {
+                calls.push(CallDelta { index, begun, arguments });
+            }
+        }
+        MessageDelta {
+            content: take(&message.content, &mut self.content),
+            reasoning: take(&message.reasoning, &mut self.reasoning),
+            calls,
+        }
+    }
+}

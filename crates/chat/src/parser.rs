@@ -8,7 +8,7 @@ use foredraft_grammar::tree::Mark;
 use foredraft_grammar::{CompletionReader, ReadEvent};
 
 use crate::format::{CallObject, CallPart, Calls, ChatFormat, TurnStart};
-use crate::message::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+use crate::message::{ChatMessage, MessageDelta, MessageExtent, ToolCall};
 use crate::tool::Tool;
 use crate::turn::{self, TurnGrammar, TurnRequest};
 
@@ -59,18 +59,10 @@ pub struct MessageParser {
     /// `None`: the completion is over.
     reader: Option<CompletionReader>,
     state: MessageState,
-    sent: Sent,
+    /// The lengths of what was sent.
+    sent: MessageExtent,
     /// The part of the message that the prompt has.
     given: ChatMessage,
-}
-
-/// How much of the message was sent.
-#[derive(Debug, Clone, Default)]
-struct Sent {
-    content: usize,
-    reasoning: usize,
-    /// The bytes of each call's arguments.
-    calls: Vec<usize>,
 }
 
 /// The message, as far as it is decided.
@@ -111,7 +103,7 @@ impl MessageParser {
         work.step(1).map_err(|end| Error::new(end.code(), format!("message: {end}")))?;
         let (message, tools) = (ChatMessage::default(), tools.into());
         let state = MessageState { tools, message, warnings: Vec::new(), call: None, has_late_ids };
-        let (sent, given) = (Sent::default(), ChatMessage::default());
+        let (sent, given) = (MessageExtent::default(), ChatMessage::default());
         let mut parser = MessageParser { reader, state, sent, given };
         let MessageParser { reader, state, .. } = &mut parser;
         if let Some(reader) = reader {
@@ -155,25 +147,7 @@ impl MessageParser {
 
     /// The parts of the message that are new since the last call.
     pub fn delta(&mut self) -> MessageDelta {
-        let take = |text: &str, sent: &mut usize| {
-            let more = text.get(*sent..).unwrap_or_default().to_owned();
-            *sent = text.len().max(*sent);
-            more
-        };
-        let content = take(&self.state.message.content, &mut self.sent.content);
-        let reasoning = take(&self.state.message.reasoning, &mut self.sent.reasoning);
-        let mut calls = Vec::new();
-        for (index, call) in self.state.message.calls.iter().enumerate() {
-            let begun = (index == self.sent.calls.len()).then(|| (call.name.clone(), call.id.clone()));
-            if begun.is_some() {
-                self.sent.calls.push(0);
-            }
-            let arguments = self.sent.calls.get_mut(index).map(|sent| take(&call.arguments, sent)).unwrap_or_default();
-            if begun.is_some() || !arguments.is_empty() {
-                calls.push(CallDelta { index, begun, arguments });
-            }
-        }
-        MessageDelta { content, reasoning, calls }
+        self.sent.advance(&self.state.message)
     }
 
     /// The message so far, without the part that the prompt has.

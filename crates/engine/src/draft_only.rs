@@ -11,7 +11,6 @@ use super::beams::Beams;
 use super::event::Stop;
 use super::report::StepReport;
 use super::request::{Prepared, Submission};
-use super::request_handle::Phase;
 use super::scheduler::{BatchScheduler, NextWork};
 use foredraft_base::error::Result;
 use foredraft_llama::{Context, Interrupt, Model, ThreadPool};
@@ -75,15 +74,7 @@ impl DraftOnly {
     /// Ends the requests that wait for the context and were cancelled, and those whose time has passed. Appends their ends to `report`.
     pub(super) fn end_cancelled(&mut self, report: &mut StepReport) {
         let now = Instant::now();
-        self.waiting.retain(|submission| {
-            let is_late = submission.deadline.is_some_and(|deadline| deadline <= now);
-            let waits = submission.sink.phase() == Phase::Queued && !is_late;
-            if !waits {
-                let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };
-                report.end_queued(submission.sink.clone(), stop);
-            }
-            waits
-        });
+        self.waiting.retain(|submission| report.waits(submission, now));
     }
 
     /// Makes the context if a request needs it. If there is no memory for it, these requests fail, and later ones try again. Appends the

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::compare::Compare;
 use super::event::{Event, Outcome, Stop};
 use super::request::{Prepared, PromptState, Submission};
-use super::request_handle::CompletionSink;
+use super::request_handle::{CompletionSink, Phase};
 use foredraft_base::error::{Error, Result};
 
 /// The changes since the last delivery. The scheduler keeps them, for their memory, and so that a panic in a step loses no end of a
@@ -66,6 +66,17 @@ impl StepReport {
     pub(super) fn end_queued(&mut self, sink: CompletionSink, stop: Stop) {
         let outcome = sink.never_ran(stop);
         self.end(sink, outcome);
+    }
+
+    /// Whether a completion waits for a slot or a context. Appends its end if it was cancelled or its time has passed.
+    pub(super) fn waits(&mut self, submission: &Submission, now: Instant) -> bool {
+        let is_late = submission.deadline.is_some_and(|deadline| deadline <= now);
+        let waits = submission.sink.phase() == Phase::Queued && !is_late;
+        if !waits {
+            let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };
+            self.end_queued(submission.sink.clone(), stop);
+        }
+        waits
     }
 
     /// Gives a waiting completion its prompt, if it is one of the request `id`. Returns false, and appends its end, if it has none.

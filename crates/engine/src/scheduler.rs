@@ -20,7 +20,7 @@ use super::preemption::{self, PreemptedTask};
 use super::priority::Rank;
 use super::report::StepReport;
 use super::request::{Prepared, PromptState, RequestOptions, SessionJob, Submission};
-use super::request_handle::{CompletionSink, Phase};
+use super::request_handle::CompletionSink;
 use super::sessions::{self, SessionAnswer};
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
@@ -438,15 +438,7 @@ impl BatchScheduler {
             let (sink, outcome) = preempted.end(stop);
             self.report.end(sink, outcome);
         }
-        self.queue.retain(|submission| {
-            let is_late = is_late(submission.deadline);
-            let waits = submission.sink.phase() == Phase::Queued && !is_late;
-            if !waits {
-                let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };
-                self.report.end_queued(submission.sink.clone(), stop);
-            }
-            waits
-        });
+        self.queue.retain(|submission| self.report.waits(submission, now));
     }
 }
 

@@ -189,10 +189,8 @@ impl<'t> Values<'t> {
         let name = format!("any {:?} {} {:?}", self.notation, self.options.is_lenient, self.strings);
         let (rule, is_new) = self.tree.rule(&name);
         if is_new {
-            let (object, array, string) = (self.any_object(), self.items(&[], Some(rule), 0, None), self.any_string());
-            let number = self.pattern(NumberRange::default().pattern(), &Work::unlimited());
-            let constants = self.constants(&[true.into(), false.into(), Value::Null]);
-            let body = self.tree.alt(&[object, array, string, number, constants]);
+            let (others, string) = (self.any_but_strings(), self.any_string());
+            let body = self.tree.alt(&[others, string]);
             self.tree.define(rule, body);
         }
         rule

@@ -27,6 +27,7 @@ use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::{validate_slot, vocab_only};
 use crate::api::loaded::pauses::{Following, HostPauses};
 use crate::api::loaded::registry::{RequestRecord, no_logits_callback};
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::load::LoadRequest;
 use crate::api::wire::request::{
@@ -197,19 +198,19 @@ impl LoadedEngine for RemoteEngine {
 
     fn status(&self) -> Value {
         self.update_status();
-        let mut status = self.shared.last_status.lock().clone();
-        if let Some(status) = status.as_object_mut() {
-            let failure = self.shared.failure.lock().clone();
-            if let Some(error) = &failure {
-                status.insert("load_state".into(), (-1).into());
-                status.insert("init_success".into(), (-1).into());
-                status.insert("state".into(), "failed".into());
-                status.insert("error".into(), error.message().into());
-                status.insert("code".into(), error.code().as_str().into());
-            }
-            status.insert("isolation".into(), self.shared.isolation.lock().to_json(failure.is_some()));
-        }
-        status
+        let status = self.shared.last_status.lock().clone();
+        let failure = self.shared.failure.lock().clone();
+        let failed = failure.as_ref().map(|error| {
+            [
+                ("load_state", (-1).into()),
+                ("init_success", (-1).into()),
+                ("state", "failed".into()),
+                ("error", error.message().into()),
+                ("code", error.code().as_str().into()),
+            ]
+        });
+        let isolation = ("isolation", self.shared.isolation.lock().to_json(failure.is_some()));
+        with_fields(status, failed.into_iter().flatten().chain([isolation]))
     }
 
     /// Reads a request, as far as the model does not matter, and lets the process have it when that can serve. Never waits.

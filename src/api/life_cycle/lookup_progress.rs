@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::api::wire::answer::with_fields;
 use crate::error::{Code, Error, Result};
 
 /// The running lookup functions, in the order in which they began.
@@ -35,16 +36,13 @@ impl RunningLookups {
     }
 
     /// Adds the field `lookups` to the status.
-    pub fn add_to_status(&self, mut status: Value) -> Value {
+    pub fn add_to_status(&self, status: Value) -> Value {
         let show = |lookup: &LookupProgress| {
             let LookupProgress { function, step, progress } = lookup;
             json!({"function": function, "step": step, "progress": f64::from(*progress)})
         };
         let shown: Vec<Value> = self.0.lock().values().map(show).collect();
-        if let Value::Object(status) = &mut status {
-            status.insert("lookups".into(), shown.into());
-        }
-        status
+        with_fields(status, [("lookups", shown.into())])
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::api::JsonEngine;
 use crate::api::life_cycle::lookup_progress::RunningLookup;
 use crate::api::loaded::response::ratio;
-use crate::api::wire::answer::success;
+use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
@@ -112,11 +112,8 @@ impl JsonEngine {
         lookup.step("drafting")?;
         let stats = ngram::lookup_stats(&tokens, n_draft, n_ctx, &mut dynamic, &fixed, &mut lookup.progress());
         let stats = stats.map_err(|error| lookup.explain(error))?;
-        let mut answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx});
-        if let (Value::Object(answer), Value::Object(more)) = (&mut answer, stats_json(&stats, t_draft_flat)) {
-            answer.extend(more);
-        }
-        Ok(success(answer, fields.finish()))
+        let answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx});
+        Ok(success(with_fields(answer, stats_fields(&stats, t_draft_flat)), fields.finish()))
     }
 
     /// The tokens of the text. Given token ids are checked against the vocabulary if a model is loaded.
@@ -212,38 +209,38 @@ fn output(fields: &mut Fields) -> Result<PathBuf> {
 }
 
 /// Adds the statistics of a saved cache to the answer.
-fn with_statistics(cache: &Cache, mut answer: Value) -> Value {
+fn with_statistics(cache: &Cache, answer: Value) -> Value {
     let statistics = cache.statistics();
-    if let Value::Object(answer) = &mut answer {
-        answer.insert("n_ngrams".into(), cache.len().into());
-        answer.insert("ngrams_by_size".into(), statistics.ngrams.to_vec().into());
-        answer.insert("n_continuations".into(), statistics.continuations.into());
-        answer.insert("n_observations".into(), statistics.observations.into());
-        answer.insert("size".into(), statistics.file_bytes.into());
-        answer.insert("memory".into(), statistics.bytes.into());
-    }
-    answer
+    let fields = [
+        ("n_ngrams", cache.len().into()),
+        ("ngrams_by_size", statistics.ngrams.to_vec().into()),
+        ("n_continuations", statistics.continuations.into()),
+        ("n_observations", statistics.observations.into()),
+        ("size", statistics.file_bytes.into()),
+        ("memory", statistics.bytes.into()),
+    ];
+    with_fields(answer, fields)
 }
 
-fn stats_json(stats: &LookupStats, t_draft_flat: Duration) -> Value {
+fn stats_fields(stats: &LookupStats, t_draft_flat: Duration) -> [(&'static str, Value); 11] {
     let Acceptance { drafted, accepted } = stats.all();
     let t_draft = ms(stats.t_draft);
     let tally = |tally: &Acceptance| json!({"n_drafted": tally.drafted, "n_accept": tally.accepted});
     let [context, dynamic, fixed] = stats.by_level.each_ref().map(tally);
     let positions = |tallies: &[Acceptance]| -> Value { tallies.iter().map(tally).collect() };
-    json!({
-        "n_predict": stats.n_predict,
-        "n_drafted": drafted,
-        "n_accept": accepted,
-        "accept_rate": ratio(accepted as f64, drafted as f64),
-        "t_draft_flat_ms": ms(t_draft_flat),
-        "t_draft_ms": t_draft,
-        "us_per_token": ratio(1e3 * t_draft, drafted as f64),
-        "tokens_per_second": ratio(1e3 * drafted as f64, t_draft),
-        "by_level": {"context": context, "dynamic": dynamic, "static": fixed},
-        "by_size": stats.by_size.iter().map(|tallies| positions(tallies)).collect::<Value>(),
-        "by_static": positions(&stats.static_cache),
-    })
+    [
+        ("n_predict", stats.n_predict.into()),
+        ("n_drafted", drafted.into()),
+        ("n_accept", accepted.into()),
+        ("accept_rate", ratio(accepted as f64, drafted as f64).into()),
+        ("t_draft_flat_ms", ms(t_draft_flat).into()),
+        ("t_draft_ms", t_draft.into()),
+        ("us_per_token", ratio(1e3 * t_draft, drafted as f64).into()),
+        ("tokens_per_second", ratio(1e3 * drafted as f64, t_draft).into()),
+        ("by_level", json!({"context": context, "dynamic": dynamic, "static": fixed})),
+        ("by_size", stats.by_size.iter().map(|tallies| positions(tallies)).collect::<Value>()),
+        ("by_static", positions(&stats.static_cache)),
+    ]
 }
 
 fn ms(time: Duration) -> f64 {

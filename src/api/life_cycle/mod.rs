@@ -23,6 +23,7 @@ use crate::api::loaded::local_engine::LoadedEngine;
 use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::loaded::response::{submitted, wait_for_response};
 use crate::api::loaded::status::{EngineStatus, LoadPhase};
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::function::Function;
 use crate::api::wire::request::{RequestArguments, RequestDefaults};
@@ -282,21 +283,21 @@ impl JsonEngine {
 
     /// The answer of `foredraft_status`.
     pub fn status(&self) -> Value {
-        let mut status = match self.life_cycle.state() {
+        let status = match self.life_cycle.state() {
             EngineState::Ready(engine) => engine.status(),
             EngineState::NotReady(phase) => EngineStatus::not_loaded(&phase, &self.life_cycle.given()).to_json(),
             EngineState::Forked(error) => {
                 EngineStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()).to_json()
             }
         };
-        add_paused(&mut status, self.life_cycle.pauses().is_paused());
-        self.life_cycle.lookups().add_to_status(status)
+        // Not in `EngineStatus`, because that of an isolated engine comes from its process.
+        let paused = ("paused", self.life_cycle.pauses().is_paused().into());
+        self.life_cycle.lookups().add_to_status(with_fields(status, [paused]))
     }
 
     /// The status of every engine in a process that is [cut off](crate::forks).
     pub fn status_when_cut_off() -> Value {
-        let mut status = EngineStatus::cut_off(cut_off()).to_json();
-        add_paused(&mut status, false);
+        let status = with_fields(EngineStatus::cut_off(cut_off()).to_json(), [("paused", false.into())]);
         RunningLookups::default().add_to_status(status)
     }
 
@@ -314,12 +315,5 @@ impl JsonEngine {
     /// Replaces the logits callback; see [`Hook::set`](host::Hook::set).
     pub fn set_logits_hook(&self, hook: Option<Box<LogitsCallback>>) {
         self.life_cycle.set_logits_hook(hook);
-    }
-}
-
-/// Adds to a status whether the host pauses the engine. Not in [`EngineStatus`], because that of an isolated engine comes from its process.
-fn add_paused(status: &mut Value, is_paused: bool) {
-    if let Some(status) = status.as_object_mut() {
-        status.insert("paused".into(), is_paused.into());
     }
 }

@@ -6,6 +6,7 @@ use foredraft_chat::ChatMessage;
 
 use crate::api::loaded::registry::RequestRecord;
 use crate::api::prompts::chat_format::message::message_json;
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::request::ChatOptions;
 use crate::engine::Generated;
 use crate::llama::{Token, TokenPieces};
@@ -80,9 +81,5 @@ fn token_logprobs(probs: &TokenProbs, n_top: usize, pieces: &TokenPieces) -> Val
         json!({"token": String::from_utf8_lossy(piece), "logprob": logprob.max(f32::MIN), "bytes": piece})
     };
     let top: Vec<Value> = probs.top.iter().take(n_top).map(|(token, logprob)| describe(*token, *logprob)).collect();
-    let mut answer = describe(probs.token, probs.logprob);
-    if let Value::Object(answer) = &mut answer {
-        answer.insert("top_logprobs".into(), top.into());
-    }
-    answer
+    with_fields(describe(probs.token, probs.logprob), [("top_logprobs", top.into())])
 }

@@ -1,6 +1,6 @@
 //! The devices, the modules of GPUs and the processor, which a host can ask for before a load.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::llama::{self, BackendModule, Device};
@@ -28,15 +28,14 @@ pub fn devices() -> Result<Value> {
 }
 
 /// A device and its memory in bytes.
-pub(super) fn device_fields(device: &Device) -> Map<String, Value> {
-    let fields = [
-        ("name", json!(device.name)),
-        ("description", json!(device.description)),
-        ("type", json!(device.kind)),
-        ("memory_free", json!(device.memory_free)),
-        ("memory_total", json!(device.memory_total)),
-    ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+pub(super) fn device_fields(device: &Device) -> Value {
+    json!({
+        "name": device.name,
+        "description": device.description,
+        "type": device.kind,
+        "memory_free": device.memory_free,
+        "memory_total": device.memory_total,
+    })
 }
 
 /// The names of the processor's levels of instructions.

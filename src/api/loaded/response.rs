@@ -9,7 +9,7 @@ use foredraft_chat::ChatMessage;
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::api::loaded::chat_answer;
 use crate::api::prompts::MEDIA;
-use crate::api::wire::answer::{error_json, success};
+use crate::api::wire::answer::{error_json, success, with_fields};
 use crate::api::wire::request::Reply;
 use crate::api::wire::usage::{TokenUsage, finish_reason};
 use crate::engine::{
@@ -336,10 +336,7 @@ fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
         record.request.choices.iter().flat_map(|choices| &choices.given).zip(scores.logprobs.iter().zip(&scores.probs));
     scored
         .map(|(choice, (logprob, prob))| {
-            let mut choice = choice.clone();
-            choice.insert("logprob".into(), json!(logprob));
-            choice.insert("prob".into(), json!(prob));
-            Value::Object(choice)
+            with_fields(choice.clone().into(), [("logprob", json!(logprob)), ("prob", json!(prob))])
         })
         .collect()
 }
@@ -403,7 +400,7 @@ fn timings(timings: &Timings) -> Value {
     let prompt_ms = timings.prompt.as_secs_f64() * 1e3;
     let predicted_ms = timings.predicted.as_secs_f64() * 1e3;
     // The first token comes from the prompt's logits, so its time is in `prompt` and not in `predicted`.
-    let mut answer = json!({
+    let answer = json!({
         "prompt_n": timings.prompt_n,
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": ratio(prompt_ms, timings.prompt_n as f64),
@@ -416,15 +413,10 @@ fn timings(timings: &Timings) -> Value {
         "preempted_n": timings.n_preempted,
         "begun_n": timings.n_begun,
     });
-    let Value::Object(fields) = &mut answer else { return answer };
-    if let Some((drafted, accepted)) = timings.draft {
-        fields.insert("draft_n".into(), drafted.into());
-        fields.insert("draft_n_accepted".into(), accepted.into());
-    }
-    if let Some(missed) = timings.deadline_missed {
-        fields.insert("deadline_missed_ms".into(), json!(missed.as_secs_f64() * 1e3));
-    }
-    answer
+    let draft =
+        timings.draft.map(|(drafted, accepted)| [("draft_n", drafted.into()), ("draft_n_accepted", accepted.into())]);
+    let missed = timings.deadline_missed.map(|missed| ("deadline_missed_ms", json!(missed.as_secs_f64() * 1e3)));
+    with_fields(answer, draft.into_iter().flatten().chain(missed))
 }
 
 /// `speculative`: what was drafted and accepted.
@@ -439,7 +431,7 @@ fn speculative(record: &RequestRecord, outcome: &Outcome, stats: &SpeculationSta
     let requested = &record.request.speculative;
     let kind = requested.settings.as_ref().map_or("none".into(), |_| requested.kind());
     let verify = requested.settings.as_ref().map(|settings| settings.verify.as_str());
-    let mut answer = json!({
+    let answer = json!({
         "type": kind,
         "verify": verify,
         "n_drafted": stats.n_drafted,
@@ -453,32 +445,29 @@ fn speculative(record: &RequestRecord, outcome: &Outcome, stats: &SpeculationSta
         "t_verify_ms": stats.t_verify.as_secs_f64() * 1e3,
         "n_max_final": stats.n_max_final,
     });
-    if let (Some(reason), Value::Object(answer)) = (&stats.disabled, &mut answer) {
-        answer.insert("disabled".into(), reason.as_str().into());
-    }
-    if let (true, Value::Object(answer)) = (requested.compare, &mut answer) {
-        answer.extend(comparison(record, outcome, stats.comparison.as_ref()));
-    }
-    answer
+    let disabled = stats.disabled.as_ref().map(|reason| ("disabled", reason.as_str().into()));
+    let compared = requested.compare.then(|| comparison(record, outcome, stats.comparison.as_ref()));
+    with_fields(answer, disabled.into_iter().chain(compared.into_iter().flatten()))
 }
 
 /// The first difference to the completion without speculation, or the reason why it is unknown.
-fn comparison(record: &RequestRecord, outcome: &Outcome, comparison: Option<&Comparison>) -> Map<String, Value> {
+fn comparison(
+    record: &RequestRecord,
+    outcome: &Outcome,
+    comparison: Option<&Comparison>,
+) -> Vec<(&'static str, Value)> {
+    let skipped = |reason: &str| vec![("compare_skipped", reason.into())];
     let aborted = matches!(outcome.stop, Stop::Cancelled | Stop::Timeout | Stop::Error(_));
-    let answer = match comparison {
-        Some(Comparison::Done(None)) => json!({"first_difference": null}),
+    match comparison {
+        Some(Comparison::Done(None)) => vec![("first_difference", Value::Null)],
         Some(Comparison::Done(Some(Difference { index, logit_gap }))) => {
-            json!({"first_difference": index, "first_difference_logit_gap": logit_gap})
+            vec![("first_difference", json!(index)), ("first_difference_logit_gap", json!(logit_gap))]
         }
-        Some(Comparison::Skipped(reason)) => json!({"compare_skipped": reason}),
+        Some(Comparison::Skipped(reason)) => skipped(reason),
         None if aborted && record.request.speculative.settings.is_some() => {
-            json!({"compare_skipped": "the request was ended before it was complete"})
+            skipped("the request was ended before it was complete")
         }
-        None => json!({"compare_skipped": "the request did not speculate"}),
-    };
-    match answer {
-        Value::Object(answer) => answer,
-        _ => Map::new(),
+        None => skipped("the request did not speculate"),
     }
 }
 
@@ -493,7 +482,7 @@ pub fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cac
     );
     let gap = dropped.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
-    let mut stats = json!({
+    let stats = json!({
         "n_ctx": n_ctx,
         "total_prompt_tokens": prompt.len(),
         "truncated": dropped.is_some(),
@@ -502,16 +491,12 @@ pub fn prompt_stats(record: &RequestRecord, completion: &CompletionRecord, n_cac
         "n_to_eval": (head.len() + tail.len()).saturating_sub(n_cached),
         "dropped_messages": completion.prompt.get().map_or(0, |prompt| prompt.n_dropped),
     });
-    if let Value::Object(stats) = &mut stats {
-        let kept = || head.iter().chain(tail);
-        if record.request.reply.wants("prompt_stats", "cached") {
-            stats.insert("cached".into(), beginning(&record.model.pieces, kept().take(n_cached)).into());
-        }
-        if record.request.reply.wants("prompt_stats", "to_eval") {
-            stats.insert("to_eval".into(), beginning(&record.model.pieces, kept().skip(n_cached)).into());
-        }
-    }
-    stats
+    let kept = || head.iter().chain(tail);
+    let is_wanted = |name: &str| record.request.reply.wants("prompt_stats", name);
+    let cached = is_wanted("cached").then(|| ("cached", beginning(&record.model.pieces, kept().take(n_cached)).into()));
+    let to_eval =
+        is_wanted("to_eval").then(|| ("to_eval", beginning(&record.model.pieces, kept().skip(n_cached)).into()));
+    with_fields(stats, cached.into_iter().chain(to_eval))
 }
 
 /// `prompt_stats` of a prompt that is not tokenized yet.
@@ -553,14 +538,12 @@ fn probabilities(probs: &TokenProbs, post: bool, pieces: &TokenPieces) -> Value 
         .map(|(token, logprob)| json!({"tok_str": old_piece(pieces.piece(*token)), "prob": logprob.exp()}))
         .collect();
     let top: Vec<Value> = probs.top.iter().map(|(token, logprob)| describe(*token, *logprob)).collect();
-    let mut answer = match describe(probs.token, probs.logprob) {
-        Value::Object(answer) => answer,
-        _ => Map::new(),
-    };
-    answer.insert("content".into(), old_piece(pieces.piece(probs.token)).into());
-    answer.insert("probs".into(), old.into());
-    answer.insert(if post { "top_probs" } else { "top_logprobs" }.into(), top.into());
-    Value::Object(answer)
+    let content = old_piece(pieces.piece(probs.token)).into();
+    let top_name = if post { "top_probs" } else { "top_logprobs" };
+    with_fields(
+        describe(probs.token, probs.logprob),
+        [("content", content), ("probs", old.into()), (top_name, top.into())],
+    )
 }
 
 /// `prompt_logprobs`: an entry for each token of the prompt. Nothing predicts the first one.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::devices::{device_fields, level_names};
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
@@ -262,10 +263,8 @@ fn slot(id: usize, slot: &SlotStatus) -> Value {
 
 fn device(device: &llama::Device, models: &Models) -> Value {
     let uses = |placement: &DevicePlacement| placement.on(&device.name).map(device_use);
-    let mut of = device_fields(device);
-    of.insert("target".into(), json!(uses(&models.placement)));
-    of.insert("draft".into(), json!(uses(&models.placement_draft)));
-    of.into()
+    let uses = [("target", json!(uses(&models.placement))), ("draft", json!(uses(&models.placement_draft)))];
+    with_fields(device_fields(device), uses)
 }
 
 /// The use of a device by a model and its contexts.

@@ -4,6 +4,7 @@ use foredraft_chat::ChatMessage;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::api::wire::answer::with_fields;
 use crate::engine::{Outcome, Stop};
 
 /// Numbers of tokens, of one completion or of several.
@@ -52,11 +53,8 @@ impl TokenUsage {
 
     /// The usage of a decision, under TypeSafe's names too.
     pub fn of_decision(self) -> Value {
-        let mut usage = self.to_json();
-        for (name, count) in [("input_tokens", self.prompt), ("output_tokens", self.completion)] {
-            usage.as_object_mut().into_iter().for_each(|usage| _ = usage.insert(name.into(), count.into()));
-        }
-        usage
+        let counts = [("input_tokens", self.prompt.into()), ("output_tokens", self.completion.into())];
+        with_fields(self.to_json(), counts)
     }
 
     pub fn to_json(self) -> Value {
@@ -78,11 +76,6 @@ impl TokenUsage {
 pub struct EndedUsage(Mutex<(usize, TokenUsage)>);
 
 impl EndedUsage {
-    /// The usage of prompts without a completion.
-    pub fn of_prompts(prompt: usize) -> TokenUsage {
-        TokenUsage { prompt, ..TokenUsage::default() }
-    }
-
     /// Adds a completion. Returns the usage of all if it is the last of `n`.
     pub fn add(&self, outcome: &Outcome, is_copy: bool, n: usize) -> Option<TokenUsage> {
         let (n_ended, usage) = &mut *self.0.lock();

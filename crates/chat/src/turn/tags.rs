@@ -2,7 +2,7 @@
 
 use foredraft_base::error::Result;
 use foredraft_grammar::tree::{Each, Mark, NodeId};
-use foredraft_schema::{ArgumentKind, CompileOptions, Notation, Schema, Unenforced, Values};
+use foredraft_schema::{ArgumentKind, CompileOptions, CompiledArgument, Notation, Schema, Unenforced, Values};
 use serde_json::{Map, Value};
 
 use super::builder::{TurnBuilder, core, words_of};
@@ -78,8 +78,7 @@ impl TurnBuilder<'_> {
             let end = if core(&close).is_empty() { core(tail) } else { core(&close) };
             let node = match value.kind {
                 TagKind::BySchema if tags.has_elements => {
-                    let argument = schema.compile_argument(&[end], Notation::Json, &self.options(), &mut self.tree)?;
-                    self.note(tool, argument.unenforced);
+                    self.argument(&[end], schema, tool)?;
                     Some(self.element_value(call, end, schema, raw)?)
                 }
                 TagKind::BySchema => Some(self.by_schema(tags, end.trim(), schema, raw, tool)?),
@@ -118,11 +117,16 @@ impl TurnBuilder<'_> {
         self.tree.seq(&parts)
     }
 
+    /// The node of an argument that ends before one of the texts. What it does not enforce is noted.
+    fn argument(&mut self, ends: &[&str], schema: &Schema, tool: &Tool) -> Result<CompiledArgument> {
+        let mut argument = schema.compile_argument(ends, Notation::Json, &self.options(), &mut self.tree)?;
+        self.note(tool, std::mem::take(&mut argument.unenforced));
+        Ok(argument)
+    }
+
     /// A value whose schema says whether it is text or JSON.
     fn by_schema(&mut self, tags: &Tags, end: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<NodeId> {
-        let options = self.options();
-        let argument = schema.compile_argument(&[end], Notation::Json, &options, &mut self.tree)?;
-        self.note(tool, argument.unenforced);
+        let (options, argument) = (self.options(), self.argument(&[end], schema, tool)?);
         let mut forms = Vec::new();
         if argument.kind != ArgumentKind::Text {
             if tags.prints_python
@@ -154,9 +158,7 @@ impl TurnBuilder<'_> {
 
     /// A string as it stands. `None`: no string is valid.
     fn only_text(&mut self, end: &str, schema: &Schema, tool: &Tool) -> Result<Option<NodeId>> {
-        let options = self.options();
-        let argument = schema.compile_argument(&[end], Notation::Json, &options, &mut self.tree)?;
-        self.note(tool, argument.unenforced);
+        let argument = self.argument(&[end], schema, tool)?;
         Ok(match argument.kind {
             ArgumentKind::Text => Some(argument.node),
             ArgumentKind::Json if !self.is_lenient => None,
@@ -191,7 +193,7 @@ impl TurnBuilder<'_> {
         if schema.argument_kind()? == ArgumentKind::Json && !self.is_lenient {
             return Ok(literal);
         }
-        let argument = schema.compile_argument(&QUOTE_ENDS, Notation::Json, &options, &mut self.tree)?;
+        let argument = self.argument(&QUOTE_ENDS, schema, tool)?;
         let text = if argument.kind == ArgumentKind::Text { argument.node } else { self.text_until(&QUOTE_ENDS) };
         let quote = self.tree.text("'");
         let text = self.tree.seq(&[quote, text, quote]);

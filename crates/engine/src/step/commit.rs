@@ -75,10 +75,7 @@ pub(crate) fn commit(
         match commit_outcome(step, outcome, index, pool, report) {
             Some(Stop::Error(error)) if error.code() == Code::ModelError => {
                 is_poisoned = true;
-                let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
-                if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
-                    end(pool, index, Stop::Error(error), false, report);
-                }
+                suspect(pool, index, error, report);
             }
             Some(stop) => end(pool, index, stop, false, report),
             None => {
@@ -234,10 +231,7 @@ pub(crate) fn abandon(
             // Perhaps one of several requests is the cause: each is decoded again, alone.
             Ok(true) => {
                 for (index, _) in plan.slots.iter().enumerate().filter(|(_, planned)| planned.n_context > 0) {
-                    let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
-                    if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
-                        end(pool, index, Stop::Error(error.clone()), false, report);
-                    }
+                    suspect(pool, index, error.clone(), report);
                 }
             }
             Ok(false) => {
@@ -251,6 +245,14 @@ pub(crate) fn abandon(
                 fail(plan, &Error::new(error.code(), why), pool, report);
             }
         },
+    }
+}
+
+/// Lets the request of a slot be decoded again, alone. The second time, it ends with the error.
+fn suspect(pool: &mut SlotPool, index: usize, error: Error, report: &mut StepReport) {
+    let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
+    if task.is_none_or(|task| std::mem::replace(&mut task.is_suspect, true)) {
+        end(pool, index, Stop::Error(error), false, report);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::request::{Endpoint, translate, warn_about_defaults};
 use crate::api::life_cycle::LoadCommand;
 use crate::api::loaded::calls::{PollCommand, cancelled};
-use crate::api::wire::answer::{error_json, success};
+use crate::api::wire::answer::{error_json, success, with_fields};
 use crate::api::wire::fields::parse_object;
 use crate::api::wire::request::RequestArguments;
 use crate::api::{Function, JsonEngine};
@@ -246,19 +246,15 @@ impl RefusedRequest {
 
     /// The only update.
     fn update(&self) -> Value {
-        let mut update = self.answer.clone();
-        let end = json!({
-            "content": "",
-            "stop": true,
-            "stopped_eos": false,
-            "stopped_word": false,
-            "stopped_limit": false,
-            "stopping_word": "",
-            "stop_type": "error",
-        });
-        if let (Value::Object(update), Value::Object(end)) = (&mut update, end) {
-            update.extend(end);
-        }
-        update
+        let end = [
+            ("content", "".into()),
+            ("stop", true.into()),
+            ("stopped_eos", false.into()),
+            ("stopped_word", false.into()),
+            ("stopped_limit", false.into()),
+            ("stopping_word", "".into()),
+            ("stop_type", "error".into()),
+        ];
+        with_fields(self.answer.clone(), end)
     }
 }

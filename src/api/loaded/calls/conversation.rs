@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::api::loaded::local_engine::LocalEngine;
-use crate::api::wire::answer::success;
+use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::fields::{Fields, parse_object};
 use crate::api::wire::request::conversation_name;
 use crate::engine::{ConversationAction, ConversationEntry, ConversationPlace, Rewind};
@@ -49,11 +49,7 @@ impl LocalEngine {
                     "save" => worker.save_conversation(name, &path).map(|(found, saved)| (found, Some(saved)))?,
                     _ => (worker.load_conversation(name, &path)?, None),
                 };
-                let mut answer = one(found);
-                if let (Some(saved), Some(answer)) = (saved, answer.as_object_mut()) {
-                    answer.insert("n_written".into(), saved.n_bytes.into());
-                }
-                answer
+                with_fields(one(found), saved.map(|saved| ("n_written", saved.n_bytes.into())))
             }
             _ => {
                 let action = read_action(&action, &mut fields)?;

@@ -6,7 +6,7 @@ use super::decision::temperature;
 use super::embedding::check_length;
 use crate::api::loaded::local_engine::{LoadedEngine as _, LocalEngine};
 use crate::api::prompts::{MarkedPrompt, PromptInterrupt, marked_prompts};
-use crate::api::wire::answer::success;
+use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::function::Function;
 use crate::api::wire::request::{AnswerKind, AskedQuestion, CompletionRequest, RequestArguments, parse_request};
 use crate::api::wire::usage::TokenUsage;
@@ -51,12 +51,10 @@ impl LocalEngine {
         });
         let answers: Map<String, Value> = answers.collect();
         let usage = TokenUsage::of_prompts(n_tokens).of_decision();
-        let mut answer =
+        let answer =
             json!({"model": serving.name, "stop": true, "stop_type": "eos", "answers": answers, "usage": usage});
-        if let (Some(tag), Value::Object(answer)) = (&request.reply.tag, &mut answer) {
-            answer.insert("tag".into(), tag.clone());
-        }
-        Ok(success(answer, request.warnings))
+        let tag = request.reply.tag.map(|tag| ("tag", tag));
+        Ok(success(with_fields(answer, tag), request.warnings))
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::api::loaded::chat_answer;
 use crate::api::loaded::registry::{RequestRecord, RequestRegistry};
 use crate::api::loaded::response;
-use crate::api::wire::answer::{error_json, success};
+use crate::api::wire::answer::{error_json, success, with_fields};
 use crate::api::wire::fields::{Fields, int_in};
 use crate::engine::Phase;
 use crate::error::{Error, Result};
@@ -106,11 +106,8 @@ pub fn cancelled(ids: &[u64]) -> Value {
 /// The answer for several requests: one object for each, in the order of `ids`; an error object if there is no such request.
 fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<String>) -> Value {
     let each = answers.map(|(id, answer)| {
-        let mut answer = answer.map_or_else(|error| error_json(&error), |answer| success(answer, Vec::new()));
-        if let Value::Object(answer) = &mut answer {
-            answer.insert("id".into(), id.into());
-        }
-        answer
+        let answer = answer.map_or_else(|error| error_json(&error), |answer| success(answer, Vec::new()));
+        with_fields(answer, [("id", id.into())])
     });
     success(json!({"results": each.collect::<Vec<Value>>()}), warnings)
 }

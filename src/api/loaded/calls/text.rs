@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::prompts;
-use crate::api::wire::answer::success;
+use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::fields::{Fields, int_in, parse_object, unexpected};
 use crate::api::wire::request::{ChatInput, Piece, pieces};
 use crate::error::{Error, Result};
@@ -69,13 +69,9 @@ impl LocalEngine {
             .ok_or_else(|| Error::invalid("tokens: expected an array of token ids, got nothing"))?;
         let special = fields.flag("special")?.unwrap_or(true);
         let text = self.models().target.vocab().detokenize(&tokens, special)?;
-        let mut answer = json!({"content": String::from_utf8_lossy(&text)});
-        if std::str::from_utf8(&text).is_err()
-            && let Value::Object(answer) = &mut answer
-        {
-            answer.insert("bytes".into(), text.into());
-        }
-        Ok(success(answer, fields.finish()))
+        let answer = json!({"content": String::from_utf8_lossy(&text)});
+        let bytes = std::str::from_utf8(&text).is_err().then(|| ("bytes", text.into()));
+        Ok(success(with_fields(answer, bytes), fields.finish()))
     }
 
     /// `model_info`: what the target's file says, or with `"model": "draft"` the draft model's.
@@ -128,9 +124,8 @@ impl LocalEngine {
         let (prompt, tokens, of_template) = prompts::render(&self.target(), &chat, !chat.media.is_empty())?;
         let mut warnings = fields.finish();
         warnings.extend(of_template);
-        let mut answer = Map::from_iter([("prompt".to_owned(), prompt.into())]);
-        answer.extend(tokens.map(|tokens| ("n_tokens".to_owned(), tokens.len().into())));
-        Ok(success(answer.into(), warnings))
+        let n_tokens = tokens.map(|tokens| ("n_tokens", tokens.len().into()));
+        Ok(success(with_fields(json!({"prompt": prompt}), n_tokens), warnings))
     }
 }
 

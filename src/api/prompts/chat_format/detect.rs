@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::tools::{callable_tools, described};
 use crate::api::prompts::chat::add_to_system;
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::request::{ChatInput, ChatOptions, Continuation, ReasoningFormat};
 use crate::api::wire::schema::of_field;
 use crate::error::Result;
@@ -333,11 +334,8 @@ fn shortened_call(call: &Value) -> Option<Value> {
     // Arguments that broke off would be an error where the template wants an object.
     let is_json = |value: &Value| value.as_str().is_none_or(|text| serde_json::from_str::<Value>(text).is_ok());
     let arguments = function.get("arguments").filter(|value| is_json(value)).cloned().unwrap_or_else(|| "{}".into());
-    let mut result = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
-    if let (Some(id), Value::Object(result)) = (call.get("id").filter(|id| id.is_string()), &mut result) {
-        result.insert("id".to_owned(), id.clone());
-    }
-    Some(result)
+    let id = call.get("id").filter(|id| id.is_string()).map(|id| ("id", id.clone()));
+    Some(with_fields(json!({"type": "function", "function": {"name": name, "arguments": arguments}}), id))
 }
 
 #[cfg(test)]

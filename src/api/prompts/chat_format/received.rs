@@ -1,6 +1,6 @@
 //! A message whose parts another process reads and sends, again from the beginning when a new process continues it.
 
-use foredraft_chat::{CallDelta, ChatMessage, MessageDelta, ToolCall};
+use foredraft_chat::{CallDelta, ChatMessage, MessageDelta, MessageExtent, ToolCall};
 
 /// A message, as far as its parts have arrived.
 #[derive(Debug, Default)]
@@ -11,14 +11,6 @@ pub(super) struct ReceivedMessage {
     /// The length of what deltas have had.
     taken: MessageExtent,
     pub(super) warnings: Vec<String>,
-}
-
-/// Lengths of the texts of a message. A call that has no length here has not begun.
-#[derive(Debug, Default)]
-struct MessageExtent {
-    content: usize,
-    reasoning: usize,
-    calls: Vec<usize>,
 }
 
 impl ReceivedMessage {
@@ -52,23 +44,7 @@ impl ReceivedMessage {
 
     /// The parts that no delta has had.
     pub(super) fn delta(&mut self) -> MessageDelta {
-        let taken = &mut self.taken;
-        let mut calls = Vec::new();
-        for (index, call) in self.message.calls.iter().enumerate() {
-            let begun = (index == taken.calls.len()).then(|| (call.name.clone(), call.id.clone()));
-            if begun.is_some() {
-                taken.calls.push(0);
-            }
-            let arguments = taken.calls.get_mut(index).map(|taken| take(&call.arguments, taken)).unwrap_or_default();
-            if begun.is_some() || !arguments.is_empty() {
-                calls.push(CallDelta { index, begun, arguments });
-            }
-        }
-        MessageDelta {
-            content: take(&self.message.content, &mut taken.content),
-            reasoning: take(&self.message.reasoning, &mut taken.reasoning),
-            calls,
-        }
+        self.taken.advance(&self.message)
     }
 
     pub(super) fn message(&self) -> ChatMessage {
@@ -82,13 +58,6 @@ fn append(text: &mut String, arrived: &mut usize, piece: &str) {
     *arrived += piece.len();
     // Both processes cut between characters of the same text.
     text.push_str(piece.get(known..).unwrap_or_default());
-}
-
-/// The part of a text after the first `taken` bytes.
-fn take(text: &str, taken: &mut usize) -> String {
-    let more = text.get(*taken..).unwrap_or_default().to_owned();
-    *taken = text.len();
-    more
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::message::call_json;
 use super::received::ReceivedMessage;
+use crate::api::wire::answer::with_fields;
 
 /// The characters of generated ids, as the strictest templates (Mistral's) demand them.
 const ID_CHARS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -100,11 +101,8 @@ impl MessageStream {
                 None => json!({"index": call.index, "function": {"arguments": call.arguments}}),
                 Some((name, id)) => {
                     let id = self.id_of(id, call.index);
-                    let mut json = call_json(&ToolCall { name, arguments: call.arguments, id });
-                    if let Value::Object(fields) = &mut json {
-                        fields.insert("index".to_owned(), call.index.into());
-                    }
-                    json
+                    let call_json = call_json(&ToolCall { name, arguments: call.arguments, id });
+                    with_fields(call_json, [("index", call.index.into())])
                 }
             });
         }

@@ -373,6 +373,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Adds a warning for each of the keys that is given without messages.
+    pub fn warn_without_messages(&mut self, keys: &[&str]) {
+        let given = keys.iter().filter(|key| self.map.get(**key).is_some_and(|value| !value.is_null() && value != ""));
+        self.warnings.extend(given.map(|key| format!("{key}: ignored without messages")));
+    }
+
     /// Adds a warning.
     pub fn warn(&mut self, text: impl Into<String>) {
         self.warnings.push(text.into());

@@ -113,20 +113,17 @@ impl ChatOptions {
         };
         let top_logprobs = fields.int("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
         if !is_chat {
-            let given = [
-                ("tool_choice", choice.is_some()),
-                ("function_call", old_choice.is_some()),
-                ("functions", has_functions),
-                ("parallel_tool_calls", parallel_tool_calls.is_some()),
-                ("reasoning_format", reasoning_format.is_some()),
-                ("response_format", response_format.is_some()),
-                ("continue_final_message", continues.is_some()),
-                ("logprobs", logprobs.is_some()),
-                ("top_logprobs", top_logprobs.is_some()),
-            ];
-            for (key, _) in given.into_iter().filter(|(_, given)| *given) {
-                fields.warn(format!("{key}: ignored without messages"));
-            }
+            fields.warn_without_messages(&[
+                "tool_choice",
+                "function_call",
+                "functions",
+                "parallel_tool_calls",
+                "reasoning_format",
+                "response_format",
+                "continue_final_message",
+                "logprobs",
+                "top_logprobs",
+            ]);
             return Ok(None);
         }
         let logprobs = match (logprobs.unwrap_or(false), top_logprobs) {

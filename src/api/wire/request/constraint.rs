@@ -1,8 +1,9 @@
 //! The constraints on the completion beside `grammar`: when the grammar begins, and how long the model may reason.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::prompt::token;
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::fields::{Fields, c_text_in, text_in, unexpected, word_in};
 use crate::error::Result;
 use crate::llama::Token;
@@ -114,15 +115,12 @@ impl ConstraintOptions {
     }
 
     /// The JSON of the fields that [`ConstraintOptions::read`] reads.
-    pub(super) fn report(&self) -> Map<String, Value> {
+    pub(super) fn report(&self) -> [(&'static str, Value); 9] {
         let triggers = self.grammar_triggers.iter().map(|trigger| {
-            let mut json = json!({"type": trigger.kind.as_str(), "value": trigger.value});
-            if let (Some(token), Value::Object(json)) = (trigger.token, &mut json) {
-                json.insert("token".to_owned(), token.into());
-            }
-            json
+            let json = json!({"type": trigger.kind.as_str(), "value": trigger.value});
+            with_fields(json, trigger.token.map(|token| ("token", token.into())))
         });
-        let fields = [
+        [
             ("grammar_lazy", json!(self.grammar_lazy)),
             ("grammar_triggers", triggers.collect()),
             ("grammar_prefix", json!(self.grammar_prefix)),
@@ -132,8 +130,7 @@ impl ConstraintOptions {
             ("reasoning_budget_end_tags", json!(self.reasoning_ends)),
             ("reasoning_budget_tokens", self.reasoning_budget.map_or(json!(-1), Value::from)),
             ("reasoning_budget_message", json!(self.reasoning_message)),
-        ];
-        fields.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
+        ]
     }
 }
 

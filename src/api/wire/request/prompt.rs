@@ -328,15 +328,8 @@ impl ChatInput {
         let add_generation_prompt = fields.flag("add_generation_prompt")?;
         let shown_schema = ShownSchema::read(fields, messages.is_some())?;
         let Some(messages) = messages else {
-            let given = [
-                ("tools", fields.is_given("tools")),
-                ("chat_template", chat_template.is_some()),
-                ("chat_template_kwargs", kwargs.is_some()),
-                ("add_generation_prompt", add_generation_prompt.is_some()),
-            ];
-            for (key, _) in given.into_iter().filter(|(_, given)| *given) {
-                fields.warn(format!("{key}: ignored without messages"));
-            }
+            let keys = ["tools", "chat_template", "chat_template_kwargs", "add_generation_prompt"];
+            fields.warn_without_messages(&keys);
             return Ok(None);
         };
         if messages.is_empty() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{CompletionRequest, Overflow, Prompt, RequestGrammar, sampling};
+use crate::api::wire::answer::with_fields;
 use crate::api::wire::fields::shortest;
 use crate::sampling::SamplingSettings;
 
@@ -38,7 +39,7 @@ pub fn generation_settings(
         Overflow::DropTurns => Overflow::Truncate,
         other => other,
     };
-    let mut settings = sampling::report(used);
+    let settings = sampling::report(used);
     let ban = if values.bans_as_null { Value::Null } else { Value::Bool(false) };
     let shown = |bias: f32| if bias == f32::NEG_INFINITY { ban.clone() } else { shortest(bias) };
     let bias: Vec<Value> = used.logit_bias.iter().map(|(token, bias)| json!([token, shown(*bias)])).collect();
@@ -87,9 +88,7 @@ pub fn generation_settings(
         ("timings_per_token", json!(reply.timings_per_token)),
         ("speculative", request.speculative.to_json()),
     ];
-    settings.extend(others.map(|(key, value)| (key.to_owned(), value)));
-    settings.extend(request.constraint.report());
-    Value::Object(settings)
+    with_fields(settings.into(), others.into_iter().chain(request.constraint.report()))
 }
 
 /// All adapters. [`CompletionRequest::lora`] contains all of them after the engine has applied the load's scales.
