@@ -13,8 +13,8 @@ pub use self::api::{Function, devices};
 pub use self::engine::LogitsCallback;
 pub use self::typed::{
     CompletionStream, ConversationInfo, DecisionAnswer, Engine, EngineLoad, EnginePause, FinalResponse, FunctionCall,
-    HostConfig as Config, HostQuestion as Question, HostRequest as Request, Message, RankedDocument, SpeculationReport,
-    StopType, StreamUpdate, ToolFunction, Usage,
+    HostConfig as Config, HostMedia as Media, HostQuestion as Question, HostRequest as Request, Message,
+    RankedDocument, SpeculationReport, StopType, StreamUpdate, ToolFunction, Usage,
 };
 pub use foredraft_base::error::{Code, Error, Result};
 

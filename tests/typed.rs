@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use foredraft::{Code, Config, DecisionAnswer, Engine, EngineLoad, Error, Message, Question, Request, StopType};
+use foredraft::{Code, Config, DecisionAnswer, Engine, EngineLoad, Error, Media, Message, Question, Request, StopType};
 use futures_core::Stream;
 use serde_json::json;
 
 use common::model;
+use common::pictures::{HEIGHT, WIDTH, pixels};
+use common::sounds::{samples, wav};
+use common::tiny_models::{projectors, sliding_window};
 
 fn config() -> Config {
     Config::new(model("target")).model_draft(model("draft")).n_ctx(512).n_parallel(2)
@@ -46,6 +49,30 @@ fn block_on<F: Future>(task: F) -> F::Output {
 
 async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
     std::future::poll_fn(|context| std::pin::Pin::new(&mut *stream).poll_next(context)).await
+}
+
+#[test]
+fn pictures_and_sounds_come_before_the_text_of_a_message() {
+    let load =
+        Config::new(sliding_window()).n_ctx(512).set("n_ubatch", 64).set("mmproj", projectors::pictures_and_sounds());
+    let engine = Engine::load(&load).expect("an engine");
+    let path = std::env::temp_dir().join(format!("foredraft-typed-sound-{}.wav", std::process::id()));
+    std::fs::write(&path, wav(16_000, &samples(1, 4000))).expect("the file");
+    let rgb = pixels(1);
+    let media = [Media::Rgb8 { width: WIDTH, height: HEIGHT, pixels: &rgb }, Media::Sound(&path)];
+    let ask = |media: &[Media]| {
+        let request = Request::messages([&Message::user("What is it?")]).media(media).n_predict(8).temperature(0.0);
+        engine.complete(&request).expect("an answer")
+    };
+    let n = |media: &[Media]| ask(media).fields["tokens_evaluated"].as_u64().expect("a number");
+    let (all, picture, none) = (n(&media), n(&media[..1]), n(&[]));
+    assert!(all > picture + 20 && picture > none, "{all} {picture} {none}");
+    let twice = Request::messages([&Message::user("What is it?")]).media(&media[1..]).media(&media[..1]);
+    let answer = engine.complete(&twice.n_predict(8).temperature(0.0)).expect("an answer");
+    assert_eq!(answer.content, ask(&media).content);
+    let missing = Request::messages([&Message::user("What is it?")]).media(&[Media::Picture("/no/such.png".as_ref())]);
+    assert_eq!(engine.complete(&missing).expect_err("it is missing").code(), Code::NotFound);
+    std::fs::remove_file(path).expect("the file");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod decision;
 mod engine;
 mod load;
 mod loaded;
+mod media;
 mod request;
 mod stream;
 
@@ -20,5 +21,6 @@ pub use self::config::HostConfig;
 pub use self::decision::{DecisionAnswer, HostQuestion};
 pub use self::engine::{Engine, EnginePause};
 pub use self::load::EngineLoad;
+pub use self::media::HostMedia;
 pub use self::request::HostRequest;
 pub use self::stream::CompletionStream;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::completion::Message;
+use super::media::HostMedia;
 
 /// A request for a completion: the keys of `foredraft_complete`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,6 +23,20 @@ impl HostRequest {
     pub fn messages<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Self {
         let messages: Vec<Value> = messages.into_iter().map(|message| json!(message)).collect();
         Self(Map::new()).set("messages", messages)
+    }
+
+    /// Puts pictures and sounds before the text of the last message.
+    #[must_use]
+    pub fn media(mut self, media: &[HostMedia<'_>]) -> Self {
+        let last = self.0.get_mut("messages").and_then(Value::as_array_mut).and_then(|all| all.last_mut());
+        if let Some(content) = last.and_then(|message| message.get_mut("content")) {
+            let text = match content.take() {
+                Value::Array(parts) => parts,
+                text => vec![json!({"type": "text", "text": text})],
+            };
+            *content = media.iter().map(HostMedia::part).chain(text).collect();
+        }
+        self
     }
 
     /// The maximum number of tokens to generate.
