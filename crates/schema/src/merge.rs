@@ -13,7 +13,7 @@ use crate::unevaluated::UNEVALUATED;
 /// The maximum nesting of references and `allOf`s.
 const MAX_DEPTH: usize = 16;
 /// The most alternatives of two `anyOf`s that are merged into one.
-const MAX_PAIRS: usize = 16;
+const MAX_PAIRS: usize = 128;
 /// The most pairs of alternatives that are compared.
 const MAX_COMPARED: usize = 1024;
 

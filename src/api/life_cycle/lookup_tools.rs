@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 
 use crate::api::JsonEngine;
 use crate::api::life_cycle::lookup_progress::RunningLookup;
+use crate::api::loaded::lookup_cache::ngram_sizes;
 use crate::api::loaded::response::ratio;
 use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
-use crate::ngram::{self, Acceptance, Cache, LONGEST, LookupStats, Sizes};
+use crate::ngram::{self, Acceptance, Cache, LookupStats, Sizes};
 use foredraft_base::atomic_write;
 
 /// The default of `n_draft`: llama.cpp's `--draft-max`.
@@ -37,7 +38,7 @@ impl JsonEngine {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let text = TextSource::read(&mut fields)?;
-        let sizes = sizes(&mut fields)?;
+        let sizes = ngram_sizes(&mut fields, Sizes::STATIC)?;
         let output = output(&mut fields)?;
         let lookup = self.begin_lookup("lookup_create");
         let start = Instant::now();
@@ -193,14 +194,6 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     }
     text.pop_if(|last| *last == b'\n');
     Ok(text)
-}
-
-/// Reads `ngram_min` and `ngram_max`. The default of both is 2, moved to the other one's range if necessary.
-fn sizes(fields: &mut Fields) -> Result<Sizes> {
-    let longest = LONGEST as i64;
-    let min = fields.int("ngram_min", 1..=longest)?;
-    let max = fields.int("ngram_max", 1..=longest)?;
-    Sizes::new(min.unwrap_or_else(|| max.unwrap_or(2).min(2)), max.unwrap_or_else(|| min.unwrap_or(2).max(2)))
 }
 
 fn output(fields: &mut Fields) -> Result<PathBuf> {

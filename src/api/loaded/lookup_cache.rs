@@ -112,8 +112,11 @@ impl LocalEngine {
     }
 }
 
-/// Reads `ngram_min` and `ngram_max`.
-fn ngram_sizes(fields: &mut Fields, default: Sizes) -> Result<Sizes> {
+/// Reads `ngram_min` and `ngram_max`. A default is moved to the other one's range if necessary.
+///
+/// # Errors
+/// They are out of range, or the least is above the most.
+pub fn ngram_sizes(fields: &mut Fields, default: Sizes) -> Result<Sizes> {
     let longest = LONGEST as i64;
     let (min, max) = default.iter().into_inner();
     let (given_min, given_max) = (fields.int("ngram_min", 1..=longest)?, fields.int("ngram_max", 1..=longest)?);

@@ -9,7 +9,7 @@ pub mod calls;
 mod chat_answer;
 pub mod devices;
 pub mod local_engine;
-mod lookup_cache;
+pub mod lookup_cache;
 mod lookup_files;
 pub mod pauses;
 mod preparations;
