@@ -94,6 +94,22 @@ fn widened() -> String {
     write_file("wide-draft", file)
 }
 
+/// The kilobytes of a mapped file that are in this process's memory.
+#[cfg(target_os = "linux")]
+fn resident_kb(path: &str) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let mut is_of_file = false;
+    let mut all = 0;
+    for line in smaps.lines() {
+        if let Some(kb) = line.strip_prefix("Rss:") {
+            all += if is_of_file { kb.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") } else { 0 };
+        } else if line.split(' ').next().is_some_and(|first| first.contains('-')) {
+            is_of_file = line.ends_with(path);
+        }
+    }
+    all
+}
+
 #[test]
 fn panels_of_a_draft_have_fewer_bits_where_that_is_faster() {
     let draft = widened();
@@ -113,6 +129,11 @@ fn panels_of_a_draft_have_fewer_bits_where_that_is_faster() {
     let is_smaller = layout(&measured) == "q4_0";
     let rate = |(drafted, accepted): (usize, usize)| accepted as f64 / drafted as f64;
     assert!(is_smaller == (found != of_file) && rate(found) > 0.9 * rate(of_file), "{found:?} {of_file:?}");
+    #[cfg(target_os = "linux")]
+    if is_smaller {
+        let (kept, size) = (resident_kb(&draft), std::fs::metadata(&draft).expect("it is there").len() / 1024);
+        assert!(kept < size / 2, "{kept} of {size} kB of the file are in memory beside panels");
+    }
     // What the draft model itself answers is exact.
     let request = json!({
         "prompt": "Once upon a time", "n_predict": 40, "temperature": 0, "return_tokens": true, "n_probs": 2,

@@ -354,6 +354,14 @@ public:
         stops.store(true);
         interrupts.store(true);
     }
+    // Gives back what drafts have read of the file after panels of it were made, because they use these once all are made.
+    void give_back_kept() const {
+        for (const Weights & of : weights) {
+            if (of.state->kept != nullptr) {
+                give_back(of.rows, ggml_nbytes(of.tensor));
+            }
+        }
+    }
     // The order in which a decode reads them. Called once, before others use the list.
     void sort() {
         const auto is_before = [](const Weights & a, const Weights & b) { return layer_of(a.tensor) < layer_of(b.tensor); };
@@ -482,6 +490,7 @@ void foredraft_panels_make(foredraft_pending_panels * pending, const foredraft_p
     pending->make_all(std::chrono::milliseconds(patience_ms), others);
 }
 void foredraft_panels_stop(foredraft_pending_panels * pending) { pending->stop(); }
+void foredraft_panels_give_back(const foredraft_pending_panels * pending) { pending->give_back_kept(); }
 uint64_t foredraft_panels_left(const foredraft_pending_panels * pending) { return pending->left(); }
 bool foredraft_panels_read(const foredraft_pending_panels * pending, size_t address) { return pending->reads(address); }
 uint64_t foredraft_panels_left_of_all(void) { return foredraft::left_of_all.load(std::memory_order_relaxed); }

@@ -56,6 +56,8 @@ struct foredraft_pending_panels * foredraft_load_end(void);
 void foredraft_panels_make(struct foredraft_pending_panels * pending, const struct foredraft_pending_panels * others, uint32_t patience_ms);
 // Stops the making within milliseconds.
 void foredraft_panels_stop(struct foredraft_pending_panels * pending);
+// Gives back the pages of the file that drafts have read until all panels were made.
+void foredraft_panels_give_back(const struct foredraft_pending_panels * pending);
 // The bytes of weights of which panels are still to be made.
 uint64_t foredraft_panels_left(const struct foredraft_pending_panels * pending);
 // Whether weights are still read from a file at this address.

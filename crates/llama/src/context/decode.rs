@@ -172,7 +172,7 @@ impl Context {
             (Instant::now(), thread_cpu_time(), self.interrupt.gate().paused_time());
         let weights = self.scored.as_ref().zip(self.model.output_weights());
         let rows = weights.map(|(scored, (weights, _))| scored.output_rows(weights.as_ptr()));
-        let reads_smaller = self.params.drafts && self.model.pending_panel_bytes() == 0;
+        let reads_smaller = self.params.drafts && self.model.has_all_panels();
         self.interrupt.restrict_weights(rows.as_ref(), reads_smaller);
         let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the caller vouches for the batch, which the call only reads. The guard catches exceptions.

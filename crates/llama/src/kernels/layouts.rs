@@ -12,7 +12,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 #[cfg(own_kernels)]
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
 };
 
@@ -267,6 +270,7 @@ fn end_load() -> PendingPanels {
     PendingPanels {
         weights: NonNull::new(weights).map(|weights| Arc::new(PendingWeights(weights))),
         thread: OnceLock::new(),
+        is_given_back: AtomicBool::new(false),
     }
 }
 #[cfg(not(own_kernels))]
@@ -284,6 +288,9 @@ pub(crate) struct PendingPanels {
     /// Makes the panels, once they are begun. `None`: it cannot be started.
     #[cfg(own_kernels)]
     thread: OnceLock<Option<JoinHandle<()>>>,
+    /// See [`PendingPanels::are_made`].
+    #[cfg(own_kernels)]
+    is_given_back: AtomicBool,
 }
 
 #[cfg(own_kernels)]
@@ -354,6 +361,18 @@ impl PendingPanels {
             .is_some_and(|weights| unsafe { native::foredraft_panels_read(weights.0.as_ptr(), address) })
     }
 
+    /// Whether drafts can read panels of fewer bits from now on, because all are made. The first time, gives back what they have read of the file.
+    pub(crate) fn are_made(&self) -> bool {
+        let are_made = self.bytes_left() == 0;
+        if let Some(weights) = self.weights.as_ref().filter(|_| are_made && !self.is_given_back.load(Ordering::Relaxed))
+        {
+            self.is_given_back.store(true, Ordering::Relaxed);
+            // SAFETY: the list does not change, and the pages are those of a mapped file, which are read again where they are needed.
+            unsafe { native::foredraft_panels_give_back(weights.0.as_ptr()) }
+        }
+        are_made
+    }
+
     /// The bytes of weights of which panels are still to be made.
     pub(crate) fn bytes_left(&self) -> u64 {
         // SAFETY: reads an atomic value.
@@ -370,6 +389,9 @@ impl PendingPanels {
     }
     pub(crate) fn reads(&self, _: usize) -> bool {
         false
+    }
+    pub(crate) fn are_made(&self) -> bool {
+        true
     }
     pub(crate) fn bytes_left(&self) -> u64 {
         0

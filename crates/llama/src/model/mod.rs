@@ -85,6 +85,11 @@ impl Model {
         self.pending_panels.bytes_left()
     }
 
+    /// Whether a draft can read panels of fewer bits than the file's weights.
+    pub(crate) fn has_all_panels(&self) -> bool {
+        self.pending_panels.are_made()
+    }
+
     /// Whether a thread makes panels of its weights now.
     pub fn is_making_panels(&self) -> bool {
         self.pending_panels.is_making()
