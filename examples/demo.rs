@@ -3,7 +3,7 @@
 //!     make demo                                SmolLM2 enlarged to 830 M parameters, a near draft and a far one
 //!     make demo ARGS="target.gguf draft.gguf"  another pair, or a target alone
 //!
-//! Without SmolLM2 in `target/models` (no network) it uses the shipped pair. It is an ordinary host: it loads the shared library and calls its
+//! Without arguments it first shows the shipped toy a picture. Without SmolLM2 in `target/models` (no network) it uses the shipped pair. It is an ordinary host: it loads the shared library and calls its
 //! C functions. Each setting has a newly loaded engine, and caches are cleared before each answer, so that no drafter can repeat a
 //! previous answer.
 #![allow(
@@ -39,6 +39,11 @@ const STORIES: [&str; 3] = [
 /// Sent once after loading, so that the files are in memory and the engine has measured its costs.
 const WARM_UP: &str = "What is your name?";
 const N_PREDICT: usize = 128;
+/// The side of the picture.
+const SIDE: usize = 48;
+const SQUARE: std::ops::Range<usize> = 34..46;
+/// Its background.
+const GROUND: [u8; 3] = [235, 235, 225];
 
 /// Colours (SGR numbers) of tokens by origin. The last entry is for all other origins.
 const COLOURS: [(&str, u8); 5] = [("target", 39), ("draft", 32), ("ngram-cache", 36), ("suffix", 35), ("", 33)];
@@ -46,8 +51,8 @@ const COLOURS: [(&str, u8); 5] = [("target", 39), ("draft", 32), ("ngram-cache",
 const USAGE: &str = "usage: make demo [ARGS=\"target.gguf [draft.gguf]\"]
 
 Answers questions with the target alone, then with its draft model, and prints what the draft saves. Without a
-draft model, the text so far drafts. Without arguments: SmolLM2 enlarged to 830 M parameters with two drafts, or,
-where it cannot be downloaded, the two shipped toy models.
+draft model, the text so far drafts. Without arguments: the shipped toy describes a picture, then SmolLM2 enlarged
+to 830 M parameters answers with two drafts, or, where it cannot be downloaded, the two shipped toy models.
 
   -h, --help   prints this";
 
@@ -108,6 +113,12 @@ impl Show {
 
 fn demo(args: &[String]) -> Result<()> {
     let host = Host::open()?;
+    // An address is read on Linux only.
+    if cfg!(all(target_os = "linux", target_env = "gnu"))
+        && args.first().is_none_or(|target| target.ends_with("stories-target.gguf"))
+    {
+        describe(&host)?;
+    }
     let show = Show::choose(args);
     println!("Target: {}.", show.target);
     for pair in &show.pairs {
@@ -143,6 +154,42 @@ fn demo(args: &[String]) -> Result<()> {
         show.questions.len()
     );
     Ok(())
+}
+
+/// The colour of a pixel: a square at the bottom right.
+fn pixel(x: usize, y: usize) -> [u8; 3] {
+    if SQUARE.contains(&x) && SQUARE.contains(&y) { [30, 60, 230] } else { GROUND }
+}
+
+/// Prints a picture, and the toy's answer to what is in it.
+fn describe(host: &Host) -> Result<()> {
+    let models = host::root().join("models");
+    host.start(&json!({ "model": models.join("stories-target.gguf"), "mmproj": models.join("stories-vision.gguf") }))?;
+    println!("A toy of 4.5 M parameters sees {SIDE} x {SIDE} pixels:\n");
+    for y in (0..SIDE).step_by(2) {
+        let line = (0..SIDE).map(|x| characters(pixel(x, y), pixel(x, y + 1)));
+        println!("    {}", line.collect::<String>());
+    }
+    let pixels: Vec<u8> = (0..SIDE * SIDE).flat_map(|at| pixel(at % SIDE, at / SIDE)).collect();
+    let picture = json!({ "type": "image", "width": SIDE, "height": SIDE, "format": "rgb8", "address": pixels.as_ptr() as usize });
+    let question = "What is in the picture?";
+    let content = json!([picture, { "type": "text", "text": question }]);
+    let request = json!({ "messages": [{ "role": "user", "content": content }], "temperature": 0, "n_predict": 60 });
+    let answer = host.call("get_completion", &request)?;
+    println!("\n{question}\n\n{}\n", answer["content"].as_str().unwrap_or_default());
+    Ok(())
+}
+
+/// Two pixels, one above the other, in a character of the terminal.
+fn characters(upper: [u8; 3], lower: [u8; 3]) -> String {
+    if colourful() {
+        let [[r, g, b], [r2, g2, b2]] = [upper, lower];
+        format!("\x1b[38;2;{r};{g};{b}m\x1b[48;2;{r2};{g2};{b2}m▀\x1b[0m")
+    } else if upper == GROUND && lower == GROUND {
+        "·".into()
+    } else {
+        "#".into()
+    }
 }
 
 fn capitalized(text: &str) -> String {

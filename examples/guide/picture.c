@@ -12,8 +12,8 @@ static unsigned char pixels[HEIGHT][WIDTH][3];
 /* A red square on white. */
 static void draw(void) {
     memset(pixels, 255, sizeof pixels);
-    for (int y = 12; y < 36; ++y)
-        for (int x = 20; x < 44; ++x) pixels[y][x][1] = pixels[y][x][2] = 0;
+    for (int y = 16; y < 32; ++y)
+        for (int x = 24; x < 40; ++x) pixels[y][x][1] = pixels[y][x][2] = 0;
 }
 
 /* ANCHOR: picture */

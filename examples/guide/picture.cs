@@ -13,7 +13,7 @@ public static class Picture
         for (int at = 0; at < pixels.Length; at++)
         {
             int x = at / 3 % Width, y = at / 3 / Width;
-            bool isSquare = x >= 20 && x < 44 && y >= 12 && y < 36;
+            bool isSquare = x >= 24 && x < 40 && y >= 16 && y < 32;
             pixels[at] = (byte)(isSquare && at % 3 > 0 ? 0 : 255);
         }
         return pixels;

@@ -6,8 +6,8 @@ const [width, height] = [64, 48];
 /** A red square on white. */
 function draw() {
   const pixels = Buffer.alloc(width * height * 3, 255);
-  for (let y = 12; y < 36; y++) {
-    for (let x = 20; x < 44; x++) pixels.fill(0, 3 * (y * width + x) + 1, 3 * (y * width + x) + 3);
+  for (let y = 16; y < 32; y++) {
+    for (let x = 24; x < 40; x++) pixels.fill(0, 3 * (y * width + x) + 1, 3 * (y * width + x) + 3);
   }
   return pixels;
 }

@@ -10,9 +10,9 @@ WIDTH, HEIGHT = 64, 48
 def draw() -> bytes:
     """A red square on white."""
     pixels = bytearray(b"\xff" * (WIDTH * HEIGHT * 3))
-    for y in range(12, 36):
-        start = 3 * (y * WIDTH + 20)
-        pixels[start : start + 3 * 24] = b"\xff\0\0" * 24
+    for y in range(16, 32):
+        start = 3 * (y * WIDTH + 24)
+        pixels[start : start + 3 * 16] = b"\xff\0\0" * 16
     return bytes(pixels)
 
 

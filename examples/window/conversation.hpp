@@ -55,19 +55,20 @@ public:
     }
 
     // Begins to answer.
-    void ask(const std::string &question) {
-        spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});
-        const std::string request = request_of(question);
-        request_ = timed([&] { return engine.submit(request + "}"); });
-        remember("user", question);
-        turn = {};
-        turn.speculates = speculates;
-        untold_.clear();
+    void ask(const std::string &question) { ask(question, foredraft::quote(question)); }
+
+    // Begins to answer a question about a picture of 3 bytes a pixel.
+    void ask(const std::string &question, std::vector<unsigned char> pixels, int width, int height) {
+        // Each later request has the message again, with the same address.
+        pictures_.push_back(std::move(pixels));
+        ask(question, "[{\"type\": \"image\", \"format\": \"rgb8\", \"width\": " + std::to_string(width) + ", \"height\": " + std::to_string(height)
+            + ", \"address\": " + std::to_string(reinterpret_cast<std::uintptr_t>(pictures_.back().data())) + "}, "
+            + "{\"type\": \"text\", \"text\": " + foredraft::quote(question) + "}]");
     }
 
     // The answer to what is typed so far is begun while nothing else is decoded.
     void prepare(const std::string &typed) {
-        const std::string request = request_of(typed);
+        const std::string request = request_of(foredraft::quote(typed));
         if (is_ready() && !is_answering()) timed([&] { return engine.prepare(request + ", \"begin\": true}"); });
     }
 
@@ -101,8 +102,19 @@ public:
     std::vector<Turn> ended;   // all that have ended
 
 private:
-    std::string request_of(const std::string &question) const {
-        const std::string message = "{\"role\": \"user\", \"content\": " + foredraft::quote(question) + "}";
+    void ask(const std::string &question, const std::string &content) {
+        spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});
+        const std::string request = request_of(content);
+        request_ = timed([&] { return engine.submit(request + "}"); });
+        remember("user", content);
+        turn = {};
+        turn.speculates = speculates;
+        untold_.clear();
+    }
+
+    // A request for the answer to a message with this content, in JSON.
+    std::string request_of(const std::string &content) const {
+        const std::string message = "{\"role\": \"user\", \"content\": " + content + "}";
         return "{\"messages\": [" + messages + (messages.empty() ? "" : ", ") + message + "], \"conversation\": \"" + name + "\", "
             "\"priority\": 5, \"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, \"speculative\": " + (speculates ? "true" : "false");
     }
@@ -139,7 +151,7 @@ private:
         turn.n_drafted = update["speculative"]["n_drafted"].number();
         turn.accept_rate = update["speculative"]["accept_rate"].number();
         ended.push_back(turn);
-        remember("assistant", turn.text);
+        remember("assistant", foredraft::quote(turn.text));
         if (turn.stop_type != "eos") spans.push_back({"note", " [" + turn.stop_type + "]"});
     }
 
@@ -150,12 +162,13 @@ private:
 
     void remember(const std::string &role, const std::string &content) {
         messages += (messages.empty() ? "" : ", ");
-        messages += "{\"role\": \"" + role + "\", \"content\": " + foredraft::quote(content) + "}";
+        messages += "{\"role\": \"" + role + "\", \"content\": " + content + "}";
     }
 
     std::optional<foredraft::request> request_;
     std::string state_;
     double progress_ = 0, call_ms_ = 0;
+    std::deque<std::vector<unsigned char>> pictures_;
     std::deque<Span> untold_;  // tokens whose text has not come yet
     Clock::time_point first_token_;
 };

@@ -81,6 +81,13 @@ public:
         check(saved);
     }
 
+    // What was drawn since clear(), 3 bytes a pixel, row by row from the top.
+    std::vector<Uint8> pixels() const {
+        std::vector<Uint8> all(static_cast<std::size_t>(width) * height * 3);
+        check(SDL_RenderReadPixels(renderer_, nullptr, SDL_PIXELFORMAT_RGB24, all.data(), width * 3) == 0);
+        return all;
+    }
+
     int glyph_width = 0, glyph_height = 0;
 
 private:

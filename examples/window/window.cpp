@@ -6,6 +6,7 @@
 // Type a question and press Return. Escape cancels the answer, Tab turns speculation on and off. Colours show a token's drafter. The bars
 // at the bottom are the times of the last frames, in blue the part that calls of the library took.
 //
+// With --mmproj the model sees the frame that was drawn last before the question: "What is on this screen?"
 // With --village you talk to one of a dozen villagers, the arrows left and right choose whom, and the others think and feel by themselves.
 //
 // conversation.hpp and village.hpp have all that concerns the library, screen.hpp all that concerns SDL's drawing.
@@ -43,6 +44,7 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --pause             pause the engine while a frame is computed and drawn\n"
     "  --init MEMBERS      more members of the configuration, as '\"prio\": -1, \"n_threads\": 1'\n"
     "  --work MS           compute for so long in each frame, on two threads, as a game does\n"
+    "  --mmproj FILE       the model's projector: each question is about what the window shows\n"
     "  --font FILE         a monospaced font\n";
 
 // A key to press when an answer has so many tokens.
@@ -58,7 +60,7 @@ struct Options {
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0, thoughts = 0;
     double work_ms = 0;
-    bool speculates = true, report = false, pauses = false, has_village = false;
+    bool speculates = true, report = false, pauses = false, has_village = false, sees = false;
 
     Options(int argc, char **argv) {
         std::deque<std::string> words(argv + 1, argv + argc), models;
@@ -102,6 +104,9 @@ struct Options {
                 report = true;
             } else if (word == "--font") {
                 font = value();
+            } else if (word == "--mmproj") {
+                sees = true;
+                settings += ", \"mmproj\": " + foredraft::quote(value());
             } else if (word == "--init") {
                 settings += ", " + value();
             } else if (word == "--work") {
@@ -337,12 +342,14 @@ int main(int argc, char **argv) try {
             typed += options.text.front();
             options.text.erase(0, 1);
         }
-        if (typed != prepared && !typed.empty()) conversation.prepare(typed);
+        if (typed != prepared && !typed.empty() && !options.sees) conversation.prepare(typed);
         prepared = typed;
+        std::optional<std::string> question;
         if (conversation.is_ready() && !conversation.is_answering() && !options.questions.empty()) {
             if (village) village->interrupt();
-            conversation.ask(options.questions.front());
+            question = std::move(options.questions.front());
             options.questions.pop_front();
+            if (!options.sees) conversation.ask(*question);
         }
         if (conversation.is_ready() && village) village->update();
         const auto due = std::partition(options.presses.begin(), options.presses.end(), [&](const Press &press) {
@@ -367,6 +374,7 @@ int main(int argc, char **argv) try {
         if (options.frames > 0 && frames.ms.size() + 1 >= loading + options.frames) runs = false;
         if (options.turns > 0 && conversation.ended.size() >= options.turns) runs = false;
         if (options.thoughts > 0 && village && village->n_thoughts >= options.thoughts) runs = false;
+        if (question && options.sees) conversation.ask(*question, screen.pixels(), Screen::width, Screen::height);
         if (!runs && !options.screenshot.empty()) screen.save(options.screenshot);
         screen.present();
         drawing.ms.push_back(used_ms() - before_drawing);

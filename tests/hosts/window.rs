@@ -148,6 +148,12 @@ fn window_shows_answers_and_obeys_its_keys() {
 
     let frames = printed(window().args(["--frames", "30", "models/stories-target.gguf"]), "");
     assert!(frames.lines().any(|line| line.starts_with("loaded: 30 frames: median ")), "{frames}");
+    let sees = ["--mmproj", "models/stories-vision.gguf", "--turns", "2"];
+    let asks = ["--ask", "What is on this screen?", "--ask", "What do you see?", "models/stories-target.gguf"];
+    let seen = printed(window().args(sees).args(asks), "");
+    let answers: Vec<Answer> =
+        seen.lines().filter_map(|line| line.strip_prefix("answer: ")).map(Answer::parse).collect();
+    assert!(answers.len() == 2 && answers.iter().all(|answer| !answer.text.is_empty()), "{seen}");
     let village = printed(
         window().args(["--village", "--ask", "Tell me a story.", "--thoughts", "11", "models/stories-target.gguf"]),
         "",

@@ -16,6 +16,7 @@ mod embeddings;
 mod hostile_templates;
 mod model_files;
 mod model_metadata;
+mod pictures;
 mod preparation;
 mod prepared_turns;
 mod processor_time;

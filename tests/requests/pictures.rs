@@ -1,0 +1,98 @@
+//! The shipped projector: the toy says the colour and the place of squares in pictures that it was not trained on.
+
+use serde_json::{Value, json};
+
+use crate::common::Endpoint::Foredraft;
+use crate::common::pictures::base64;
+use crate::common::{complete, model, start};
+
+const PICTURES: usize = 200;
+/// Training draws from another generator, in another language.
+const SEED: u64 = 20_261_129;
+const COLORS: [(&str, [u8; 3]); 8] = [
+    ("red", [220, 20, 20]),
+    ("green", [20, 160, 40]),
+    ("blue", [30, 50, 230]),
+    ("yellow", [250, 230, 20]),
+    ("pink", [250, 160, 190]),
+    ("purple", [140, 20, 170]),
+    ("white", [255, 255, 255]),
+    ("black", [0, 0, 0]),
+];
+const PLACES: [&str; 9] = [
+    "at the top left",
+    "at the top",
+    "at the top right",
+    "on the left",
+    "in the middle",
+    "on the right",
+    "at the bottom left",
+    "at the bottom",
+    "at the bottom right",
+];
+const SIZES: [(u32, u32); 6] = [(40, 40), (48, 48), (96, 96), (72, 60), (60, 72), (120, 100)];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).expect("small")
+    }
+
+    /// A number between these two.
+    fn between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * (self.next() >> 40) as f32 / (1_u32 << 24) as f32
+    }
+}
+
+/// A picture's part of a message, and its description.
+fn picture(random: &mut Random) -> (Value, String) {
+    let (width, height) = SIZES[random.below(SIZES.len())];
+    let (w, h) = (width as f32, height as f32);
+    let is_dark = random.below(2) == 0;
+    let ground = if is_dark { random.below(50) } else { 205 + random.below(50) };
+    let mut rgb = vec![u8::try_from(ground).expect("a byte"); (width * height * 3) as usize];
+    let visible: Vec<_> = COLORS.iter().filter(|(name, _)| *name != if is_dark { "black" } else { "white" }).collect();
+    let (color, pixel) = visible[random.below(visible.len())];
+    let cell = random.below(PLACES.len());
+    let mut center = |index: usize| (index as f32 + 0.5) / 3.0 + random.between(-0.015, 0.015);
+    let (cx, cy) = (center(cell % 3) * w, center(cell / 3) * h);
+    let half = random.between(0.11, 0.13) * w.max(h);
+    for (index, target) in rgb.chunks_mut(3).enumerate() {
+        let index = u32::try_from(index).expect("small");
+        let (x, y) = ((index % width) as f32 + 0.5, (index / width) as f32 + 0.5);
+        if (x - cx).abs().max((y - cy).abs()) < half {
+            target.copy_from_slice(pixel);
+        }
+    }
+    let part = json!({"type": "image", "width": width, "height": height, "format": "rgb8", "base64": base64(&rgb)});
+    (part, format!("A {color} square is {}.", PLACES[cell]))
+}
+
+#[test]
+fn shipped_model_describes_pictures_that_it_has_never_seen() {
+    let mmproj = model("vision");
+    let alone = start(json!({"model_draft": null, "mmproj": mmproj}));
+    let drafting = start(json!({"mmproj": mmproj}));
+    let (mut random, mut wrong) = (Random(SEED), Vec::new());
+    for _ in 0..PICTURES {
+        let (picture, expected) = picture(&mut random);
+        let content = json!([picture, {"type": "text", "text": "What is in the picture?"}]);
+        let request = json!({"messages": [{"role": "user", "content": content}], "n_predict": 60, "temperature": 0});
+        let answer = complete(&alone, Foredraft, &request)["content"].clone();
+        assert_eq!(complete(&drafting, Foredraft, &request)["content"], answer, "a draft changes nothing");
+        if answer != *expected {
+            wrong.push((expected, answer));
+        }
+    }
+    assert!(wrong.len() <= PICTURES / 20, "{} of {PICTURES} are wrong: {wrong:#?}", wrong.len());
+}
