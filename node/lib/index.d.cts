@@ -156,8 +156,15 @@ export interface Speculative {
 export type ContentPart = TextPart
   | { type: 'image_url'; image_url: { url: string; detail?: 'auto' | 'low' | 'high' } }
   | { type: 'image'; width: number; height: number; format: 'rgb8' | 'rgba8'; base64: string }
-  | { type: 'input_audio'; input_audio: { data: string; format?: 'wav' | 'mp3' | 'flac' } | { path: string; format?: 'wav' | 'mp3' | 'flac' } }
+  | { type: 'input_audio'; input_audio: { data: string; format: 'wav' | 'mp3' } }
+  | SoundPart
   | { type: 'file'; file: { file_data?: string; file_id?: string; filename?: string } };
+
+/** A sound as OpenAI have none: at a path, or a FLAC file. */
+export interface SoundPart {
+  type: 'input_audio';
+  input_audio: { data: string; format?: 'flac' } | { path: string; format?: 'wav' | 'mp3' | 'flac' };
+}
 
 export interface TextPart {
   type: 'text';

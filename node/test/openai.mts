@@ -1,11 +1,11 @@
 // OpenAI's types and the package's, one assigned to the other: tsc accepts it (it is never run).
 import type OpenAI from 'openai';
-import type { AssistantMessage, Completion, ContentPart, Delta, Engine, Message, Request, Update } from 'foredraft';
+import type { AssistantMessage, Completion, ContentPart, Delta, Engine, Message, Request, SoundPart, Update } from 'foredraft';
 
 type Param = OpenAI.Chat.Completions.ChatCompletionMessageParam;
 type User = Extract<Message, { role: 'user' }>;
-/** A message without pixels, which OpenAI's have not. */
-type Shared = Exclude<Message, User> | (Omit<User, 'content'> & { content: string | Exclude<ContentPart, { type: 'image' }>[] });
+/** A message without pixels and sounds of files, which OpenAI's have not. */
+type Shared = Exclude<Message, User> | (Omit<User, 'content'> & { content: string | Exclude<ContentPart, { type: 'image' } | SoundPart>[] });
 
 /** The engine takes messages and parameters of OpenAI's client. */
 export async function given(engine: Engine, messages: Param[], params: OpenAI.Chat.Completions.ChatCompletionCreateParamsNonStreaming): Promise<Completion> {
