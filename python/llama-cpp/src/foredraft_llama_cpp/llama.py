@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, List
 
-from ._llama import Llama, LlamaGrammar
+from ._llama import Llama
+from ._llama_grammar import LlamaGrammar
 from .llama_cache import LlamaCache, LlamaDiskCache, LlamaRAMCache, LlamaState
 from .llama_tokenizer import LlamaTokenizer
 

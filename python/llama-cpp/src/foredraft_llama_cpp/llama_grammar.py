@@ -1,6 +1,6 @@
 """Grammars."""
 from __future__ import annotations
 
-from ._llama import LlamaGrammar
+from ._llama_grammar import LlamaGrammar
 
 __all__ = ["LlamaGrammar"]
