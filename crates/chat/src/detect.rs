@@ -1,7 +1,7 @@
 //! Finds the format of a template.
 
 use crate::families::{self, TOOL_CALL};
-use crate::format::{CallObject, CallPart, Calls, ChatFormat};
+use crate::format::{CallPart, Calls, ChatFormat};
 use crate::probes::{Conversation, Probes, after};
 
 /// The maximum length of a text around calls, reasoning or content. The longest one of a known template has 60 bytes.
@@ -65,7 +65,6 @@ fn without_outer_tag(calls: &Calls) -> Option<Calls> {
 
 /// Calls as JSON, for templates that show none.
 fn generic_calls() -> Calls {
-    let object =
-        CallObject { name: Some("name".to_owned()), arguments: "arguments".to_owned(), ..CallObject::default() };
-    Calls { call: vec![CallPart::Object(object)], separator: "\n".to_owned(), is_anchored: true, ..Calls::default() }
+    let object = families::object("name", "arguments");
+    Calls { call: vec![object], separator: "\n".to_owned(), is_anchored: true, ..Calls::default() }
 }

@@ -21,7 +21,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-fn object(name: &str, arguments: &str) -> CallPart {
+pub(crate) fn object(name: &str, arguments: &str) -> CallPart {
     let (name, arguments) = (Some(name.to_owned()), arguments.to_owned());
     CallPart::Object(CallObject { name, arguments, ..CallObject::default() })
 }

@@ -164,25 +164,23 @@ impl TemplateParser {
     }
 
     fn condition(&mut self) -> TemplateResult<StmtKind> {
-        let mut branches = Vec::new();
-        let condition = self.tuple()?;
-        self.end_of_tag()?;
-        branches.push((condition, self.statements(&["elif", "else", "endif"])?));
-        let mut otherwise = Vec::new();
+        let (mut branches, mut otherwise) = (Vec::new(), Vec::new());
         loop {
+            let condition = self.tuple()?;
+            self.end_of_tag()?;
+            branches.push((condition, self.statements(&["elif", "else", "endif"])?));
             self.at += 1;
             if self.skip_name("elif") {
-                let condition = self.tuple()?;
-                self.end_of_tag()?;
-                branches.push((condition, self.statements(&["elif", "else", "endif"])?));
-            } else if self.skip_name("else") {
+                continue;
+            }
+            if self.skip_name("else") {
                 self.end_of_tag()?;
                 otherwise = self.statements(&["endif"])?;
-            } else {
                 self.at += 1;
-                self.end_of_tag()?;
-                return Ok(StmtKind::If(branches, otherwise));
             }
+            self.at += 1;
+            self.end_of_tag()?;
+            return Ok(StmtKind::If(branches, otherwise));
         }
     }
 

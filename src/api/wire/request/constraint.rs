@@ -73,11 +73,6 @@ impl TriggerKind {
         ("beginning", TriggerKind::Beginning),
     ];
 
-    /// The kind with this name.
-    pub fn named(name: &str) -> Option<TriggerKind> {
-        TriggerKind::WORDS.iter().find(|(word, _)| *word == name).map(|(_, kind)| *kind)
-    }
-
     fn as_str(self) -> &'static str {
         TriggerKind::WORDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
