@@ -220,10 +220,8 @@ fn sounds_that_cannot_be_heard_are_errors() {
     assert!(refused(&engine, &in_system).contains("sounds are in user messages only"));
     let deaf = start(json!({}));
     assert!(refused(&deaf, &chat(&[sound(1)])).contains("takes no sounds (load its projector with mmproj)"));
-    for more in [json!({"prompt_logprobs": 1})] {
-        let message = refused(&engine, &with(&chat(&[sound(1)]), more.clone()));
-        assert!(message.contains("sounds"), "{more}: {message}");
-    }
+    let message = refused(&engine, &with(&chat(&[sound(1)]), json!({"prompt_logprobs": 1})));
+    assert!(message.contains("sounds"), "{message}");
 }
 
 #[test]
