@@ -154,11 +154,11 @@ fn start(
     progress.check()?;
     drop(keep);
     // Not earlier: the load's own decodes would be slower beside it.
+    models.target.make_panels(None);
+    // Those of a draft model may be quantized, which takes longer.
     if let Some(draft) = &models.draft {
-        draft.make_panels(None);
+        draft.make_panels(Some(&models.target));
     }
-    // A draft model is read for each token of a draft, and its panels are few.
-    models.target.make_panels(models.draft.as_deref());
 
     let media = scheduler.as_ref().map(|scheduler| Arc::clone(&scheduler.pool.media)).unwrap_or_default();
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());

@@ -50,8 +50,6 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     let override_tensor = override_tensor(fields, "override_tensor_draft")?.unwrap_or_default();
     let (of_target, devices) = (fields.c_texts("devices")?, fields.c_texts("devices_draft")?);
     let Some(source) = source else { return Ok(None) };
-    // A target's weights stay as they are, so a draft model of the same file would share none of them.
-    let is_own = source != target.source;
     let default = ModelParams::new(source);
     let mut model = ModelParams {
         use_mmap: use_mmap(fields, &default.source)?,
@@ -66,7 +64,7 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
         use_devices(&mut model, of_target);
     }
     set(&mut model.n_gpu_layers, n_gpu_layers);
-    model.weights = weights.unwrap_or(if is_own { WeightType::Measured } else { WeightType::AsInFile });
+    set(&mut model.weights, weights);
     use_devices(&mut model, devices);
     Ok(Some(model))
 }
