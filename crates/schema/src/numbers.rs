@@ -40,7 +40,7 @@ struct Magnitude {
 
 impl NumberBound {
     /// Reads a bound. `None`: it has too many digits after the point. A bound with more than 15 digits before the point is replaced by the
-    /// last number of 15 digits, exclusively.
+    /// first number of 16 digits, exclusively.
     pub(crate) fn new(number: &Number, is_exclusive: bool) -> Option<NumberBound> {
         let text = number.to_string();
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));
@@ -55,7 +55,7 @@ impl NumberBound {
             return Some(NumberBound::whole(false, 0, is_exclusive));
         };
         if point - first > MAX_DIGITS as i32 {
-            return Some(NumberBound::whole(is_negative, MAX_INTEGER, true));
+            return Some(NumberBound::whole(is_negative, MAX_INTEGER + 1, true));
         }
         let last = i32::try_from(digits.len()).ok()?;
         if last - point > 2 * MAX_DIGITS as i32 {
@@ -140,7 +140,7 @@ fn magnitudes(least: &Magnitude, most: Option<&Magnitude>, digits: usize) -> Opt
         return last.filter(|last| first <= *last).map(|last| integers(first, last).join("|"));
     }
     let last = most.map_or(MAX_INTEGER + 1, |most| most.whole);
-    if least.whole > last {
+    if least.whole > last.min(MAX_INTEGER) {
         return None;
     }
     let mut parts = Vec::new();
