@@ -1,4 +1,4 @@
-//! The shipped projector: the toy says the colour and the place of squares in pictures that it was not trained on.
+//! The shipped projector: the toy says the colour, the shape and the place in pictures that it was not trained on.
 
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ const COLORS: [(&str, [u8; 3]); 8] = [
     ("white", [255, 255, 255]),
     ("black", [0, 0, 0]),
 ];
+const SHAPES: [&str; 4] = ["circle", "square", "triangle", "cross"];
 const PLACES: [&str; 9] = [
     "at the top left",
     "at the top",
@@ -54,6 +55,17 @@ impl Random {
     }
 }
 
+/// Returns whether a point is in a shape of this radius around the origin.
+fn contains(shape: &str, x: f32, y: f32, radius: f32) -> bool {
+    let (ax, ay) = (x.abs(), y.abs());
+    match shape {
+        "circle" => x.hypot(y) < radius,
+        "square" => ax.max(ay) < 0.85 * radius,
+        "triangle" => y < 0.8 * radius && 1.8 * ax - y < radius,
+        _ => ax.max(ay) < radius && ax.min(ay) < 0.34 * radius,
+    }
+}
+
 /// A picture's part of a message, and its description.
 fn picture(random: &mut Random) -> (Value, String) {
     let (width, height) = SIZES[random.below(SIZES.len())];
@@ -64,18 +76,21 @@ fn picture(random: &mut Random) -> (Value, String) {
     let visible: Vec<_> = COLORS.iter().filter(|(name, _)| *name != if is_dark { "black" } else { "white" }).collect();
     let (color, pixel) = visible[random.below(visible.len())];
     let cell = random.below(PLACES.len());
-    let mut center = |index: usize| (index as f32 + 0.5) / 3.0 + random.between(-0.015, 0.015);
-    let (cx, cy) = (center(cell % 3) * w, center(cell / 3) * h);
-    let half = random.between(0.11, 0.13) * w.max(h);
+    let shape = SHAPES[random.below(SHAPES.len())];
+    let radius = random.between(0.125, 0.155) * w.max(h);
+    let mut center = |index: usize, side: f32| {
+        (((index as f32 + 0.5) / 3.0 + random.between(-0.02, 0.02)) * side).clamp(radius, side - radius)
+    };
+    let (cx, cy) = (center(cell % 3, w), center(cell / 3, h));
     for (index, target) in rgb.chunks_mut(3).enumerate() {
         let index = u32::try_from(index).expect("small");
         let (x, y) = ((index % width) as f32 + 0.5, (index / width) as f32 + 0.5);
-        if (x - cx).abs().max((y - cy).abs()) < half {
+        if contains(shape, x - cx, y - cy, radius) {
             target.copy_from_slice(pixel);
         }
     }
     let part = json!({"type": "image", "width": width, "height": height, "format": "rgb8", "base64": base64(&rgb)});
-    (part, format!("A {color} square is {}.", PLACES[cell]))
+    (part, format!("A {color} {shape} is {}.", PLACES[cell]))
 }
 
 #[test]
