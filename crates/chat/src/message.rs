@@ -57,16 +57,16 @@ impl MessageDelta {
 /// Lengths of the texts of a message. A call that has no length here has not begun.
 #[derive(Debug, Clone, Default)]
 pub struct MessageExtent {
-    /// Of the content.
+    /// The content's length.
     pub content: usize,
-    /// Of the reasoning.
+    /// The reasoning's length.
     pub reasoning: usize,
-    /// Of the arguments of each call.
+    /// The lengths of the arguments of each call.
     pub calls: Vec<usize>,
 }
 
 impl MessageExtent {
-    /// What the message has beyond these lengths, which become the message's.
+    /// The rest of the message beyond these lengths, which become the message's.
     pub fn advance(&mut self, message: &ChatMessage) -> MessageDelta {
         let take = |text: &str, taken: &mut usize| {
             let more = text.get(*taken..).unwrap_or_default().to_owned();

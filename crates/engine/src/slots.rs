@@ -295,7 +295,7 @@ impl Task {
         media_of(&self.media, token)
     }
 
-    /// What comes next after `known` tokens: see [`next_medium`].
+    /// The picture or sound that comes next after `known` tokens: see [`next_medium`].
     fn next_medium(&self, known: usize) -> (Option<(usize, bool)>, usize) {
         let rest = self.tokens.get(known..self.text_start);
         rest.map_or((None, usize::MAX), |rest| next_medium(&self.media, rest))

@@ -46,7 +46,7 @@ pub(crate) enum ListKind {
     Tuple,
 }
 
-/// What a container has: values, or pairs of them.
+/// The items of a container: values, or pairs of them.
 pub trait ContainerItem: Clone {
     /// All values in these items.
     fn values(items: Vec<Self>) -> Vec<Value>;

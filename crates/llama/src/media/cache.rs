@@ -51,7 +51,7 @@ pub struct NumberedMedia {
     state: MediaState,
 }
 
-/// What there is of a picture or a sound beside its pieces.
+/// The parts of a picture or a sound that are kept beside its pieces.
 #[derive(Debug)]
 enum MediaState {
     Cut(CutMedia),

@@ -36,7 +36,7 @@ pub(super) fn questions(
     (!asked.is_empty()).then(|| orders.zip(tokens).map(question).collect())
 }
 
-/// What divides a question's logits: by the request, the model's file, or 1.
+/// The number that divides a question's logits: that of the request, of the model's file, or 1.
 pub(super) fn temperature(asked: &AskedQuestion, serving: &ServingModel) -> f32 {
     asked.temperature.or_else(|| temperature_in_file(asked, serving)).unwrap_or(1.0)
 }
