@@ -95,6 +95,17 @@ fn sizes_that_no_step_uses_follow_a_machine_that_becomes_slower() {
 }
 
 #[test]
+fn one_slow_step_says_little_of_its_size() {
+    let mut costs = costs(&[(1, 100), (4, 200)], 10.0);
+    for _ in 0..10 {
+        costs.record_step(&[4], |_| 0, Duration::from_millis(200));
+    }
+    let before = costs.v(4);
+    costs.record_step(&[4], |_| 0, Duration::from_millis(300));
+    assert!(costs.v(4) < 1.02 * before, "{} {before}", costs.v(4));
+}
+
+#[test]
 fn tokens_that_become_cheaper_do_so_in_sizes_that_were_not_used_yet() {
     let measured = [(1, 100), (2, 150), (4, 200), (8, 300)];
     let v_of_8 = |become_cheaper: bool, ms| {

@@ -198,9 +198,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, mut noise: Noise, requests: &[&Tr
                     state: &mut state,
                     drafts: &mut drafts[index],
                 }];
-                if matches!(way, Way::Replayed(_)) {
-                    drafters.draft(&vec![StepSlot::default(); n_slots], &mut reading);
-                }
+                drafters.draft(&vec![StepSlot::default(); n_slots], &mut reading);
                 (states[index], *slot) = (Some(state), Some(running));
             }
         }
@@ -410,12 +408,13 @@ struct Bounds {
     least_to_plain: f64,
 }
 
-const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.9, least_to_plain: 0.97 };
+const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.92, least_to_plain: 0.97 };
 /// The bounds for half of the prompts, in runs that are only slightly longer than the learning phase.
 const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.97, least: 0.85, least_to_plain: 0.95 };
 
-/// The bounds where all becomes slower within a run or before its first step. The goal is .97 of the best fixed length, as in a calm hour.
-const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.985, least: 0.94, least_to_plain: 0.96 };
+/// The bounds where all becomes slower within a run or before its first step. The goal is .97 of the best fixed length, as in a calm hour; 4 of 216
+/// scenarios are below it.
+const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.99, least: 0.945, least_to_plain: 0.967 };
 
 fn check(machines: &[Machine], tasks: &[Task], bounds: &Bounds) {
     for Summary { name, least, mean, least_to_plain } in simulate(machines, tasks) {
