@@ -220,7 +220,7 @@ fn elementary_functions_are_correctly_rounded() {
 
 #[test]
 fn all_levels_compute_the_same_bits_in_every_format() {
-    let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
+    let levels: Vec<&str> = llama::levels().iter().map(|level| level.as_str()).collect();
     assert!(!HAS_KERNELS || levels.contains(&LEVELS[0]), "{levels:?}");
     for (name, file_type) in FILE_TYPES {
         let path = quantized(name, file_type);
@@ -260,7 +260,7 @@ fn restricted_outputs_have_the_bits_of_whole_ones() {
         let (_, file_type) = FILE_TYPES.into_iter().find(|(known, _)| *known == name).unwrap();
         let path = quantized(name, file_type);
         for (level, repack) in llama::levels().iter().zip([Some(true), Some(false), None].into_iter().cycle()) {
-            let params = ModelParams { cpu_level: Some(level.name().to_owned()), repack, ..ModelParams::new(&path) };
+            let params = ModelParams { cpu_level: Some(level.as_str().to_owned()), repack, ..ModelParams::new(&path) };
             let model = Arc::new(Model::load(&params, |_| true).unwrap());
             let params =
                 ContextParams { n_ctx: Some(64), n_threads: 2, n_threads_batch: 2, ..ContextParams::default() };
@@ -314,7 +314,7 @@ fn a_real_model_gives_the_same_in_four_slots_with_drafts_and_at_every_level() {
         let path = quantized_from(&target, &format!("smollm2-{name}"), file_type);
         let mut first: Option<Vec<Value>> = None;
         for level in [levels[0], levels[levels.len() - 1]] {
-            let threads = json!({"n_threads": 2, "n_threads_batch": 2, "cpu_level": level.name()});
+            let threads = json!({"n_threads": 2, "n_threads_batch": 2, "cpu_level": level.as_str()});
             let engine =
                 start(with(&threads, json!({"model": path, "model_draft": draft, "n_ctx": 256, "n_parallel": 4})));
             assert_eq!(engine.status()["cpu"]["fallback_tensors"], json!({}), "{name}");
@@ -353,7 +353,8 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
     ] {
         let mut first: Option<Vec<Value>> = None;
         for level in llama::levels() {
-            let init = with(&more, json!({"cpu_level": level.name(), "n_parallel": 4, "n_ctx": 512, "warmup": false}));
+            let init =
+                with(&more, json!({"cpu_level": level.as_str(), "n_parallel": 4, "n_ctx": 512, "warmup": false}));
             let engine = start(init);
             let alone = outputs(&engine, Plain);
             if more.get("flash_attn").is_none() {
@@ -491,7 +492,7 @@ fn load_never_has_the_weights_twice_in_memory() {
 #[test]
 fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
     let refused = |init: Value| JsonEngine::new().load(init.to_string().as_bytes()).unwrap_err().message().to_owned();
-    let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
+    let levels: Vec<&str> = llama::levels().iter().map(|level| level.as_str()).collect();
     let message = refused(json!({"model": model("draft"), "cpu_level": "mmx"}));
     assert_eq!(message, format!("cpu_level: this processor's levels are {}, got \"mmx\"", levels.join(", ")));
     if let [least, .., best] = levels[..] {
@@ -518,8 +519,8 @@ fn the_variable_forces_a_level() {
         }
         return;
     }
-    let level = llama::levels().first().copied().map_or(LEVELS[0], CpuLevel::name);
-    let best = llama::levels().last().copied().map_or(LEVELS[0], CpuLevel::name);
+    let level = llama::levels().first().copied().map_or(LEVELS[0], CpuLevel::as_str);
+    let best = llama::levels().last().copied().map_or(LEVELS[0], CpuLevel::as_str);
     let refused = "FOREDRAFT_CPU_LEVEL: this processor's levels are";
     // An empty variable counts as absent.
     for (forced, expected) in [(level, level), ("sse", refused), ("", best)] {
@@ -553,7 +554,7 @@ fn small_alternate_stack_for_signals_leaves_amx_out() {
     // SAFETY: the memory is never freed.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
     let levels = llama::levels();
-    let best = levels.iter().rfind(|level| **level != CpuLevel::Amx).expect("a level").name();
+    let best = levels.iter().rfind(|level| **level != CpuLevel::Amx).expect("a level").as_str();
     let engine = JsonEngine::new();
     let load = |init: Value| engine.load(init.to_string().as_bytes());
     load(json!({"model": model("draft")})).expect("it loads");

@@ -210,7 +210,7 @@ impl FinalResponse {
 /// The error in an answer.
 pub(super) fn error_of(answer: &Value) -> Error {
     let text = |key: &str| answer.get(key).and_then(Value::as_str).unwrap_or_default();
-    let code = Code::ALL.into_iter().find(|code| code.as_str() == text("code")).unwrap_or(Code::Internal);
+    let code = Code::named(text("code")).unwrap_or(Code::Internal);
     Error::new(code, text("error"))
 }
 

@@ -147,7 +147,7 @@ impl Reader {
                 Ok(answer)
             }
             _ => {
-                let named = FUNCTIONS.into_iter().find(|it| it.name() == function);
+                let named = FUNCTIONS.into_iter().find(|it| it.as_str() == function);
                 self.engine.call(named.unwrap_or_else(|| panic!("{function}")), Ok(request.as_bytes()))
             }
         }

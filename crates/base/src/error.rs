@@ -11,79 +11,43 @@ use serde::{Deserialize, Serialize};
 /// `ENFILE` and `EMFILE` of Unix: no more files can be open, of all processes or of this one.
 const TOO_MANY_FILES: [i32; 2] = [23, 24];
 
-/// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
-/// `foredraft_load` and `init` return the numbers of [`Code::init_number`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Code {
-    /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
-    InvalidJson,
-    /// The argument is JSON, but a field is missing, of the wrong type, or out of range. (An unknown key is only a warning.)
-    InvalidRequest,
-    /// The function requires a loaded model, and none is loaded.
-    NotInitialized,
-    /// A model is being loaded. Try again when `poll_system_status` reports `ready`.
-    Loading,
-    /// No request or file with that name.
-    NotFound,
-    /// The prompt does not fit into the context and may not be truncated.
-    ContextFull,
-    /// Superseded by a later load or unload. (A cancelled request succeeds, with the `stop_type` `cancelled`.)
-    Cancelled,
-    /// `max_queue` requests are already waiting.
-    QueueFull,
-    /// The model file cannot be loaded, or a decode failed.
-    ModelError,
-    /// The call is not allowed from inside a callback of the library, where it would deadlock.
-    WouldDeadlock,
-    /// A bug in the library. The message says where.
-    Internal,
-    /// The engine handle was freed, or not created by this library.
-    InvalidEngine,
-    /// `timeout_ms` passed before the call could begin its work. (A request that times out succeeds, with the `stop_type` `timeout`.)
-    Timeout,
-    /// The system has no more threads or memory for this. Nothing was changed; try again when it has.
-    ResourceExhausted,
+crate::words! {
+    /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
+    /// `foredraft_load` and `init` return the numbers of [`Code::init_number`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum Code {
+        /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
+        InvalidJson = 2 => "invalid_json",
+        /// The argument is JSON, but a field is missing, of the wrong type, or out of range. (An unknown key is only a warning.)
+        InvalidRequest = 3 => "invalid_request",
+        /// The function requires a loaded model, and none is loaded.
+        NotInitialized = 8 => "not_initialized",
+        /// A model is being loaded. Try again when `poll_system_status` reports `ready`.
+        Loading = 9 => "loading",
+        /// No request or file with that name.
+        NotFound = 7 => "not_found",
+        /// The prompt does not fit into the context and may not be truncated.
+        ContextFull = 10 => "context_full",
+        /// Superseded by a later load or unload. (A cancelled request succeeds, with the `stop_type` `cancelled`.)
+        Cancelled = 4 => "cancelled",
+        /// `max_queue` requests are already waiting.
+        QueueFull = 11 => "queue_full",
+        /// The model file cannot be loaded, or a decode failed.
+        ModelError = 1 => "model_error",
+        /// The call is not allowed from inside a callback of the library, where it would deadlock.
+        WouldDeadlock = 5 => "would_deadlock",
+        /// A bug in the library. The message says where.
+        Internal = 6 => "internal",
+        /// The engine handle was freed, or not created by this library.
+        InvalidEngine = 12 => "invalid_engine",
+        /// `timeout_ms` passed before the call could begin its work. (A request that times out succeeds, with the `stop_type` `timeout`.)
+        Timeout = 13 => "timeout",
+        /// The system has no more threads or memory for this. Nothing was changed; try again when it has.
+        ResourceExhausted = 14 => "resource_exhausted",
+    }
 }
 
 impl Code {
-    /// Every code.
-    pub const ALL: [Code; 14] = [
-        Code::InvalidJson,
-        Code::InvalidRequest,
-        Code::NotInitialized,
-        Code::Loading,
-        Code::NotFound,
-        Code::ContextFull,
-        Code::Cancelled,
-        Code::QueueFull,
-        Code::ModelError,
-        Code::WouldDeadlock,
-        Code::Internal,
-        Code::InvalidEngine,
-        Code::Timeout,
-        Code::ResourceExhausted,
-    ];
-
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Code::InvalidJson => "invalid_json",
-            Code::InvalidRequest => "invalid_request",
-            Code::NotInitialized => "not_initialized",
-            Code::Loading => "loading",
-            Code::NotFound => "not_found",
-            Code::ContextFull => "context_full",
-            Code::Cancelled => "cancelled",
-            Code::QueueFull => "queue_full",
-            Code::ModelError => "model_error",
-            Code::WouldDeadlock => "would_deadlock",
-            Code::Internal => "internal",
-            Code::InvalidEngine => "invalid_engine",
-            Code::Timeout => "timeout",
-            Code::ResourceExhausted => "resource_exhausted",
-        }
-    }
-
     /// The HTTP-style number used as `"status"` in JSON.
     pub fn status(self) -> u16 {
         match self {
@@ -100,22 +64,7 @@ impl Code {
 
     /// The return value of `foredraft_load` and `init` for this code. Numbers are never reused; 0 is success.
     pub fn init_number(self) -> i32 {
-        match self {
-            Code::ModelError => 1,
-            Code::InvalidJson => 2,
-            Code::InvalidRequest => 3,
-            Code::Cancelled => 4,
-            Code::WouldDeadlock => 5,
-            Code::Internal => 6,
-            Code::NotFound => 7,
-            Code::NotInitialized => 8,
-            Code::Loading => 9,
-            Code::ContextFull => 10,
-            Code::QueueFull => 11,
-            Code::InvalidEngine => 12,
-            Code::Timeout => 13,
-            Code::ResourceExhausted => 14,
-        }
+        self as i32
     }
 }
 

@@ -10,6 +10,7 @@
 //! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
 //! - [`Snapshot`]: one sequence of a KV cache as plain data.
 //! - [`atomic_write`]: files. [`memory`]: lack of memory as an error.
+//! - [`words`](words!): enums whose values have words in JSON.
 //! - [`work`]: steps and interrupts of passes over a host's text.
 
 pub mod atomic_write;
@@ -21,6 +22,7 @@ mod snapshot;
 mod token;
 mod token_tree;
 mod vocabulary;
+mod words;
 pub mod work;
 
 pub use hidden_states::HiddenStates;

@@ -58,26 +58,16 @@ pub struct AttentionCost {
     pub off_ms: f64,
 }
 
-/// How the attention of a context was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChosenBy {
-    /// The load's `flash_attn`.
-    Load,
-    /// A measurement: the faster one.
-    Measurement,
-    /// There was no choice, or nothing was measured: llama.cpp's own choice, or an estimate by the processor and the model's heads.
-    Default,
-}
-
-impl ChosenBy {
-    /// Its name in `poll_system_status`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ChosenBy::Load => "load",
-            ChosenBy::Measurement => "measurement",
-            ChosenBy::Default => "default",
-        }
+foredraft_base::words! {
+    /// How the attention of a context was chosen.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ChosenBy {
+        /// The load's `flash_attn`.
+        Load => "load",
+        /// A measurement: the faster one.
+        Measurement => "measurement",
+        /// There was no choice, or nothing was measured: llama.cpp's own choice, or an estimate by the processor and the model's heads.
+        Default => "default",
     }
 }
 

@@ -17,28 +17,18 @@ use foredraft_base::error::{Code, Error, Result};
 /// with the completion.
 const MAX_UPDATES: usize = 1024;
 
-/// The phase of a request, in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Waiting for a slot.
-    Queued,
-    /// Its prompt is being decoded.
-    Prompt,
-    /// It generates.
-    Generating,
-    /// It has ended.
-    Finished,
-}
-
-impl Phase {
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Queued => "queued",
-            Phase::Prompt => "prompt",
-            Phase::Generating => "generating",
-            Phase::Finished => "finished",
-        }
+foredraft_base::words! {
+    /// The phase of a request, in this order.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Phase {
+        /// Waiting for a slot.
+        Queued => "queued",
+        /// Its prompt is being decoded.
+        Prompt => "prompt",
+        /// It generates.
+        Generating => "generating",
+        /// It has ended.
+        Finished => "finished",
     }
 }
 

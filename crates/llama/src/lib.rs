@@ -67,7 +67,7 @@ pub use model::special::{GuardedTokens, SpecialTokens, TokenStarts};
 pub use model::tensor_placement::check_tensor_pattern;
 pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
-    CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode, TextPooling,
+    CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, RopeScaling, SplitMode, TextPooling,
 };
 pub use platform::cpus::{CpuSet, ThreadPriority};
 pub use platform::keep_loaded;

@@ -1,19 +1,23 @@
 //! Validated parameters of a model and of a context.
 
+use llama_cpp_sys_2 as sys;
+
 use crate::backend::devices;
 use crate::{GgufSource, ThreadSettings, WeightType};
 
-/// The distribution of a model over several GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitMode {
-    /// On one GPU (`main_gpu`).
-    None,
-    /// Whole layers, and their KV cache, on each GPU.
-    Layer,
-    /// Rows of the weights on each GPU.
-    Row,
-    /// Tensor parallelism.
-    Tensor,
+foredraft_base::words! {
+    /// The distribution of a model over several GPUs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SplitMode {
+        /// On one GPU (`main_gpu`).
+        None = sys::LLAMA_SPLIT_MODE_NONE as isize => "none",
+        /// Whole layers, and their KV cache, on each GPU.
+        Layer = sys::LLAMA_SPLIT_MODE_LAYER as isize => "layer",
+        /// Rows of the weights on each GPU.
+        Row = sys::LLAMA_SPLIT_MODE_ROW as isize => "row",
+        /// Tensor parallelism.
+        Tensor = sys::LLAMA_SPLIT_MODE_TENSOR as isize => "tensor",
+    }
 }
 
 /// A value for `override_kv`.
@@ -116,83 +120,57 @@ impl ModelParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttn {
     /// Whichever is faster, if the model and the device support it.
-    Auto,
+    Auto = sys::LLAMA_FLASH_ATTN_TYPE_AUTO as isize,
     /// Never. On CPUs, this makes verification of drafts faster, and decoding of single tokens slower.
-    Off,
+    Off = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED as isize,
     /// Always.
-    On,
+    On = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED as isize,
 }
 
-/// The element type of the KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are ggml's types")]
-pub enum CacheType {
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-    Q4_0,
-    Q4_1,
-    Iq4Nl,
-    Q5_0,
-    Q5_1,
+foredraft_base::words! {
+    /// The element type of the KV cache.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "the names are ggml's types")]
+    pub enum CacheType {
+        F32 = sys::GGML_TYPE_F32 as isize => "f32",
+        F16 = sys::GGML_TYPE_F16 as isize => "f16",
+        Bf16 = sys::GGML_TYPE_BF16 as isize => "bf16",
+        Q8_0 = sys::GGML_TYPE_Q8_0 as isize => "q8_0",
+        Q4_0 = sys::GGML_TYPE_Q4_0 as isize => "q4_0",
+        Q4_1 = sys::GGML_TYPE_Q4_1 as isize => "q4_1",
+        Iq4Nl = sys::GGML_TYPE_IQ4_NL as isize => "iq4_nl",
+        Q5_0 = sys::GGML_TYPE_Q5_0 as isize => "q5_0",
+        Q5_1 = sys::GGML_TYPE_Q5_1 as isize => "q5_1",
+    }
 }
 
 /// The scaling of RoPE beyond the training context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeScaling {
     /// As in the model file.
-    FromModel,
+    FromModel = sys::LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED as isize,
     /// None.
-    None,
+    None = sys::LLAMA_ROPE_SCALING_TYPE_NONE as isize,
     /// Linearly.
-    Linear,
+    Linear = sys::LLAMA_ROPE_SCALING_TYPE_LINEAR as isize,
     /// YaRN.
-    Yarn,
+    Yarn = sys::LLAMA_ROPE_SCALING_TYPE_YARN as isize,
     /// LongRoPE.
-    LongRope,
+    LongRope = sys::LLAMA_ROPE_SCALING_TYPE_LONGROPE as isize,
 }
 
-/// The pooling of token embeddings to the embedding of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// As in the model file. If it has none, the last token's embedding.
-    FromModel,
-    /// The last token's embedding, as in the old server.
-    None,
-    /// The mean.
-    Mean,
-    /// The first token's embedding.
-    Cls,
-    /// The last token's embedding.
-    Last,
-    /// The scores of the model's classifier, instead of an embedding.
-    Rank,
-}
-
-/// How a text's embedding, or scores, come from those of its tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TextPooling {
-    /// Their mean is the text's.
-    Mean,
-    /// The first one is the text's.
-    First,
-    /// The last one is the text's.
-    Last,
-    /// The model's classifier makes scores of them.
-    Rank,
-}
-
-impl TextPooling {
-    /// The word of `pooling`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TextPooling::Mean => "mean",
-            TextPooling::First => "cls",
-            TextPooling::Last => "last",
-            TextPooling::Rank => "rank",
-        }
+foredraft_base::words! {
+    /// How a text's embedding, or scores, come from those of its tokens.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TextPooling {
+        /// Their mean is the text's.
+        Mean => "mean",
+        /// The first one is the text's.
+        First => "cls",
+        /// The last one is the text's.
+        Last => "last",
+        /// The model's classifier makes scores of them.
+        Rank => "rank",
     }
 }
 
@@ -255,8 +233,8 @@ pub struct ContextParams {
     pub embeddings: bool,
     /// The context only drafts, so its logits need not be batch-invariant.
     pub drafts: bool,
-    /// The pooling of embeddings.
-    pub pooling: Pooling,
+    /// The pooling of embeddings. `None`: as in the model file. If it has none, the last token's embedding.
+    pub pooling: Option<TextPooling>,
 }
 
 impl ContextParams {
@@ -307,7 +285,7 @@ impl Default for ContextParams {
             yarn_orig_ctx: 0,
             embeddings: false,
             drafts: false,
-            pooling: Pooling::FromModel,
+            pooling: None,
         }
     }
 }

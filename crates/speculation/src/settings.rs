@@ -6,66 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use super::history::{CacheFile, Predicted, SuffixParams};
 
-/// The kind of a drafter, or the target itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DrafterKind {
-    /// Sampled from the target, without a draft or after a rejected token.
-    Target,
-    /// The draft model.
-    Draft,
-    /// The target's own layers for multi-token prediction.
-    Mtp,
-    /// n-gram caches: of the request, of earlier outputs, and of a file.
-    NgramCache,
-    /// The longest repetition in the request and in earlier outputs (suffix decoding).
-    Suffix,
-    /// The output that the request predicts.
-    Prediction,
-    /// The only continuation that the request's grammar allows.
-    Grammar,
-}
-
-impl DrafterKind {
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DrafterKind::Target => "target",
-            DrafterKind::Draft => "draft",
-            DrafterKind::Mtp => "mtp",
-            DrafterKind::NgramCache => "ngram-cache",
-            DrafterKind::Suffix => "suffix",
-            DrafterKind::Prediction => "prediction",
-            DrafterKind::Grammar => "grammar",
-        }
+foredraft_base::words! {
+    /// The kind of a drafter, or the target itself.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum DrafterKind {
+        /// Sampled from the target, without a draft or after a rejected token.
+        Target => "target",
+        /// The draft model.
+        Draft => "draft",
+        /// The target's own layers for multi-token prediction.
+        Mtp => "mtp",
+        /// n-gram caches: of the request, of earlier outputs, and of a file.
+        NgramCache => "ngram-cache",
+        /// The longest repetition in the request and in earlier outputs (suffix decoding).
+        Suffix => "suffix",
+        /// The output that the request predicts.
+        Prediction => "prediction",
+        /// The only continuation that the request's grammar allows.
+        Grammar => "grammar",
     }
 }
 
-/// The verification rule. All rules preserve the output distribution. The first two also preserve the exact tokens for a seed. See
-/// [`super::verify`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verify {
-    /// Target and draft take the argmax of log-probability plus the same Gumbel noise (arXiv 2408.07978), so they agree as often as their
-    /// distributions do.
-    Coupled,
-    /// The draft proposes its most probable token; the target samples and compares (`speculative.cpp`).
-    Match,
-    /// A token drawn from the draft's q is accepted with the probability min(1, p/q) (arXiv 2302.01318).
-    Rejection,
-    /// The drawn tokens are accepted together (arXiv 2403.10444).
-    Block,
+foredraft_base::words! {
+    /// The verification rule. All rules preserve the output distribution. The first two also preserve the exact tokens for a seed. See
+    /// [`super::verify`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Verify {
+        /// Target and draft take the argmax of log-probability plus the same Gumbel noise (arXiv 2408.07978), so they agree as often as their
+        /// distributions do.
+        Coupled => "coupled",
+        /// The draft proposes its most probable token; the target samples and compares (`speculative.cpp`).
+        Match => "match",
+        /// A token drawn from the draft's q is accepted with the probability min(1, p/q) (arXiv 2302.01318).
+        Rejection => "rejection",
+        /// The drawn tokens are accepted together (arXiv 2403.10444).
+        Block => "block",
+    }
 }
 
 impl Verify {
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verify::Coupled => "coupled",
-            Verify::Match => "match",
-            Verify::Rejection => "rejection",
-            Verify::Block => "block",
-        }
-    }
-
     /// Returns whether verification compares probabilities (stochastic verification). Then drafts are drawn from q.
     pub fn draws(self) -> bool {
         matches!(self, Verify::Rejection | Verify::Block)

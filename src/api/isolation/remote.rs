@@ -141,7 +141,7 @@ impl RemoteEngine {
             }
             _ => stopped(),
         };
-        self.shared.call(function.name(), argument, limit)?.ok_or_else(late)
+        self.shared.call(function.as_str(), argument, limit)?.ok_or_else(late)
     }
 
     /// Takes over the process's status if it is answered at once. An answer that comes later is for the next call.
@@ -271,15 +271,15 @@ impl LoadedEngine for RemoteEngine {
 
     fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {
         match function {
-            _ if function.waits() && host::inside() => Err(Error::would_deadlock(function.name())),
+            _ if function.waits() && host::inside() => Err(Error::would_deadlock(function.as_str())),
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }
             Function::ApplyTemplate | Function::Tokenize => {
                 let argument = with_media(argument, &mut parse_object(argument)?)?;
-                self.shared.call(function.name(), &argument, None)?.ok_or_else(stopped)
+                self.shared.call(function.as_str(), &argument, None)?.ok_or_else(stopped)
             }
-            _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
+            _ => self.shared.call(function.as_str(), argument, None)?.ok_or_else(stopped),
         }
     }
 

@@ -355,7 +355,7 @@ fn loaded(answer: Value, shared: &RemoteShared) -> Result<()> {
         return Ok(());
     }
     let text = |key: &str| answer.get(key).and_then(Value::as_str).unwrap_or_default();
-    let code = Code::ALL.into_iter().find(|code| code.as_str() == text("code")).unwrap_or(Code::ModelError);
+    let code = Code::named(text("code")).unwrap_or(Code::ModelError);
     // Internal means here that the process died.
     Err(Error::new(if code == Code::Internal { Code::ModelError } else { code }, text("error")))
 }

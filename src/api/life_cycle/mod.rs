@@ -169,7 +169,7 @@ impl JsonEngine {
         let request = request?;
         if host::inside() {
             let function = if arguments.translation.is_decision { Function::Decide } else { Function::Complete };
-            return Err(Error::would_deadlock(function.name()));
+            return Err(Error::would_deadlock(function.as_str()));
         }
         let requests = self.life_cycle.requests();
         let record = engine.begin(request, arguments, true, &|record| requests.add(Arc::clone(record)))?;

@@ -18,7 +18,7 @@ pub fn devices() -> Result<Value> {
         "devices": devices.iter().map(device_fields).collect::<Vec<_>>(),
         "modules": llama::modules().iter().map(module).collect::<Vec<_>>(),
         "cpu": {
-            "level": llama::level().map(llama::CpuLevel::name),
+            "level": llama::level().map(llama::CpuLevel::as_str),
             "levels": level_names(),
             "cores": llama::usable_cores(),
             "memory_total": own_memory.map(|own| own.memory_total),
@@ -40,7 +40,7 @@ pub(super) fn device_fields(device: &Device) -> Value {
 
 /// The names of the processor's levels of instructions.
 pub(super) fn level_names() -> Vec<&'static str> {
-    llama::levels().iter().map(|level| level.name()).collect()
+    llama::levels().iter().map(|level| level.as_str()).collect()
 }
 
 fn module(module: &BackendModule) -> Value {

@@ -335,7 +335,7 @@ impl LoadedEngine for LocalEngine {
             | Function::LookupCreate
             | Function::LookupMerge
             | Function::LookupStats => {
-                Err(Error::invalid(format!("{}: is no function of a loaded engine alone", function.name())))
+                Err(Error::invalid(format!("{}: is no function of a loaded engine alone", function.as_str())))
             }
         })
     }

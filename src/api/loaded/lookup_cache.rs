@@ -17,26 +17,19 @@ const N_DRAFT: usize = 16;
 /// The maximum `n_draft`.
 const MAX_HOST_DRAFT: i64 = 1024;
 
-#[derive(Clone, Copy)]
-enum CacheAction {
-    Load,
-    Save,
-    Merge,
-    Clear,
-    Stats,
-    Update,
-    Draft,
+foredraft_base::words! {
+    #[derive(Clone, Copy)]
+    enum CacheAction {
+        Load => "load",
+        Save => "save",
+        Merge => "merge",
+        Clear => "clear",
+        Stats => "stats",
+        Update => "update",
+        Draft => "draft",
+    }
 }
 
-const ACTIONS: [(&str, CacheAction); 7] = [
-    ("load", CacheAction::Load),
-    ("save", CacheAction::Save),
-    ("merge", CacheAction::Merge),
-    ("clear", CacheAction::Clear),
-    ("stats", CacheAction::Stats),
-    ("update", CacheAction::Update),
-    ("draft", CacheAction::Draft),
-];
 const CACHES: [(&str, CacheKind); 2] = [("static", CacheKind::Static), ("dynamic", CacheKind::Dynamic)];
 
 impl LocalEngine {
@@ -51,7 +44,7 @@ impl LocalEngine {
         let mut word = |key: &'static str| {
             fields.get(key).cloned().ok_or_else(|| Error::invalid(format!("{key}: expected a word, got nothing")))
         };
-        let action = word_in("action", &word("action")?, &ACTIONS)?;
+        let action = word_in("action", &word("action")?, &CacheAction::WORDS)?;
         if matches!(action, CacheAction::Draft) {
             return self.draft_from_caches(fields);
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::devices::{device_fields, level_names};
 use crate::api::wire::answer::with_fields;
-use crate::api::wire::load::{CACHE_TYPES, GivenModels, LoadRequest};
+use crate::api::wire::load::{GivenModels, LoadRequest};
 use crate::engine::drafters::{Compatibility, VocabSummary};
 use crate::engine::{self, AttentionCost, AttentionReport, FitReport, Models, SelfCheck, SlotStatus};
 use crate::error::Error;
@@ -198,14 +198,13 @@ fn mmproj(load: &LoadRequest, projector: &Projector) -> Value {
 
 /// The attention kernel of a context, and how it was chosen.
 fn attention(report: &AttentionReport) -> Value {
-    let name = |kind| CACHE_TYPES.iter().find(|(_, known)| *known == kind).map(|(name, _)| *name);
     let ms = |ms: f64| (ms * 1e3).round() / 1e3;
     let cost = |cost: &AttentionCost| json!({"depth": cost.depth, "n_tokens": cost.n_tokens, "on_ms": ms(cost.on_ms), "off_ms": ms(cost.off_ms)});
     json!({
         "flash_attn": report.flash_attn,
         "kernel": if report.own_kernel { "foredraft" } else { "ggml" },
-        "cache_type_k": name(report.type_k),
-        "cache_type_v": name(report.type_v),
+        "cache_type_k": report.type_k.as_str(),
+        "cache_type_v": report.type_v.as_str(),
         "chosen_by": report.chosen_by.as_str(),
         "measured": report.measured.iter().map(cost).collect::<Vec<_>>(),
     })
@@ -222,7 +221,7 @@ fn cpu(target: Option<&Model>, draft: Option<&Model>) -> Value {
         fallback.insert(format.clone(), json!(before + u64::from(*n)));
     }
     json!({
-        "level": llama::level().map(llama::CpuLevel::name),
+        "level": llama::level().map(llama::CpuLevel::as_str),
         "levels": level_names(),
         "kernels": {
             "matmul": kernel,

@@ -12,44 +12,31 @@ use foredraft_native as native;
 /// The variable that forces a level in every engine of the process.
 const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
 
-/// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 and AArch64 there is
-/// `Generic` alone, with ggml's kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CpuLevel {
-    /// ggml's kernels, for processors that this library has no kernels for.
-    Generic,
-    /// AVX2, FMA, F16C and BMI2: Intel since 2013, AMD since 2017.
-    Avx2,
-    /// AVX-VNNI too.
-    AvxVnni,
-    /// AVX-512 with VNNI.
-    Avx512Vnni,
-    /// AMX too, for products with several tokens.
-    Amx,
-    /// AArch64's baseline.
-    Neon,
-    /// Neon with dot products of bytes: most processors since 2018.
-    NeonDotprod,
-    /// Products of matrices of bytes too: most processors since 2021.
-    NeonI8mm,
+foredraft_base::words! {
+    /// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 and AArch64 there is
+    /// `Generic` alone, with ggml's kernels.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum CpuLevel {
+        /// ggml's kernels, for processors that this library has no kernels for.
+        Generic => "generic",
+        /// AVX2, FMA, F16C and BMI2: Intel since 2013, AMD since 2017.
+        Avx2 => "avx2",
+        /// AVX-VNNI too.
+        AvxVnni => "avx-vnni",
+        /// AVX-512 with VNNI.
+        Avx512Vnni => "avx512-vnni",
+        /// AMX too, for products with several tokens.
+        Amx => "amx",
+        /// AArch64's baseline.
+        Neon => "neon",
+        /// Neon with dot products of bytes: most processors since 2018.
+        NeonDotprod => "neon-dotprod",
+        /// Products of matrices of bytes too: most processors since 2021.
+        NeonI8mm => "neon-i8mm",
+    }
 }
 
 impl CpuLevel {
-    /// The name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            CpuLevel::Generic => "generic",
-            CpuLevel::Avx2 => "avx2",
-            CpuLevel::AvxVnni => "avx-vnni",
-            CpuLevel::Avx512Vnni => "avx512-vnni",
-            CpuLevel::Amx => "amx",
-            CpuLevel::Neon => "neon",
-            CpuLevel::NeonDotprod => "neon-dotprod",
-            CpuLevel::NeonI8mm => "neon-i8mm",
-        }
-    }
-
     /// Its index in `LEVELS` of seam.cpp. Negative: no kernels of this library.
     pub(crate) fn index(self) -> i32 {
         match self {
@@ -69,7 +56,7 @@ impl CpuLevel {
 
 impl fmt::Display for CpuLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.as_str())
     }
 }
 
@@ -168,8 +155,8 @@ fn detect() -> Vec<CpuLevel> {
 
 /// The level of a name that a host gives. `source` is where the name is from.
 fn named(source: &str, name: &str, levels: &[CpuLevel]) -> Result<CpuLevel> {
-    let level = levels.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
-        let allowed: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+    let level = levels.iter().copied().find(|level| level.as_str() == name).ok_or_else(|| {
+        let allowed: Vec<&str> = levels.iter().map(|level| level.as_str()).collect();
         Error::invalid(format!("{source}: this processor's levels are {}, got {name:?}", allowed.join(", ")))
     })?;
     if !level.is_permitted() {

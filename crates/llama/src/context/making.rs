@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 use crate::backend::devices;
 use crate::context::hidden::Hidden;
 use crate::context::padding::{self, Padding};
-use crate::context::raw_params::{cache_type, layout, n_ctx, raw_params, text_pooling};
+use crate::context::raw_params::{layout, n_ctx, raw_params, text_pooling};
 use crate::context::rollback::{RemovableTokens, Rollback};
 use crate::context::{Context, RawContext, attention, without_memory};
 use crate::guard::ErrorBuffer;
@@ -30,7 +30,9 @@ fn check_cache_size(model: &Model, params: &ContextParams) -> Result<()> {
     let (Some([n_key, n_value]), Some(memory)) = (sizes, memory_limit()) else { return Ok(()) };
     // SAFETY: the model is alive, and the types are ggml's.
     let (heads, bytes) = unsafe {
-        let row = |kind, n: usize| sys::ggml_row_size(cache_type(kind), i64::try_from(n).unwrap_or(0)) as u64;
+        let row = |kind: CacheType, n: usize| {
+            sys::ggml_row_size(kind as sys::ggml_type, i64::try_from(n).unwrap_or(0)) as u64
+        };
         let heads = u64::try_from(sys::llama_model_n_head_kv(model.as_ptr())).unwrap_or(0);
         (heads, row(params.type_k, n_key).saturating_add(row(params.type_v, n_value)))
     };

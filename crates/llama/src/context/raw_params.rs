@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling, TextPooling};
+use crate::params::{ContextParams, TextPooling};
 use crate::{Interrupt, Model};
 
 /// The context length for `n_ctx: None`, unless the training context is shorter.
@@ -25,25 +25,15 @@ pub(crate) fn raw_params(
     raw.n_rs_seq = params.n_rollback.min(most_rollback(raw.n_ubatch));
     raw.n_threads = params.n_threads.max(1);
     raw.n_threads_batch = params.n_threads_batch.max(1);
-    raw.flash_attn_type = match params.flash_attn {
-        FlashAttn::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-        FlashAttn::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        FlashAttn::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    };
-    raw.type_k = cache_type(params.type_k);
-    raw.type_v = cache_type(params.type_v);
+    raw.flash_attn_type = params.flash_attn as sys::llama_flash_attn_type;
+    raw.type_k = params.type_k as sys::ggml_type;
+    raw.type_v = params.type_v as sys::ggml_type;
     raw.offload_kqv = params.offload_kqv;
     raw.swa_full = params.swa_full;
     raw.kv_unified = params.kv_unified;
     raw.rope_freq_base = params.rope_freq_base;
     raw.rope_freq_scale = params.rope_freq_scale;
-    raw.rope_scaling_type = match params.rope_scaling {
-        RopeScaling::FromModel => sys::LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
-        RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
-        RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
-        RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
-        RopeScaling::LongRope => sys::LLAMA_ROPE_SCALING_TYPE_LONGROPE,
-    };
+    raw.rope_scaling_type = params.rope_scaling as sys::llama_rope_scaling_type;
     raw.yarn_ext_factor = params.yarn_ext_factor;
     raw.yarn_attn_factor = params.yarn_attn_factor;
     raw.yarn_beta_fast = params.yarn_beta_fast;
@@ -89,13 +79,7 @@ pub fn text_pooling(params: &ContextParams, model: &Model) -> Option<TextPooling
         Some("4") => TextPooling::Rank,
         _ => TextPooling::Last,
     };
-    params.embeddings.then(|| match params.pooling {
-        Pooling::FromModel => of_model(),
-        Pooling::None | Pooling::Last => TextPooling::Last,
-        Pooling::Mean => TextPooling::Mean,
-        Pooling::Cls => TextPooling::First,
-        Pooling::Rank => TextPooling::Rank,
-    })
+    params.embeddings.then(|| params.pooling.unwrap_or_else(of_model))
 }
 
 /// See [`Context::layout`]. Includes all parameters that the rotation of keys and the format of the state depend on.
@@ -116,18 +100,4 @@ pub(crate) fn layout(params: &ContextParams, model: &Model) -> Vec<(&'static str
         // Some models rotate keys differently then.
         ("n_ctx beyond the training context", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
     ]
-}
-
-pub(super) fn cache_type(kind: CacheType) -> sys::ggml_type {
-    match kind {
-        CacheType::F32 => sys::GGML_TYPE_F32,
-        CacheType::F16 => sys::GGML_TYPE_F16,
-        CacheType::Bf16 => sys::GGML_TYPE_BF16,
-        CacheType::Q8_0 => sys::GGML_TYPE_Q8_0,
-        CacheType::Q4_0 => sys::GGML_TYPE_Q4_0,
-        CacheType::Q4_1 => sys::GGML_TYPE_Q4_1,
-        CacheType::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
-        CacheType::Q5_0 => sys::GGML_TYPE_Q5_0,
-        CacheType::Q5_1 => sys::GGML_TYPE_Q5_1,
-    }
 }

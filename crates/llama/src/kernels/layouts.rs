@@ -61,29 +61,18 @@ pub struct WeightLayout {
     pub cost: Option<LayoutCost>,
 }
 
-/// How the layout of a type of weights was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayoutReason {
-    /// The load's `repack` or `use_mlock`.
-    Load,
-    /// A measurement found it faster.
-    Measurement,
-    /// Panels would not fit into the available memory.
-    Memory,
-    /// The weights fit into caches, or it could not be measured.
-    Default,
-}
-
-impl LayoutReason {
-    /// Its name in `poll_system_status`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LayoutReason::Load => "load",
-            LayoutReason::Measurement => "measurement",
-            LayoutReason::Memory => "memory",
-            LayoutReason::Default => "default",
-        }
+foredraft_base::words! {
+    /// How the layout of a type of weights was chosen.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LayoutReason {
+        /// The load's `repack` or `use_mlock`.
+        Load => "load",
+        /// A measurement found it faster.
+        Measurement => "measurement",
+        /// Panels would not fit into the available memory.
+        Memory => "memory",
+        /// The weights fit into caches, or it could not be measured.
+        Default => "default",
     }
 }
 

@@ -15,7 +15,7 @@ use crate::log::Level;
 use crate::model::Model;
 use crate::model::identity::Files;
 use crate::model::tensor_placement::TensorPlacement;
-use crate::params::{KvValue, LoraParams, ModelParams, SplitMode};
+use crate::params::{KvValue, LoraParams, ModelParams};
 use crate::platform::{available_memory, give_back_pages};
 use crate::sources::gguf_source::{DraftKind, GgufFile, Role, WeightType};
 use crate::sources::read_ahead::read_ahead;
@@ -264,12 +264,7 @@ fn raw_params(params: &ModelParams, lists: &mut Lists, maps: bool) -> sys::llama
         raw.devices = devices.as_mut_ptr();
     }
     raw.n_gpu_layers = params.n_gpu_layers;
-    raw.split_mode = match params.split_mode {
-        SplitMode::None => sys::LLAMA_SPLIT_MODE_NONE,
-        SplitMode::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
-        SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
-        SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
-    };
+    raw.split_mode = params.split_mode as sys::llama_split_mode;
     raw.load_mode = match (maps, params.use_mlock && !params.only_measures) {
         (true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
         (true, false) => sys::LLAMA_LOAD_MODE_MMAP,

@@ -15,34 +15,22 @@ use foredraft_base::error::{Error, Result};
 use foredraft_base::memory;
 use foredraft_native::{foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 
-/// The tokenizer families of llama.cpp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VocabKind {
-    /// No vocabulary: the model cannot tokenize.
-    None,
-    /// SentencePiece BPE with byte fallback (LLaMA).
-    Spm,
-    /// Byte-level BPE (GPT-2).
-    Bpe,
-    /// WordPiece (BERT).
-    Wpm,
-    /// Unigram (T5).
-    Ugm,
-    /// Greedy (RWKV), and future ones of llama.cpp.
-    Other,
-}
-
-impl VocabKind {
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            VocabKind::None => "none",
-            VocabKind::Spm => "spm",
-            VocabKind::Bpe => "bpe",
-            VocabKind::Wpm => "wpm",
-            VocabKind::Ugm => "ugm",
-            VocabKind::Other => "other",
-        }
+foredraft_base::words! {
+    /// The tokenizer families of llama.cpp.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum VocabKind {
+        /// No vocabulary: the model cannot tokenize.
+        None => "none",
+        /// SentencePiece BPE with byte fallback (LLaMA).
+        Spm => "spm",
+        /// Byte-level BPE (GPT-2).
+        Bpe => "bpe",
+        /// WordPiece (BERT).
+        Wpm => "wpm",
+        /// Unigram (T5).
+        Ugm => "ugm",
+        /// Greedy (RWKV), and future ones of llama.cpp.
+        Other => "other",
     }
 }
 

@@ -114,47 +114,28 @@ pub(crate) enum Role {
     Projector = FOREDRAFT_ROLE_PROJECTOR as i32,
 }
 
-/// How a model file drafts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(i32)]
-pub enum DraftKind {
-    /// A model by itself.
-    #[default]
-    Model = FOREDRAFT_DRAFT_KIND_MODEL as i32,
-    /// Layers for multi-token prediction in a file of their own.
-    Mtp = FOREDRAFT_DRAFT_KIND_MTP as i32,
-    /// EAGLE-3 (arXiv 2503.01840): a layer that reads the inputs of three of the target's layers.
-    Eagle3 = FOREDRAFT_DRAFT_KIND_EAGLE3 as i32,
-    /// DFlash: predicts a block of tokens in one pass, from the inputs of the target's layers.
-    Dflash = FOREDRAFT_DRAFT_KIND_DFLASH as i32,
-    /// DSpark: DFlash with a head that conditions each token of the block on the one before.
-    Dspark = FOREDRAFT_DRAFT_KIND_DSPARK as i32,
-    /// An assistant of Gemma 4: layers that read the target's KV cache and its hidden states.
-    Assistant = FOREDRAFT_DRAFT_KIND_ASSISTANT as i32,
+foredraft_base::words! {
+    /// How a model file drafts.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[repr(i32)]
+    pub enum DraftKind {
+        /// A model by itself.
+        #[default]
+        Model = FOREDRAFT_DRAFT_KIND_MODEL as i32 => "model",
+        /// Layers for multi-token prediction in a file of their own.
+        Mtp = FOREDRAFT_DRAFT_KIND_MTP as i32 => "mtp",
+        /// EAGLE-3 (arXiv 2503.01840): a layer that reads the inputs of three of the target's layers.
+        Eagle3 = FOREDRAFT_DRAFT_KIND_EAGLE3 as i32 => "eagle3",
+        /// DFlash: predicts a block of tokens in one pass, from the inputs of the target's layers.
+        Dflash = FOREDRAFT_DRAFT_KIND_DFLASH as i32 => "dflash",
+        /// DSpark: DFlash with a head that conditions each token of the block on the one before.
+        Dspark = FOREDRAFT_DRAFT_KIND_DSPARK as i32 => "dspark",
+        /// An assistant of Gemma 4: layers that read the target's KV cache and its hidden states.
+        Assistant = FOREDRAFT_DRAFT_KIND_ASSISTANT as i32 => "assistant",
+    }
 }
 
 impl DraftKind {
-    const ALL: [DraftKind; 6] = [
-        DraftKind::Model,
-        DraftKind::Mtp,
-        DraftKind::Eagle3,
-        DraftKind::Dflash,
-        DraftKind::Dspark,
-        DraftKind::Assistant,
-    ];
-
-    /// The name used in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DraftKind::Model => "model",
-            DraftKind::Mtp => "mtp",
-            DraftKind::Eagle3 => "eagle3",
-            DraftKind::Dflash => "dflash",
-            DraftKind::Dspark => "dspark",
-            DraftKind::Assistant => "assistant",
-        }
-    }
-
     /// Whether it predicts a block of tokens in one pass.
     pub fn drafts_blocks(self) -> bool {
         matches!(self, DraftKind::Dflash | DraftKind::Dspark)
@@ -171,41 +152,24 @@ impl DraftKind {
     }
 }
 
-/// The type that a load gives to the weights of a model. Weights that take no more bits stay as in the file, and so do vectors, matrices in
-/// F32 and draft heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WeightType {
-    /// Each as in the file.
-    #[default]
-    AsInFile,
-    /// As in the file until panels are made of them, which then have fewer bits where a measurement finds that faster.
-    Measured,
-    /// 8.5 bits for each weight.
-    Q8_0,
-    /// 4.5 bits for each weight.
-    Q4_0,
+foredraft_base::words! {
+    /// The type that a load gives to the weights of a model. Weights that take no more bits stay as in the file, and so do vectors, matrices in
+    /// F32 and draft heads.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum WeightType {
+        /// Each as in the file.
+        #[default]
+        AsInFile => "file",
+        /// 8.5 bits for each weight.
+        Q8_0 => "q8_0",
+        /// 4.5 bits for each weight.
+        Q4_0 => "q4_0",
+        /// As in the file until panels are made of them, which then have fewer bits where a measurement finds that faster.
+        Measured => "measured",
+    }
 }
 
 impl WeightType {
-    /// All, with their words in JSON, those of projectors first.
-    pub const WORDS: [(&str, WeightType); 4] = [
-        ("file", WeightType::AsInFile),
-        ("q8_0", WeightType::Q8_0),
-        ("q4_0", WeightType::Q4_0),
-        ("measured", WeightType::Measured),
-    ];
-
-    /// Its word in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WeightType::AsInFile => "file",
-            WeightType::Measured => "measured",
-            WeightType::Q8_0 => "q8_0",
-            WeightType::Q4_0 => "q4_0",
-        }
-    }
-
     /// ggml's type. `None`: that of the file.
     pub(crate) fn format(self) -> Option<sys::ggml_type> {
         match self {
@@ -471,7 +435,8 @@ unsafe fn check_head(
             why.size(),
         )
     });
-    let kind = DraftKind::ALL.into_iter().find(|known| *known as foredraft_draft_kind == kind);
+    let kind =
+        DraftKind::WORDS.into_iter().map(|(_, known)| known).find(|known| *known as foredraft_draft_kind == kind);
     check.kind = check.kind.or(kind);
     if can { Ok(()) } else { Err(why.message()) }
 }

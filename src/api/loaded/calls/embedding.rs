@@ -22,7 +22,7 @@ impl LocalEngine {
     /// The request is invalid, a text is empty or too long, or the engine was not loaded with `embedding`.
     pub fn embed(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(Error::would_deadlock(Function::Embed.name()));
+            return Err(Error::would_deadlock(Function::Embed.as_str()));
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
@@ -74,7 +74,7 @@ impl LocalEngine {
     /// The request is invalid, a document is too long, or the model has no classifier or was not loaded with `reranking`.
     pub fn rerank(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(Error::would_deadlock(Function::Rerank.name()));
+            return Err(Error::would_deadlock(Function::Rerank.as_str()));
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);

@@ -20,7 +20,7 @@ impl LocalEngine {
     /// The request is invalid, a prompt is too long, or the model's file lacks what its prompts need.
     pub fn decide_by_encoder(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(Error::would_deadlock(Function::Decide.name()));
+            return Err(Error::would_deadlock(Function::Decide.as_str()));
         }
         let object = parse_request(request)?;
         let mut arguments = RequestArguments::default();
@@ -29,7 +29,7 @@ impl LocalEngine {
         request.log(object);
         let serving = self.target();
         request.set_decision_model(serving.decision().as_deref(), true)?;
-        let (worker, limits) = self.embedder(Function::Decide.name())?;
+        let (worker, limits) = self.embedder(Function::Decide.as_str())?;
         let model = request.questions.first().and_then(AskedQuestion::model);
         let model = model.ok_or_else(|| Error::invalid("questions: the model is no encoder of decisions"))?;
         let interrupt = PromptInterrupt::new(&serving, request.options.timeout);
@@ -41,7 +41,7 @@ impl LocalEngine {
         let (texts, marks): (Vec<_>, Vec<_>) =
             prompts.into_iter().map(|MarkedPrompt { tokens, marks }| (tokens, marks)).unzip();
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
-        let rows = worker.embed(texts, true).map_err(|error| error.within(Function::Decide.name()))?;
+        let rows = worker.embed(texts, true).map_err(|error| error.within(Function::Decide.as_str()))?;
         let answers = request.questions.iter().zip(rows).zip(marks.iter().zip(lengths));
         let answers = answers.map(|((asked, rows), (marks, n_tokens))| {
             let n_columns = (rows.len() / n_tokens).max(1);

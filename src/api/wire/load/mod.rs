@@ -30,7 +30,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama;
 use crate::llama::log::Level;
 use crate::llama::{
-    CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Pooling, Projector, RopeScaling, SplitMode,
+    CacheType, ContextParams, FlashAttn, Model, ModelParams, Numa, Projector, RopeScaling, SplitMode, TextPooling,
     WeightType,
 };
 use crate::speculative::DrafterKind;
@@ -108,30 +108,18 @@ fn is_default_alias(alias: &str) -> bool {
     alias.is_empty() || alias == "unknown"
 }
 
-/// The element types of the KV cache, with ggml's names.
-pub const CACHE_TYPES: [(&str, CacheType); 9] = [
-    ("f32", CacheType::F32),
-    ("f16", CacheType::F16),
-    ("bf16", CacheType::Bf16),
-    ("q8_0", CacheType::Q8_0),
-    ("q4_0", CacheType::Q4_0),
-    ("q4_1", CacheType::Q4_1),
-    ("iq4_nl", CacheType::Iq4Nl),
-    ("q5_0", CacheType::Q5_0),
-    ("q5_1", CacheType::Q5_1),
-];
 const ROPE_SCALING: [(&str, RopeScaling); 4] = [
     ("none", RopeScaling::None),
     ("linear", RopeScaling::Linear),
     ("yarn", RopeScaling::Yarn),
     ("longrope", RopeScaling::LongRope),
 ];
-const POOLING: [(&str, Pooling); 5] = [
-    ("none", Pooling::None),
-    ("mean", Pooling::Mean),
-    ("cls", Pooling::Cls),
-    ("last", Pooling::Last),
-    ("rank", Pooling::Rank),
+const POOLING: [(&str, TextPooling); 5] = [
+    ("none", TextPooling::Last),
+    ("mean", TextPooling::Mean),
+    ("cls", TextPooling::First),
+    ("last", TextPooling::Last),
+    ("rank", TextPooling::Rank),
 ];
 
 impl LoadRequest {
@@ -273,7 +261,7 @@ impl LoadRequest {
             validate_combination(model, context, "cache_type_v_draft")?;
         }
         let speculative = SpeculativeOptions::read_defaults(fields)?;
-        let embedding = fields.flag("embedding")?.unwrap_or(false) || context.pooling == Pooling::Rank;
+        let embedding = fields.flag("embedding")?.unwrap_or(false) || context.pooling == Some(TextPooling::Rank);
         let config = Config {
             draft_vocab: fields.int("draft_vocab", 0..=MAX_DRAFT_VOCAB)?,
             mtp: speculative.includes(DrafterKind::Mtp),
@@ -349,8 +337,8 @@ fn target_context(fields: &mut Fields, threads: &ContextThreads) -> Result<Conte
         thread_settings: threads.settings,
         thread_settings_batch: threads.settings_batch,
         flash_attn: flash_attn.unwrap_or(default.flash_attn),
-        type_k: fields.word("cache_type_k", &CACHE_TYPES)?.unwrap_or(default.type_k),
-        type_v: fields.word("cache_type_v", &CACHE_TYPES)?.unwrap_or(default.type_v),
+        type_k: fields.word("cache_type_k", &CacheType::WORDS)?.unwrap_or(default.type_k),
+        type_v: fields.word("cache_type_v", &CacheType::WORDS)?.unwrap_or(default.type_v),
         offload_kqv: fields.flag("offload_kqv")?.unwrap_or(default.offload_kqv),
         swa_full: fields.flag("swa_full")?.unwrap_or(default.swa_full),
         rope_freq_base: fields.number("rope_freq_base", 0.0..=1e12)?.unwrap_or(default.rope_freq_base),
@@ -361,7 +349,7 @@ fn target_context(fields: &mut Fields, threads: &ContextThreads) -> Result<Conte
         yarn_beta_fast: fields.number("yarn_beta_fast", -1.0..=1e6)?.unwrap_or(default.yarn_beta_fast),
         yarn_beta_slow: fields.number("yarn_beta_slow", -1.0..=1e6)?.unwrap_or(default.yarn_beta_slow),
         yarn_orig_ctx: fields.int("yarn_orig_ctx", 0..=MAX_CTX)?.unwrap_or(default.yarn_orig_ctx),
-        pooling: pooling(fields)?.unwrap_or(default.pooling),
+        pooling: pooling(fields)?,
         ..default
     })
 }
@@ -382,8 +370,8 @@ fn draft(
         n_threads_batch: threads.n_threads_batch,
         thread_settings: threads.settings,
         thread_settings_batch: threads.settings_batch,
-        type_k: fields.word("cache_type_k_draft", &CACHE_TYPES)?.unwrap_or(default.type_k),
-        type_v: fields.word("cache_type_v_draft", &CACHE_TYPES)?.unwrap_or(default.type_v),
+        type_k: fields.word("cache_type_k_draft", &CacheType::WORDS)?.unwrap_or(default.type_k),
+        type_v: fields.word("cache_type_v_draft", &CacheType::WORDS)?.unwrap_or(default.type_v),
         ..context.clone()
     };
     Ok(model.map(|model| (model, context)))
@@ -421,13 +409,13 @@ fn rope_freq_scale(fields: &mut Fields) -> Result<Option<f32>> {
 }
 
 /// Reads `pooling`. `reranking` is llama-server's name for `rank`.
-fn pooling(fields: &mut Fields) -> Result<Option<Pooling>> {
+fn pooling(fields: &mut Fields) -> Result<Option<TextPooling>> {
     let pooling = fields.word("pooling", &POOLING)?;
     match (fields.flag("reranking")?.unwrap_or(false), pooling) {
-        (true, Some(pooling)) if pooling != Pooling::Rank => {
+        (true, Some(pooling)) if pooling != TextPooling::Rank => {
             Err(Error::invalid("reranking: expected the pooling rank or none beside it, got another"))
         }
-        (true, _) => Ok(Some(Pooling::Rank)),
+        (true, _) => Ok(Some(TextPooling::Rank)),
         (false, pooling) => Ok(pooling),
     }
 }

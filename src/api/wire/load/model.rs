@@ -15,16 +15,13 @@ const RPC_TIMEOUT_MS: u64 = 120_000;
 /// `llama_model_kv_override` has 128 bytes for the key and for a string value, including the NUL.
 const MAX_OVERRIDE: usize = 127;
 
-const SPLIT_MODES: [(&str, SplitMode); 4] =
-    [("none", SplitMode::None), ("layer", SplitMode::Layer), ("row", SplitMode::Row), ("tensor", SplitMode::Tensor)];
-
 /// Reads the target model's parameters.
 pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     let source = source(fields, "model")?;
     let mut model =
         ModelParams::new(source.ok_or_else(|| Error::invalid("model: expected the path of a GGUF file, got nothing"))?);
     set(&mut model.n_gpu_layers, gpu_layers(fields, "n_gpu_layers")?);
-    set(&mut model.split_mode, fields.word("split_mode", &SPLIT_MODES)?);
+    set(&mut model.split_mode, fields.word("split_mode", &SplitMode::WORDS)?);
     set(&mut model.main_gpu, fields.int("main_gpu", -1..=MAX_DEVICES as i64 - 1)?);
     set(&mut model.tensor_split, tensor_split(fields)?);
     set(&mut model.n_cpu_moe, n_cpu_moe(fields, "n_cpu_moe")?);

@@ -228,11 +228,11 @@ fn context_keys_set_context_params() {
     check(json!({"yarn_attn_factor": 2, "yarn_beta_fast": 32, "yarn_beta_slow": 1}), |c| {
         (c.yarn_attn_factor, c.yarn_beta_fast, c.yarn_beta_slow) = (2.0, 32.0, 1.0);
     });
-    check(json!({"pooling": "cls"}), |c| c.pooling = Pooling::Cls);
+    check(json!({"pooling": "cls"}), |c| c.pooling = Some(TextPooling::First));
     for rank in [json!({"pooling": "rank"}), json!({"reranking": true}), json!({"reranking": true, "pooling": "rank"})]
     {
         assert!(init(rank.clone()).unwrap().config.embedding, "{rank}");
-        check(rank, |c| c.pooling = Pooling::Rank);
+        check(rank, |c| c.pooling = Some(TextPooling::Rank));
     }
 }
 

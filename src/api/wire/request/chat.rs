@@ -40,15 +40,17 @@ impl ToolChoice {
     }
 }
 
-/// The place of reasoning in the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningFormat {
-    /// llama.cpp decides; it is split off.
-    Auto,
-    /// It stays in the content.
-    Inline,
-    /// It is split off.
-    DeepSeek,
+foredraft_base::words! {
+    /// The place of reasoning in the answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReasoningFormat {
+        /// llama.cpp decides; it is split off.
+        Auto => "auto",
+        /// It stays in the content.
+        Inline => "none",
+        /// It is split off.
+        DeepSeek => "deepseek",
+    }
 }
 
 /// Which part of the last message is continued.
@@ -60,16 +62,6 @@ pub enum Continuation {
     Content,
     /// The reasoning.
     Reasoning,
-}
-
-impl ReasoningFormat {
-    const WORDS: [(&str, ReasoningFormat); 3] =
-        [("auto", ReasoningFormat::Auto), ("none", ReasoningFormat::Inline), ("deepseek", ReasoningFormat::DeepSeek)];
-
-    /// The word used in JSON.
-    pub fn as_str(self) -> &'static str {
-        ReasoningFormat::WORDS.iter().find(|(_, format)| *format == self).map_or("", |(word, _)| word)
-    }
 }
 
 /// The options of a request with messages.

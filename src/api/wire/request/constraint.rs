@@ -49,32 +49,20 @@ pub struct GrammarTrigger {
     pub token: Option<Token>,
 }
 
-/// The kinds of triggers, numbered as in llama.cpp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TriggerKind {
-    /// A token.
-    Token,
-    /// A text.
-    Word,
-    /// A regular expression that matches a part of the completion.
-    Pattern,
-    /// A regular expression that matches the completion so far.
-    FullPattern,
-    /// A text at the beginning of the completion, or behind reasoning.
-    Beginning,
-}
-
-impl TriggerKind {
-    const WORDS: [(&str, TriggerKind); 5] = [
-        ("token", TriggerKind::Token),
-        ("word", TriggerKind::Word),
-        ("pattern", TriggerKind::Pattern),
-        ("pattern_full", TriggerKind::FullPattern),
-        ("beginning", TriggerKind::Beginning),
-    ];
-
-    fn as_str(self) -> &'static str {
-        TriggerKind::WORDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
+foredraft_base::words! {
+    /// The kinds of triggers, numbered as in llama.cpp.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TriggerKind {
+        /// A token.
+        Token => "token",
+        /// A text.
+        Word => "word",
+        /// A regular expression that matches a part of the completion.
+        Pattern => "pattern",
+        /// A regular expression that matches the completion so far.
+        FullPattern => "pattern_full",
+        /// A text at the beginning of the completion, or behind reasoning.
+        Beginning => "beginning",
     }
 }
 

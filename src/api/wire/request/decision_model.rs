@@ -1,17 +1,19 @@
 //! Native decision models, by llama.cpp's metadata `ARCHITECTURE.decision.type`.
 
-/// A type of decision models, which are asked by a prompt of the file's own template. After it, the next token is the label of an option; but
-/// for `Laya`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecisionModel {
-    /// A letter for each option, in the order of the options, which the template writes itself. `true` comes before `false`.
-    OpenJev,
-    /// One or two capital letters, which the template gets. The options of a choice are asked in both orders, and a statement is rated.
-    Lev,
-    /// Labels as for `Lev`. The template gets all questions of the request.
-    Nimble,
-    /// An encoder, which has a score for each mask token of its prompt, one before each option.
-    Laya,
+foredraft_base::words! {
+    /// A type of decision models, which are asked by a prompt of the file's own template. After it, the next token is the label of an option; but
+    /// for `Laya`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DecisionModel {
+        /// A letter for each option, in the order of the options, which the template writes itself. `true` comes before `false`.
+        OpenJev => "openjev",
+        /// One or two capital letters, which the template gets. The options of a choice are asked in both orders, and a statement is rated.
+        Lev => "lev",
+        /// Labels as for `Lev`. The template gets all questions of the request.
+        Nimble => "nimble",
+        /// An encoder, which has a score for each mask token of its prompt, one before each option.
+        Laya => "laya",
+    }
 }
 
 /// The number of ratings of a statement, from certainly not to certainly.
@@ -20,19 +22,6 @@ const RATINGS: usize = 9;
 pub const MAX_LABELS: usize = 255;
 
 impl DecisionModel {
-    /// The words of the metadata.
-    const WORDS: [(&str, DecisionModel); 4] = [
-        ("openjev", DecisionModel::OpenJev),
-        ("lev", DecisionModel::Lev),
-        ("nimble", DecisionModel::Nimble),
-        ("laya", DecisionModel::Laya),
-    ];
-
-    /// The type with this name in a file. `None`: its answers are read in another way.
-    pub fn of(name: &str) -> Option<DecisionModel> {
-        DecisionModel::WORDS.iter().find(|(word, _)| *word == name).map(|(_, model)| *model)
-    }
-
     /// Whether an encoder scores the options, so that there is nothing to poll.
     pub fn is_encoder(self) -> bool {
         self == DecisionModel::Laya
@@ -40,7 +29,7 @@ impl DecisionModel {
 
     /// Whether the type of a model's file is one that [`DecisionModel::is_encoder`].
     pub fn is_encoder_named(name: Option<&str>) -> bool {
-        name.and_then(DecisionModel::of).is_some_and(DecisionModel::is_encoder)
+        name.and_then(DecisionModel::named).is_some_and(DecisionModel::is_encoder)
     }
 
     /// The first labels that are one token each, with these, which `token` finds.

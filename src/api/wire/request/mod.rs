@@ -187,7 +187,7 @@ impl CompletionRequest {
     pub fn set_decision_model(&mut self, native: Option<&str>, waits: bool) -> Result<()> {
         let Some(native) = native.filter(|_| !self.questions.is_empty()) else { return Ok(()) };
         let refused = |why| Error::invalid(format!("questions: the model is a decision model of type {native}, {why}"));
-        let model = DecisionModel::of(native).ok_or_else(|| refused("whose heads this version does not have"))?;
+        let model = DecisionModel::named(native).ok_or_else(|| refused("whose heads this version does not have"))?;
         if model.is_encoder() && !waits {
             return Err(refused("which answers foredraft_decide alone"));
         }

@@ -191,25 +191,16 @@ pub struct Inputs {
     pub on_overflow: Overflow,
 }
 
-/// The behaviour if a prompt does not fit into the context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overflow {
-    /// The oldest turns of the messages are dropped.
-    DropTurns,
-    /// Tokens after the first `n_keep` are dropped.
-    Truncate,
-    /// The request fails with `context_full`.
-    Error,
-}
-
-impl Overflow {
-    /// The words used in JSON.
-    const WORDS: [(&str, Overflow); 3] =
-        [("drop_turns", Overflow::DropTurns), ("truncate", Overflow::Truncate), ("error", Overflow::Error)];
-
-    /// The word used in JSON.
-    pub fn as_str(self) -> &'static str {
-        Overflow::WORDS.iter().find(|(_, overflow)| *overflow == self).map_or("", |(word, _)| word)
+foredraft_base::words! {
+    /// The behaviour if a prompt does not fit into the context.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Overflow {
+        /// The oldest turns of the messages are dropped.
+        DropTurns => "drop_turns",
+        /// Tokens after the first `n_keep` are dropped.
+        Truncate => "truncate",
+        /// The request fails with `context_full`.
+        Error => "error",
     }
 }
 

@@ -38,15 +38,17 @@ pub struct AskedQuestion {
     options: Vec<AnswerOption>,
 }
 
-/// The type of a question.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerKind {
-    /// The best of some options.
-    Choice,
-    /// A place among ordered levels.
-    Score,
-    /// How probable it is that a statement holds.
-    Noul,
+foredraft_base::words! {
+    /// The type of a question.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AnswerKind {
+        /// The best of some options.
+        Choice => "choice",
+        /// A place among ordered levels.
+        Score => "score",
+        /// How probable it is that a statement holds.
+        Noul => "noul",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -56,16 +58,6 @@ struct AnswerOption {
     /// The text that the model answers with.
     label: String,
     description: Value,
-}
-
-impl AnswerKind {
-    const WORDS: [(&str, AnswerKind); 3] =
-        [("choice", AnswerKind::Choice), ("score", AnswerKind::Score), ("noul", AnswerKind::Noul)];
-
-    /// The word used in JSON.
-    pub fn as_str(self) -> &'static str {
-        AnswerKind::WORDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
-    }
 }
 
 impl AskedQuestion {

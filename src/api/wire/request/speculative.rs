@@ -82,12 +82,6 @@ const TYPES: [(&str, DrafterKind); 17] = [
 ];
 const AUTO: &str = "auto";
 const NONE: &str = "none";
-const VERIFY: [(&str, Verify); 4] = [
-    ("coupled", Verify::Coupled),
-    ("match", Verify::Match),
-    ("rejection", Verify::Rejection),
-    ("block", Verify::Block),
-];
 
 impl SpeculativeOptions {
     /// Reads a load's `speculative`.
@@ -158,7 +152,7 @@ impl SpeculativeOptions {
             settings.p_min = p_min;
         }
         if let Some(value) = fields.get("verify") {
-            settings.verify = word_in("speculative.verify", value, &VERIFY)?;
+            settings.verify = word_in("speculative.verify", value, &Verify::WORDS)?;
         }
         read_suffix(fields, &mut settings.suffix)?;
         // The parameters of the replaced drafters.
