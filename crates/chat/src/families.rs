@@ -296,20 +296,5 @@ pub(crate) fn instructed(probes: &Probes) -> Option<Calls> {
     None
 }
 
-/// The formats of all families.
 #[cfg(test)]
-pub(crate) fn all() -> Vec<(&'static str, ChatFormat)> {
-    let thinks = || Some(Block::new("<think>", "</think>"));
-    vec![
-        ("gpt-oss", harmony()),
-        ("Muse", recipients()),
-        ("Kimi K3", open_close()),
-        ("Kimi K2", sections(thinks())),
-        ("functionary", arrows()),
-        ("LFM2", python_list(thinks())),
-        ("Gemma", gemma()),
-        ("Solar", named_sections()),
-        ("MiniCPM", cdata()),
-        ("MiniMax M3", element_tags()),
-    ]
-}
+pub(crate) mod tests;

@@ -105,12 +105,6 @@ impl CompletionReader {
         self.is_cut
     }
 
-    /// The number of bytes whose meaning is undecided.
-    #[must_use]
-    pub fn n_held(&self) -> usize {
-        self.held.len()
-    }
-
     /// Whether the completion may end here.
     #[must_use]
     pub fn may_end(&self) -> bool {

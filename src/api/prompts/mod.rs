@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 pub use self::infill::InfillBudget;
 pub use self::interrupt::PromptInterrupt;
-pub use self::marked_prompts::{MarkedPrompt, marked_prompts};
+pub use self::marked_prompts::marked_prompts;
 pub use self::media::MEDIA;
 use self::media::{ChatMedia, shown};
 use self::native_decision::DecisionSubject;

@@ -172,7 +172,7 @@ fn calls_in_reasoning_without_their_last_tag_are_reasoning() {
 #[test]
 fn beginning_of_content_ends_reasoning() {
     let mut checked = Vec::new();
-    for (name, format) in families::all() {
+    for (name, format) in families::tests::all() {
         let (Some(block), Some(content)) = (&format.reasoning, &format.content) else { continue };
         checked.push(name);
         for (thought, begin) in

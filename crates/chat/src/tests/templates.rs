@@ -122,7 +122,7 @@ fn dsml() -> ChatFormat {
 pub(super) fn formats() -> Vec<(&'static str, ChatFormat)> {
     let small = ALL.into_iter().chain([("GLM", GLM)]);
     let small = small.map(|(name, source)| (name, TestTemplate::new(source).detect()));
-    small.chain([("DSML", dsml())]).chain(families::all()).collect()
+    small.chain([("DSML", dsml())]).chain(families::tests::all()).collect()
 }
 
 pub(super) fn format(name: &str) -> ChatFormat {

@@ -5,6 +5,13 @@ use super::{CompletionReader, MAX_HELD, ReadEvent};
 use crate::tests::masks::compare_along;
 use crate::tree::{Each, Mark, NodeId, Tree};
 
+impl CompletionReader {
+    /// The number of bytes whose meaning is undecided.
+    fn n_held(&self) -> usize {
+        self.held.len()
+    }
+}
+
 /// A tree as the reference reads it.
 #[derive(Debug, Clone)]
 enum Part {

@@ -420,11 +420,6 @@ impl Costs {
         }
     }
 
-    /// Records the time of drafting `n` tokens for one slot with an empty context, one after the other.
-    pub fn record_draft(&mut self, n: usize, time: Duration) {
-        self.record_drafts(|round| usize::from(round < n), n, 0, time);
-    }
-
     /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots with about `n_past` tokens of context.
     pub fn record_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, n_past: usize, time: Duration) {
         let expected = |costs: &Costs| (0..rounds).map(|round| costs.c(n_slots(round), n_past)).sum::<f64>();

@@ -150,46 +150,4 @@ impl SampledDraft {
 }
 
 #[cfg(test)]
-impl SampledDraft {
-    /// As [`Self::draw`], of one token after the last.
-    pub(super) fn draw_next(&mut self, q: TokenDistribution<'_>, random: &mut impl RandomSource) -> Option<Token> {
-        self.draw(self.len(), q, 1, random).next()
-    }
-
-    /// As [`Self::push_deterministic`], after the last token.
-    pub(super) fn push_next(&mut self, token: Token) -> bool {
-        self.push_deterministic(self.len(), token)
-    }
-
-    /// Stores a token that was not drawn from `q`, which the public interface prevents. For tests that show the error.
-    pub(super) fn forge(&mut self, token: Token, q: TokenDistribution<'_>) {
-        let row = self.rows.push(q);
-        self.nodes.push(DraftedNode { token, parent: self.nodes.len(), row });
-    }
-
-    /// Removes drawn tokens from index `n` on, which the public interface prevents.
-    pub(super) fn drop_drawn(&mut self, n: usize) {
-        self.nodes.truncate(n);
-    }
-
-    pub(super) fn has_space(&self) -> bool {
-        self.nodes.len() < self.limit
-    }
-
-    pub(super) fn token(&self, node: usize) -> Option<Token> {
-        self.node(node).map(|node| node.token)
-    }
-
-    pub(super) fn parent(&self, node: usize) -> Option<usize> {
-        self.node(node).map(|node| node.parent)
-    }
-
-    pub(super) fn child(&self, parent: usize, token: Token) -> Option<usize> {
-        self.children(parent).find(|(_, id)| *id == token).map(|(number, _)| number)
-    }
-
-    /// The tokens of the nodes in their order.
-    pub(crate) fn tokens(&self) -> Vec<Token> {
-        self.nodes.iter().map(|node| node.token).collect()
-    }
-}
+mod tests;

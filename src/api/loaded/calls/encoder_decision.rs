@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::decision::temperature;
 use super::embedding::check_length;
 use crate::api::loaded::local_engine::{LoadedEngine as _, LocalEngine};
-use crate::api::prompts::{MarkedPrompt, PromptInterrupt, marked_prompts};
+use crate::api::prompts::{PromptInterrupt, marked_prompts};
 use crate::api::wire::answer::{success, with_fields};
 use crate::api::wire::function::Function;
 use crate::api::wire::request::{AnswerKind, AskedQuestion, CompletionRequest, RequestArguments, parse_request};
@@ -38,15 +38,12 @@ impl LocalEngine {
             check_length(&asked.name(), &prompt.tokens, limits)?;
         }
         let n_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let (texts, marks): (Vec<_>, Vec<_>) =
-            prompts.into_iter().map(|MarkedPrompt { tokens, marks }| (tokens, marks)).unzip();
-        let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let texts = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
         let rows = worker.embed(texts, true).map_err(|error| error.within(Function::Decide.as_str()))?;
-        let answers = request.questions.iter().zip(rows).zip(marks.iter().zip(lengths));
-        let answers = answers.map(|((asked, rows), (marks, n_tokens))| {
-            let n_columns = (rows.len() / n_tokens).max(1);
+        let answers = request.questions.iter().zip(&prompts).zip(rows).map(|((asked, prompt), rows)| {
+            let n_columns = (rows.len() / prompt.tokens.len()).max(1);
             let score = |mark: &usize| rows.get(mark * n_columns + column(asked.kind)).copied().unwrap_or(f32::NAN);
-            let scores: Vec<f32> = marks.iter().map(score).collect();
+            let scores: Vec<f32> = prompt.marks.iter().map(score).collect();
             (asked.id.clone(), asked.answer(&[&probabilities(&scores, temperature(asked, &serving))]))
         });
         let answers: Map<String, Value> = answers.collect();

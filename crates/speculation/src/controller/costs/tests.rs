@@ -6,7 +6,7 @@ pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
     for (n, ms) in target_ms {
         costs.record_target(*n, Duration::from_millis(*ms));
     }
-    costs.record_draft(1, Duration::from_secs_f64(draft_ms / 1e3));
+    costs.record_drafts(|_| 1, 1, 0, Duration::from_secs_f64(draft_ms / 1e3));
     costs
 }
 
@@ -69,7 +69,7 @@ fn what_slows_all_sizes_changes_no_ratio() {
     assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
     assert!((costs.c(1, 0) - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c(1, 0));
     for _ in 0..200 {
-        costs.record_draft(1, Duration::from_millis(10));
+        costs.record_drafts(|_| 1, 1, 0, Duration::from_millis(10));
     }
     assert!(costs.c(1, 0) < 0.08, "the target got slower, not the draft: {}", costs.c(1, 0));
 }
@@ -223,6 +223,6 @@ fn the_sizes_that_slots_use_are_measured_first() {
 fn a_single_slow_decode_counts_little() {
     let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
     costs.record_target(2, Duration::from_secs(60));
-    costs.record_draft(1, Duration::from_secs(60));
+    costs.record_drafts(|_| 1, 1, 0, Duration::from_secs(60));
     assert!(costs.v(2) < 1.4 && costs.c(1, 0) < 0.15, "{} {}", costs.v(2), costs.c(1, 0));
 }
