@@ -103,13 +103,30 @@ inline void look_up(const int8_t * table, I32xN * words, int n, int offset) {
     }
 }
 
-struct Q4_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q4_0;
-    static constexpr int SIZE = sizeof(block_q4_0), BITS = 4, OFFSET = 8;
-    static constexpr int PARTS = 1, ORDER = 1;
+// What is known of a short format: numbers, and the scale in its first two bytes.
+template <ggml_type TYPE_OF, int SIZE_OF, int BITS_OF, int OFFSET_OF, int PARTS_OF = 1, int ORDER_OF = 1> struct ShortFormat {
+    static constexpr ggml_type TYPE = TYPE_OF;
+    static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = ORDER_OF;
     static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
 
     template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+};
+
+// A short format with a scale and the least weight in its first four bytes.
+template <ggml_type TYPE, int SIZE, int BITS, int OFFSET> struct ShortFormatWithMinima : ShortFormat<TYPE, SIZE, BITS, OFFSET> {
+    static constexpr bool MINIMA = true;
+
+    template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
+};
+
+// What is known of a long format.
+template <ggml_type TYPE_OF, int SIZE_OF, int BITS_OF, int OFFSET_OF, int PARTS_OF> struct LongFormat {
+    static constexpr ggml_type TYPE = TYPE_OF;
+    static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = 1;
+    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
+};
+
+struct Q4_0 : ShortFormat<GGML_TYPE_Q4_0, sizeof(block_q4_0), 4, 8> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_0, qs), words);
@@ -117,13 +134,7 @@ struct Q4_0 {
     }
 };
 
-struct Q4_1 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q4_1;
-    static constexpr int SIZE = sizeof(block_q4_1), BITS = 4, OFFSET = 0;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = true, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
+struct Q4_1 : ShortFormatWithMinima<GGML_TYPE_Q4_1, sizeof(block_q4_1), 4, 0> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_q4_1, qs), words);
@@ -131,13 +142,7 @@ struct Q4_1 {
     }
 };
 
-struct Q5_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q5_0;
-    static constexpr int SIZE = sizeof(block_q5_0), BITS = 5, OFFSET = 16;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+struct Q5_0 : ShortFormat<GGML_TYPE_Q5_0, sizeof(block_q5_0), 5, 16> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_0, qh), 1>(fifth);
@@ -147,13 +152,7 @@ struct Q5_0 {
     }
 };
 
-struct Q5_1 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q5_1;
-    static constexpr int SIZE = sizeof(block_q5_1), BITS = 5, OFFSET = 0;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = true, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
+struct Q5_1 : ShortFormatWithMinima<GGML_TYPE_Q5_1, sizeof(block_q5_1), 5, 0> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8], fifth[1];
         from.template load_few<offsetof(block_q5_1, qh), 1>(fifth);
@@ -163,13 +162,7 @@ struct Q5_1 {
     }
 };
 
-struct Q8_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q8_0;
-    static constexpr int SIZE = sizeof(block_q8_0), BITS = 8, OFFSET = OF_SIGNED;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+struct Q8_0 : ShortFormat<GGML_TYPE_Q8_0, sizeof(block_q8_0), 8, OF_SIGNED> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         from.load_8(offsetof(block_q8_0, qs), words);
@@ -180,13 +173,7 @@ struct Q8_0 {
     }
 };
 
-struct IQ4_NL {
-    static constexpr ggml_type TYPE = GGML_TYPE_IQ4_NL;
-    static constexpr int SIZE = sizeof(block_iq4_nl), BITS = 8, OFFSET = OF_SIGNED;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+struct IQ4_NL : ShortFormat<GGML_TYPE_IQ4_NL, sizeof(block_iq4_nl), 8, OF_SIGNED> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN words[8];
         unpack_16_bytes(from, offsetof(block_iq4_nl, qs), words);
@@ -195,13 +182,8 @@ struct IQ4_NL {
     }
 };
 
-struct MXFP4 {
-    static constexpr ggml_type TYPE = GGML_TYPE_MXFP4;
-    // The numbers are -12 to 12.
-    static constexpr int SIZE = sizeof(block_mxfp4), BITS = 5, OFFSET = 12;
-    static constexpr int PARTS = 1, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
+// The numbers are -12 to 12.
+struct MXFP4 : ShortFormat<GGML_TYPE_MXFP4, sizeof(block_mxfp4), 5, 12> {
     template <typename From> static void scales(const From & from, ShortScales * to) {
         const I32xN e = from.odd_bytes();
         // 2^(e - 128), where the least two are no normal numbers.
@@ -216,12 +198,9 @@ struct MXFP4 {
     }
 };
 
-struct NVFP4 {
-    static constexpr ggml_type TYPE = GGML_TYPE_NVFP4;
-    // The numbers are those of MXFP4.
-    static constexpr int SIZE = sizeof(block_nvfp4), BITS = 5, OFFSET = 12;
-    static constexpr int PARTS = QK_NVFP4 / 32, ORDER = 1;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = true;
+// The numbers are those of MXFP4.
+struct NVFP4 : ShortFormat<GGML_TYPE_NVFP4, sizeof(block_nvfp4), 5, 12, QK_NVFP4 / 32> {
+    static constexpr bool HALVES = true;
 
     template <typename From> static void scales(const From & from, ShortScales * to) {
         static_assert(offsetof(block_nvfp4, d) == 0 && sizeof(block_nvfp4::d) == 4 && PARTS == 2, "a scale for each 16 weights");
@@ -257,14 +236,8 @@ struct NVFP4 {
 };
 
 // Weights of one bit: scale or -scale.
-struct Q1_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q1_0;
-    // The numbers are 0 and 2.
-    static constexpr int SIZE = sizeof(block_q1_0), BITS = 4, OFFSET = 1;
-    static constexpr int PARTS = QK1_0 / 32, ORDER = 8;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+// The numbers are 0 and 2.
+struct Q1_0 : ShortFormat<GGML_TYPE_Q1_0, sizeof(block_q1_0), 4, 1, QK1_0 / 32, 8> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN packed[PARTS];
         from.load_4(offsetof(block_q1_0, qs), packed);
@@ -296,13 +269,7 @@ inline void unpack_2_bits(I32xN packed, I32xN * words) {
     words[3] = bit_and(right_16<6>(packed), two);
 }
 
-struct Q2_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q2_0;
-    static constexpr int SIZE = sizeof(block_q2_0), BITS = 4, OFFSET = 1;
-    static constexpr int PARTS = QK2_0 / 32, ORDER = 4;
-    static constexpr bool IS_LONG = false, MINIMA = false, HALVES = false;
-
-    template <typename From> static void scales(const From & from, ShortScales * to) { to->scale = from.odd_halves(); }
+struct Q2_0 : ShortFormat<GGML_TYPE_Q2_0, sizeof(block_q2_0), 4, 1, QK2_0 / 32, 4> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN packed[4];
         from.load_4(offsetof(block_q2_0, qs), packed);
@@ -342,10 +309,8 @@ template <typename From> inline void long_scales(const From & from, LongScales &
     to.minima[1] = bit_or(high_4_bits(head[3]), bit_and(right_16<2>(head[2]), two));
 }
 
-struct Q4_K {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q4_K;
-    static constexpr int SIZE = sizeof(block_q4_K), BITS = 4, OFFSET = 0, PARTS = 8, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
+struct Q4_K : LongFormat<GGML_TYPE_Q4_K, sizeof(block_q4_K), 4, 0, 8> {
+    static constexpr bool MINIMA = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
@@ -356,10 +321,8 @@ struct Q4_K {
     }
 };
 
-struct Q5_K {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q5_K;
-    static constexpr int SIZE = sizeof(block_q5_K), BITS = 5, OFFSET = 0, PARTS = 8, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
+struct Q5_K : LongFormat<GGML_TYPE_Q5_K, sizeof(block_q5_K), 5, 0, 8> {
+    static constexpr bool MINIMA = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
@@ -378,10 +341,8 @@ struct Q5_K {
     }
 };
 
-struct IQ4_XS {
-    static constexpr ggml_type TYPE = GGML_TYPE_IQ4_XS;
-    static constexpr int SIZE = sizeof(block_iq4_xs), BITS = 8, OFFSET = OF_SIGNED, PARTS = 8, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
+struct IQ4_XS : LongFormat<GGML_TYPE_IQ4_XS, sizeof(block_iq4_xs), 8, OF_SIGNED, 8> {
+    static constexpr bool SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
         static_assert(offsetof(block_iq4_xs, scales_h) == 2 && offsetof(block_iq4_xs, scales_l) == 4, "a head of 8 bytes");
@@ -414,10 +375,8 @@ struct IQ4_XS {
     }
 };
 
-struct Q6_K {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q6_K;
-    static constexpr int SIZE = sizeof(block_q6_K), BITS = 6, OFFSET = 32, PARTS = 16, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
+struct Q6_K : LongFormat<GGML_TYPE_Q6_K, sizeof(block_q6_K), 6, 32, 16> {
+    static constexpr bool SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
         from.load_4(offsetof(block_q6_K, scales), to.scales);
@@ -446,10 +405,8 @@ struct Q6_K {
     }
 };
 
-struct Q2_K {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q2_K;
-    static constexpr int SIZE = sizeof(block_q2_K), BITS = 4, OFFSET = 0, PARTS = 16, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = true, SIGNED_SCALES = false;
+struct Q2_K : LongFormat<GGML_TYPE_Q2_K, sizeof(block_q2_K), 4, 0, 16> {
+    static constexpr bool MINIMA = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
         I32xN packed[4];
@@ -476,10 +433,8 @@ struct Q2_K {
     }
 };
 
-struct Q3_K {
-    static constexpr ggml_type TYPE = GGML_TYPE_Q3_K;
-    static constexpr int SIZE = sizeof(block_q3_K), BITS = 4, OFFSET = 4, PARTS = 16, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = true;
+struct Q3_K : LongFormat<GGML_TYPE_Q3_K, sizeof(block_q3_K), 4, 4, 16> {
+    static constexpr bool SIGNED_SCALES = true;
 
     template <typename From> static void scales(const From & from, LongScales & to) {
         I32xN packed[3];
@@ -517,11 +472,7 @@ template <typename From> inline void only_scale(const From & from, LongScales & 
     to.scales[0] = to.scales[1] = broadcast_8(1);
 }
 
-struct TQ2_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_TQ2_0;
-    static constexpr int SIZE = sizeof(block_tq2_0), BITS = 4, OFFSET = 1, PARTS = 8, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
-
+struct TQ2_0 : LongFormat<GGML_TYPE_TQ2_0, sizeof(block_tq2_0), 4, 1, 8> {
     template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
@@ -552,11 +503,7 @@ struct Digits {
     }
 };
 
-struct TQ1_0 {
-    static constexpr ggml_type TYPE = GGML_TYPE_TQ1_0;
-    static constexpr int SIZE = sizeof(block_tq1_0), BITS = 4, OFFSET = 1, PARTS = 8, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
-
+struct TQ1_0 : LongFormat<GGML_TYPE_TQ1_0, sizeof(block_tq1_0), 4, 1, 8> {
     template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         static_assert(sizeof(block_tq1_0::qs) == 48 && offsetof(block_tq1_0, qh) == 48, "32 bytes, 16 bytes, and 4 bytes with 4 digits");
@@ -657,12 +604,8 @@ inline void scales_of_halves(I32xN packed, I32xN * scales) {
     }
 }
 
-// `BITS` and the rest are those of all i-quants that have tables.
-template <ggml_type TYPE_OF, int SIZE_OF, int PARTS_OF> struct IQuant {
-    static constexpr ggml_type TYPE = TYPE_OF;
-    static constexpr int SIZE = SIZE_OF, BITS = 8, OFFSET = OF_SIGNED, PARTS = PARTS_OF, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
-};
+// An i-quant that has a table.
+template <ggml_type TYPE, int SIZE, int PARTS> using IQuant = LongFormat<TYPE, SIZE, 8, OF_SIGNED, PARTS>;
 
 // The scale of two-bit formats is an eighth of the file's, because parts' scales are twice as large, and a quarter is part of the format.
 template <typename From> inline F32xN part_of_scale(const From & from, float part) { return mul(from.odd_halves(), broadcast_f32(part)); }

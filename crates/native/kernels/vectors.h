@@ -226,7 +226,6 @@ inline I32xN shuffle(I32xN a, I32xN by) { return _mm256_shuffle_epi8(a, by); }
 inline I32xN gather(const uint32_t * table, I32xN indices) { return _mm256_i32gather_epi32(reinterpret_cast<const int *>(table), indices, 4); }
 inline I32xN where_bits(I32xN a, I32xN bits, I32xN value) { return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(a, bits), bits), value); }
 inline I32xN select_less(I32xN a, I32xN than, I32xN yes, I32xN no) { return _mm256_blendv_epi8(no, yes, _mm256_cmpgt_epi32(than, a)); }
-inline I32xN madd_16(I32xN a, I32xN b) { return _mm256_madd_epi16(a, b); }
 #if defined(FOREDRAFT_AVX_VNNI)
 inline I32xN dot_16(I32xN sum, I32xN a, I32xN b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
 inline I32xN dot_8(I32xN sum, I32xN unsigned_bytes, I32xN signed_bytes) { return _mm256_dpbusd_avx_epi32(sum, unsigned_bytes, signed_bytes); }
@@ -465,7 +464,6 @@ inline int64_t reduce_add_i64(const I32x16 & a) {
 
 inline int min_of(int a, int b) { return a < b ? a : b; }
 inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-inline float max_of(float a, float b) { return a > b ? a : b; }
 
 }  // namespace
 }  // namespace foredraft::FOREDRAFT_LEVEL
