@@ -5,7 +5,6 @@
 //! of their own, because they may call functions that wait for the supervisor. A third thread watches the process.
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -72,58 +71,47 @@ pub fn start(
     pauses: &Arc<HostPauses>,
     notify: Arc<engine::Notify>,
     logits: Arc<Hook<LogitsCallback>>,
-    progress: impl FnMut(f32) -> bool,
+    mut progress: impl FnMut(f32) -> bool,
 ) -> Result<Arc<dyn LoadedEngine>> {
     let settings = IsolationSettings::read(command, warnings)?;
     let (gate, file) = PauseGate::shared().map_err(|error| Error::exhausted(format!("isolate: {error}")))?;
-    let following = pauses.follow(Arc::new(gate));
-    Ok(Arc::new(RemoteEngine::start(settings, load, file, following, notify, logits, progress)?))
+    let (notices, noticed) = crossbeam_channel::unbounded();
+    let (wake, woken) = crossbeam_channel::bounded(1);
+    let shared = Arc::new(RemoteShared::new(notices, wake, load));
+    let engine = RemoteEngine {
+        shared: Arc::clone(&shared),
+        logits: Arc::clone(&logits),
+        threads: Mutex::default(),
+        asked_status: Mutex::default(),
+        _following: pauses.follow(Arc::new(gate)),
+    };
+    let (events, loading) = crossbeam_channel::unbounded();
+    let hook = Arc::clone(&logits);
+    engine.spawn("foredraft-notify", move || notify_host(&noticed, &*notify, &hook))?;
+    let watched = Arc::clone(&shared);
+    engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
+    let supervisor = Supervisor::new(shared, settings, file, events);
+    engine.spawn("foredraft-super", move || supervisor.run())?;
+    let mut last = 0.0;
+    loop {
+        match loading.recv_timeout(LOAD_INTERVAL) {
+            Ok(SupervisorEvent::Loaded(result)) => {
+                return result.map(|()| -> Arc<dyn LoadedEngine> { Arc::new(engine) });
+            }
+            Ok(SupervisorEvent::Progress(progress)) => last = progress,
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(Code::Internal, "isolate: the supervisor has ended"));
+            }
+        }
+        // Dropping the engine ends the process.
+        if !progress(last) {
+            return Err(Error::new(Code::Cancelled, "the load was aborted"));
+        }
+    }
 }
 
 impl RemoteEngine {
-    fn start(
-        settings: IsolationSettings,
-        load: LoadRequest,
-        pauses: File,
-        following: Following,
-        notify: Arc<engine::Notify>,
-        logits: Arc<Hook<LogitsCallback>>,
-        mut progress: impl FnMut(f32) -> bool,
-    ) -> Result<RemoteEngine> {
-        let (notices, noticed) = crossbeam_channel::unbounded();
-        let (wake, woken) = crossbeam_channel::bounded(1);
-        let shared = Arc::new(RemoteShared::new(notices, wake, load));
-        let engine = RemoteEngine {
-            shared: Arc::clone(&shared),
-            logits: Arc::clone(&logits),
-            threads: Mutex::default(),
-            asked_status: Mutex::default(),
-            _following: following,
-        };
-        let (events, loading) = crossbeam_channel::unbounded();
-        let hook = Arc::clone(&logits);
-        engine.spawn("foredraft-notify", move || notify_host(&noticed, &*notify, &hook))?;
-        let watched = Arc::clone(&shared);
-        engine.spawn("foredraft-watch", move || watch(&watched, &woken))?;
-        let supervisor = Supervisor::new(shared, settings, pauses, events);
-        engine.spawn("foredraft-super", move || supervisor.run())?;
-        let mut last = 0.0;
-        loop {
-            match loading.recv_timeout(LOAD_INTERVAL) {
-                Ok(SupervisorEvent::Loaded(result)) => return result.map(|()| engine),
-                Ok(SupervisorEvent::Progress(progress)) => last = progress,
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(Code::Internal, "isolate: the supervisor has ended"));
-                }
-            }
-            // Dropping the engine ends the process.
-            if !progress(last) {
-                return Err(Error::new(Code::Cancelled, "the load was aborted"));
-            }
-        }
-    }
-
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = forks::spawn(name, work);
         let thread = thread.map_err(|error| Error::exhausted(format!("isolate: cannot start a thread: {error}")))?;
@@ -271,7 +259,6 @@ impl LoadedEngine for RemoteEngine {
 
     fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {
         match function {
-            _ if function.waits() && host::inside() => Err(Error::would_deadlock(function.as_str())),
             Function::SessionSave | Function::SessionLoad | Function::SessionErase => {
                 self.call_in_time(function, argument)
             }

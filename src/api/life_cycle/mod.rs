@@ -138,11 +138,10 @@ impl JsonEngine {
     pub fn call(&self, function: Function, request: Result<&[u8]>) -> Result<Value> {
         let engine = self.loaded().map_err(|(_, error)| error);
         let is_here = engine.as_ref().map_or(true, |engine| engine.local().is_some());
+        let by_encoder =
+            function == Function::Decide && engine.as_ref().is_ok_and(|engine| engine.decides_by_encoder());
         match function {
-            Function::Decide if engine.as_ref().is_ok_and(|engine| engine.decides_by_encoder()) => {
-                engine?.call(function, request?)
-            }
-            Function::Complete | Function::Decide => {
+            Function::Complete | Function::Decide if !by_encoder => {
                 let mut arguments = RequestArguments::default();
                 arguments.translation.is_decision = function == Function::Decide;
                 self.complete(request, arguments)
@@ -155,8 +154,14 @@ impl JsonEngine {
             Function::LookupCreate if is_here => self.lookup_create(request?),
             Function::LookupMerge if is_here => self.lookup_merge(request?),
             Function::LookupStats if is_here => self.lookup_stats(request?),
-            // Without a model, the argument does not matter.
-            _ => engine?.call(function, request?),
+            _ => {
+                // Without a model, the argument does not matter.
+                let (engine, request) = (engine?, request?);
+                if function.waits() && host::inside() {
+                    return Err(Error::would_deadlock(function.as_str()));
+                }
+                engine.call(function, request)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Everything that an engine's process can send, right and wrong: nothing panics, no callback gets a row of another vocabulary, each request
 //! ends, and a process that breaks the protocol is given up.
 
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 
 use serde_json::json;

@@ -10,7 +10,6 @@ use crate::api::wire::fields::{Fields, parse_object};
 use crate::api::wire::request::conversation_name;
 use crate::engine::{ConversationAction, ConversationEntry, ConversationPlace, Rewind};
 use crate::error::{Error, Result};
-use crate::host;
 
 /// The actions, as messages list them.
 const ACTIONS: &str = "list, drop, fork, pin, unpin, rewind, save or load";
@@ -22,9 +21,6 @@ impl LocalEngine {
     /// The request is invalid, there is no such conversation, or there is no room for its copy.
     pub fn conversation(&self, request: &[u8]) -> Result<Value> {
         const FUNCTION: &str = "conversation";
-        if host::inside() {
-            return Err(Error::would_deadlock(FUNCTION));
-        }
         let worker = self.worker()?;
         if !worker.generates() {
             return Err(Error::invalid(format!("{FUNCTION}: the model generates no text")));

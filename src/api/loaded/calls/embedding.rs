@@ -7,11 +7,9 @@ use crate::api::loaded::local_engine::LocalEngine;
 use crate::api::prompts::ServingModel;
 use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, c_text_in, parse_object, show, text_in, unexpected};
-use crate::api::wire::function::Function;
 use crate::api::wire::request::{Piece, pieces};
 use crate::engine::{EmbeddingLimits, WorkerHandle};
 use crate::error::{Error, Result};
-use crate::host;
 use crate::llama::{TextPooling, Token, Vocab};
 
 impl LocalEngine {
@@ -21,9 +19,6 @@ impl LocalEngine {
     /// # Errors
     /// The request is invalid, a text is empty or too long, or the engine was not loaded with `embedding`.
     pub fn embed(&self, request: &[u8]) -> Result<Value> {
-        if host::inside() {
-            return Err(Error::would_deadlock(Function::Embed.as_str()));
-        }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let inputs = embedded(&mut fields)?;
@@ -73,9 +68,6 @@ impl LocalEngine {
     /// # Errors
     /// The request is invalid, a document is too long, or the model has no classifier or was not loaded with `reranking`.
     pub fn rerank(&self, request: &[u8]) -> Result<Value> {
-        if host::inside() {
-            return Err(Error::would_deadlock(Function::Rerank.as_str()));
-        }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let query = fields.get("query").map(|value| text_in("query", value)).transpose()?;

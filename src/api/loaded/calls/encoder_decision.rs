@@ -11,7 +11,6 @@ use crate::api::wire::function::Function;
 use crate::api::wire::request::{AnswerKind, AskedQuestion, CompletionRequest, RequestArguments, parse_request};
 use crate::api::wire::usage::TokenUsage;
 use crate::error::{Error, Result};
-use crate::host;
 
 impl LocalEngine {
     /// `decide`, without a request that could be polled. Waits for the engine.
@@ -19,9 +18,6 @@ impl LocalEngine {
     /// # Errors
     /// The request is invalid, a prompt is too long, or the model's file lacks what its prompts need.
     pub fn decide_by_encoder(&self, request: &[u8]) -> Result<Value> {
-        if host::inside() {
-            return Err(Error::would_deadlock(Function::Decide.as_str()));
-        }
         let object = parse_request(request)?;
         let mut arguments = RequestArguments::default();
         arguments.translation.is_decision = true;

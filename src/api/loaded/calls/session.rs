@@ -11,7 +11,6 @@ use crate::api::wire::answer::success;
 use crate::api::wire::fields::{Fields, parse_object};
 use crate::api::wire::request::duration;
 use crate::error::{Error, Result};
-use crate::host;
 
 /// A request of `session_save`, `session_load` or `session_erase`.
 struct SessionRequest {
@@ -80,9 +79,6 @@ impl LocalEngine {
         request: &[u8],
         more: impl FnOnce(&mut Fields) -> Result<T>,
     ) -> Result<(SessionRequest, T)> {
-        if host::inside() {
-            return Err(Error::would_deadlock(function));
-        }
         if !self.worker()?.generates() {
             return Err(Error::invalid(format!("{function}: the model generates no text")));
         }
