@@ -31,7 +31,7 @@ pub enum Medium<'a> {
 }
 
 fn bitmap(seed: u32) -> Bitmap {
-    Bitmap::from_rgb(WIDTH, HEIGHT, &pixels(seed)).expect("a bitmap")
+    Bitmap::from_pixels(WIDTH, HEIGHT, 3, pixels(seed)).expect("a bitmap")
 }
 
 pub fn load(path: &str) -> Arc<Model> {
@@ -439,7 +439,7 @@ fn files_of_pictures_are_bounded_before_they_are_read() {
         assert!(error.message().contains(expected), "{}", error.message());
     }
     for (width, height, n) in [(0, 1, 0), (2, 2, 11), (u32::MAX, u32::MAX, 3), (201, 1, 603)] {
-        assert!(Bitmap::from_rgb(width, height, &vec![0; n]).is_err(), "{width} x {height}");
+        assert!(Bitmap::from_pixels(width, height, 3, vec![0; n]).is_err(), "{width} x {height}");
     }
 }
 

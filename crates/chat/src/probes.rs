@@ -238,12 +238,7 @@ impl<'a> Probes<'a> {
         let begin = if begin.trim().is_empty() { "" } else { begin };
         let head = if begin.is_empty() { head.trim_start_matches(['\n', '\r']) } else { head };
         let mut call = Vec::new();
-        let mut push = |text: &str| {
-            if !text.is_empty() {
-                call.push(CallPart::Text(text.to_owned()));
-            }
-        };
-        push(head);
+        push_text(&mut call, head);
         let is_anchored = is_object && head.trim().is_empty() && begin.is_empty();
         match tags {
             Some((mut parts, _)) => call.append(&mut parts),
@@ -255,9 +250,7 @@ impl<'a> Probes<'a> {
                     }
                     None => call.append(&mut bare_parts(turn.get(first.start..first.end)?, arguments?)?),
                 }
-                if !tail.is_empty() {
-                    call.push(CallPart::Text(tail.to_owned()));
-                }
+                push_text(&mut call, tail);
             }
         }
         Some(Calls {
@@ -299,18 +292,19 @@ fn bare_parts(text: &str, arguments: Span) -> Option<Vec<CallPart>> {
     marks.sort_by_key(|(at, _, _)| *at);
     let (mut parts, mut done) = (Vec::new(), 0);
     for (at, length, mark) in marks {
-        let between = text.get(done..at)?;
-        if !between.is_empty() {
-            parts.push(CallPart::Text(between.to_owned()));
-        }
+        push_text(&mut parts, text.get(done..at)?);
         parts.push(mark);
         done = at + length;
     }
-    let rest = text.get(done..)?;
-    if !rest.is_empty() {
-        parts.push(CallPart::Text(rest.to_owned()));
-    }
+    push_text(&mut parts, text.get(done..)?);
     Some(parts)
+}
+
+/// Adds a text, unless it is empty.
+fn push_text(parts: &mut Vec<CallPart>, text: &str) {
+    if !text.is_empty() {
+        parts.push(CallPart::Text(text.to_owned()));
+    }
 }
 
 /// A range of bytes.
@@ -496,9 +490,7 @@ fn tagged_parts(turn: &str, spans: &[Span], prints_python: bool) -> Option<(Vec<
     };
     let tags = Tags { before_key: before_key.to_owned(), values, separator, prints_python, ..Tags::default() };
     let mut parts = vec![CallPart::Name];
-    if !after_name.is_empty() {
-        parts.push(CallPart::Text(after_name.to_owned()));
-    }
+    push_text(&mut parts, after_name);
     parts.push(CallPart::Arguments(CallArguments::Tags(tags)));
     parts.push(CallPart::Text(tail.clone()));
     Some((parts, tail))

@@ -50,13 +50,16 @@ pub(crate) struct Spelling {
     pub(crate) delimiters: Vec<String>,
 }
 
+/// The text without its last character.
+fn without_last(text: &str) -> &str {
+    text.char_indices().next_back().and_then(|(last, _)| text.get(..last)).unwrap_or_default()
+}
+
 impl Spelling {
     pub(crate) fn new(script: Script, delimiters: &[&str]) -> Spelling {
         // Where another one ends inside of a delimiter, that one comes first.
-        let is_reached = |text: &str| {
-            let inside = text.char_indices().next_back().and_then(|(last, _)| text.get(..last)).unwrap_or_default();
-            !delimiters.iter().any(|other| !other.is_empty() && inside.contains(other))
-        };
+        let is_reached =
+            |text: &str| !delimiters.iter().any(|other| !other.is_empty() && without_last(text).contains(other));
         let given: BTreeSet<&str> =
             delimiters.iter().copied().filter(|text| !text.is_empty() && is_reached(text)).collect();
         Spelling { script, delimiters: given.into_iter().map(str::to_owned).collect() }
@@ -144,10 +147,14 @@ impl Spelling {
 
     /// Characters as themselves, any number of them.
     fn run(&self, end: TextEnd, tree: &mut Tree) -> NodeId {
-        let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
-        let text = TextWithout { delimiters: &delimiters, excluded: &self.escaped(), end, is_utf8: true };
-        let run = tree.text_without(&text);
+        let run = self.unmarked_run(end, tree);
         self.marked(run, tree)
+    }
+
+    /// As [`Spelling::run`], for a place inside of a mark.
+    fn unmarked_run(&self, end: TextEnd, tree: &mut Tree) -> NodeId {
+        let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
+        tree.text_without(&TextWithout { delimiters: &delimiters, excluded: &self.escaped(), end, is_utf8: true })
     }
 
     /// Any string. `is_closed`: it does not end with the beginning of a delimiter.
@@ -199,10 +206,8 @@ impl Spelling {
         !text.contains('\0')
             && self.delimiters.iter().all(|delimiter| {
                 let whole = format!("{text}{delimiter}");
-                let inside =
-                    whole.char_indices().next_back().and_then(|(last, _)| whole.get(..last)).unwrap_or_default();
                 self.delimiters.iter().all(|other| {
-                    !inside.contains(other.as_str())
+                    !without_last(&whole).contains(other.as_str())
                         && (other.len() <= delimiter.len() || !whole.ends_with(other.as_str()))
                 })
             })
@@ -250,11 +255,7 @@ impl Spelling {
     fn any_part(&self, tree: &mut Tree) -> NodeId {
         match self.script {
             // The mark is around the whole string.
-            Script::Raw => {
-                let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
-                let end = TextEnd::OutsideOfDelimiters;
-                tree.text_without(&TextWithout { delimiters: &delimiters, excluded: &UNSAYABLE, end, is_utf8: true })
-            }
+            Script::Raw => self.unmarked_run(TextEnd::OutsideOfDelimiters, tree),
             _ => self.any_text(tree, true),
         }
     }

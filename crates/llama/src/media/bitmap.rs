@@ -29,23 +29,6 @@ unsafe impl Send for Bitmap {}
 unsafe impl Sync for Bitmap {}
 
 impl Bitmap {
-    /// Copies the rows of a picture, from the top, 3 bytes for each pixel.
-    ///
-    /// # Errors
-    /// The size is out of range, `rgb` has another length, or there is no memory.
-    pub fn from_rgb(width: u32, height: u32, rgb: &[u8]) -> Result<Bitmap> {
-        check_size(width, height)?;
-        let expected = u64::from(width) * u64::from(height) * 3;
-        if rgb.len() as u64 != expected {
-            let got = rgb.len();
-            return Err(Error::invalid(format!("expected {expected} bytes for {width} x {height} pixels, got {got}")));
-        }
-        let mut why = ErrorBuffer::new();
-        // SAFETY: `rgb` has the length that the size says, and is read during the call. The guard catches exceptions.
-        let ptr = unsafe { foredraft_picture_new(width, height, rgb.as_ptr(), why.ptr(), why.size()) };
-        NonNull::new(ptr).map(Bitmap).ok_or_else(|| why.error("the picture cannot be copied"))
-    }
-
     /// Reads a PNG, JPEG, GIF (its first picture) or BMP file.
     ///
     /// # Errors
@@ -92,7 +75,7 @@ impl Bitmap {
     /// Copies the pixels of a picture in the host's memory, `bytes_per_pixel` each: red, green, blue, and what is left out.
     ///
     /// # Errors
-    /// The memory cannot be read; and those of [`Bitmap::from_rgb`].
+    /// The memory cannot be read; and those of [`Bitmap::from_pixels`].
     pub fn from_memory(width: u32, height: u32, bytes_per_pixel: u32, address: u64) -> Result<Bitmap> {
         check_size(width, height)?;
         let length = u64::from(width) * u64::from(height) * u64::from(bytes_per_pixel);
@@ -104,22 +87,24 @@ impl Bitmap {
         Bitmap::from_pixels(width, height, bytes_per_pixel, pixels)
     }
 
-    /// A picture of `bytes_per_pixel` bytes for each pixel: red, green, blue, and what is left out.
+    /// A picture of `bytes_per_pixel` bytes for each pixel, in rows from the top: red, green, blue, and what is left out.
     ///
     /// # Errors
-    /// Those of [`Bitmap::from_rgb`].
+    /// The size is out of range, `pixels` has another length, or there is no memory.
     pub fn from_pixels(width: u32, height: u32, bytes_per_pixel: u32, mut pixels: Vec<u8>) -> Result<Bitmap> {
         check_size(width, height)?;
         let expected = u64::from(width) * u64::from(height) * u64::from(bytes_per_pixel);
-        if pixels.len() as u64 != expected {
+        if bytes_per_pixel < 3 || pixels.len() as u64 != expected {
             let got = pixels.len();
             return Err(Error::invalid(format!("expected {expected} bytes for {width} x {height} pixels, got {got}")));
         }
-        let stride = bytes_per_pixel as usize;
-        if stride > 3 {
-            pixels = pixels.chunks(stride).flat_map(|pixel| pixel.iter().take(3)).copied().collect();
+        if bytes_per_pixel > 3 {
+            pixels = pixels.chunks(bytes_per_pixel as usize).flat_map(|pixel| pixel.iter().take(3)).copied().collect();
         }
-        Bitmap::from_rgb(width, height, &pixels)
+        let mut why = ErrorBuffer::new();
+        // SAFETY: there are 3 bytes for each pixel, which are read during the call. The guard catches exceptions.
+        let ptr = unsafe { foredraft_picture_new(width, height, pixels.as_ptr(), why.ptr(), why.size()) };
+        NonNull::new(ptr).map(Bitmap).ok_or_else(|| why.error("the picture cannot be copied"))
     }
 
     /// Whether it is a sound.
