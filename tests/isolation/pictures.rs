@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, rgb8};
 use crate::common::sounds::{samples, sound, sound_part, wav};
 use crate::common::tiny_models::{projectors, qwen_vl, sliding_window};
-use crate::common::{Endpoint, complete, start as start_local, with};
+use crate::common::{Endpoint, complete, model, start as start_local, with};
 use crate::process::{call, drain, kill, pid, start, submit};
 
 fn init(model: &str, mmproj: &str) -> Value {
@@ -21,9 +21,15 @@ fn tokens(updates: &[Value]) -> Value {
 
 #[test]
 fn pictures_reach_the_process_in_each_form() {
-    for init in [init(&sliding_window(), &projectors::gemma3()), init(&qwen_vl("2"), &projectors::qwen("2"))] {
-        let expected = complete(&start_local(init.clone()), Endpoint::Foredraft, &chat(&[rgb8(5)]));
-        let engine = start(init);
+    let drafting = json!({"model_draft": model("draft"), "speculative": {"type": "draft", "adaptive": false}});
+    for init in [
+        init(&sliding_window(), &projectors::gemma3()),
+        init(&qwen_vl("2"), &projectors::qwen("2")),
+        with(&init(&model("target"), &model("vision")), drafting),
+    ] {
+        let alone = with(&init, json!({"model_draft": null, "speculative": null}));
+        let expected = complete(&start_local(alone), Endpoint::Foredraft, &chat(&[rgb8(5)]));
+        let engine = start(init.clone());
         assert_eq!(engine.status()["mmproj"]["vision"], true);
         let (rgb, file) = (pixels(5), bmp(WIDTH, HEIGHT, &pixels(5)));
         let rgba: Vec<u8> = rgb.chunks(3).flat_map(|pixel| [pixel[0], pixel[1], pixel[2], 77]).collect();
@@ -46,6 +52,7 @@ fn pictures_reach_the_process_in_each_form() {
             let answer = complete(&engine, Endpoint::Foredraft, &request);
             assert_eq!(answer["tokens"], expected["tokens"], "{picture}");
             assert_eq!(answer["tokens_evaluated"], expected["tokens_evaluated"], "{picture}");
+            assert!(init["model_draft"].is_null() || !answer["speculative"]["by_type"]["draft"].is_null(), "{answer}");
             let shown = call(&engine, Function::ApplyTemplate, &request);
             assert_eq!(shown["prompt"].to_string().matches("<__media__>").count(), 1, "{shown}");
             assert_eq!(shown["n_tokens"], expected["tokens_evaluated"], "{shown}");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::common::Endpoint::Foredraft;
 use crate::common::pictures::base64;
-use crate::common::{complete, model, start};
+use crate::common::{complete, model, n, start, with};
 
 const PICTURES: usize = 200;
 /// Training draws from another generator, in another language.
@@ -97,18 +97,29 @@ fn picture(random: &mut Random) -> (Value, String) {
 fn shipped_model_describes_pictures_that_it_has_never_seen() {
     let mmproj = model("vision");
     let alone = start(json!({"model_draft": null, "mmproj": mmproj}));
-    let drafting = start(json!({"mmproj": mmproj}));
-    let (mut random, mut wrong) = (Random(SEED), Vec::new());
+    let drafting = ["draft", "eagle3"].map(|draft| start(json!({"model_draft": model(draft), "mmproj": mmproj})));
+    let (mut random, mut wrong, mut drafts) = (Random(SEED), Vec::new(), [(0, 0); 2]);
     for _ in 0..PICTURES {
         let (picture, expected) = picture(&mut random);
         let content = json!([picture, {"type": "text", "text": "What is in the picture?"}]);
         let request = json!({"messages": [{"role": "user", "content": content}], "n_predict": 60, "temperature": 0});
         let answer = complete(&alone, Foredraft, &request)["content"].clone();
-        assert_eq!(complete(&drafting, Foredraft, &request)["content"], answer, "a draft changes nothing");
+        let request = with(&request, json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 3}}));
+        for (engine, (n_drafted, n_accepted)) in drafting.iter().zip(&mut drafts) {
+            let drafted = complete(engine, Foredraft, &request);
+            assert_eq!(drafted["content"], answer, "a draft changes nothing");
+            *n_drafted += n(&drafted["speculative"]["n_drafted"]);
+            *n_accepted += n(&drafted["speculative"]["n_accepted"]);
+        }
         if answer != *expected {
             wrong.push((expected, answer));
         }
     }
-    println!("{} of {PICTURES} are right", PICTURES - wrong.len());
+    println!("{} of {PICTURES} are right, drafted and accepted: {drafts:?}", PICTURES - wrong.len());
     assert!(wrong.len() <= PICTURES / 20, "{} of {PICTURES} are wrong: {wrong:#?}", wrong.len());
+    // The draft model was trained on other answers, and sees nothing.
+    assert!(
+        drafts.iter().all(|(n_drafted, _)| *n_drafted > 20 * PICTURES) && drafts[1].1 > PICTURES / 10,
+        "{drafts:?}"
+    );
 }

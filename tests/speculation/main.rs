@@ -17,6 +17,7 @@ mod heads;
 mod lookup_cache;
 mod many_runs;
 mod mtp;
+mod pictures;
 #[path = "../toolchain/mod.rs"]
 mod toolchain;
 #[path = "../common/vocabulary.rs"]

@@ -21,7 +21,7 @@ use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::prompt_fit;
 use foredraft_llama::{Token, Vocab};
 use foredraft_sampling::{Sampler, SamplingSettings};
-use foredraft_speculation::{DrafterKind, Settings, Verify};
+use foredraft_speculation::{Settings, Verify};
 
 /// Where a request runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,7 +303,6 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_total = request.prompt.len();
     let n_keep = prompt_fit::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
-    let text_start = tokens.iter().rposition(|token| *token < 0).map_or(0, |last| last + 1);
     if truncated && !request.media.is_empty() {
         return Err(media_do_not_fit(n_total, n_ctx));
     }
@@ -316,7 +315,6 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     conversations::switch(pool, index, options.conversation.as_deref(), &tokens);
     if reuses_cache && first_run.is_none() && options.session_load.is_none() {
         let drafts = request.speculative.is_some();
-        let drafts = drafts && text_start == 0;
         prefixes::copy_longest(pool, index, &tokens, &request.lora, options.n_cache_reuse, drafts);
     }
     let session_load: Option<Restored> =
@@ -359,7 +357,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let settings = request.speculative.or_else(|| offers_free_tokens.then(Settings::none));
     let speculation = settings.map(|settings| speculate(pool, index, settings, is_requested, &sampler));
     if options.cache_prompt && options.n_cache_reuse > 0 {
-        pool.drafters.reuse(index, tokens.get(text_start..).unwrap_or(&[]), options.n_cache_reuse);
+        pool.drafters.reuse(index, &tokens, options.n_cache_reuse);
     }
     let n_admissions = pool.count_admission();
     let prompt = PromptStats { n_total, n_prompt: output, n_cached, truncated };
@@ -373,7 +371,6 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         output,
         tokens,
         media: request.media,
-        text_start,
         sampler,
         edited_rows: request.logits_editor.map(EditedRows::new),
         completion,
@@ -397,8 +394,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     Ok(())
 }
 
-/// Turns off what a request with pictures or sounds cannot have: shifts of its context, and drafters that run a model, which would have to see
-/// or hear them.
+/// Turns off the shifts of a context, which a request with pictures or sounds cannot have.
 ///
 /// # Errors
 /// The engine cannot decode them, or the request asks for what is not available with them.
@@ -406,9 +402,6 @@ fn adapt_to_media(pool: &SlotPool, request: &mut Request) -> Result<()> {
     if check_media(pool, request)? {
         request.options.ends_when_full = true;
         request.options.n_cache_reuse = 0;
-        if let Some(settings) = &mut request.speculative {
-            settings.sources.retain(|kind| !matches!(kind, DrafterKind::Draft | DrafterKind::Mtp));
-        }
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use foredraft_base::error::Result;
 use foredraft_llama::{Context, EncodedMedia, MediaCache, Token};
 use foredraft_sampling::Sampler;
 use foredraft_speculation::verify::Residual;
-use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify};
+use foredraft_speculation::{Adaptive, DrafterKind, Drafters, DraftingState, Settings, Verify, text_of};
 
 /// A sequence of the KV cache, and the request that uses it.
 pub(super) struct Slot {
@@ -217,8 +217,6 @@ pub(super) struct Task {
     pub(super) tokens: Vec<Token>,
     /// The pictures and sounds whose rows are in it, as negative numbers. Such a context never shifts.
     pub(super) media: Arc<[Arc<EncodedMedia>]>,
-    /// Where in `tokens` the text after the last of them begins: drafters see no more.
-    pub(super) text_start: usize,
     pub(super) sampler: Sampler,
     /// The rows that the host's logits callback has changed, if the request has one.
     pub(super) edited_rows: Option<EditedRows>,
@@ -297,13 +295,8 @@ impl Task {
 
     /// The picture or sound that comes next after `known` tokens: see [`next_medium`].
     fn next_medium(&self, known: usize) -> (Option<(usize, bool)>, usize) {
-        let rest = self.tokens.get(known..self.text_start);
+        let rest = self.tokens.get(known..).filter(|_| !self.media.is_empty());
         rest.map_or((None, usize::MAX), |rest| next_medium(&self.media, rest))
-    }
-
-    /// The part of its context that drafters see: all, or what follows the last picture or sound.
-    pub(super) fn drafted_from(&self) -> &[Token] {
-        self.tokens.get(self.text_start..).unwrap_or(&[])
     }
 
     /// The generated tokens that are still in the context.
@@ -311,10 +304,11 @@ impl Task {
         self.tokens.get(self.output..).unwrap_or(&[])
     }
 
-    /// The context as if no shift had dropped tokens (of very long ones the end), and how many tokens of it were generated.
+    /// The text of the context as if no shift had dropped tokens (of very long ones the end), and how many tokens of it were generated.
     pub(super) fn whole_context(&self) -> (Cow<'_, [Token]>, usize) {
         if self.dropped.tokens.is_empty() {
-            return (Cow::Borrowed(self.drafted_from()), self.output().len());
+            let text = if self.media.is_empty() { Cow::from(&self.tokens) } else { text_of(&self.tokens).collect() };
+            return (text, self.output().len());
         }
         let (kept, rest) = self.tokens.split_at(self.dropped.at.min(self.tokens.len()));
         let kept = if self.dropped.n > self.dropped.tokens.len() { &[] } else { kept };

@@ -68,6 +68,11 @@ pub trait Drafter {
         let _ = (slot, prompt, least);
     }
 
+    /// Whether the contexts that it gets have the rows of pictures and sounds, which are negative numbers. Other drafters get the text alone.
+    fn sees_rows(&self) -> bool {
+        false
+    }
+
     /// Whether [`Drafter::decoded`] needs the target's hidden states after the last layer.
     fn needs_hidden(&self) -> bool {
         false
@@ -90,8 +95,8 @@ pub trait Drafter {
 pub struct DraftRequest<'a> {
     /// The slot.
     pub slot: usize,
-    /// The whole context: prompt and generated tokens. The target has not decoded the last one yet. Between the calls for a request, it
-    /// only grows at its end, except by [`Drafter::shift`].
+    /// The whole context: prompt and generated tokens, with rows if [`Drafter::sees_rows`]. The target has not decoded the last one yet.
+    /// Between the calls for a request, it only grows at its end, except by [`Drafter::shift`].
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.
     pub sampler: &'a Sampler,

@@ -27,7 +27,9 @@ pub use controller::{
     MAX_MEASURED, Prices, SequencePadding, SoFar, StepSlot, StopPolicy, another_round_pays, sizes_to_measure,
 };
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing};
-pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
+pub use drafters::{
+    ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts, text_of,
+};
 pub use forced::GrammarDrafter;
 pub use history::{CacheFile, CacheKind, Caches, NgramCache, Predicted, Prediction, Suffix, SuffixParams, read_cache};
 pub use settings::{Adaptive, DrafterKind, HEURISTIC_MAX, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};

@@ -157,7 +157,8 @@ impl Head {
         let mut row = None;
         for (number, token) in numbers.zip(added) {
             let cache = &head_slot.cache;
-            row = Some(self.batch.push(*token, number - cache.start, cache.tokens.id(), output));
+            // llama.cpp takes no row of a picture beside a state, so a token stands for it.
+            row = Some(self.batch.push((*token).max(0), number - cache.start, cache.tokens.id(), output));
         }
         self.batch.push_hidden(&self.kind.states);
         head_slot.round.in_batch.extend_from_slice(added);

@@ -138,6 +138,10 @@ impl<K: HeadKind> Drafter for HeadDrafter<K> {
         }
     }
 
+    fn sees_rows(&self) -> bool {
+        true
+    }
+
     fn needs_hidden(&self) -> bool {
         self.needs_hidden
     }

@@ -6,7 +6,8 @@ use super::input::StepInput;
 use super::plan::Wanted;
 use super::schedule::Schedule;
 use crate::slots::{Slot, Task};
-use foredraft_speculation::{ChosenDraft, Draft, Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
+use foredraft_base::Token;
+use foredraft_speculation::{ChosenDraft, Draft, Drafters, DraftingSlot, DraftingSlots, SlotDrafts, text_of};
 
 /// The drafts of a step. Kept for its memory.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub(crate) struct StepDrafts {
     pub(crate) slots: Vec<SlotDrafts>,
     /// Where each slot drafts, if it does.
     places: Vec<Option<DraftPlace>>,
+    /// The text of each slot with pictures or sounds in its context.
+    texts: Vec<Vec<Token>>,
     /// For each slot, how many tokens it wants after its context, drafted ones and filler.
     lengths: Vec<usize>,
     /// The choices of slots that decide, which take the place of drafts.
@@ -39,7 +42,8 @@ struct DraftPlace {
 impl StepDrafts {
     /// Empty drafts for that many slots.
     pub(crate) fn new(n_slots: usize) -> StepDrafts {
-        StepDrafts { slots: (0..n_slots).map(|_| SlotDrafts::default()).collect(), ..StepDrafts::default() }
+        let slots = (0..n_slots).map(|_| SlotDrafts::default()).collect();
+        StepDrafts { slots, texts: vec![Vec::new(); n_slots], ..StepDrafts::default() }
     }
 
     /// The tokens that a slot wants to decode after its context.
@@ -79,8 +83,13 @@ pub(crate) fn draft(
             room: state.may_draft().then_some(room),
         })
     }));
-    let StepDrafts { slots: slot_drafts, places, .. } = &mut *drafts;
-    let mut speculating = SpeculatingSlots { slots: &mut *slots, drafts: slot_drafts, places, is_padded };
+    let StepDrafts { slots: slot_drafts, places, texts, .. } = &mut *drafts;
+    for (slot, text) in slots.iter().zip(&mut *texts) {
+        text.clear();
+        let task = slot.task.as_ref().filter(|task| !task.media.is_empty());
+        text.extend(task.iter().flat_map(|task| text_of(&task.tokens)));
+    }
+    let mut speculating = SpeculatingSlots { slots: &mut *slots, drafts: slot_drafts, places, texts, is_padded };
     let lengths = drafters.draft(&schedule.demands, &mut speculating);
     drafts.lengths.clear();
     drafts.lengths.extend_from_slice(lengths);
@@ -94,21 +103,22 @@ struct SpeculatingSlots<'a> {
     slots: &'a mut [Slot],
     drafts: &'a mut [SlotDrafts],
     places: &'a [Option<DraftPlace>],
+    texts: &'a [Vec<Token>],
     is_padded: bool,
 }
 
 impl DraftingSlots for SpeculatingSlots<'_> {
     fn all(&mut self) -> impl Iterator<Item = DraftingSlot<'_>> {
         let is_padded = self.is_padded;
-        let all = self.slots.iter_mut().zip(&mut *self.drafts).zip(self.places);
-        all.filter_map(move |((slot, drafts), place)| {
+        let all = self.slots.iter_mut().zip(&mut *self.drafts).zip(self.places).zip(self.texts);
+        all.filter_map(move |(((slot, drafts), place), text)| {
             let DraftPlace { generated, position, room } = (*place)?;
-            let Task { tokens, text_start, sampler, speculation, .. } = slot.task.as_mut()?;
-            let tokens = tokens.get(*text_start..).unwrap_or(&[]);
+            let Task { tokens, media, sampler, speculation, .. } = slot.task.as_mut()?;
             let state = &mut speculation.as_mut()?.drafting;
             Some(DraftingSlot {
                 slot: slot.index,
                 tokens,
+                text: if media.is_empty() { tokens } else { text },
                 sampler,
                 generated,
                 position,

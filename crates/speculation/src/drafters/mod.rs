@@ -188,8 +188,9 @@ impl Drafters {
 
     /// As [`Drafter::copy`].
     pub fn copy(&mut self, from: usize, to: usize, prompt: &[Token]) {
-        for registered in &mut self.registered {
-            registered.drafter.copy(from, to, prompt);
+        let text: Vec<Token> = text_of(prompt).collect();
+        for RegisteredDrafter { drafter, .. } in &mut self.registered {
+            drafter.copy(from, to, if drafter.sees_rows() { prompt } else { &text });
         }
     }
 
@@ -233,6 +234,11 @@ impl Drafters {
             registered.drafter.forget_answers();
         }
     }
+}
+
+/// The text of a context, without the rows of pictures and sounds.
+pub fn text_of(tokens: &[Token]) -> impl Iterator<Item = Token> + '_ {
+    tokens.iter().copied().filter(|token| *token >= 0)
 }
 
 #[cfg(test)]

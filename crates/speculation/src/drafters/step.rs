@@ -18,7 +18,7 @@ use super::registered::RegisteredDrafter;
 use super::slot_drafts::{Proposals, SlotDrafts};
 use crate::Settings;
 use crate::controller::{Calibration, Decision, DraftPrices, MOST_UNREAD, Prospect, StepSlot, StopPolicy, mean_n_past};
-use crate::drafter::{Draft, DraftRequest, Drawing};
+use crate::drafter::{Draft, DraftRequest, Drafter, Drawing};
 use crate::verify::StepRandom;
 use foredraft_base::Token;
 use foredraft_sampling::Sampler;
@@ -27,8 +27,10 @@ use foredraft_sampling::Sampler;
 pub struct DraftingSlot<'a> {
     /// The slot.
     pub slot: usize,
-    /// As [`DraftRequest::tokens`].
+    /// As [`DraftRequest::tokens`], for drafters that see rows.
     pub tokens: &'a [Token],
+    /// The same for the others: see [`text_of`](super::text_of).
+    pub text: &'a [Token],
     /// The target's sampler.
     pub sampler: &'a Sampler,
     /// As [`DraftRequest::generated`].
@@ -51,7 +53,12 @@ pub trait DraftingSlots {
     fn all(&mut self) -> impl Iterator<Item = DraftingSlot<'_>>;
 }
 
-impl DraftingSlot<'_> {
+impl<'a> DraftingSlot<'a> {
+    /// The context of a drafter's request.
+    fn seen_by(&self, drafter: &dyn Drafter) -> &'a [Token] {
+        if drafter.sees_rows() { self.tokens } else { self.text }
+    }
+
     fn proposals(&self) -> Proposals<'_> {
         Proposals { state: self.state, drafts: self.drafts }
     }
@@ -137,7 +144,9 @@ impl Drafters {
         let Some(RegisteredDrafter { drafter, calibration, .. }) = self.registered.get_mut(index) else { return };
         let prices = self.controller.draft_prices();
         for slot in slots.all() {
-            let DraftingSlot { slot, tokens, sampler, generated, position, room, is_padded, state, drafts } = slot;
+            let DraftingSlot {
+                slot, text: tokens, sampler, generated, position, room, is_padded, state, drafts, ..
+            } = slot;
             let DraftingState { settings, length, drafters, .. } = &*state;
             let Some(Some(DrafterState { bias, is_free, .. })) = drafters.get(index) else { continue };
             let Some(draft) = drafts.proposals.get_mut(index) else { continue };
@@ -171,12 +180,10 @@ impl Drafters {
         self.controller.clear_prospects(steps.len());
         let (mut unread, mut unread_limited, mut is_new) = (0, 0, false);
         for slot in slots.all() {
-            let calibration = self.registered.get(index).map(|registered| &registered.calibration);
-            let Some(prospect) = calibration.and_then(|calibration| slot.prospect(index, calibration)) else {
-                continue;
-            };
+            let Some(RegisteredDrafter { drafter, calibration, .. }) = self.registered.get(index) else { continue };
+            let Some(prospect) = slot.prospect(index, calibration) else { continue };
             self.controller.expect(slot.slot, prospect);
-            let own = slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1);
+            let own = slot.seen_by(&**drafter).len().saturating_sub(slot.state.n_caught_up + 1);
             (unread, unread_limited) = (unread + own, unread_limited + own.min(MOST_UNREAD));
             is_new |= !slot.state.has_tried_model;
         }
@@ -209,7 +216,8 @@ impl Drafters {
             let wanted = controller.wants_model(slot.slot, decision, best_length);
             let demand =
                 demand_of_model(&slot, index, before, calibration, controller.draft_prices(), decision, wanted);
-            let DraftingSlot { slot, tokens, sampler, generated, position, room, state, drafts, .. } = slot;
+            let tokens = slot.seen_by(&**drafter);
+            let DraftingSlot { slot, sampler, generated, position, room, state, drafts, .. } = slot;
             let Some(of_drafter) = state.drafter_mut(index) else { continue };
             let kept_up = std::mem::replace(&mut of_drafter.keeps_up, demand.is_some() && room.is_some());
             let bias = of_drafter.bias;

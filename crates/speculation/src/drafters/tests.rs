@@ -117,6 +117,7 @@ impl Table {
         let slot = self.state.as_mut().map(|state| DraftingSlot {
             slot: 0,
             tokens: &[1, 2, 3],
+            text: &[1, 2, 3],
             sampler: &self.sampler,
             generated: 1,
             position: 1,

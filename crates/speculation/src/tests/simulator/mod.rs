@@ -190,6 +190,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, mut noise: Noise, requests: &[&Tr
                 let mut reading = vec![DraftingSlot {
                     slot: index,
                     tokens: &running.tokens,
+                    text: &running.tokens,
                     sampler: &sampler,
                     generated: 0,
                     position: 0,
@@ -214,6 +215,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, mut noise: Noise, requests: &[&Tr
             Some(DraftingSlot {
                 slot,
                 tokens: &running.tokens,
+                text: &running.tokens,
                 sampler: &sampler,
                 generated: running.generated(),
                 position: running.generated(),
