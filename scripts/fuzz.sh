@@ -25,5 +25,6 @@ unset CARGO_TARGET_DIR
 export CARGO_TARGET_DIR=$PWD/target
 FOREDRAFT_SEARCH_SECONDS=$seconds cargo test --release --quiet --test requests -- --nocapture slow_sources | grep -oE '\| .* \|$'
 FOREDRAFT_FUZZ=$executions cargo test --release --quiet --lib -- --nocapture mutations | grep -oE '\| .* \|$'
+FOREDRAFT_FUZZ=$executions cargo test --release --quiet --test against_llama -- --nocapture damaged_files | grep -oE '\| .* \|$'
 # Random turns of each chat format.
 FOREDRAFT_FUZZ=$((executions / 1000 + 100)) cargo test --release --quiet -p foredraft-chat random_turns

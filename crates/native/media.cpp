@@ -1,5 +1,6 @@
 // Wrappers of mtmd, llama.cpp's encoders of pictures and sounds. See guard.cpp.
 #include "guard.h"
+#include "kernels/native.h"
 #include "mtmd-helper.h"
 #include "mtmd.h"
 #include "native.h"
@@ -19,17 +20,13 @@ namespace {
 
 using guard::guarded;
 
-// The nodes between two questions to the caller of an encoder. Each question begins another graph, with its own threads.
+// The nodes between two questions to the interrupt of an encode, for builds whose threads do not ask it themselves (kernels/barrier.c). Each
+// question begins another graph, with its own threads.
 constexpr unsigned NODES_PER_QUESTION = 64;
 
-// The encode that runs on this thread.
-struct Encode {
-    foredraft_stops stops;
-    void * user;
-    unsigned n_nodes;
-    bool is_stopped;
-};
-thread_local Encode * current = nullptr;
+// The interrupt of the encode that runs on this thread, and the nodes since the last question.
+thread_local const foredraft_interrupt * current = nullptr;
+thread_local unsigned n_nodes = 0;
 
 // ggml's callback: with `asks`, whether to end the graph at this node; then, whether to go on.
 bool on_node(ggml_tensor *, bool asks, void *) {
@@ -37,10 +34,10 @@ bool on_node(ggml_tensor *, bool asks, void *) {
         return !asks;
     }
     if (asks) {
-        return ++current->n_nodes % NODES_PER_QUESTION == 0;
+        return ++n_nodes % NODES_PER_QUESTION == 0;
     }
-    current->is_stopped = current->is_stopped || current->stops(current->user);
-    return !current->is_stopped;
+    current->wait(current);
+    return !current->stops(current);
 }
 
 // A copy of a part of a stream that has a path, because mtmd reads paths. It is gone with this object.
@@ -111,15 +108,13 @@ mtmd_input_chunks * foredraft_media_chunks(const mtmd_context * projector, const
     });
 }
 
-const float * foredraft_media_encode(mtmd_context * projector, const mtmd_input_chunk * piece, foredraft_stops stops, void * user,
-                                       bool * stopped, char * why, size_t why_size) {
-    Encode encode = { stops, user, 0, false };
-    current = &encode;
+const float * foredraft_media_encode(mtmd_context * projector, const mtmd_input_chunk * piece, const foredraft_interrupt * interrupt, char * why,
+                                     size_t why_size) {
+    current = interrupt;
     const float * rows = guarded<const float *>(nullptr, why, why_size, [&] {
         return mtmd_encode_chunk(projector, piece) == 0 ? mtmd_get_output_embd(projector) : nullptr;
     });
     current = nullptr;
-    *stopped = encode.is_stopped;
     return rows;
 }
 

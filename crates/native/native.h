@@ -74,9 +74,8 @@ struct mtmd_context;
 struct mtmd_bitmap;
 struct mtmd_input_chunk;
 struct mtmd_input_chunks;
-
-// Asked by an encoder with its `user` every few nodes of its graph, on the thread that encodes. True: stop.
-typedef bool (*foredraft_stops)(void * user);
+// Declared in kernels/native.h.
+struct foredraft_interrupt;
 
 // Loads the encoder of an mmproj file for the model that it was made for, or returns NULL. The file is that at `path`, or, if `stream` is not NULL,
 // its `length` bytes from byte `start`. Numbers of tokens of a picture below 1 are those of the file.
@@ -92,9 +91,12 @@ struct mtmd_bitmap * foredraft_picture_new(uint32_t width, uint32_t height, cons
 // Scales and cuts a picture or a sound, and puts the model's own tokens around its pieces. Returns NULL on failure.
 struct mtmd_input_chunks * foredraft_media_chunks(
     const struct mtmd_context * projector, const struct mtmd_bitmap * medium, char * why, size_t why_size);
-// Returns the rows of a piece, valid until the next call, or NULL. `*stopped` is set to whether `stops` was true.
-const float * foredraft_media_encode(struct mtmd_context * projector, const struct mtmd_input_chunk * piece, foredraft_stops stops, void * user,
-    bool * stopped, char * why, size_t why_size);
+// The interrupt of graphs that the calling thread computes with backends of mtmd's, which have no abort callback. NULL: none. See kernels/barrier.c.
+void foredraft_set_encode_interrupt(const struct foredraft_interrupt * interrupt);
+// Returns the rows of a piece, valid until the next call, or NULL, also where `interrupt` stops the encoder. It is asked every few dozen nodes of
+// the graph, on the calling thread.
+const float * foredraft_media_encode(struct mtmd_context * projector, const struct mtmd_input_chunk * piece,
+    const struct foredraft_interrupt * interrupt, char * why, size_t why_size);
 
 // -- guard.cpp
 

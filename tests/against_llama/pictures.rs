@@ -1,23 +1,27 @@
 //! Pictures give the rows, tokens and logits that llama.cpp's mtmd gives with the same files.
 
 use std::ffi::CString;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use foredraft::api::{Function, JsonEngine};
 use foredraft::llama::{
     Batch, BatchInput, Bitmap, Context, ContextParams, CutMedia, Interrupt, MediaPiece, MediaRows, Model, ModelParams,
-    PauseGate, Projector, ProjectorParams, ThreadPool, WeightType, kernel_calls, kernels_are_used, replacements,
+    PauseGate, Projector, ProjectorParams, ThreadPool, ThreadPriority, ThreadSettings, WeightType, kernel_calls,
+    kernels_are_used, replacements,
 };
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
 use crate::common::Endpoint::{Foredraft, Plain};
 use crate::common::Requests;
+use crate::common::mutations::damage;
 use crate::common::pictures::{HEIGHT, WIDTH, base64, bmp, chat, pixels, png, png_of, rgb8};
 use crate::common::root;
 use crate::common::sounds::sound;
 use crate::common::tiny_models::{
-    TensorType, delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window,
+    TensorType, delta_net, delta_net_mtp, hybrid, mtp_layers, projectors, qwen_vl, sliding_window, with_tokens,
 };
 use crate::common::{complete, drain, model, n, start, submit, with};
 
@@ -54,7 +58,11 @@ pub fn projector(model: &Arc<Model>, path: &str) -> Projector {
 
 fn rows(projector: &Projector, picture: &CutMedia) -> Vec<f32> {
     let stop: foredraft::llama::StopSignal = Arc::new(|| false);
-    projector.encode(picture, &stop).expect("rows")
+    projector.encode(picture, &PauseGate::default(), &threads(), &stop).expect("rows")
+}
+
+pub fn threads() -> Arc<ThreadPool> {
+    Arc::new(ThreadPool::new(THREADS).expect("threads"))
 }
 
 fn context_params() -> ContextParams {
@@ -66,9 +74,8 @@ fn context(model: &Arc<Model>) -> Context {
 }
 
 fn context_of(model: &Arc<Model>, params: &ContextParams) -> Context {
-    let threads = Arc::new(ThreadPool::new(THREADS).expect("threads"));
     let interrupt = Arc::new(Interrupt::new(Arc::new(PauseGate::default())));
-    Context::new(model, params, &threads, &interrupt).expect("a context")
+    Context::new(model, params, &threads(), &interrupt).expect("a context")
 }
 
 /// The logits after a text, a picture and a text. `step`: the rows in a decode, where they are causal.
@@ -207,9 +214,15 @@ fn kinds() -> [(String, String); 6] {
     ]
 }
 
+/// Those, and one whose pictures are cut into squares between tags.
+fn kinds_with_squares() -> impl Iterator<Item = (String, String)> {
+    let squares = (with_tokens(&projectors::TAGS_OF_IDEFICS3), projectors::idefics3(32));
+    kinds().into_iter().chain([squares])
+}
+
 #[test]
 fn logits_after_a_picture_are_those_of_mtmd() {
-    for (path, mmproj) in kinds() {
+    for (path, mmproj) in kinds_with_squares() {
         let model = load(&path);
         let projector = projector(&model, &mmproj);
         let picture = projector.cut(&bitmap(7)).expect("a picture");
@@ -266,9 +279,17 @@ fn smaller_weights_give_what_a_file_of_them_gives() {
     let made = Projector::load(&model, &quantizing).expect("a projector");
     let of = |projector: &Projector| {
         let picture = projector.cut(&bitmap(7)).expect("a picture");
-        let before = kernel_calls().products;
-        rows(projector, &picture);
-        let n_products = kernel_calls().products - before;
+        // The calls are counted by threads, and an encode has one of its own, which asks.
+        let n_products = Arc::new(Mutex::new(0));
+        let counting: foredraft::llama::StopSignal = Arc::new({
+            let n_products = Arc::clone(&n_products);
+            move || {
+                *n_products.lock().expect("no panic") = kernel_calls().products;
+                false
+            }
+        });
+        projector.encode(&picture, &PauseGate::default(), &threads(), &counting).expect("rows");
+        let n_products = *n_products.lock().expect("no panic");
         (logits(&model, projector, &picture, 64), n_products)
     };
     let n_vocab = model.vocab().n_tokens();
@@ -361,10 +382,74 @@ fn an_encode_ends_when_it_is_stopped() {
         let asked = Arc::clone(&asked);
         move || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 1
     });
-    let error = projector.encode(&picture, &signal).expect_err("it is stopped");
+    let pauses = Arc::new(PauseGate::default());
+    let error = projector.encode(&picture, &pauses, &threads(), &signal).expect_err("it is stopped");
     assert_eq!(error.code().as_str(), "cancelled");
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 2, "before the encode, and within it");
     assert!(!rows(&projector, &picture).is_empty(), "a later encode is whole");
+}
+
+#[test]
+fn an_encode_asks_after_each_operation_and_sleeps_in_a_pause() {
+    if !replacements().barrier {
+        return;
+    }
+    let model = load(&sliding_window());
+    let projector = projector(&model, &projectors::gemma3());
+    let picture = projector.cut(&bitmap(1)).expect("a picture");
+    let (pauses, n_asked) = (Arc::new(PauseGate::default()), Arc::new(AtomicUsize::new(0)));
+    let (reached, is_reached) = std::sync::mpsc::sync_channel(1);
+    let signal: foredraft::llama::StopSignal = Arc::new({
+        let (pauses, n_asked) = (Arc::clone(&pauses), Arc::clone(&n_asked));
+        move || {
+            if n_asked.fetch_add(1, Ordering::Relaxed) == 5 {
+                pauses.set(1);
+                reached.send(()).expect("the test waits");
+            }
+            false
+        }
+    });
+    let encoded = std::thread::scope(|scope| {
+        let encode = scope.spawn(|| projector.encode(&picture, &pauses, &threads(), &signal).expect("rows"));
+        is_reached.recv().expect("the encode asks");
+        std::thread::sleep(Duration::from_millis(50));
+        // Each thread asks once more before it sleeps, and when it wakes for no reason.
+        let n_in_pause = n_asked.load(Ordering::Relaxed);
+        assert!((6..=20).contains(&n_in_pause), "{n_in_pause}");
+        pauses.set(0);
+        encode.join().expect("rows")
+    });
+    assert!(n_asked.load(Ordering::Relaxed) > 40, "{n_asked:?} questions");
+    assert_eq!(encoded, rows(&projector, &picture));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_encode_has_the_priority_of_the_engines_threads() {
+    let model = load(&sliding_window());
+    let projector = projector(&model, &projectors::gemma3());
+    let picture = projector.cut(&bitmap(1)).expect("a picture");
+    let policies = |priority| {
+        let settings = ThreadSettings { priority, ..ThreadSettings::default() };
+        let threads = ThreadPool::with_settings(THREADS, &[settings], None).expect("threads");
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let signal: foredraft::llama::StopSignal = Arc::new({
+            let found = Arc::clone(&found);
+            move || {
+                let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+                let after_name = stat.rsplit_once(") ").expect("a name").1;
+                found.lock().expect("no panic").push(after_name.split(' ').nth(38).map(str::to_owned));
+                false
+            }
+        });
+        projector.encode(&picture, &PauseGate::default(), &threads, &signal).expect("rows");
+        let mut found = std::mem::take(&mut *found.lock().expect("no panic"));
+        found.dedup();
+        found
+    };
+    // SCHED_OTHER and SCHED_BATCH.
+    assert_eq!(policies(ThreadPriority::Normal), [Some("0".to_owned())]);
+    assert_eq!(policies(ThreadPriority::Low), [Some("3".to_owned())]);
 }
 
 #[test]
@@ -477,28 +562,13 @@ fn jpeg() -> Vec<u8> {
 
 #[test]
 fn damaged_files_of_pictures_end_as_errors_or_pictures() {
-    let mut state = 1_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as usize
-    };
     let bmp = bmp(WIDTH, HEIGHT, &pixels(3));
-    for (file, most) in [(bmp[..200].to_vec(), 64), (bmp, 64), (png(8, 8, &pixels(3)[..192]), 300), (jpeg(), 1000)] {
-        for _ in 0..3000 {
-            let mut damaged = file.clone();
-            for _ in 0..3 {
-                let at = next() % damaged.len().min(most);
-                match next() % 4 {
-                    0 => drop(damaged.remove(at)),
-                    1 => damaged.insert(at, next() as u8),
-                    _ => damaged[at] = next() as u8,
-                }
-            }
-            if let Ok(bitmap) = Bitmap::from_file(&damaged) {
-                assert_eq!(bitmap.bytes().len(), (bitmap.width() * bitmap.height() * 3) as usize);
-            }
+    let files = [(bmp[..200].to_vec(), 64), (bmp, 64), (png(8, 8, &pixels(3)[..192]), 300), (jpeg(), 1000)];
+    damage("files of pictures", &files, 12_000, |damaged| {
+        if let Ok(bitmap) = Bitmap::from_file(damaged) {
+            assert_eq!(bitmap.bytes().len(), (bitmap.width() * bitmap.height() * 3) as usize);
         }
-    }
+    });
 }
 
 #[test]
@@ -540,7 +610,7 @@ pub fn refused(engine: &JsonEngine, request: &Value) -> String {
 
 #[test]
 fn chats_with_a_picture_have_the_tokens_of_mtmd() {
-    for kind in kinds() {
+    for kind in kinds_with_squares() {
         let (path, mmproj) = &kind;
         let n_vocab = load(path).vocab().n_tokens();
         let engine = of_kind(&kind, json!({}));
@@ -566,7 +636,7 @@ fn chats_with_a_picture_have_the_tokens_of_mtmd() {
 
 #[test]
 fn a_picture_gives_the_same_new_cached_beside_others_and_drafted() {
-    for kind in kinds() {
+    for kind in kinds_with_squares() {
         let mmproj = &kind.1;
         let fresh = |more: Value| of_kind(&kind, more);
         let request = with(&chat(&[rgb8(1), rgb8(2)]), json!({"temperature": 0.9, "seed": 3, "repeat_penalty": 1.2}));
@@ -662,7 +732,7 @@ fn pictures_that_cannot_be_shown_are_errors() {
     }
     let in_system = json!({"messages": [{"role": "system", "content": [rgb8(1)]}, {"role": "user", "content": "a"}]});
     assert!(refused(&engine, &in_system).contains("messages[0].content[0]: expected text"));
-    let all: Vec<Value> = (0..33).map(|_| rgb8(1)).collect();
+    let all: Vec<Value> = (0..1000).map(|_| rgb8(1)).collect();
     assert!(refused(&engine, &chat(&all)).contains("expected at most 32 pictures"));
     let most = complete(&engine, Foredraft, &chat(&all[..8]));
     assert!(n(&most["tokens_evaluated"]) > 100);

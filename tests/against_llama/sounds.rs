@@ -7,9 +7,11 @@ use foredraft::llama::{MediaCache, PauseGate, StopSignal};
 use serde_json::{Value, json};
 
 use super::pictures::{
-    Medium, call, greedy_of_mtmd, load, logits, logits_of_mtmd, of_kind, projector, refused, tokens_of, with_eyes,
+    Medium, call, greedy_of_mtmd, load, logits, logits_of_mtmd, of_kind, projector, refused, threads, tokens_of,
+    with_eyes,
 };
 use crate::common::Endpoint::Foredraft;
+use crate::common::mutations::damage;
 use crate::common::pictures::{HEIGHT, WIDTH, bmp, chat, pixels, rgb8};
 use crate::common::sounds::{flac, mp3, samples, sound, sound_part, wav, wav_of};
 use crate::common::tiny_models::{delta_net, hybrid, projectors, qwen_vl, sliding_window};
@@ -229,12 +231,13 @@ fn files_whose_rows_are_in_memory_are_not_read_again() {
     let model = load(&sliding_window());
     let stop: StopSignal = Arc::new(|| false);
     let pauses = Arc::new(PauseGate::default());
-    let cache = |most: usize| MediaCache::new(projector(&model, &projectors::pictures_and_sounds()), most, &pauses);
+    let cache =
+        |most: usize| MediaCache::new(projector(&model, &projectors::pictures_and_sounds()), most, &pauses, &threads());
     let tone = wav(16_000, &samples(1, 4000));
     let picture = bmp(WIDTH, HEIGHT, &pixels(1));
     let (kept, none) = (cache(1 << 20), cache(0));
     for (file, is_sound) in [(&tone, true), (&picture, false)] {
-        let numbers = |cache: &MediaCache| cache.number_file(file, is_sound).expect("numbers");
+        let numbers = |cache: &MediaCache| cache.number_file(file, is_sound, &stop).expect("numbers");
         let new = numbers(&kept);
         assert!(!new.is_encoded());
         let rows = kept.encode(&new, &stop).expect("rows");
@@ -242,19 +245,24 @@ fn files_whose_rows_are_in_memory_are_not_read_again() {
         assert!(again.is_encoded());
         assert!(again.tokens().eq(new.tokens()));
         assert!(Arc::ptr_eq(&kept.encode(&again, &stop).expect("rows"), &rows));
-        assert!(kept.number_file(file, !is_sound).is_err(), "the file is of the other kind");
+        assert!(kept.number_file(file, !is_sound, &stop).is_err(), "the file is of the other kind");
         none.encode(&numbers(&none), &stop).expect("rows");
         assert!(!numbers(&none).is_encoded());
     }
+    let stopped: StopSignal = Arc::new(|| true);
+    for (file, is_sound) in [(&tone, true), (&picture, false)] {
+        let error = none.number_file(file, is_sound, &stopped).expect_err("it is stopped before its spectrum is made");
+        assert_eq!(error.code().as_str(), "cancelled");
+    }
     // What was numbered goes on when others have taken its memory.
     let small = cache(4000);
-    let first = small.number_file(&tone, true).expect("numbers");
+    let first = small.number_file(&tone, true, &stop).expect("numbers");
     let rows = small.encode(&first, &stop).expect("rows");
-    let again = small.number_file(&tone, true).expect("numbers");
+    let again = small.number_file(&tone, true, &stop).expect("numbers");
     assert!(again.is_encoded());
-    let other = small.number_file(&wav(16_000, &samples(2, 4000)), true).expect("numbers");
+    let other = small.number_file(&wav(16_000, &samples(2, 4000)), true, &stop).expect("numbers");
     small.encode(&other, &stop).expect("rows");
-    assert!(!small.number_file(&tone, true).expect("numbers").is_encoded());
+    assert!(!small.number_file(&tone, true, &stop).expect("numbers").is_encoded());
     assert!(Arc::ptr_eq(&small.encode(&again, &stop).expect("rows"), &rows));
 }
 
@@ -262,29 +270,14 @@ fn files_whose_rows_are_in_memory_are_not_read_again() {
 fn damaged_files_of_sounds_end_as_errors_or_sounds() {
     let model = load(&sliding_window());
     let projector = projector(&model, &projectors::ultravox());
-    let mut state = 1_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as usize
-    };
     let tone = samples(1, 300);
-    for (file, most) in [(wav(16_000, &tone), 60), (flac(16_000, &tone, 300), 80), (mp3(), 200), (mp3(), 2000)] {
-        let mut n_heard = 0;
-        for _ in 0..2000 {
-            let mut damaged = file.clone();
-            for _ in 0..3 {
-                let at = next() % damaged.len().min(most);
-                match next() % 4 {
-                    0 => drop(damaged.remove(at)),
-                    1 => damaged.insert(at, next() as u8),
-                    _ => damaged[at] = next() as u8,
-                }
-            }
-            if let Ok(bitmap) = projector.sound(&damaged) {
-                assert!(bitmap.is_sound() && bitmap.bytes().len() <= 600 * 16_000 * 4);
-                n_heard += 1;
-            }
+    let files = [(wav(16_000, &tone), 60), (flac(16_000, &tone, 300), 80), (mp3(), 200), (mp3(), 2000)];
+    let mut n_heard = 0;
+    damage("files of sounds", &files, 8_000, |damaged| {
+        if let Ok(bitmap) = projector.sound(damaged) {
+            assert!(bitmap.is_sound() && bitmap.bytes().len() <= 600 * 16_000 * 4);
+            n_heard += 1;
         }
-        assert!(n_heard > 0);
-    }
+    });
+    assert!(n_heard > 0);
 }

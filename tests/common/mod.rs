@@ -7,6 +7,7 @@ pub mod chat;
 mod endpoint;
 #[path = "gguf.rs"]
 pub mod gguf;
+pub mod mutations;
 pub mod pictures;
 pub mod sounds;
 pub mod tiny_models;

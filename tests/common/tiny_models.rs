@@ -534,6 +534,25 @@ pub fn sliding_window() -> String {
     model.write("sliding-window")
 }
 
+/// The same model with these texts in the places of its last tokens, as they stand in a vocabulary.
+pub fn with_tokens(texts: &[&str]) -> String {
+    const KEY: &str = "tokenizer.ggml.tokens";
+    let mut model = Writer::without("gemma3", KEY);
+    let shipped = Gguf::read(&super::model("draft"));
+    let own = shipped.tokens();
+    let kept = own.iter().take(own.len() - texts.len()).map(|range| &shipped.bytes[range.clone()]);
+    model.entry(KEY, 9, |bytes| {
+        bytes.extend(8_u32.to_le_bytes());
+        bytes.extend((own.len() as u64).to_le_bytes());
+        for text in kept.chain(texts.iter().map(|text| text.as_bytes())) {
+            bytes.extend((text.len() as u64).to_le_bytes());
+            bytes.extend(text);
+        }
+    });
+    window(&mut model);
+    model.write("with-tokens")
+}
+
 /// BERT: an encoder with bidirectional attention and no KV cache, for embeddings only.
 pub fn encoder() -> String {
     bert(1).write("encoder")

@@ -214,6 +214,11 @@ impl WorkerHandle {
         Ok(Reservation { engine: self, handle, requests, is_prepared, is_sent: false, _open: closed })
     }
 
+    /// The threads of the engine's decodes.
+    pub fn threads(&self) -> &Arc<ThreadPool> {
+        &self.shared.threads
+    }
+
     /// Gives the engine the numbers of pictures and sounds in its token lists, for saved states that have some.
     pub fn set_media(&self, media: Arc<MediaCache>) {
         // A load has one projector.

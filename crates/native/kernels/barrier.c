@@ -111,7 +111,23 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
 // The interrupt of the engine whose graph the pool computes. NULL: none.
 static const struct foredraft_interrupt * interrupt_of(const struct ggml_threadpool * pool) {
     const struct ggml_cplan * plan = pool->cplan;
-    return plan != NULL && plan->abort_callback == foredraft_interrupted ? plan->abort_callback_data : NULL;
+    const bool has = plan != NULL && __atomic_load_n(&plan->abort_callback, __ATOMIC_ACQUIRE) == foredraft_interrupted;
+    return has ? plan->abort_callback_data : NULL;
+}
+
+// The interrupt of the encoder's graphs that this thread computes. NULL: none.
+static _Thread_local const struct foredraft_interrupt * of_encode = NULL;
+
+// Declared in ../native.h, which includes llama.h.
+void foredraft_set_encode_interrupt(const struct foredraft_interrupt * interrupt) { of_encode = interrupt; }
+
+// Gives the plan of an encoder's graph its interrupt, for all threads of the pool. mtmd shows nobody its backends, so no one can set their callback.
+static void complete_plan(const struct ggml_threadpool * pool) {
+    struct ggml_cplan * plan = pool->cplan;
+    if (of_encode != NULL && plan != NULL && plan->abort_callback == NULL) {
+        plan->abort_callback_data = (void *) of_encode;
+        __atomic_store_n(&plan->abort_callback, foredraft_interrupted, __ATOMIC_RELEASE);
+    }
 }
 
 bool foredraft_interrupted(void * interrupt) {
@@ -160,6 +176,7 @@ uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, mem
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }
 
 void foredraft_barrier(struct ggml_threadpool * tp) {
+    complete_plan(tp);
     // A thread waits here only before it arrives: afterwards the graph may end at any time, and its plan with it. Arrived ones sleep soon.
     foredraft_wait_while_paused(tp);
     const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK;

@@ -115,10 +115,11 @@ impl LocalEngine {
         is_aborted: &StopSignal,
     ) -> Result<LocalEngine> {
         let (models, worker) = engine::load(&load.config, pauses, notify, progress)?;
-        let media = projector(&load, &models)?.map(|(projector, most)| MediaCache::new(projector, most, pauses));
-        let media = media.map(Arc::new);
-        if let (Some(worker), Some(media)) = (&worker, &media) {
-            worker.set_media(Arc::clone(media));
+        let mut media = None;
+        if let (Some(worker), Some((projector, most))) = (&worker, projector(&load, &models)?) {
+            let made = Arc::new(MediaCache::new(projector, most, pauses, worker.threads()));
+            worker.set_media(Arc::clone(&made));
+            media = Some(made);
         }
         let n_logged = load.warnings.len();
         load.warn_about_missing_devices();

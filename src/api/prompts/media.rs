@@ -10,7 +10,7 @@ use crate::api::wire::request::{
     ChatInput, MediaKind, MediaSource, from_base64, is_mark, mark_of, marks_in, media_file,
 };
 use crate::error::{Error, Result};
-use crate::llama::{Bitmap, EncodedMedia, MediaCache, NumberedMedia, Token, Vocab};
+use crate::llama::{Bitmap, EncodedMedia, MediaCache, NumberedMedia, StopSignal, Token, Vocab};
 
 /// The text that stands for a picture or a sound where a prompt is shown, as in llama.cpp.
 pub const MEDIA: &str = "<__media__>";
@@ -43,7 +43,7 @@ impl ChatMedia {
         }
         let numbered = chat.media.iter().map(|given| {
             interrupt.check()?;
-            number(&given.source, &cache).map_err(|error| error.within(&given.name))
+            number(&given.source, &cache, &interrupt.for_template()).map_err(|error| error.within(&given.name))
         });
         let numbered = numbered.collect::<Result<_>>()?;
         Ok(ChatMedia { cache: Some(cache), numbered })
@@ -114,11 +114,11 @@ pub(super) fn shown(mut text: String, chat: &ChatInput) -> String {
     text
 }
 
-fn number(source: &MediaSource, cache: &MediaCache) -> Result<NumberedMedia> {
+fn number(source: &MediaSource, cache: &MediaCache, stops: &StopSignal) -> Result<NumberedMedia> {
     let decoded = |text: &str| from_base64(text).ok_or_else(|| Error::invalid("expected base64, got other characters"));
     match source {
-        MediaSource::Path(kind, path) => cache.number_file(&media_file(path)?, *kind == MediaKind::Sounds),
-        MediaSource::File(kind, base64) => cache.number_file(&decoded(base64)?, *kind == MediaKind::Sounds),
+        MediaSource::Path(kind, path) => cache.number_file(&media_file(path)?, *kind == MediaKind::Sounds, stops),
+        MediaSource::File(kind, base64) => cache.number_file(&decoded(base64)?, *kind == MediaKind::Sounds, stops),
         MediaSource::Pixels { width, height, bytes_per_pixel, base64 } => {
             cache.number(&Bitmap::from_pixels(*width, *height, *bytes_per_pixel, decoded(base64)?)?)
         }

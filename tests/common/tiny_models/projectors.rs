@@ -183,9 +183,13 @@ pub fn wide(matrices: TensorType) -> String {
     model.write(&format!("projector-wide-{}", matrices as u32))
 }
 
-/// That of Idefics 3 with rows of `n_embd` numbers: pieces of 4 rows, and tags that a vocabulary has to have.
+/// Tags that a vocabulary has to have for a projector of Idefics 3, as they stand there.
+pub const TAGS_OF_IDEFICS3: [&str; 2] = ["<fake_token_around_image>", "<global-img>"];
+
+/// That of Idefics 3 with rows of `n_embd` numbers: pieces of 4 rows of squares of a picture, and of the whole, between tags.
 pub fn idefics3(n_embd: u64) -> String {
     let mut model = vision("idefics3", 2);
+    model.number("vision.preproc_image_size", 2 * IMAGE);
     model.random("mm.model.fc.weight", &[WIDTH * MERGE * MERGE, n_embd], 0.3);
     model.write(&format!("projector-idefics3-{n_embd}"))
 }

@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::bitmap::Bitmap;
 use super::projector::{CutMedia, MediaPiece, MediaRows, Projector};
-use crate::{Batch, BatchInput, PauseGate, SeqId, Token};
-use foredraft_base::error::{Error, Result};
+use crate::{Batch, BatchInput, PauseGate, SeqId, ThreadPool, Token};
+use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::work::StopSignal;
 use foredraft_base::{RowSpan, SavedMedia};
 
@@ -25,6 +25,8 @@ pub struct MediaCache {
     projector: Projector,
     /// While they are closed, no encode goes on.
     pauses: Arc<PauseGate>,
+    /// The engine's threads, whose settings those of an encode have.
+    threads: Arc<ThreadPool>,
     /// The most bytes of rows in memory.
     most: usize,
     known: Mutex<KnownMedia>,
@@ -70,10 +72,11 @@ pub struct EncodedMedia {
 
 impl MediaCache {
     /// A cache of this encoder with at most `most` bytes of rows. It encodes nothing while the engine is paused.
-    pub fn new(projector: Projector, most: usize, pauses: &Arc<PauseGate>) -> MediaCache {
+    pub fn new(projector: Projector, most: usize, pauses: &Arc<PauseGate>, threads: &Arc<ThreadPool>) -> MediaCache {
         let (first_rows, by_first) = Default::default();
         let known = KnownMedia { next_row: FIRST_ROW, first_rows, by_first, encoded: Vec::new() };
-        MediaCache { projector, pauses: Arc::clone(pauses), most, known: Mutex::new(known) }
+        let (pauses, threads) = (Arc::clone(pauses), Arc::clone(threads));
+        MediaCache { projector, pauses, threads, most, known: Mutex::new(known) }
     }
 
     /// The encoder.
@@ -81,19 +84,25 @@ impl MediaCache {
         &self.projector
     }
 
-    /// Reads and cuts the file of a picture or a sound, and gives it its numbers. A file whose rows are in memory is not read again.
+    /// Reads and cuts the file of a picture or a sound, and gives it its numbers. A file whose rows are in memory is not read again. Between these, it
+    /// sleeps while the engine is paused. mtmd does each in one go: it scales the spectrum of a sound by its largest value, so no part of it is final
+    /// before all are there.
     ///
     /// # Errors
-    /// Those of [`Bitmap::from_file`], [`Projector::sound`] and [`MediaCache::number`].
-    pub fn number_file(&self, file: &[u8], is_sound: bool) -> Result<NumberedMedia> {
+    /// Those of [`Bitmap::from_file`], [`Projector::sound`] and [`MediaCache::number`]. [`Code::Cancelled`]: `stops` was true.
+    pub fn number_file(&self, file: &[u8], is_sound: bool, stops: &StopSignal) -> Result<NumberedMedia> {
         let hash = Sha256::new_with_prefix([u8::from(is_sound)]).chain_update(file).finalize().into();
         let known = self.known.lock().encoded.iter().find(|encoded| encoded.file == Some(hash)).map(Arc::clone);
         if let Some(encoded) = known {
             let (pieces, first) = (Arc::clone(&encoded.pieces), encoded.first);
             return Ok(NumberedMedia { pieces, first, file: Some(hash), state: MediaState::Encoded(encoded) });
         }
-        let bitmap = if is_sound { self.projector.sound(file) } else { Bitmap::from_file(file) };
-        Ok(NumberedMedia { file: Some(hash), ..self.number(&bitmap?)? })
+        let bitmap = if is_sound { self.projector.sound(file) } else { Bitmap::from_file(file) }?;
+        self.pauses.wait_while(|| !stops());
+        if stops() {
+            return Err(Error::new(Code::Cancelled, "a picture or a sound was interrupted before it was encoded"));
+        }
+        Ok(NumberedMedia { file: Some(hash), ..self.number(&bitmap)? })
     }
 
     /// Cuts a picture or a sound, and gives it its numbers: those that the same one had before.
@@ -153,12 +162,7 @@ impl MediaCache {
             (None, MediaState::Encoded(encoded)) => return Ok(Arc::clone(encoded)),
             (None, MediaState::Cut(cut)) => cut,
         };
-        let (pauses, stops) = (Arc::clone(&self.pauses), Arc::clone(stops));
-        let waits_or_stops: StopSignal = Arc::new(move || {
-            pauses.wait_while(|| !stops());
-            stops()
-        });
-        let rows = self.projector.encode(cut, &waits_or_stops)?;
+        let rows = self.projector.encode(cut, &self.pauses, &self.threads, stops)?;
         let (first, file, pieces) = (numbered.first, numbered.file, Arc::clone(&numbered.pieces));
         let encoded = Arc::new(EncodedMedia { first, file, pieces, n_embd: self.projector.n_embd(), rows });
         self.known.lock().keep(Arc::clone(&encoded), self.most);

@@ -3,6 +3,7 @@
 
 pub(super) mod bitmap;
 pub(super) mod cache;
+mod encode;
 mod header;
 mod inflated;
 pub(super) mod projector;

@@ -1,6 +1,6 @@
 //! The encoder of an mmproj file, and what it makes of a picture or a sound.
 
-use std::ffi::c_void;
+use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -8,14 +8,19 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use super::bitmap::Bitmap;
+use super::encode::EncodeInterrupt;
 use super::sound_file;
 use crate::guard::ErrorBuffer;
 use crate::model::identity::sample_source;
 use crate::sources::gguf_source::{GgufFile, GgufSource, Role, WeightType};
-use crate::{Model, RowPlace, Token, log};
+use crate::{Model, PauseGate, RowPlace, ThreadPool, Token, log};
 use foredraft_base::error::{Code, Error, Result};
 use foredraft_base::work::StopSignal;
+use foredraft_host::forks;
 use foredraft_native::{foredraft_media_chunks, foredraft_media_encode, foredraft_projector_load};
+
+/// The stack of the thread that encodes, in bytes.
+const ENCODE_STACK: usize = 1 << 20;
 
 /// The settings of a [`Projector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,32 +248,49 @@ impl Projector {
         }
     }
 
-    /// Encodes a picture or a sound: the rows of all its pieces, one after the other. Another encode is waited for. `stops` is asked every few operations.
+    /// Encodes a picture or a sound: the rows of all its pieces, one after the other. Another encode is waited for. The encoder sleeps while `pauses`
+    /// is closed, and has the priority, the CPUs and the frame budget of `threads`. `stops` is asked after each operation.
+    ///
+    /// Each piece is a graph. mtmd's batches are for pieces of one size and for four kinds of encoders (`support_batch`), and save nothing that counts:
+    /// the products of one piece have hundreds of rows already.
     ///
     /// # Errors
     /// [`Code::Cancelled`]: `stops` was true. The encoder fails, or there is no memory.
-    pub fn encode(&self, medium: &CutMedia, stops: &StopSignal) -> Result<Vec<f32>> {
-        unsafe extern "C" fn ask(user: *mut c_void) -> bool {
-            // SAFETY: `user` is the signal of `encode`, which lives during the call.
-            unsafe { (*user.cast::<StopSignal>())() }
-        }
+    pub fn encode(
+        &self,
+        medium: &CutMedia,
+        pauses: &PauseGate,
+        threads: &ThreadPool,
+        stops: &StopSignal,
+    ) -> Result<Vec<f32>> {
+        // On a thread of its own, because threads that mtmd starts inherit the priority.
+        let encode = || {
+            threads.place_starter();
+            self.encode_here(medium, &EncodeInterrupt::new(pauses, threads, stops))
+        };
+        forks::run_with_stack("foredraft-see", ENCODE_STACK, encode)
+            .map_err(|error| Error::exhausted(format!("no thread for the encoder of pictures and sounds: {error}")))?
+            .unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn encode_here(&self, medium: &CutMedia, interrupt: &EncodeInterrupt<'_>) -> Result<Vec<f32>> {
         let mut rows = Vec::new();
         for (chunk, piece) in medium.chunks().zip(&medium.pieces) {
             let MediaPiece::Rows(MediaRows { n, .. }) = piece else { continue };
             let _alone = self.encoding.lock();
-            let (mut why, mut is_stopped) = (ErrorBuffer::new(), stops());
+            let mut why = ErrorBuffer::new();
             // SAFETY: the projector and the chunk are alive, no other thread encodes, and the rows are copied before the next encode. Their
             // number is that of the chunk's tokens, with the numbers of an input of the model each. The guard catches exceptions.
             let (encoded, errors) = log::collecting(|| unsafe {
-                if is_stopped {
+                if interrupt.asks() {
                     return None;
                 }
-                let user = std::ptr::from_ref(stops).cast_mut().cast();
-                let (ptr, is_stopped) = (self.ptr.as_ptr(), &raw mut is_stopped);
-                let encoded = foredraft_media_encode(ptr, chunk, Some(ask), user, is_stopped, why.ptr(), why.size());
+                let ptr = self.ptr.as_ptr();
+                let encode = |interrupt| foredraft_media_encode(ptr, chunk, interrupt, why.ptr(), why.size());
+                let encoded = interrupt.during(encode);
                 (!encoded.is_null()).then(|| std::slice::from_raw_parts(encoded, n * self.n_embd()))
             });
-            if is_stopped {
+            if interrupt.is_stopped() {
                 return Err(Error::new(Code::Cancelled, "the encoding of a picture or a sound was interrupted"));
             }
             rows.extend_from_slice(

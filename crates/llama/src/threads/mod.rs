@@ -229,15 +229,25 @@ impl ThreadPool {
         let Some(pacer) = &self.pacer else { return };
         let start = Instant::now();
         let wait = pacer.lock().wait(kind, start, thread_cpu_time());
-        loop {
-            let left = wait.saturating_sub(start.elapsed());
-            if left.is_zero() || interrupt.stops_now() {
-                break;
-            }
-            std::thread::sleep(left.min(CHECK_INTERVAL));
-        }
+        sleep_from(start, wait, || interrupt.stops_now());
         if !wait.is_zero() {
             pacing::paused(start.elapsed());
+        }
+    }
+
+    /// Charges the frame budget for processor time of other work than decodes, and waits while it is used up, or until `stops`.
+    pub(super) fn pace(&self, ran: Duration, stops: impl Fn() -> bool) {
+        if let Some(pacer) = &self.pacer {
+            let start = Instant::now();
+            let wait = pacer.lock().charge(ran, start);
+            sleep_from(start, wait, stops);
+        }
+    }
+
+    /// Applies the priority and the CPUs of the engine's first threads to the calling thread, which starts others.
+    pub(super) fn place_starter(&self) {
+        if let Some(placed) = self.all.first().filter(|placed| !placed.settings.is_plain()) {
+            placement::place(ThreadSettings { strict: false, ..placed.settings }.of_caller(1));
         }
     }
 
@@ -306,6 +316,17 @@ impl ThreadPool {
 
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed)
+    }
+}
+
+/// Sleeps until `wait` after `start`, or until `stops`.
+fn sleep_from(start: Instant, wait: Duration, stops: impl Fn() -> bool) {
+    loop {
+        let left = wait.saturating_sub(start.elapsed());
+        if left.is_zero() || stops() {
+            return;
+        }
+        std::thread::sleep(left.min(CHECK_INTERVAL));
     }
 }
 

@@ -64,7 +64,7 @@ impl Pacer {
         };
         let cost = self.costs.get(&kind).map_or(Duration::ZERO, |seconds| Duration::from_secs_f64(*seconds));
         if self.used + cost <= self.budget.busy {
-            return Duration::ZERO;
+            return self.until_start(now);
         }
         self.begin(end);
         end.saturating_duration_since(now)
@@ -80,6 +80,24 @@ impl Pacer {
         let seconds = busy.as_secs_f64();
         let cost = self.costs.entry(kind).or_insert(seconds);
         *cost += LATEST * (seconds - *cost);
+    }
+
+    /// Charges for work that is no decode and has used `busy` until `now`, also beside decodes. Returns the time for which it must wait.
+    pub(crate) fn charge(&mut self, busy: Duration, now: Instant) -> Duration {
+        let end = |this: &Pacer| this.start.and_then(|start| start.checked_add(this.length()));
+        if end(self).is_none_or(|end| now >= end) {
+            self.begin(now);
+        }
+        self.used += busy;
+        if let Some(end) = end(self).filter(|_| self.used >= self.budget.busy) {
+            self.begin(end);
+        }
+        self.until_start(now)
+    }
+
+    /// The time until the interval begins, if other work has used up the one before it.
+    fn until_start(&self, now: Instant) -> Duration {
+        self.start.map_or(Duration::ZERO, |start| start.saturating_duration_since(now))
     }
 
     fn begin(&mut self, start: Instant) {
@@ -118,6 +136,19 @@ mod tests {
 
     fn ms(ms: f64) -> Duration {
         Duration::from_secs_f64(ms / 1e3)
+    }
+
+    #[test]
+    fn other_work_and_decodes_share_an_interval() {
+        let begin = Instant::now();
+        let mut pacer = Pacer::new(FrameBudget { busy: ms(6.0), per: ms(16.0) });
+        let at = |time: f64| begin + ms(time);
+        assert_eq!(pacer.charge(ms(2.0), at(0.0)), Duration::ZERO);
+        assert_eq!(pacer.wait((0, 1), at(2.0), None), Duration::ZERO);
+        pacer.decoded((0, 1), ms(2.0), None);
+        assert_eq!(pacer.charge(ms(3.0), at(4.0)), ms(16.0 * 7.0 / 6.0 - 4.0), "7 ms are used");
+        assert_eq!(pacer.wait((0, 1), at(5.0), None), ms(16.0 * 7.0 / 6.0 - 5.0), "a decode waits, too");
+        assert_eq!(pacer.charge(ms(1.0), at(20.0)), Duration::ZERO, "the next interval");
     }
 
     /// Decodes whenever the pacer allows it.
