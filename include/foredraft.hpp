@@ -126,6 +126,46 @@ inline std::string quote(std::string_view text) {
     return out += '"';
 }
 
+/// Bytes in base64.
+inline std::string base64(const void *data, std::size_t size) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const auto *bytes = static_cast<const unsigned char *>(data);
+    std::string out;
+    out.reserve((size + 2) / 3 * 4);
+    for (std::size_t at = 0; at < size; at += 3) {
+        const std::size_t n = size - at < 3 ? size - at : 3;
+        unsigned group = 0;
+        for (std::size_t byte = 0; byte < 3; ++byte) group = group << 8 | (byte < n ? bytes[at + byte] : 0u);
+        for (std::size_t digit = 0; digit < 4; ++digit) out += digit > n ? '=' : digits[group >> (18 - 6 * digit) & 63];
+    }
+    return out;
+}
+
+/// The part of a message's content with a picture of 3 or 4 bytes a pixel, row by row from the top.
+inline std::string picture(const void *pixels, int width, int height, int bytes_per_pixel = 3) {
+    const auto size = static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * static_cast<std::size_t>(bytes_per_pixel);
+    return "{\"type\": \"image\", \"width\": " + std::to_string(width) + ", \"height\": " + std::to_string(height) + ", \"format\": \""
+        + (bytes_per_pixel == 4 ? "rgba8" : "rgb8") + "\", \"base64\": \"" + base64(pixels, size) + "\"}";
+}
+
+/// The part of a message's content with a sound: the bytes of a WAV, MP3 or FLAC file.
+inline std::string sound(const void *file, std::size_t size) {
+    return "{\"type\": \"input_audio\", \"input_audio\": {\"data\": \"" + base64(file, size) + "\"}}";
+}
+
+/// The same with samples from -1 to 1, those of all channels and then the next ones.
+inline std::string sound(const float *samples, std::size_t size, unsigned rate, unsigned channels = 1) {
+    const unsigned bytes = static_cast<unsigned>(4 * size), block = 4 * channels;
+    std::string file = "RIFF";
+    const auto number = [&file](unsigned value, int n) {
+        for (; n > 0; --n, value >>= 8) file += static_cast<char>(value & 255);
+    };
+    number(36 + bytes, 4), file += "WAVEfmt ", number(16, 4), number(3, 2), number(channels, 2), number(rate, 4), number(rate * block, 4);
+    number(block, 2), number(32, 2), file += "data", number(bytes, 4);
+    file.append(reinterpret_cast<const char *>(samples), bytes);
+    return sound(file.data(), file.size());
+}
+
 /// A JSON value of an answer, read where it lies in the answer's text. Copies share that text. A value that is not there
 /// (`answer["no such key"]`) is null, empty and 0, so that members of members can be asked for without checks.
 class json {

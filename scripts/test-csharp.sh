@@ -69,6 +69,8 @@ for editor in Unity Godot; do
     [[ $shown == "Once upon a time"?????????????????????????????????????????* ]] || { echo "$editor's sample shows: $shown"; exit 1; }
     echo "$editor's sample shows: $shown"
 done
+shown=$(timeout 600 mono Unity.exe picture)
+[ "$shown" = "A red square is at the top." ] || { echo "Unity's sample sees: $shown"; exit 1; }
 "${compile[@]}" -target:library -define:ENABLE_IL2CPP,UNITY_IOS -out:il2cpp.dll "$root"/csharp/src/*.cs
 
 if ! dotnet --version >/dev/null 2>&1; then

@@ -1,7 +1,7 @@
 """Encoders of pictures with random weights: seconds of processor time for a picture in F16 and with `mmproj_weights`, beside llama.cpp.
 
     python3 benches/measure encoders --model MODEL [--shape smolvlm|qwen2.5vl] [--side 512] [--pairs 5] [--threads 1] [--pictures 4]
-        [--llama LLAMA.CPP --libraries FOLDER]
+        [--llama LLAMA.CPP --libraries FOLDER] [--write FILE] [--beside]
 
 The shapes are those of SmolVLM-256M's and Qwen2.5-VL's layers. The projection to the model's embeddings is that of Gemma 3 for the first, which
 needs no tags in the vocabulary; the second needs a MODEL with M-RoPE. With --llama and a FOLDER
@@ -10,6 +10,7 @@ pictures, in nats, over the 1000 most probable tokens. The weights are random, s
 differ in fewer directions.
 """
 import base64
+import concurrent.futures
 import math
 import os
 import random
@@ -35,6 +36,8 @@ def options(parser):
     parser.add_argument("--llama", help="llama.cpp's sources")
     parser.add_argument("--libraries", help="the folder of its static libraries")
     parser.add_argument("--pictures", type=int, default=4, help="for the divergence")
+    parser.add_argument("--write", help="only write the projector to this file")
+    parser.add_argument("--beside", action="store_true", help="instead, the delays of another request's tokens")
 
 
 def text(value):
@@ -118,6 +121,48 @@ def divergence(large, small):
     return sum(math.exp(large[token]) * (large[token] - small[token]) for token in shared)
 
 
+def delays(engine, side, seconds, is_seen):
+    """The milliseconds between the tokens of a completion, and how many new pictures were encoded meanwhile."""
+    text = {"prompt": "Once upon a time", "n_predict": 4000, "temperature": 0, "ignore_eos": True, "speculative": False, "return_tokens": True}
+    request, found, pictures, seen = engine.call("submit", text)["id"], [], iter(range(10**6)), []
+    end, last = time.monotonic() + seconds, None
+
+    def look():
+        while time.monotonic() < end:
+            ask(engine, next(pictures), side)
+            seen.append(time.monotonic())
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look) if is_seen else None
+        while time.monotonic() < end:
+            updates = engine.call("poll", {"id": request, "timeout_ms": 1000})["updates"]
+            now = time.monotonic()
+            if last is not None and any(update.get("tokens") for update in updates):
+                found.append(1000 * (now - last))
+            last = now
+        if looking:
+            looking.result()
+    engine.call("cancel", {"id": request})
+    return found, len(seen)
+
+
+def measure_delays(lib, args, path):
+    """Prints the delays of a completion's tokens without and beside pictures, one after the other."""
+    found = {False: [], True: []}
+    for _ in range(args.pairs):
+        for is_seen in found:
+            with Engine(lib, model=args.model, mmproj=path, mmproj_weights="q8_0", n_ctx=8192, n_parallel=2, n_batch=512, n_ubatch=512, n_threads=args.threads,
+                        n_threads_batch=args.threads) as engine:
+                ask(engine, 10**6, args.side)
+                engine.wait_for_panels()
+                times, n = delays(engine, args.side, 10, is_seen)
+                times.sort()
+                found[is_seen].append((statistics.median(times), times[len(times) * 99 // 100], times[-1], n))
+    for is_seen, all in found.items():
+        median, late, worst, n = (statistics.median(values) for values in zip(*all))
+        print(f"{'beside pictures' if is_seen else 'alone'}: median {median:.1f} ms, p99 {late:.1f} ms, worst {worst:.1f} ms, {n:.0f} pictures in 10 s")
+
+
 def built(args, folder):
     """The program that measures llama.cpp's mtmd."""
     program, source = os.path.join(folder, "encoder"), os.path.join(ROOT, "benches/measure/encoder.cpp")
@@ -133,10 +178,15 @@ def run(args):
     lib = library(args.library)
     with Engine(lib, model=args.model, n_ctx=256) as engine:
         n_embd = engine.call("model_info", {})["n_embd"]
+    if args.write:
+        return write_projector(args.write, args.shape, args.side, n_embd)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "mmproj.gguf")
         write_projector(path, args.shape, args.side, n_embd)
         print(f"{args.shape}, {os.path.getsize(path) >> 20} MiB in F16, {args.side} x {args.side} pixels, {args.threads} thread(s)", flush=True)
+
+        if args.beside:
+            return measure_delays(lib, args, path)
 
         def engine(**more):
             return Engine(lib, model=args.model, mmproj=path, n_ctx=2048, n_batch=512, n_ubatch=512, n_threads=args.threads,

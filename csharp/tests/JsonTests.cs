@@ -19,6 +19,19 @@ namespace Foredraft.Tests
         }
 
         [Test]
+        public static void bytes_become_pictures_and_sounds()
+        {
+            var rows = new byte[] { 1, 2, 3, 4, 5, 6 };
+            Check.Equal("{\"type\":\"image\",\"width\":1,\"height\":2,\"format\":\"rgb8\",\"base64\":\"AQIDBAUG\"}", Media.Picture(rows, 1, 2).ToString());
+            Check.Equal("BAUGAQID", Media.Picture(rows, 1, 2, fromBottom: true)["base64"].Text);
+            Check.Equal("rgba8", Media.Picture(new byte[8], 1, 2)["format"].Text);
+            Check.Equal("data:;base64,AQIDBAUG", Media.Picture(rows)["image_url"]["url"].Text);
+            Check.Equal("ZkxhQw==", Media.Sound(new byte[] { 0x66, 0x4c, 0x61, 0x43 })["input_audio"]["data"].Text);
+            var tone = Media.Sound(new[] { 0f, 1f }, 16000)["input_audio"]["data"].Text;
+            Check.Equal("UklGRiwAAABXQVZFZm10IBAAAAADAAEAgD4AAAD6AAAEACAAZGF0YQgAAAAAAAAAAACAPw==", tone);
+        }
+
+        [Test]
         public static void json_that_is_none_is_refused()
         {
             foreach (var text in new[] {

@@ -25,9 +25,8 @@ public static class Picture
         using (var engine = new Engine())
         {
             engine.Load(new Json { ["model"] = arguments[0], ["mmproj"] = arguments[1] });
-            var picture = new Json { ["type"] = "image", ["width"] = Width, ["height"] = Height, ["format"] = "rgb8", ["base64"] = Convert.ToBase64String(Draw()) };
             var question = new Json { ["type"] = "text", ["text"] = "What is in the picture?" };
-            var messages = Json.Array(new Json { ["role"] = "user", ["content"] = Json.Array(picture, question) });
+            var messages = Json.Array(new Json { ["role"] = "user", ["content"] = Json.Array(Media.Picture(Draw(), Width, Height), question) });
             Console.WriteLine(engine.Complete(new Json { ["messages"] = messages, ["n_predict"] = 30, ["temperature"] = 0 })["content"].Text);
         }
         // ANCHOR_END: picture

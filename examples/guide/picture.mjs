@@ -1,5 +1,5 @@
 // Asks a model about a picture: node picture.mjs MODEL.gguf MMPROJ.gguf
-import { Engine } from 'foredraft';
+import { Engine, picture } from 'foredraft';
 
 const [width, height] = [64, 48];
 
@@ -16,10 +16,7 @@ const [model, mmproj] = process.argv.slice(2);
 // ANCHOR: picture
 const engine = await Engine.load({ model, mmproj });
 /** @type {import('foredraft').ContentPart[]} */
-const content = [
-  { type: 'image', width, height, format: 'rgb8', base64: draw().toString('base64') },
-  { type: 'text', text: 'What is in the picture?' },
-];
+const content = [picture(draw(), width, height), { type: 'text', text: 'What is in the picture?' }];
 const answer = await engine.complete({ messages: [{ role: 'user', content }], n_predict: 30, temperature: 0 });
 console.log(answer.content);
 await engine.close();

@@ -1,8 +1,7 @@
 """Asks a model about a picture: python examples/guide/picture.py MODEL.gguf MMPROJ.gguf"""
-import base64
 import sys
 
-from foredraft import Engine
+from foredraft import Engine, picture
 
 WIDTH, HEIGHT = 64, 48
 
@@ -19,9 +18,8 @@ def draw() -> bytes:
 model, mmproj = sys.argv[1:]
 # ANCHOR: picture
 with Engine(model, mmproj=mmproj) as engine:
-    pixels = base64.b64encode(draw()).decode()
-    picture = {"type": "image", "width": WIDTH, "height": HEIGHT, "format": "rgb8", "base64": pixels}
+    pixels = memoryview(draw()).cast("B", (HEIGHT, WIDTH, 3))  # or a NumPy array, a picture of Pillow, a path, the bytes of a file
     question = {"type": "text", "text": "What is in the picture?"}
-    messages = [{"role": "user", "content": [picture, question]}]
+    messages = [{"role": "user", "content": [picture(pixels), question]}]
     print(engine.chat(messages, n_predict=30, temperature=0).text)
 # ANCHOR_END: picture

@@ -40,6 +40,8 @@ public:
             progress_ = status["progress"].number();
             if (state_ == "failed") throw std::runtime_error(status["error"].text());
         }
+        if (look_) timed([&] { return look_->poll(); });
+        if (look_ && look_->finished()) look_.reset(), n_looks++;
         if (!request_) return;
         const foredraft::json updates = timed([&] { return request_->poll(); });
         for (const foredraft::json &update : updates) take(update);
@@ -61,9 +63,14 @@ public:
     void ask(const std::string &question, std::vector<unsigned char> pixels, int width, int height) {
         // Each later request has the message again, with the same address.
         pictures_.push_back(std::move(pixels));
-        ask(question, "[{\"type\": \"image\", \"format\": \"rgb8\", \"width\": " + std::to_string(width) + ", \"height\": " + std::to_string(height)
-            + ", \"address\": " + std::to_string(reinterpret_cast<std::uintptr_t>(pictures_.back().data())) + "}, "
-            + "{\"type\": \"text\", \"text\": " + foredraft::quote(question) + "}]");
+        ask(question, content_of(question, pictures_.back(), width, height));
+    }
+
+    // Begins to look at a picture beside the conversation, unless the last look has not ended. Of its answer one token is enough here.
+    void look(const std::vector<unsigned char> &pixels, int width, int height) {
+        if (!is_ready() || look_) return;
+        const std::string content = content_of("What is on this screen?", pixels, width, height);
+        look_ = timed([&] { return engine.submit("{\"messages\": [{\"role\": \"user\", \"content\": " + content + "}], \"n_predict\": 1}"); });
     }
 
     // The answer to what is typed so far is begun while nothing else is decoded.
@@ -100,6 +107,7 @@ public:
     std::vector<Span> spans;   // all that was said
     Turn turn;                 // the answer that is being written, or the last one
     std::vector<Turn> ended;   // all that have ended
+    std::size_t n_looks = 0;   // that have ended
 
 private:
     void ask(const std::string &question, const std::string &content) {
@@ -110,6 +118,13 @@ private:
         turn = {};
         turn.speculates = speculates;
         untold_.clear();
+    }
+
+    // The content of a message with a picture and a question.
+    static std::string content_of(const std::string &question, const std::vector<unsigned char> &pixels, int width, int height) {
+        return "[{\"type\": \"image\", \"format\": \"rgb8\", \"width\": " + std::to_string(width) + ", \"height\": " + std::to_string(height)
+            + ", \"address\": " + std::to_string(reinterpret_cast<std::uintptr_t>(pixels.data())) + "}, "
+            + "{\"type\": \"text\", \"text\": " + foredraft::quote(question) + "}]";
     }
 
     // A request for the answer to a message with this content, in JSON.
@@ -165,7 +180,7 @@ private:
         messages += "{\"role\": \"" + role + "\", \"content\": " + content + "}";
     }
 
-    std::optional<foredraft::request> request_;
+    std::optional<foredraft::request> request_, look_;
     std::string state_;
     double progress_ = 0, call_ms_ = 0;
     std::deque<std::vector<unsigned char>> pictures_;

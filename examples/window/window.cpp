@@ -45,6 +45,7 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --init MEMBERS      more members of the configuration, as '\"prio\": -1, \"n_threads\": 1'\n"
     "  --work MS           compute for so long in each frame, on two threads, as a game does\n"
     "  --mmproj FILE       the model's projector: each question is about what the window shows\n"
+    "  --look MS           the model sees the window each MS milliseconds, or when it has ended the last look, and not with each question\n"
     "  --font FILE         a monospaced font\n";
 
 // A key to press when an answer has so many tokens.
@@ -59,7 +60,7 @@ struct Options {
     std::deque<std::string> questions;
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0, thoughts = 0;
-    double work_ms = 0;
+    double work_ms = 0, look_ms = 0;
     bool speculates = true, report = false, pauses = false, has_village = false, sees = false;
 
     Options(int argc, char **argv) {
@@ -107,6 +108,8 @@ struct Options {
             } else if (word == "--mmproj") {
                 sees = true;
                 settings += ", \"mmproj\": " + foredraft::quote(value());
+            } else if (word == "--look") {
+                look_ms = std::stod(value());
             } else if (word == "--init") {
                 settings += ", " + value();
             } else if (word == "--work") {
@@ -127,6 +130,8 @@ struct Options {
                 models.push_back(word);
             }
         }
+        // It looks beside the questions then.
+        sees = sees && look_ms == 0;
         // Without arguments the models of `make models`, or else those in the repository.
         const std::string real = "target/models/smollm2-135m-q4_1.gguf";
         const bool has_real = std::ifstream(real).good();
@@ -312,7 +317,7 @@ int main(int argc, char **argv) try {
     std::size_t loading = 0;  // frames until the model was loaded
     std::string typed, prepared;
     const Clock::time_point start = Clock::now();
-    Clock::time_point last = start, next = start;
+    Clock::time_point last = start, next = start, looked = start;
     for (bool runs = true; runs;) {
         if (options.pauses) conversation.pause();
         for (SDL_Event event; SDL_PollEvent(&event);) {
@@ -375,6 +380,10 @@ int main(int argc, char **argv) try {
         if (options.turns > 0 && conversation.ended.size() >= options.turns) runs = false;
         if (options.thoughts > 0 && village && village->n_thoughts >= options.thoughts) runs = false;
         if (question && options.sees) conversation.ask(*question, screen.pixels(), Screen::width, Screen::height);
+        if (options.look_ms > 0 && Clock::now() - looked >= std::chrono::duration<double, std::milli>(options.look_ms)) {
+            conversation.look(screen.pixels(), Screen::width, Screen::height);
+            looked = Clock::now();
+        }
         if (!runs && !options.screenshot.empty()) screen.save(options.screenshot);
         screen.present();
         drawing.ms.push_back(used_ms() - before_drawing);
@@ -388,6 +397,7 @@ int main(int argc, char **argv) try {
         last = now;
     }
     if (options.report) report(conversation, frames, calls, drawing, loading);
+    if (options.report && options.look_ms > 0) std::printf("looks: %zu\n", conversation.n_looks);
     if (options.report && village) std::printf("village: %s\n", village->meter().c_str());
 } catch (const std::exception &error) {
     std::cerr << "window: " << error.what() << "\n";

@@ -166,6 +166,14 @@ export interface SoundPart {
   input_audio: { data: string; format?: 'flac' } | { path: string; format?: 'wav' | 'mp3' | 'flac' };
 }
 
+/** A picture: pixels of 3 or 4 bytes each, row by row from the top, or without a size the bytes of a PNG, JPEG, GIF or BMP file. */
+export function picture(bytes: ArrayBufferView | ArrayBuffer, width: number, height: number): ContentPart;
+export function picture(file: ArrayBufferView | ArrayBuffer): ContentPart;
+
+/** A sound: samples from -1 to 1, those of all channels and then the next ones, or without a rate the bytes of a WAV, MP3 or FLAC file. */
+export function sound(samples: Float32Array, rate: number, channels?: number): SoundPart;
+export function sound(file: ArrayBufferView | ArrayBuffer): SoundPart;
+
 export interface TextPart {
   type: 'text';
   text: string;

@@ -1,4 +1,4 @@
 import foredraft from './index.cjs';
 
-export const { download, Engine, ForedraftError, Stream, devices, version } = foredraft;
+export const { download, Engine, ForedraftError, Stream, devices, picture, sound, version } = foredraft;
 export default foredraft;

@@ -5,7 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, test } from 'node:test';
-import foredraft, { Engine, ForedraftError, Stream, devices, version } from 'foredraft';
+import foredraft, { Engine, ForedraftError, Stream, devices, picture, sound, version } from 'foredraft';
 import { config, draft, endless, idle, run, story, target, until } from './common.mjs';
 
 let engine;
@@ -29,6 +29,16 @@ test('devices are those that a load uses', () => {
   const { devices: found, modules, cpu } = devices();
   assert.deepEqual(found.map(({ name }) => name), engine.status().devices.map(({ name }) => name));
   assert.ok(Array.isArray(modules) && cpu.levels.includes(cpu.level) && cpu.cores >= 1);
+});
+
+test('bytes become pictures and sounds', () => {
+  const rgba = new Uint8Array([0, 1, 2, 3, 255, 4, 5, 6, 255]).subarray(1);
+  assert.deepEqual(picture(rgba, 2, 1), { type: 'image', width: 2, height: 1, format: 'rgba8', base64: 'AQID/wQFBv8=' });
+  assert.equal(picture(Buffer.from([1, 2, 3]), 1, 1).format, 'rgb8');
+  assert.deepEqual(picture(new Uint8Array([1, 2, 3]).buffer), { type: 'image_url', image_url: { url: 'data:;base64,AQID' } });
+  assert.deepEqual(sound(Buffer.from('fLaC')), { type: 'input_audio', input_audio: { data: 'ZkxhQw==' } });
+  const tone = 'UklGRiwAAABXQVZFZm10IBAAAAADAAEAgD4AAAD6AAAEACAAZGF0YQgAAAAAAAAAAACAPw==';
+  assert.deepEqual(sound(new Float32Array([9, 0, 1]).subarray(1), 16000).input_audio, { data: tone });
 });
 
 test('complete and stream give the same', async () => {

@@ -89,6 +89,7 @@ export async function misspelt(engine: Engine): Promise<void> {
   await engine.lookupCache({ action: 'forget' });
 }
 
+export const seen: Message = { role: 'user', content: [picture(new Uint8Array(12), 2, 2), picture(Buffer.alloc(9)), sound(new Float32Array(9), 16000), sound(Buffer.alloc(9))] };
 export const heard: Message = { role: 'user', content: [{ type: 'input_audio', input_audio: { path: 'question.flac' } }, { type: 'text', text: 'Write it down.' }] };
 
 export const code = (error: unknown): string => error instanceof ForedraftError ? `${error.code} ${error.path ?? ''}` : 'other';

@@ -1,4 +1,5 @@
-"""Pictures in chats, seen through a projector of random weights: the same picture in each form gives the same answer."""
+"""Pictures and sounds as parts of chats. Pictures are seen through a projector of random weights: the same picture in each form gives the same answer."""
+import array
 import base64
 import ctypes
 import random
@@ -106,7 +107,17 @@ def test_each_form_of_a_picture_gives_the_same_answer(eyes, tmp_path):
         "data": {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(file)}"}},
         "path": {"type": "image_url", "image_url": {"url": str(path)}},
         "file URI": {"type": "image_url", "image_url": {"url": path.as_uri()}},
+        "a file's bytes": foredraft.picture(file),
+        "a file's path": foredraft.picture(path),
+        "a buffer": foredraft.picture(memoryview(RGB).cast("B", (HEIGHT, WIDTH, 3))),
+        "a buffer with alpha": foredraft.picture(memoryview(rgba).cast("B", (HEIGHT, WIDTH, 4))),
     }
+    try:
+        import PIL.Image
+    except ImportError:
+        pass
+    else:
+        forms["Pillow"] = foredraft.picture(PIL.Image.frombytes("RGBA", (WIDTH, HEIGHT), rgba))
     if sys.platform == "linux":
         forms["memory"] = pixels(address=ctypes.addressof(buffer))
         try:
@@ -114,8 +125,9 @@ def test_each_form_of_a_picture_gives_the_same_answer(eyes, tmp_path):
         except ImportError:
             pass
         else:
-            array = numpy.frombuffer(RGB, dtype=numpy.uint8).reshape(HEIGHT, WIDTH, 3).copy()
-            forms["numpy"] = pixels(address=array.ctypes.data)
+            image = numpy.frombuffer(RGB, dtype=numpy.uint8).reshape(HEIGHT, WIDTH, 3).copy()
+            forms["numpy"] = pixels(address=image.ctypes.data)
+            forms["a part of an array"] = foredraft.picture(numpy.pad(image, ((1, 1), (2, 2), (0, 0)))[1:-1, 2:-2])
     answers = {name: eyes.chat(messages(form), **OPTIONS).text for name, form in forms.items()}
     assert len(set(answers.values())) == 1, answers
     other = eyes.chat(messages(pixels(base64=encoded(bytes(reversed(RGB))))), **OPTIONS).text
@@ -149,3 +161,24 @@ def test_pictures_that_cannot_be_read_are_errors(eyes):
     ]:
         with pytest.raises(foredraft.ForedraftError, match=expected):
             eyes.chat(messages(picture), **OPTIONS)
+
+
+def wav_of(part):
+    file = base64.b64decode(part["input_audio"]["data"])
+    assert file[:4] + file[8:16] + file[36:40] == b"RIFFWAVEfmt data"
+    assert struct.unpack_from("<I", file, 4)[0] == len(file) - 8 and struct.unpack_from("<I", file, 40)[0] == len(file) - 44
+    return struct.unpack_from("<IHHIIHH", file, 16), file[44:]
+
+
+def test_samples_become_wav_files(tmp_path):
+    floats, integers = array.array("f", [0, 0.5, -0.5, 1]), array.array("h", [1, -2, 3, -4])
+    assert wav_of(foredraft.sound(floats, 16000)) == ((16, 3, 1, 16000, 64000, 4, 32), floats.tobytes())
+    two_channels = memoryview(integers.tobytes()).cast("h", (2, 2))
+    assert wav_of(foredraft.sound(two_channels, 8000)) == ((16, 1, 2, 8000, 32000, 4, 16), integers.tobytes())
+    assert foredraft.sound(b"fLaC") == {"type": "input_audio", "input_audio": {"data": "ZkxhQw=="}}
+    assert foredraft.sound(tmp_path / "a.mp3")["input_audio"] == {"path": str(tmp_path / "a.mp3")}
+    for bad, rate in [(floats, None), (array.array("B", [1]), 16000), (memoryview(bytes(8)).cast("f", (2, 1, 1)), 16000)]:
+        with pytest.raises(ValueError, match="sound: expected"):
+            foredraft.sound(bad, rate)
+    with pytest.raises(ValueError, match=r"picture: expected .* got B of \(2, 2\)"):
+        foredraft.picture(memoryview(bytes(4)).cast("B", (2, 2)))

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::common::sounds::{sound_part, wav_of};
+use crate::common::tiny_models::projectors;
+use crate::common::{Endpoint, complete, model, start};
 use crate::examples::{built, plain, printed};
 use crate::host::shipped_pair;
 use crate::readme::node_modules;
@@ -88,6 +91,28 @@ fn pixels_of_a_program_are_seen_in_each_language() {
             && let Some(text) = prints(name, &[&target, &mmproj])
         {
             assert_eq!(text, "A red square is in the middle.\n", "{name}");
+        }
+    }
+}
+
+#[test]
+fn samples_of_a_program_are_heard_in_each_language() {
+    const RATE: u32 = 16_000;
+    // The shipped models have no projector for sounds.
+    let (target, mmproj) = (model("target"), projectors::ultravox_of(256));
+    let tone = |at| (0.5 * (2.0 * std::f64::consts::PI * 440.0 * f64::from(at) / f64::from(RATE)).sin()) as f32;
+    let samples: Vec<u8> = (0..RATE).flat_map(|at| tone(at).to_le_bytes()).collect();
+    let question = |sound: &Value| {
+        let content = json!([sound, {"type": "text", "text": "What do you hear?"}]);
+        json!({"messages": [{"role": "user", "content": content}], "n_predict": 30, "temperature": 0})
+    };
+    let engine = start(json!({"model": target, "model_draft": null, "mmproj": mmproj}));
+    let ask = |sound: &Value| complete(&engine, Endpoint::Foredraft, &question(sound))["content"].clone();
+    let expected = ask(&sound_part(&wav_of(3, 1, RATE, 32, &samples)));
+    assert_ne!(ask(&sound_part(&wav_of(3, 1, RATE, 32, &vec![0; samples.len()]))), expected, "it hears");
+    for name in ["sound.py", "sound.cpp"] {
+        if let Some(text) = prints(name, &[&target, &mmproj]) {
+            assert_eq!(text.strip_suffix('\n'), expected.as_str(), "{name}");
         }
     }
 }

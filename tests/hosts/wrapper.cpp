@@ -25,6 +25,18 @@ struct Other {
     std::string dump() const { return document; }
 };
 
+static void encodes_pictures_and_sounds() {
+    CHECK(foredraft::base64("", 0).empty() && foredraft::base64("f", 1) == "Zg==" && foredraft::base64("fo", 2) == "Zm8=");
+    CHECK(foredraft::base64("foobar\xff\xfe\xfd", 9) == "Zm9vYmFy//79");
+    const unsigned char pixels[8] = {1, 2, 3, 255, 4, 5, 6, 255};
+    const json picture(foredraft::picture(pixels, 2, 1, 4)), file(foredraft::sound("fLaC", 4));
+    CHECK(picture["format"].text() == "rgba8" && picture["width"].integer() == 2 && picture["base64"].text() == "AQID/wQFBv8=");
+    CHECK(file["input_audio"]["data"].text() == "ZkxhQw==");
+    const float samples[2] = {0, 1};
+    const json tone(foredraft::sound(samples, 2, 16000));
+    CHECK(tone["input_audio"]["data"].text() == "UklGRiwAAABXQVZFZm10IBAAAAADAAEAgD4AAAD6AAAEACAAZGF0YQgAAAAAAAAAAACAPw==");
+}
+
 static void reads_json() {
     const json value(R"( {"a" : [1, -2.5e1, "x,]}\"\\", {"b": [[], {}]}, true, null], "\u20ac\ud83e\udd80\n": {"c": false}, "": 7} )");
     CHECK(value.is_object() && !value.is_array());
@@ -170,6 +182,7 @@ static void changes_logits(foredraft::engine &engine) {
 
 int main(int, char **argv) {
     CHECK(foredraft::abi_matches() && !foredraft::version().empty());
+    encodes_pictures_and_sounds();
     reads_json();
     const std::string config = "{\"model\": " + foredraft::quote(argv[1]) + ", \"model_draft\": " + foredraft::quote(argv[2]) +
                                ", \"n_threads\": 1, \"log_level\": \"none\"}";

@@ -10,6 +10,31 @@ namespace UnityEngine
 
     public class MonoBehaviour { }
 
+    public struct NativeArray<T>
+    {
+        public T[] Items;
+
+        public T[] ToArray() { return (T[])Items.Clone(); }
+    }
+
+    /// <summary>A red square at the top of a white picture, from the bottom.</summary>
+    public class Texture2D
+    {
+        public int width { get { return 48; } }
+        public int height { get { return 48; } }
+
+        public NativeArray<T> GetPixelData<T>(int mipLevel)
+        {
+            var pixels = new byte[3 * width * height];
+            for (int at = 0; at < pixels.Length; at++)
+            {
+                int x = at / 3 % width, y = height - 1 - at / 3 / width;
+                pixels[at] = (byte)(x >= 17 && x < 31 && y >= 2 && y < 16 && at % 3 > 0 ? 0 : 255);
+            }
+            return new NativeArray<T> { Items = (T[])(object)pixels };
+        }
+    }
+
     public static class Application
     {
         public static string streamingAssetsPath { get { return Environment.GetEnvironmentVariable("FOREDRAFT_MODELS"); } }
@@ -39,9 +64,12 @@ namespace UnityEngine
     {
         public static string Label;
 
-        public static void Main()
+        /// <summary>With an argument, the component has a picture.</summary>
+        public static void Main(string[] arguments)
         {
             var component = new Storyteller();
+            if (arguments.Length > 0)
+                typeof(Storyteller).GetField("picture", BindingFlags.Instance | BindingFlags.NonPublic).SetValue(component, new Texture2D());
             Action<string> call = message =>
                 typeof(Storyteller).GetMethod(message, BindingFlags.Instance | BindingFlags.NonPublic).Invoke(component, null);
             call("Start");

@@ -49,6 +49,7 @@ from ._errors import (
 )
 from ._hub import download
 from ._library import devices, version
+from ._media import picture, sound
 from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
 from ._types import Completion, Update
@@ -72,5 +73,5 @@ __all__ = [
     "NotFoundError", "NotInitializedError", "PromptStats", "Question", "QueueFullError", "RankedDocument", "RequestCancelledError",
     "RequestOptions", "ResourceExhaustedError", "SlotStatus", "SpeculationStatistics", "SpeculativeOptions", "Status", "Stream",
     "TimedOutError", "Timings", "ToolCall", "Update", "Usage", "WouldDeadlockError", "devices", "download",
-    "version",
+    "picture", "sound", "version",
 ]
