@@ -135,7 +135,7 @@ def delays(engine, side, seconds, is_seen):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look) if is_seen else None
         while time.monotonic() < end:
-            updates = engine.call("poll", {"id": request, "timeout_ms": 1000})["updates"]
+            updates = engine.call("poll", {"id": request, "timeout_ms": 1000})["completion_updates"]
             now = time.monotonic()
             if last is not None and any(update.get("tokens") for update in updates):
                 found.append(1000 * (now - last))
