@@ -32,6 +32,8 @@ struct Shape {
     softcap: f32,
     max_bias: f32,
     has_sinks: bool,
+    /// The type of keys and values.
+    cache: sys::ggml_type,
 }
 
 const PLAIN: Shape = Shape {
@@ -45,13 +47,41 @@ const PLAIN: Shape = Shape {
     softcap: 0.0,
     max_bias: 0.0,
     has_sinks: false,
+    cache: sys::GGML_TYPE_F16,
 };
 
-fn half(values: &[f32]) -> Vec<u16> {
-    let mut halves = vec![0; values.len()];
-    // SAFETY: both arrays have as many elements as is said.
-    unsafe { sys::ggml_fp32_to_fp16_row(values.as_ptr(), halves.as_mut_ptr(), values.len() as i64) };
-    halves
+/// The types of caches, beside F32, which llama.cpp converts for attention.
+const CACHES: [sys::ggml_type; 8] = [
+    sys::GGML_TYPE_F16,
+    sys::GGML_TYPE_BF16,
+    sys::GGML_TYPE_Q8_0,
+    sys::GGML_TYPE_Q4_0,
+    sys::GGML_TYPE_Q4_1,
+    sys::GGML_TYPE_Q5_0,
+    sys::GGML_TYPE_Q5_1,
+    sys::GGML_TYPE_IQ4_NL,
+];
+
+/// Numbers in a type of caches.
+fn encoded(kind: sys::ggml_type, values: &[f32]) -> Vec<u8> {
+    let n = values.len() as i64;
+    // SAFETY: the type exists; the array gets as many bytes as numbers of it take.
+    unsafe {
+        let mut data = vec![0_u8; sys::ggml_row_size(kind, n)];
+        sys::ggml_quantize_chunk(kind, values.as_ptr(), data.as_mut_ptr().cast(), 0, 1, n, std::ptr::null());
+        data
+    }
+}
+
+/// The numbers that a cache holds.
+fn decoded(kind: sys::ggml_type, values: &[f32]) -> Vec<f32> {
+    let (data, mut numbers) = (encoded(kind, values), vec![0.0; values.len()]);
+    // SAFETY: the traits are constant, and the arrays have these sizes.
+    unsafe {
+        let to_float = (*sys::ggml_get_type_traits(kind)).to_float.expect("a type of caches");
+        to_float(data.as_ptr().cast(), numbers.as_mut_ptr(), numbers.len() as i64);
+    }
+    numbers
 }
 
 /// The input of attention. Each array has a stream's rows together; a row is a token's or a cell's heads.
@@ -92,6 +122,7 @@ impl Input {
         let Shape { n_key, n_value, n_head, n_head_kv, n_tokens, n_cells, .. } = *shape;
         let mut out = Vec::new();
         let n_log2 = 1 << n_head.ilog2();
+        let (keys, values) = (decoded(shape.cache, &self.k), decoded(shape.cache, &self.v));
         for (stream, token, head) in (0..shape.n_streams)
             .flat_map(|stream| (0..n_tokens).flat_map(move |token| (0..n_head).map(move |head| (stream, token, head))))
         {
@@ -110,7 +141,7 @@ impl Input {
             let kv = head / (n_head / n_head_kv);
             let scores: Vec<f64> = (0..n_cells)
                 .map(|cell| {
-                    let k = row(&self.k, n_key, n_cells, cell, kv, n_head_kv);
+                    let k = row(&keys, n_key, n_cells, cell, kv, n_head_kv);
                     let score = q.iter().zip(&k).map(|(q, k)| q * k).sum::<f64>() / (n_key as f64).sqrt();
                     let cap = f64::from(shape.softcap);
                     let score = if cap > 0.0 { cap * (score / cap).tanh() } else { score };
@@ -122,7 +153,7 @@ impl Input {
             let total: f64 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();
             let mut sum = vec![0.0; n_value];
             for (cell, score) in scores.iter().enumerate() {
-                let v = row(&self.v, n_value, n_cells, cell, kv, n_head_kv);
+                let v = row(&values, n_value, n_cells, cell, kv, n_head_kv);
                 sum.iter_mut().zip(&v).for_each(|(sum, v)| *sum += (score - most).exp() / total * v);
             }
             out.extend(sum);
@@ -140,8 +171,8 @@ impl Input {
             unsafe {
                 let tensor = |kind, a, b, c| sys::ggml_new_tensor_4d(ctx, kind, a, b, c, n_streams);
                 let q = tensor(sys::GGML_TYPE_F32, n_key, n_head, n_tokens);
-                let k = tensor(sys::GGML_TYPE_F16, n_key, n_head_kv, n_cells);
-                let v = tensor(sys::GGML_TYPE_F16, n_value, n_head_kv, n_cells);
+                let k = tensor(shape.cache, n_key, n_head_kv, n_cells);
+                let v = tensor(shape.cache, n_value, n_head_kv, n_cells);
                 let mask = tensor(sys::GGML_TYPE_F16, n_cells, n_tokens, 1);
                 let sinks = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_F32, n_head);
                 let heads_apart = |tensor| sys::ggml_permute(ctx, tensor, 0, 2, 1, 3);
@@ -153,9 +184,9 @@ impl Input {
                 }
                 sys::ggml_prec_set_acc(out, sys::GGML_PREC_F32);
                 let floats = [(q, &self.q), (sinks, &self.sinks)].map(|(tensor, values)| (tensor, ggml::bytes(values)));
-                let halves = [(k, &self.k), (v, &self.v), (mask, &self.mask)];
-                let halves = halves.map(|(tensor, values)| (tensor, ggml::bytes(&half(values))));
-                (floats.into_iter().chain(halves).collect(), out)
+                let others = [(k, &self.k), (v, &self.v), (mask, &self.mask)];
+                let others = others.map(|(tensor, values)| (tensor, encoded((*tensor).type_, values)));
+                (floats.into_iter().chain(others).collect(), out)
             }
         })
     }
@@ -186,7 +217,19 @@ fn attention_is_what_it_is_defined_as() {
         Shape { softcap: 2.0, n_tokens: 2, ..PLAIN },
         Shape { max_bias: 8.0, n_tokens: 2, ..PLAIN },
         Shape { has_sinks: true, n_tokens: 2, ..PLAIN },
-    ] {
+    ]
+    .into_iter()
+    .chain(CACHES.into_iter().flat_map(|cache| {
+        let in_cache = Shape { cache, n_cells: 300, ..PLAIN };
+        // Values of 96 numbers end in a part of the registers' sums.
+        [1, 2, 3, 9].map(|n_tokens| Shape { n_tokens, ..in_cache }).into_iter().chain([Shape {
+            n_key: 128,
+            n_value: 96,
+            n_head: 5,
+            n_head_kv: 1,
+            ..in_cache
+        }])
+    })) {
         let input = Input::new(&shape);
         let expected = input.expected(&shape);
         for n_threads in [1, 2, 3] {
@@ -206,8 +249,8 @@ fn rows_beside_change_no_bit() {
     if !foredraft::llama::kernels_are_used() {
         return;
     }
-    for n_head in [1, 2, 3, 4, 5, 6, 7, 8, 12] {
-        let all = Shape { n_head, n_head_kv: 1, n_tokens: 23, n_cells: 700, ..PLAIN };
+    for (n_head, cache) in [1, 2, 3, 4, 5, 6, 7, 8, 12].into_iter().zip(CACHES.into_iter().cycle()) {
+        let all = Shape { n_head, n_head_kv: 1, n_tokens: 23, n_cells: 700, cache, ..PLAIN };
         let input = Input::new(&all);
         let of_all: Vec<Vec<f32>> = [1, 2, 3].iter().map(|n| input.computed(&all, *n)).collect();
         assert!(of_all.iter().all(|computed| computed == &of_all[0]), "{n_head} heads, threads");
@@ -243,6 +286,7 @@ fn hidden_cells_between_change_no_bit() {
         Shape { n_cells: 320, ..PLAIN },
         Shape { n_cells: 320, n_tokens: 5, has_sinks: true, ..PLAIN },
         Shape { n_cells: 320, n_tokens: 3, n_key: 40, n_value: 20, softcap: 2.0, n_streams: 2, ..PLAIN },
+        Shape { n_cells: 320, n_tokens: 3, cache: sys::GGML_TYPE_Q5_1, ..PLAIN },
     ] {
         let near = Input::new(&shape);
         // The same cells, each behind some that no row sees and that hold anything.

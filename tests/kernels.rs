@@ -350,6 +350,11 @@ fn no_output_depends_on_drafts_other_requests_or_the_level() {
         json!({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
         json!({"cache_type_k": "bf16", "cache_type_v": "bf16"}),
         json!({"cache_type_k": "q8_0"}),
+        json!({"cache_type_k": "q4_0", "cache_type_v": "q4_0", "kv_unified": true}),
+        json!({"cache_type_k": "q4_1", "cache_type_v": "iq4_nl", "kv_unified": true}),
+        json!({"cache_type_k": "q5_0", "cache_type_v": "q5_1"}),
+        json!({"cache_type_k": "iq4_nl", "cache_type_v": "q4_1", "kv_unified": true}),
+        json!({"cache_type_k": "q5_1", "cache_type_v": "q5_0", "kv_unified": true}),
     ] {
         let mut first: Option<Vec<Value>> = None;
         for level in llama::levels() {

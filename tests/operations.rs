@@ -210,6 +210,8 @@ fn softmax(hashes: &mut Hashes) {
     }
 }
 
+/// The first formats are those of caches.
+const N_CACHE_TYPES: usize = 8;
 const FORMATS: [(&str, sys::ggml_type); 26] = [
     ("f16", sys::GGML_TYPE_F16),
     ("bf16", sys::GGML_TYPE_BF16),
@@ -294,7 +296,7 @@ fn rows(hashes: &mut Hashes) {
             (vec![(matrix, weights(format, 37)), (tokens, bytes(&numbers(6, BLOCKS * 5)))], out)
         });
     }
-    for (name, format) in &FORMATS[..6] {
+    for (name, format) in &FORMATS[..N_CACHE_TYPES] {
         hashes.add(&format!("set_rows {name}"), &|ctx| {
             // SAFETY: the context is alive.
             let (cache, rows, ids, out) = unsafe {
@@ -316,9 +318,9 @@ fn rows(hashes: &mut Hashes) {
 fn attention(hashes: &mut Hashes) {
     const CELLS: i64 = 512;
     for (head, softcap) in [(64, 0.0), (80, 0.0), (128, 30.0)] {
-        for (name, cache) in [("f16", sys::GGML_TYPE_F16), ("bf16", sys::GGML_TYPE_BF16), ("q8_0", sys::GGML_TYPE_Q8_0)]
-        {
-            if head % 32 != 0 && cache == sys::GGML_TYPE_Q8_0 {
+        for &(name, cache) in &FORMATS[..N_CACHE_TYPES] {
+            // SAFETY: the type exists.
+            if head % unsafe { sys::ggml_blck_size(cache) } != 0 {
                 continue;
             }
             hashes.add(&format!("attention {head} {name}"), &|ctx| {
@@ -659,6 +661,7 @@ fn completions_do_not_depend_on_drafts() {
         ("stories without flash attention", json!({"flash_attn": "off"})),
         ("stories with a Q8_0 cache", json!({"cache_type_k": "q8_0", "cache_type_v": "q8_0"})),
         ("stories with a BF16 cache", json!({"cache_type_k": "bf16", "cache_type_v": "bf16"})),
+        ("stories with a cache in few bits", json!({"cache_type_k": "q5_1", "cache_type_v": "iq4_nl"})),
     ] {
         lines += &completions(name, more, 24);
     }

@@ -88,8 +88,9 @@ fn models_that_do_not_serve_are_warned_about() {
         load(crate::common::with(&init, more))
     };
     let expected = "kv_unified: the last bits of a slot's log-probabilities depend on the other slots";
-    assert!(shared("q4_0", json!({"kv_unified": true})).contains(expected));
-    for other in [shared("q4_0", json!({})), shared("q8_0", json!({"kv_unified": true}))] {
+    let without = json!({"kv_unified": true, "flash_attn": "off"});
+    assert!(shared("f16", without).contains(expected));
+    for other in [shared("f16", json!({"flash_attn": "off"})), shared("q4_0", json!({"kv_unified": true}))] {
         assert!(!other.contains("kv_unified"), "{other}");
     }
     let plain = load(json!({"n_ctx": 256}));

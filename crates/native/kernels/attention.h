@@ -1,4 +1,4 @@
-// Flash attention, for caches in F16, BF16 and Q8_0 and any head size.
+// Flash attention, for caches of all types that llama.cpp offers and any head size.
 //
 // ggml's kernel processes one query of one head at a time, converts keys and values again for each, and sums values in F16. From 512
 // cells on it divides the keys of a single query among the threads, and from 64 queries on it uses other tiles. So the last bits of a
@@ -27,30 +27,60 @@ constexpr int AHEAD = 16;
 // The maximum head size of keys and values.
 constexpr int MAX_HEAD = 576;
 
-// The numbers of a key or value from number `at` on: all 16, or the first `n` and zeros.
-struct OfF16 {
-    // The bytes of 16 numbers.
-    static constexpr size_t SIZE = 32;
-    static const char * address(const char * row, int64_t at) { return row + at * 2; }
-    static F32x16 load(const char * row, int64_t at) { return load_halves(reinterpret_cast<const uint16_t *>(row) + at); }
-    static F32x16 load_first(const char * row, int64_t at, int64_t n) { return load_part<F16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
+// How the numbers of keys and values are read: 16 at a time, from `SIZE` bytes that hold PIECES times 16. A row of floats may end with fewer.
+template <typename Of> struct OfFloats {
+    static constexpr int PIECES = 1, SIZE = 16 * sizeof(typename Of::Number);
+    static F32x16 load(const char * at, int) { return Of::load(reinterpret_cast<const typename Of::Number *>(at)); }
+    static F32x16 load_first(const char * at, int64_t n) { return load_part<Of>(reinterpret_cast<const typename Of::Number *>(at), n); }
 };
-struct OfBF16 {
-    static constexpr size_t SIZE = 32;
-    static const char * address(const char * row, int64_t at) { return row + at * 2; }
-    static F32x16 load(const char * row, int64_t at) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + at); }
-    static F32x16 load_first(const char * row, int64_t at, int64_t n) { return load_part<BF16>(reinterpret_cast<const uint16_t *>(row) + at, n); }
-};
-struct OfQ8_0 {
-    static constexpr size_t SIZE = sizeof(block_q8_0) / 2;
-    static const char * address(const char * row, int64_t at) { return row + at / QK8_0 * sizeof(block_q8_0); }
-    // 16 numbers are always in one block.
-    static F32x16 load(const char * row, int64_t at) {
-        const auto & block = reinterpret_cast<const block_q8_0 *>(row)[at / QK8_0];
-        return mul_x16(load_bytes(block.qs + at % QK8_0), broadcast_x16(float_of_half(block.d)));
+// Blocks of 32 numbers in a short format: a scale, perhaps a minimum, perhaps fifth bits, then the numbers.
+template <typename Format> struct OfBlocks {
+    static constexpr int PIECES = 2, SIZE = Format::SIZE;
+    static inline __attribute__((always_inline)) F32x16 load(const char * at, int piece) {
+        const auto * block = reinterpret_cast<const uint8_t *>(at);
+        uint16_t halves[2];
+        memcpy(halves, block, sizeof halves);
+        const F32x16 scale = broadcast_x16(float_of_half(halves[0])), numbers = numbers_of(block, piece);
+        return Format::MINIMA ? fma_x16(numbers, scale, broadcast_x16(float_of_half(halves[1]))) : mul_x16(numbers, scale);
     }
-    static F32x16 load_first(const char * row, int64_t at, int64_t) { return load(row, at); }
+
+private:
+    static inline __attribute__((always_inline)) F32x16 numbers_of(const uint8_t * block, int piece) {
+        if constexpr (Format::TYPE == GGML_TYPE_Q8_0) {
+            return load_bytes(reinterpret_cast<const int8_t *>(block + offsetof(block_q8_0, qs)) + 16 * piece);
+        } else {
+            const uint8_t * at = block + SIZE - 16;
+            const I32xN packed = repeat_16(at), numbers = piece == 0 ? low_4_bits(packed) : high_4_bits(packed);
+            if constexpr (Format::TYPE == GGML_TYPE_IQ4_NL) {
+                return floats_of_bytes(shuffle(repeat_16(kvalues_iq4nl), numbers));
+            }
+            const I32xN whole = Format::BITS == 5 ? bit_or(numbers, fifth_bits(at - 4 + 2 * piece)) : numbers;
+            return floats_of_bytes(Format::OFFSET == 0 ? whole : sub_8(whole, broadcast_8(Format::OFFSET)));
+        }
+    }
+    static inline I32xN fifth_bits(const uint8_t * at) {
+        alignas(16) static const uint8_t BYTES[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1 };
+        alignas(16) static const uint8_t BITS[16] = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
+        uint16_t bits;
+        memcpy(&bits, at, sizeof bits);
+        return where_bits(shuffle(broadcast(bits), repeat_16(BYTES)), repeat_16(BITS), broadcast_8(0x10));
+    }
 };
+
+// Calls `use` with how numbers of this type are read. Returns whether they are.
+template <typename Use> bool with_numbers(ggml_type type, Use use) {
+    switch (type) {
+        case GGML_TYPE_F16: use(OfFloats<F16>()); return true;
+        case GGML_TYPE_BF16: use(OfFloats<BF16>()); return true;
+        case GGML_TYPE_Q8_0: use(OfBlocks<Q8_0>()); return true;
+        case GGML_TYPE_Q4_0: use(OfBlocks<Q4_0>()); return true;
+        case GGML_TYPE_Q4_1: use(OfBlocks<Q4_1>()); return true;
+        case GGML_TYPE_Q5_0: use(OfBlocks<Q5_0>()); return true;
+        case GGML_TYPE_Q5_1: use(OfBlocks<Q5_1>()); return true;
+        case GGML_TYPE_IQ4_NL: use(OfBlocks<IQ4_NL>()); return true;
+        default: return false;
+    }
+}
 
 // A number of rows that is known when the kernel is compiled.
 template <int R> struct RowCount { static constexpr int N = R; };
@@ -122,10 +152,10 @@ inline void fetch(const char * row, size_t size) {
 // that are needed next.
 template <int R, typename Keys>
 void score(const Attention & of, const Block & block, const char * const * keys, int from, int to, float (*scores)[CHUNK]) {
-    constexpr int KEYS = SUMS / power_of_two_from(R);
+    constexpr int KEYS = SUMS / power_of_two_from(R), WIDTH = 16 * Keys::PIECES;
     for (int at = from; at < to; at += KEYS) {
         for (int t = 0; t < KEYS; ++t) {
-            fetch(keys[at + t + AHEAD], size_t(of.n_key / 16) * Keys::SIZE);
+            fetch(keys[at + t + AHEAD], size_t(of.n_key / WIDTH * Keys::SIZE));
         }
         F32x16 sum[R][KEYS];
         for (int r = 0; r < R; ++r) {
@@ -134,21 +164,25 @@ void score(const Attention & of, const Block & block, const char * const * keys,
             }
         }
         int64_t d = 0;
-        for (; d + 16 <= of.n_key; d += 16) {
-            F32x16 q[R];
-            for (int r = 0; r < R; ++r) {
-                q[r] = in_register(load_floats(block.queries[r] + d));
-            }
-            for (int t = 0; t < KEYS; ++t) {
-                const F32x16 k = in_register(Keys::load(keys[at + t], d));
+        size_t from_start = 0;
+        for (; d + WIDTH <= of.n_key; d += WIDTH, from_start += Keys::SIZE) {
+#pragma GCC unroll 2
+            for (int piece = 0; piece < Keys::PIECES; ++piece) {
+                F32x16 q[R];
                 for (int r = 0; r < R; ++r) {
-                    sum[r][t] = fma_x16(k, q[r], sum[r][t]);
+                    q[r] = in_register(load_floats(block.queries[r] + d + 16 * piece));
+                }
+                for (int t = 0; t < KEYS; ++t) {
+                    const F32x16 k = in_register(Keys::load(keys[at + t] + from_start, piece));
+                    for (int r = 0; r < R; ++r) {
+                        sum[r][t] = fma_x16(k, q[r], sum[r][t]);
+                    }
                 }
             }
         }
-        if (d < of.n_key) {
-            for (int t = 0; t < KEYS; ++t) {
-                const F32x16 k = Keys::load_first(keys[at + t], d, of.n_key - d);
+        if constexpr (Keys::PIECES == 1) {
+            for (int t = 0; t < KEYS && d < of.n_key; ++t) {
+                const F32x16 k = Keys::load_first(keys[at + t] + from_start, of.n_key - d);
                 for (int r = 0; r < R; ++r) {
                     sum[r][t] = fma_x16(k, load_part<F32>(block.queries[r] + d, of.n_key - d), sum[r][t]);
                 }
@@ -249,11 +283,7 @@ template <int R> void weigh_chunk(const Attention & of, const Block & block, con
         while (end < n && is_seen[end / 16]) {
             end += 16;
         }
-        switch (of.key_type) {
-            case GGML_TYPE_F16: score<R, OfF16>(of, block, keys, begin, end, scores); break;
-            case GGML_TYPE_BF16: score<R, OfBF16>(of, block, keys, begin, end, scores); break;
-            default: score<R, OfQ8_0>(of, block, keys, begin, end, scores); break;
-        }
+        with_numbers(of.key_type, [&](auto numbers) { score<R, decltype(numbers)>(of, block, keys, begin, end, scores); });
         begin = end + 16;
     }
     for (int r = 0; r < R; ++r) {
@@ -307,14 +337,22 @@ template <int R, int N, typename Values> void add_slice(const Weighted<R> & from
             acc[r][n] = load_floats(sums[r] + at + n * 16);
         }
     }
+    // Only a slice of one piece may begin within a block.
+    constexpr int PIECES = Values::PIECES;
+    const int first = N == 1 ? int(at / 16 % PIECES) : 0;
+    const size_t from_start = size_t(at / (16 * PIECES) * Values::SIZE);
     // The first slice of a line fetches it.
-    constexpr size_t SIZE = N * Values::SIZE;
-    const size_t ahead = size_t(at / 16) * Values::SIZE % 64 < SIZE ? SIZE : 0;
+    constexpr size_t SIZE = N * Values::SIZE / PIECES;
+    const size_t ahead = size_t(at / 16 * Values::SIZE / PIECES) % 64 < SIZE ? SIZE : 0;
     for (int j = 0; j < from.n; ++j) {
-        fetch(Values::address(from.values[j + AHEAD], at), ahead);
+        fetch(from.values[j + AHEAD] + from_start, ahead);
         F32x16 v[N];
         for (int n = 0; n < N; ++n) {
-            v[n] = N == 1 && n_last < 16 ? Values::load_first(from.values[j], at, n_last) : Values::load(from.values[j], at + n * 16);
+            if constexpr (N == 1 && PIECES == 1) {
+                v[n] = n_last < 16 ? Values::load_first(from.values[j] + from_start, n_last) : Values::load(from.values[j] + from_start, 0);
+            } else {
+                v[n] = Values::load(from.values[j] + from_start + n / PIECES * Values::SIZE, (first + n) % PIECES);
+            }
         }
         for (int r = 0; r < R; ++r) {
             const F32x16 w = broadcast_x16(from.weights[r][j]);
@@ -434,11 +472,7 @@ private:
         for (int j = 0; j < AHEAD; ++j) {
             weighted.values[weighted.n + j] = cells.value(min_of(from + CHUNK + j, of.n_cells - 1));
         }
-        switch (of.value_type) {
-            case GGML_TYPE_F16: add_values<R, OfF16>(of, weighted, sums, at, end); break;
-            case GGML_TYPE_BF16: add_values<R, OfBF16>(of, weighted, sums, at, end); break;
-            default: add_values<R, OfQ8_0>(of, weighted, sums, at, end); break;
-        }
+        with_numbers(of.value_type, [&](auto numbers) { add_values<R, decltype(numbers)>(of, weighted, sums, at, end); });
     }
 
     const Attention & of;

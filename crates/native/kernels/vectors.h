@@ -151,9 +151,9 @@ inline F32x16 load_halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_l
 inline F32x16 load_bf16(const uint16_t * at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at))), 16));
 }
-inline F32x16 load_bytes(const int8_t * at) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))));
-}
+// The first 16 bytes.
+inline F32x16 floats_of_bytes(I32xN a) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_castsi512_si128(a))); }
+inline F32x16 load_bytes(const int8_t * at) { return floats_of_bytes(_mm512_castsi128_si512(load_16(reinterpret_cast<const uint8_t *>(at)))); }
 inline void store_x16(float * to, F32x16 a) { _mm512_storeu_ps(to, a); }
 inline F32x16 fma_x16(F32x16 a, F32x16 b, F32x16 c) { return _mm512_fmadd_ps(a, b, c); }
 inline F32x16 add_x16(F32x16 a, F32x16 b) { return _mm512_add_ps(a, b); }
@@ -317,6 +317,10 @@ inline F32x16 load_bf16(const uint16_t * at) {
     return both([=](int half) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 8 * half))), 16));
     });
+}
+inline F32x16 floats_of_bytes(I32xN a) {
+    const __m128i low = _mm256_castsi256_si128(a), high = _mm_unpackhi_epi64(low, low);
+    return { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)) };
 }
 inline F32x16 load_bytes(const int8_t * at) {
     return both(

@@ -121,12 +121,13 @@ inline F32x16 load_halves(const uint16_t * at) {
 inline F32x16 load_bf16(const uint16_t * at) {
     return of_fours([=](int four) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(at + 4 * four), 16)); });
 }
-inline F32x16 load_bytes(const int8_t * at) {
-    const int8x16_t all_16 = vld1q_s8(at);
+inline F32x16 floats_of_bytes(I32xN a) {
+    const int8x16_t all_16 = signed_bytes(a);
     const int16x8_t low = vmovl_s8(vget_low_s8(all_16)), high = vmovl_high_s8(all_16);
     return { { vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)), vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
         vcvtq_f32_s32(vmovl_high_s16(high)) } };
 }
+inline F32x16 load_bytes(const int8_t * at) { return floats_of_bytes(load(at)); }
 inline void store_x16(float * to, const F32x16 & a) {
     for (int four = 0; four < 4; ++four) {
         vst1q_f32(to + 4 * four, a.fours[four]);

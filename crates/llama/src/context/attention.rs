@@ -7,20 +7,14 @@ use llama_cpp_sys_2 as sys;
 use crate::backend::devices;
 use crate::guard::{AttentionShape, ErrorBuffer};
 use crate::kernels::are_used;
-use crate::params::{CacheType, ContextParams};
+use crate::params::ContextParams;
 use crate::{Model, ThreadPool};
 use foredraft_native::foredraft_attention_cost;
 
 /// Whether a context with these parameters should use this library's flash attention. It does if [`calls`](crate::kernels::calls) increases during a decode: the
 /// model may have another kind of attention.
 pub(crate) fn may_use_flash_attention(params: &ContextParams) -> bool {
-    // llama.cpp converts an F32 cache to F16 for flash attention.
-    let has_type =
-        |kind: &CacheType| matches!(kind, CacheType::F16 | CacheType::F32 | CacheType::Bf16 | CacheType::Q8_0);
-    are_used()
-        && params.uses_flash_attn() != Some(false)
-        && [params.type_k, params.type_v].iter().all(has_type)
-        && !devices::supports_offload()
+    are_used() && params.uses_flash_attn() != Some(false) && !devices::supports_offload()
 }
 
 /// Measures the time of the attention of all layers, for a batch of `n_tokens` at a depth of `n_cells`, with an F16 cache. `None`:

@@ -225,8 +225,7 @@ impl LoadRequest {
         let Config { context, n_parallel, .. } = &self.config;
         if context.kv_unified && *n_parallel > 1 && models.attention.as_ref().is_some_and(|it| !it.own_kernel) {
             self.warnings.push(
-                "kv_unified: the last bits of a slot's log-probabilities depend on the other slots, because ggml computes attention over \
-                 caches of this type"
+                "kv_unified: the last bits of a slot's log-probabilities depend on the other slots, because ggml computes attention"
                     .to_owned(),
             );
         }
