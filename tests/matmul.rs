@@ -12,7 +12,7 @@ mod ggml;
 use ggml::noise;
 use llama_cpp_sys_2 as sys;
 
-const FORMATS: [sys::ggml_type; 26] = [
+const FORMATS: [sys::ggml_type; 28] = [
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_1,
@@ -31,6 +31,8 @@ const FORMATS: [sys::ggml_type; 26] = [
     sys::GGML_TYPE_Q2_0,
     sys::GGML_TYPE_TQ1_0,
     sys::GGML_TYPE_TQ2_0,
+    sys::GGML_TYPE_IQ1_S,
+    sys::GGML_TYPE_IQ1_M,
     sys::GGML_TYPE_IQ2_XXS,
     sys::GGML_TYPE_IQ2_XS,
     sys::GGML_TYPE_IQ2_S,
@@ -54,6 +56,15 @@ struct Weights {
     data: Vec<u8>,
 }
 
+/// Where a block of IQ1 has the high bits of its scale.
+fn high_byte_of_scale(format: sys::ggml_type) -> Option<usize> {
+    match format {
+        sys::GGML_TYPE_IQ1_S => Some(1),
+        sys::GGML_TYPE_IQ1_M => Some(55),
+        _ => None,
+    }
+}
+
 impl Weights {
     fn new(format: sys::ggml_type, n_rows: usize) -> Weights {
         Weights::with_width(format, WIDTH, n_rows)
@@ -61,6 +72,16 @@ impl Weights {
 
     fn with_width(format: sys::ggml_type, width: usize, n_rows: usize) -> Weights {
         let n_different = n_rows.min(MOST_DIFFERENT);
+        if let Some(high) = high_byte_of_scale(format) {
+            // Any bytes are blocks of these formats; the scales of these are below 2. To quantize weights would take half a minute.
+            // SAFETY: both return what a format is.
+            let (row, block) = unsafe { (sys::ggml_row_size(format, width as i64), sys::ggml_type_size(format)) };
+            let different = noise(u64::from(format), n_different * row);
+            let mut data: Vec<u8> = different.iter().map(|x| ((x + 1.0) * 128.0) as u8).collect();
+            data.chunks_mut(block).for_each(|block| block[high] &= 0x3f);
+            let data = data.into_iter().cycle().take(row * n_rows).collect();
+            return Weights { format, width, n_rows, data };
+        }
         let values = noise(u64::from(format) + 1, n_different * width);
         // SAFETY: both return what a format is.
         let (row_size, needs_importance) =
@@ -245,35 +266,6 @@ fn experts_compute_what_each_of_them_computes_alone() {
                     assert!(off, "format {format}, expert {expert}: {rows:?} {expected:?}");
                 }
             }
-        }
-    }
-}
-
-/// ggml multiplies these formats, whose tiles add in another order than its other loops. The hook keeps it from using tiles.
-#[test]
-fn products_of_formats_without_kernels_do_not_depend_on_other_tokens() {
-    foredraft::llama::start();
-    if !foredraft::llama::kernels_are_used() {
-        return;
-    }
-    for format in [sys::GGML_TYPE_IQ1_S, sys::GGML_TYPE_IQ1_M] {
-        // Any bytes are blocks of these formats; the scales of these are below 2. To quantize weights would take half a minute.
-        // SAFETY: returns a number.
-        let n_bytes = 16 * unsafe { sys::ggml_row_size(format, WIDTH as i64) };
-        let data = noise(9, n_bytes).iter().map(|x| ((x + 1.0) * 32.0) as u8 & 0x3f).collect();
-        let weights = Weights { format, width: WIDTH, n_rows: 16, data };
-        let tokens = noise(3, 32 * WIDTH);
-        let alone =
-            |tokens: &[f32]| -> Vec<f32> { tokens.chunks(WIDTH).flat_map(|token| weights.times(token, 1)).collect() };
-        for n_tokens in [8, 9, 32] {
-            let tokens = &tokens[..n_tokens * WIDTH];
-            assert!(weights.times(tokens, 2) == alone(tokens), "format {format}: {n_tokens} tokens");
-            let chosen: Vec<i32> = (0..n_tokens).map(|token| i32::from(token % 5 == 0)).collect();
-            let together = times_experts(None, &weights, 2, tokens, &chosen, 2);
-            let experts = tokens.chunks(WIDTH).zip(chosen.chunks(1));
-            let alone: Vec<f32> =
-                experts.flat_map(|(token, chosen)| times_experts(None, &weights, 2, token, chosen, 1)).collect();
-            assert!(together == alone, "format {format}: experts of {n_tokens} tokens");
         }
     }
 }

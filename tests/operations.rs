@@ -212,7 +212,7 @@ fn softmax(hashes: &mut Hashes) {
 
 /// The first formats are those of caches.
 const N_CACHE_TYPES: usize = 8;
-const FORMATS: [(&str, sys::ggml_type); 26] = [
+const FORMATS: [(&str, sys::ggml_type); 28] = [
     ("f16", sys::GGML_TYPE_F16),
     ("bf16", sys::GGML_TYPE_BF16),
     ("q8_0", sys::GGML_TYPE_Q8_0),
@@ -233,6 +233,8 @@ const FORMATS: [(&str, sys::ggml_type); 26] = [
     ("q2_0", sys::GGML_TYPE_Q2_0),
     ("tq1_0", sys::GGML_TYPE_TQ1_0),
     ("tq2_0", sys::GGML_TYPE_TQ2_0),
+    ("iq1_s", sys::GGML_TYPE_IQ1_S),
+    ("iq1_m", sys::GGML_TYPE_IQ1_M),
     ("iq2_xxs", sys::GGML_TYPE_IQ2_XXS),
     ("iq2_xs", sys::GGML_TYPE_IQ2_XS),
     ("iq2_s", sys::GGML_TYPE_IQ2_S),
@@ -258,6 +260,7 @@ fn weights(format: sys::ggml_type, n_rows: i64) -> Vec<u8> {
         sys::GGML_TYPE_Q2_K => &[80, 82],
         sys::GGML_TYPE_Q3_K => &[108],
         sys::GGML_TYPE_Q6_K => &[208],
+        sys::GGML_TYPE_IQ1_M => &[54],
         sys::GGML_TYPE_TQ1_0 => &[52],
         sys::GGML_TYPE_TQ2_0 => &[64],
         sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_NVFP4 => &[],

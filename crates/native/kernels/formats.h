@@ -761,5 +761,80 @@ struct IQ3_S : IQuant<GGML_TYPE_IQ3_S, sizeof(block_iq3_s), 8> {
     }
 };
 
+// The weights of IQ1_S and IQ1_M are eighths of scales: eight times a table's -1, 0 or 1, and 1 or -1. OFFSET makes them unsigned.
+template <ggml_type TYPE_OF, int SIZE_OF, int PARTS_OF> struct EighthsOfScales {
+    static constexpr ggml_type TYPE = TYPE_OF;
+    static constexpr int SIZE = SIZE_OF, BITS = 5, OFFSET = 9, PARTS = PARTS_OF, ORDER = 1;
+    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
+
+    // 8 weights: bits 8 to 10 of `bits` complete the table's index, and bit 11 stands for -1. An entry has eight numbers from 0 to 2, of 4 bits each.
+    static void look_up(I32xN index, I32xN bits, I32xN * words) {
+        const I32xN eight = gather(iq1s_grid_gpu, bit_or(index, bit_and(bits, broadcast(0x700))));
+        const I32xN is_less = signed_right_32<31>(left_32<20>(bits)), more = sub_8(broadcast_8(2), bit_and(is_less, broadcast_8(2)));
+        words[0] = bit_or(left_16<3>(low_4_bits(eight)), more);
+        words[1] = bit_or(right_16<1>(bit_and(eight, broadcast_8(0xf0))), more);
+    }
+};
+
+struct IQ1_S : EighthsOfScales<GGML_TYPE_IQ1_S, sizeof(block_iq1_s), 8> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        I32xN high[4];
+        from.load_4(offsetof(block_iq1_s, qh), high);
+        to.scale = part_of_scale(from, 0.125f);
+        for (int four = 0; four < 2; ++four) {
+            const I32xN first = high[2 * four], last = high[2 * four + 1];
+            const I32xN low = bit_or(bit_and(right_32<11>(first), broadcast(0x0e)), bit_and(right_32<19>(first), broadcast(0x0e00)));
+            const I32xN upper = bit_or(bit_and(left_32<5>(last), broadcast(0x0e0000)), bit_and(right_32<3>(last), broadcast(0x0e000000)));
+            to.scales[four] = bit_or(bit_or(low, upper), broadcast_8(1));
+        }
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        I32xN indices[8], high[4], words[8];
+        from.load_8(offsetof(block_iq1_s, qs), indices);
+        from.load_4(offsetof(block_iq1_s, qh), high);
+        for (int part = 0; part < PARTS; ++part) {
+            // 16 bits: four times 3 of an index, the scale, and the sign of all 32.
+            const I32xN packed = part % 2 == 0 ? high[part / 2] : right_32<16>(high[part / 2]);
+            const I32xN sign = bit_and(right_32<4>(packed), broadcast(0x800));
+            I32xN bits = left_32<8>(packed);
+            for (int eight = 0; eight < 4; ++eight, bits = right_32<3>(bits)) {
+                look_up(one_byte(indices[part], eight), bit_or(bit_and(bits, broadcast(0x700)), sign), words + 2 * eight);
+            }
+            use(part, words);
+        }
+    }
+};
+
+struct IQ1_M : EighthsOfScales<GGML_TYPE_IQ1_M, sizeof(block_iq1_m), 16> {
+    template <typename From> static void scales(const From & from, LongScales & to) {
+        // Four times 16 bits: four scales of 3 bits, and 4 bits of the F16 scale of all.
+        I32xN packed[2];
+        from.template load_few<offsetof(block_iq1_m, scales), 2>(packed);
+        const I32xN low = bit_or(bit_and(right_32<12>(packed[0]), broadcast(0x000f)), bit_and(right_32<24>(packed[0]), broadcast(0x00f0)));
+        const I32xN high = bit_or(bit_and(right_32<4>(packed[1]), broadcast(0x0f00)), bit_and(right_32<16>(packed[1]), broadcast(0xf000)));
+        to.scale = mul(low_halves(bit_or(low, high)), broadcast_f32(0.125f));
+        for (int four = 0; four < 4; ++four) {
+            const I32xN of_four = four % 2 == 0 ? packed[four / 2] : right_32<16>(packed[four / 2]);
+            const I32xN first = bit_or(bit_and(left_32<1>(of_four), broadcast(0x0e)), bit_and(left_32<6>(of_four), broadcast(0x0e00)));
+            const I32xN last = bit_or(bit_and(left_32<11>(of_four), broadcast(0x0e0000)), bit_and(left_32<16>(of_four), broadcast(0x0e000000)));
+            to.scales[four] = bit_or(bit_or(first, last), broadcast_8(1));
+        }
+    }
+    template <typename From, typename Use> static void unpack(const From & from, Use use) {
+        I32xN indices[8], high[4], words[8];
+        from.load_8(offsetof(block_iq1_m, qs), indices);
+        from.load_4(offsetof(block_iq1_m, qh), high);
+        for (int pair = 0; pair < 8; ++pair) {
+            // For each 8 weights 3 bits of an index, and a sign.
+            I32xN bits = pair % 2 == 0 ? left_32<8>(high[pair / 2]) : right_32<8>(high[pair / 2]);
+            for (int eight = 0; eight < 4; ++eight, bits = right_32<4>(bits)) {
+                look_up(one_byte(indices[pair], eight), bits, words + 2 * eight);
+            }
+            use(2 * pair, words);
+            use(2 * pair + 1, words + 4);
+        }
+    }
+};
+
 }  // namespace
 }  // namespace foredraft::FOREDRAFT_LEVEL

@@ -17,10 +17,10 @@
 
 #include "table.h"
 
-// The formats of blocks, and the tables of 4-bit numbers.
+// The formats of blocks, and tables of their numbers. The tables for SYCL are those for C++, but for IQ1's, which has 8 numbers in 32 bits.
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
-#define GGML_COMMON_IMPL_CPP
+#define GGML_COMMON_IMPL_SYCL
 #include "ggml-common.h"
 
 #if !defined(FOREDRAFT_LEVEL)

@@ -575,6 +575,8 @@ const Format FORMATS[] = {
     Functions<Q2_0>::make(),
     Functions<TQ1_0>::make(),
     Functions<TQ2_0>::make(),
+    Functions<IQ1_S>::make(),
+    Functions<IQ1_M>::make(),
     Functions<IQ2_XXS>::make(),
     Functions<IQ2_XS>::make(),
     Functions<IQ2_S>::make(),

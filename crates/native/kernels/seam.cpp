@@ -55,9 +55,6 @@ struct SeamTraits final : ggml::cpu::tensor_traits {
                 n_panel_products += params->ith == 0 && is_in_panels(op->src[0]);
                 return true;
             }
-            // ggml's reference adds in the same order for any number of tokens, its tiles do not. Its product of floats is left as it is.
-            params->use_ref = ggml_is_quantized(op->src[0]->type) || foredraft_plan_is_reference(params->threadpool);
-            return false;
         }
         // The thread's parameters are those of the operation before.
         params->use_ref = foredraft_plan_is_reference(params->threadpool);
