@@ -1,4 +1,4 @@
-"""Make a GGUF model of any size with random weights, with another model's vocabulary: a LLaMA, or a hybrid (LFM2, Qwen3.5).
+"""Make a GGUF model of any size with random weights, with another model's vocabulary: a LLaMA, a BitNet, or a hybrid (LFM2, Qwen3.5).
 
 For speed, memory and load times at the sizes that people run. Its completions are nonsense. Blocks of weights are random
 bytes with fixed scales, so a file of 5 GB takes less than a minute, and its logits are finite.
@@ -15,13 +15,14 @@ from gguf import GGMLQuantizationType as Type
 
 COPIED = ("tokenizer.",)
 
-# Architecture, layers, embedding, feed-forward, heads, key-value heads, tokens: those of Llama 3.2 1B and 3B, Llama 3.1 8B, Qwen2.5 1.5B, and,
-# with few tokens, LFM2 700M and Qwen3.5 0.8B.
+# Architecture, layers, embedding, feed-forward, heads, key-value heads, tokens: those of Llama 3.2 1B and 3B, Llama 3.1 8B, Qwen2.5 1.5B, BitNet
+# 2B4T (whose feed-forward has another activation, which takes as long), and, with few tokens, LFM2 700M and Qwen3.5 0.8B.
 LIKE = {
     "1b": ("llama", 16, 2048, 8192, 32, 8, 128256),
     "1.5b": ("llama", 28, 1536, 8960, 12, 2, 151936),
     "3b": ("llama", 28, 3072, 8192, 24, 8, 128256),
     "8b": ("llama", 32, 4096, 14336, 32, 8, 128256),
+    "bitnet-2b": ("bitnet", 30, 2560, 6912, 20, 5, 128256),
     "lfm2-700m": ("lfm2", 16, 1536, 6912, 24, 8, 8192),
     "qwen3.5-0.8b": ("qwen35", 24, 1024, 3584, 8, 2, 8192),
 }
@@ -37,6 +38,8 @@ SCALES = {
     Type.Q4_K: {0: 1.0e-4, 2: 7.5e-4},
     Type.Q5_K: {0: 0.5e-4, 2: 7.5e-4},
     Type.Q6_K: {208: 1.5e-5},
+    Type.TQ1_0: {52: 0.019},
+    Type.TQ2_0: {64: 0.019},
 }
 
 # Bytes that are made at once.
@@ -49,13 +52,16 @@ def blocks(noise, kind, n):
     made = np.frombuffer(noise.bytes(n * size), np.uint8).reshape(n, size).copy()
     for offset, scale in SCALES[kind].items():
         made[:, offset:offset + 2] = np.array([scale], np.float16).view(np.uint8)
+    if kind == Type.TQ2_0:
+        # Numbers of 2 bits are 0 to 2.
+        made[:, :64] &= ~((made[:, :64] & made[:, :64] >> 1 & 0x55) << 1)
     return made
 
 
 def kind_of(name, file_type, layer, n_layers):
     """The type of a matrix. llama.cpp's Q4_K_M has more bits in the output, and in some of the layers for values and down-projections."""
     if file_type != "Q4_K_M":
-        return Type[file_type]
+        return Type.Q6_K if file_type.startswith("TQ") and name in ("token_embd", "output") else Type[file_type]
     has_more_bits = layer < n_layers // 8 or layer >= 7 * n_layers // 8 or (layer - n_layers // 8) % 3 == 2
     return Type.Q6_K if name == "output" or name in ("attn_v", "ffn_down") and has_more_bits else Type.Q4_K
 
@@ -67,9 +73,10 @@ class Model:
         self.architecture, self.layers, self.embd, self.ff, self.heads, self.kv, self.n_vocab = shape
         self.noise, self.numbers, self.matrices, self.vectors = noise, {}, {}, {}
         self.matrix("token_embd", self.n_vocab, self.embd)
-        self.matrix("output", self.n_vocab, self.embd)
+        if self.architecture != "bitnet":
+            self.matrix("output", self.n_vocab, self.embd)
         self.vector("token_embd_norm" if self.architecture == "lfm2" else "output_norm", self.embd)
-        {"llama": self.llama, "lfm2": self.lfm2, "qwen35": self.qwen35}[self.architecture]()
+        {"llama": self.llama, "bitnet": self.llama, "lfm2": self.lfm2, "qwen35": self.qwen35}[self.architecture]()
 
     def matrix(self, name, n_rows, width):
         self.matrices[f"{name}.weight"] = (n_rows, width)
@@ -95,6 +102,9 @@ class Model:
             self.vector(f"blk.{layer}.attn_norm", self.embd)
             self.attention(layer, self.embd // self.heads)
             self.feed_forward(layer, "ffn_norm")
+            if self.architecture == "bitnet":
+                self.vector(f"blk.{layer}.attn_sub_norm", self.embd)
+                self.vector(f"blk.{layer}.ffn_sub_norm", self.ff)
 
     def lfm2(self):
         has_attention = lambda layer: layer % 16 in LFM2_ATTENTION
