@@ -73,11 +73,11 @@ template <int PARTS, int DIGITS> struct FoldedBlock {
 
 // How a format's weights, times their scales, are written:
 //
-//   unsigned  scales of at most 6 bits have two digits of 3 bits. A number of at most 5 bits times a digit is an unsigned byte. Q2_K's
-//             numbers times their scales of 4 bits are bytes.
-//   signed    a product of at most 14 bits has 7 low bits and the others, which are signed bytes.
+//   unsigned  formats with minima: scales of at most 6 bits have two digits of 3 bits. A number of at most 5 bits times a digit is an unsigned
+//             byte. Q2_K's numbers times their scales of 4 bits are bytes.
+//   signed    the others: a product of at most 14 bits has 7 low bits and the others, which are signed bytes.
 template <typename Format> struct Folding {
-    static constexpr bool IS_SIGNED = Format::SIGNED_SCALES;
+    static constexpr bool IS_SIGNED = !Format::MINIMA;
     static constexpr int DIGITS = Format::TYPE == GGML_TYPE_Q2_K ? 1 : 2, SHIFT = IS_SIGNED ? 7 : 3;
     using Block = FoldedBlock<Format::PARTS, DIGITS>;
 };
@@ -228,6 +228,14 @@ inline const AmxFormat * amx_format_of(ggml_type type) {
         case GGML_TYPE_Q4_K: return &AMX<Q4_K>;
         case GGML_TYPE_Q5_K: return &AMX<Q5_K>;
         case GGML_TYPE_Q6_K: return &AMX<Q6_K>;
+        case GGML_TYPE_IQ4_XS: return &AMX<IQ4_XS>;
+        case GGML_TYPE_IQ1_S: return &AMX<IQ1_S>;
+        case GGML_TYPE_IQ1_M: return &AMX<IQ1_M>;
+        case GGML_TYPE_IQ2_XXS: return &AMX<IQ2_XXS>;
+        case GGML_TYPE_IQ2_XS: return &AMX<IQ2_XS>;
+        case GGML_TYPE_IQ2_S: return &AMX<IQ2_S>;
+        case GGML_TYPE_IQ3_XXS: return &AMX<IQ3_XXS>;
+        case GGML_TYPE_IQ3_S: return &AMX<IQ3_S>;
         case GGML_TYPE_Q8_0: return &AMX_OF_PARTS<Q8_0>;
         case GGML_TYPE_Q4_0: return &AMX_OF_PARTS<Q4_0>;
         case GGML_TYPE_Q4_1: return &AMX_OF_PARTS<Q4_1>;
