@@ -64,8 +64,8 @@ int main(int n_args, char ** args) {
     ggml_backend_cpu_set_n_threads(cpu, 1);
     for (const ggml_type type : { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
              GGML_TYPE_IQ4_XS, GGML_TYPE_MXFP4, GGML_TYPE_NVFP4, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q1_0, GGML_TYPE_Q2_0, GGML_TYPE_TQ1_0,
-             GGML_TYPE_TQ2_0, GGML_TYPE_IQ1_S, GGML_TYPE_IQ1_M, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S,
-             GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
+             GGML_TYPE_TQ2_0, GGML_TYPE_IQ1_S, GGML_TYPE_IQ1_M, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS,
+             GGML_TYPE_IQ3_S, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
         const bool has_panels = ggml_is_quantized(type);
         uint32_t state = 1;
         const auto noise = [&] {

@@ -14,9 +14,7 @@ constexpr int64_t MAX_GROUP = int64_t(2) << 20;
 
 bool can_attend(const ggml_tensor * dst) {
     const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3];
-    const auto has_type = [](const ggml_tensor * of) {
-        return with_numbers(of->type, [](auto) {}) && of->nb[0] == ggml_type_size(of->type);
-    };
+    const auto has_type = [](const ggml_tensor * of) { return with_numbers(of->type, [](auto) {}) && of->nb[0] == ggml_type_size(of->type); };
     const bool has_types = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && has_type(k) && has_type(v) && dst->type == GGML_TYPE_F32
                            && (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t)));
     const bool has_heads = k->ne[0] <= MAX_HEAD && v->ne[0] <= MAX_HEAD && q->ne[0] == k->ne[0];

@@ -762,11 +762,7 @@ struct IQ3_S : IQuant<GGML_TYPE_IQ3_S, sizeof(block_iq3_s), 8> {
 };
 
 // The weights of IQ1_S and IQ1_M are eighths of scales: eight times a table's -1, 0 or 1, and 1 or -1. OFFSET makes them unsigned.
-template <ggml_type TYPE_OF, int SIZE_OF, int PARTS_OF> struct EighthsOfScales {
-    static constexpr ggml_type TYPE = TYPE_OF;
-    static constexpr int SIZE = SIZE_OF, BITS = 5, OFFSET = 9, PARTS = PARTS_OF, ORDER = 1;
-    static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
-
+template <ggml_type TYPE, int SIZE, int PARTS> struct EighthsOfScales : LongFormat<TYPE, SIZE, 5, 9, PARTS> {
     // 8 weights: bits 8 to 10 of `bits` complete the table's index, and bit 11 stands for -1. An entry has eight numbers from 0 to 2, of 4 bits each.
     static void look_up(I32xN index, I32xN bits, I32xN * words) {
         const I32xN eight = gather(iq1s_grid_gpu, bit_or(index, bit_and(bits, broadcast(0x700))));
